@@ -7,8 +7,8 @@
 #include <string_view>
 #include <vector>
 
+#include "tessera/core/comm/groups/forwarding_group.h"
 #include "tessera/core/comm/nccl/group.h"
-#include "tessera/tests/support/forwarding_group.h"
 #include "tessera/tests/support/training.h"
 
 namespace tessera::internal::testing {

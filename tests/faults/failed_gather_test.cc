@@ -8,10 +8,11 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include "tessera/core/comm/groups/forwarding_group.h"
 #include "tessera/errors.h"
 #include "tessera/tests/faults/fault_ranks.h"
 #include "tessera/tests/faults/trainer.h"
-#include "tessera/tests/support/forwarding_group.h"
+#include "tessera/tests/support/watched_window.h"
 
 // The owner of a parameter does not answer while backward reads it: which type the user catches.
 namespace tessera::internal::testing {

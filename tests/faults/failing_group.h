@@ -7,8 +7,8 @@
 #include <utility>
 #include <vector>
 
+#include "tessera/core/comm/groups/forwarding_group.h"
 #include "tessera/process_group.h"
-#include "tessera/tests/support/forwarding_group.h"
 
 namespace tessera::internal::testing {
 

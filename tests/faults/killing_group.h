@@ -9,8 +9,9 @@
 #include <utility>
 #include <vector>
 
+#include "tessera/core/comm/groups/forwarding_group.h"
 #include "tessera/process_group.h"
-#include "tessera/tests/support/forwarding_group.h"
+#include "tessera/tests/support/watched_window.h"
 
 namespace tessera::internal::testing {
 

@@ -11,8 +11,8 @@
 
 #include <torch/torch.h>
 
+#include "tessera/core/comm/groups/forwarding_group.h"
 #include "tessera/tests/fsdp/access_fixture.h"
-#include "tessera/tests/support/forwarding_group.h"
 #include "tessera/tests/support/group_without_windows.h"
 #include "tessera/tests/support/held_operator.h"
 

@@ -7,6 +7,7 @@
 
 #include <gtest/gtest.h>
 
+#include "tessera/core/comm/groups/forwarding_group.h"
 #include "tessera/eight_bit_options.h"
 #include "tessera/lamb_options.h"
 #include "tessera/lion_options.h"
@@ -16,7 +17,6 @@
 #include "tessera/tests/support/comparison.h"
 #include "tessera/tests/support/configuration.h"
 #include "tessera/tests/support/fake_mpi/fake_mpi.h"
-#include "tessera/tests/support/forwarding_group.h"
 #include "tessera/tests/support/models.h"
 #include "tessera/tests/support/muon_plan.h"
 #include "tessera/tests/support/training.h"

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "tessera/core/comm/groups/op_traits.h"
+#include "tessera/tests/support/watched_window.h"
 
 namespace tessera::internal::testing {
 namespace {

@@ -9,9 +9,9 @@
 #include <string_view>
 #include <vector>
 
+#include "tessera/core/comm/groups/forwarding_group.h"
 #include "tessera/core/sched/lane.h"
 #include "tessera/process_group.h"
-#include "tessera/tests/support/forwarding_group.h"
 
 namespace tessera::internal::testing {
 

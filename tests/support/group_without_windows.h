@@ -4,7 +4,7 @@
 #include <string_view>
 #include <utility>
 
-#include "tessera/tests/support/forwarding_group.h"
+#include "tessera/core/comm/groups/forwarding_group.h"
 
 namespace tessera::internal::testing {
 

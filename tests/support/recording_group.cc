@@ -1,4 +1,5 @@
 #include "tessera/tests/support/recording_group.h"
+#include "tessera/tests/support/watched_window.h"
 
 #include <stdexcept>
 #include <utility>

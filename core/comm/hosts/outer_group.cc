@@ -70,19 +70,19 @@ void OuterWork::wait() {
 }
 
 OuterGroup::OuterGroup(std::shared_ptr<ProcessGroup> inner, HostAbsences absences)
-    : inner_(std::move(inner)), absences_(std::move(absences)) {}
+    : ForwardingGroup(std::move(inner)), absences_(std::move(absences)) {}
 
-std::shared_ptr<Work> OuterGroup::wrap(std::shared_ptr<Work> work) const {
+std::shared_ptr<Work> OuterGroup::as_outer(std::shared_ptr<Work> work) const {
   return std::make_shared<OuterWork>(std::move(work), absences_);
 }
 
 std::shared_ptr<Work> OuterGroup::run(const Collective& collective) {
-  return wrap(while_absent(absences_, [&] { return inner_->run(collective); }));
+  return as_outer(while_absent(absences_, [&] { return inner_->run(collective); }));
 }
 
 std::vector<std::shared_ptr<Work>> OuterGroup::run_batch(const std::vector<Collective>& messages) {
   auto works = inner_->run_batch(messages);
-  for (auto& work : works) work = wrap(std::move(work));
+  for (auto& work : works) work = as_outer(std::move(work));
   return works;
 }
 
@@ -93,9 +93,11 @@ std::unique_ptr<Window> OuterGroup::make_window(const at::Tensor& own, std::stri
 
 std::shared_ptr<ProcessGroup> OuterGroup::subgroup(const std::vector<int>& ranks,
                                                    std::string_view name) {
-  auto made = while_absent(absences_, [&] { return inner_->subgroup(ranks, name); });
-  if (made == nullptr) return nullptr;
-  return std::make_shared<OuterGroup>(std::move(made), absences_);
+  return while_absent(absences_, [&] { return ForwardingGroup::subgroup(ranks, name); });
+}
+
+std::shared_ptr<ProcessGroup> OuterGroup::wrap(std::shared_ptr<ProcessGroup> inner) {
+  return std::make_shared<OuterGroup>(std::move(inner), absences_);
 }
 
 }  // namespace tessera::internal::hosts

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "tessera/core/comm/groups/absences.h"
-#include "tessera/process_group.h"
+#include "tessera/core/comm/groups/forwarding_group.h"
 #include "tessera/work.h"
 
 namespace tessera::internal::hosts {
@@ -32,33 +32,20 @@ class OuterWork final : public Work {
 
 /// A group of ranks of several hosts: another one, while whose calls block this rank is absent, and
 /// that of its windows and subgroups, too.
-class OuterGroup final : public ProcessGroup {
+class OuterGroup final : public ForwardingGroup {
  public:
   OuterGroup(std::shared_ptr<ProcessGroup> inner, HostAbsences absences);
 
-  int rank() const override { return inner_->rank(); }
-  int size() const override { return inner_->size(); }
-  std::string_view name() const override { return inner_->name(); }
-  std::string_view backend() const override { return inner_->backend(); }
-  Capabilities can() const override { return inner_->can(); }
-
   std::shared_ptr<Work> run(const Collective& collective) override;
   std::vector<std::shared_ptr<Work>> run_batch(const std::vector<Collective>& messages) override;
-  at::Tensor allocate(int64_t numel, at::ScalarType dtype) override {
-    return inner_->allocate(numel, dtype);
-  }
   std::unique_ptr<Window> make_window(const at::Tensor& own, std::string_view name) override;
-  std::unique_ptr<SharedBuffer> make_shared_buffer(int64_t bytes, std::string_view name) override {
-    return inner_->make_shared_buffer(bytes, name);
-  }
   std::shared_ptr<ProcessGroup> subgroup(const std::vector<int>& ranks,
                                          std::string_view name) override;
-  void abort(std::string_view cause) noexcept override { inner_->abort(cause); }
 
  private:
-  std::shared_ptr<Work> wrap(std::shared_ptr<Work> work) const;
+  std::shared_ptr<Work> as_outer(std::shared_ptr<Work> work) const;
+  std::shared_ptr<ProcessGroup> wrap(std::shared_ptr<ProcessGroup> inner) override;
 
-  const std::shared_ptr<ProcessGroup> inner_;
   const HostAbsences absences_;
 };
 

@@ -9,9 +9,9 @@ namespace tessera::internal::hosts {
 
 PartGroup::PartGroup(std::shared_ptr<World> world, std::shared_ptr<ProcessGroup> inner,
                      std::string name)
-    : uncaught_at_start_(std::uncaught_exceptions()),
+    : ForwardingGroup(std::move(inner)),
+      uncaught_at_start_(std::uncaught_exceptions()),
       world_(std::move(world)),
-      inner_(std::move(inner)),
       name_(std::move(name)) {}
 
 PartGroup::~PartGroup() {

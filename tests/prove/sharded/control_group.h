@@ -5,8 +5,8 @@
 #include <string>
 #include <string_view>
 
+#include "tessera/core/comm/groups/forwarding_group.h"
 #include "tessera/process_group.h"
-#include "tessera/tests/support/forwarding_group.h"
 
 namespace prove {
 
@@ -27,7 +27,7 @@ struct ControlSwitch {
 };
 
 /// A world that makes one mistake in every step. No call fails: only who compares can notice.
-class ControlGroup final : public tessera::internal::testing::ForwardingGroup {
+class ControlGroup final : public tessera::internal::ForwardingGroup {
  public:
   ControlGroup(std::shared_ptr<tessera::ProcessGroup> inner, std::shared_ptr<ControlSwitch> what)
       : ForwardingGroup(std::move(inner)), what_(std::move(what)) {}

@@ -13,8 +13,8 @@
 
 #include <torch/torch.h>
 
+#include "tessera/core/comm/groups/forwarding_group.h"
 #include "tessera/tests/support/comparison.h"
-#include "tessera/tests/support/forwarding_group.h"
 #include "tessera/tests/support/rank_threads.h"
 #include "tessera/tests/zero/engine/engine_fixture.h"
 

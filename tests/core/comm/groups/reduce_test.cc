@@ -8,8 +8,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "tessera/core/comm/groups/forwarding_group.h"
 #include "tessera/process_group.h"
-#include "tessera/tests/support/forwarding_group.h"
 #include "tessera/tests/support/message_of.h"
 #include "tessera/tests/support/rank_threads.h"
 
@@ -43,7 +43,7 @@ TEST(Reduce, RefusesARootThatIsNoneAndRootsThatDiffer) {
 }
 
 /// A backend that has everything but reduce.
-class WithoutReduce final : public testing::ForwardingGroup {
+class WithoutReduce final : public ForwardingGroup {
  public:
   explicit WithoutReduce(std::shared_ptr<ProcessGroup> inner) : ForwardingGroup(std::move(inner)) {}
   std::shared_ptr<Work> run(const Collective& collective) override {

@@ -13,6 +13,7 @@
 #include "tessera/tests/support/delayed_group.h"
 #include "tessera/tests/support/rank_threads.h"
 #include "tessera/tests/support/recording_group.h"
+#include "tessera/tests/support/watched_window.h"
 
 namespace tessera::internal {
 namespace {
@@ -91,7 +92,7 @@ TEST(RecordingGroup, FailsTheReadItWasToldTo) {
 }
 
 /// Writes down what a buffer holds when the read of it begins.
-class ObservingGroup final : public testing::ForwardingGroup {
+class ObservingGroup final : public ForwardingGroup {
  public:
   ObservingGroup(std::shared_ptr<ProcessGroup> inner, std::vector<int>& seen)
       : ForwardingGroup(std::move(inner)), seen_(seen) {}

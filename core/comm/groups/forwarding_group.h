@@ -1,6 +1,5 @@
 #pragma once
 
-#include <functional>
 #include <memory>
 #include <string_view>
 #include <utility>
@@ -8,32 +7,10 @@
 
 #include "tessera/process_group.h"
 
-namespace tessera::internal::testing {
+namespace tessera::internal {
 
-/// A window that does something before each read of another window.
-class WatchedWindow final : public Window {
- public:
-  using Before = std::function<void(int rank, const at::Tensor& to, std::string_view tag)>;
-
-  WatchedWindow(std::unique_ptr<Window> inner, Before before)
-      : inner_(std::move(inner)), before_(std::move(before)) {}
-
-  std::shared_ptr<Work> start_read(int rank, int64_t begin, const at::Tensor& to,
-                                   std::string_view tag, int64_t version) override {
-    before_(rank, to, tag);
-    return inner_->start_read(rank, begin, to, tag, version);
-  }
-  int64_t load(int rank, int64_t index) const override { return inner_->load(rank, index); }
-  void store(int64_t index, int64_t value) override { inner_->store(index, value); }
-
- private:
-  const std::unique_ptr<Window> inner_;
-  const Before before_;
-};
-
-/// The part that groups wrapped around another group have in common: who they are and what they do
-/// is what the inner one is and does, and their subgroups are wrapped as they are. Wrappers
-/// override what they change; run() sees every collective.
+/// A group that is another one but for what a derived class overrides: it is who the inner one is
+/// and does what that does. run() sees every collective and every message.
 class ForwardingGroup : public ProcessGroup {
  public:
   int rank() const override { return inner_->rank(); }
@@ -64,10 +41,10 @@ class ForwardingGroup : public ProcessGroup {
  protected:
   explicit ForwardingGroup(std::shared_ptr<ProcessGroup> inner) : inner_(std::move(inner)) {}
 
-  /// A subgroup, changed as this group is.
-  virtual std::shared_ptr<ProcessGroup> wrap(std::shared_ptr<ProcessGroup> inner) = 0;
+  /// A subgroup as this group gives it; by default as it is.
+  virtual std::shared_ptr<ProcessGroup> wrap(std::shared_ptr<ProcessGroup> inner) { return inner; }
 
   const std::shared_ptr<ProcessGroup> inner_;
 };
 
-}  // namespace tessera::internal::testing
+}  // namespace tessera::internal
