@@ -58,7 +58,6 @@ class HostsJob : public ::testing::Test {
   static void SetUpTestSuite() {
     if (!is_job()) return;
     world_ = init_process_group({.timeout = std::chrono::seconds(30)});
-    world_->barrier("all have met");  // or one that fails would end the others' meeting
   }
   static void TearDownTestSuite() { world_.reset(); }
   void SetUp() override {
@@ -110,7 +109,12 @@ class HostsScenario : public HostsJob {};
 
 TEST_F(HostsScenario, CallsThatDifferAreNamedAndTheJobEndsInOrder) {
   at::Tensor tensor = at::ones({world_->rank() == 3 ? 1000 : 1001});
-  EXPECT_THAT(message_of([&] { world_->all_reduce(tensor, ReduceOp::kSum, "sum")->wait(); }),
+  // All meet first, or a failure would end the others' init_process_group(); a rank that is late
+  // out of the barrier hears of the failure there.
+  EXPECT_THAT(message_of([&] {
+                world_->barrier("all have met");
+                world_->all_reduce(tensor, ReduceOp::kSum, "sum")->wait();
+              }),
               HasSubstr("rank 3 called all_reduce SUM float32[1000] 'sum' where rank 2 called "
                         "all_reduce SUM float32[1001] 'sum'"));
   EXPECT_THAT(message_of([&] { world_->barrier("later"); }), HasSubstr("float32[1000]"));
