@@ -10,6 +10,23 @@
 #include "tessera/errors.h"
 
 namespace tessera::internal::mpi {
+namespace {
+
+bool is_stream(Op op) {
+  return op == Op::kAllReduce || op == Op::kReduceScatter || op == Op::kAllGather;
+}
+
+bool share_memory(const at::Tensor& one, const at::Tensor& other) {
+  return data_of(one) < data_of(other) + other.nbytes() &&
+         data_of(other) < data_of(one) + one.nbytes();
+}
+
+bool share_memory(const Collective& one, const Collective& other) {
+  return share_memory(one.input, other.input) || share_memory(one.input, other.output) ||
+         share_memory(one.output, other.input) || share_memory(one.output, other.output);
+}
+
+}  // namespace
 
 struct Member::Active {
   std::shared_ptr<Member> member;  // whose memory the transfers use
@@ -18,6 +35,7 @@ struct Member::Active {
   std::unique_ptr<Round> round;
   std::unique_ptr<Exchange> exchange;
   std::unique_ptr<Transfer> transfer;
+  bool is_begun_to_the_end = false;  // no transfer is left to start
 };
 
 Member::Member(std::shared_ptr<World> world, std::string name, std::vector<int> world_ranks,
@@ -163,22 +181,48 @@ bool Member::advance(Call::Clock::time_point now) {
   }
   bool moved = mailbox_.advance(now);
   moved = reads_.advance(now) || moved;
-  while (!calls_.empty()) {
-    if (active_ == nullptr) {
-      if (!may_begin(*calls_.front())) return moved;
-      calls_.front()->restart_clock();
-      active_ = std::make_shared<Active>();
-      active_->member = shared_from_this();
-      active_->call = calls_.front();
-      active_->collective = calls_.front()->collective();
-      if (is_small(*calls_.front())) send_call(*calls_.front());
-      moved = true;
-    }
-    const bool goes_on = active_->round == nullptr ? compare(*active_, now) : move(*active_, now);
-    if (!goes_on) return moved;
-    moved = true;
-  }
+  while (go_on(now)) moved = true;
   return moved;
+}
+
+/// Takes one step with the calls; false where there is none to take now.
+bool Member::go_on(Call::Clock::time_point now) {
+  if (active_.size() < calls_.size() && (active_.empty() || may_follow())) return begin_next();
+  if (active_.empty()) return false;
+  if (active_.size() > 1 && move(*active_.front(), now)) return true;
+  if (active_.empty()) return false;  // it has failed
+  Active& last = *active_.back();
+  return last.round == nullptr ? compare(last, now) : move(last, now);
+}
+
+bool Member::begin_next() {
+  const std::shared_ptr<Call>& call = calls_[active_.size()];
+  if (!may_begin(*call)) return false;
+  call->restart_clock();
+  auto active = std::make_shared<Active>();
+  active->member = shared_from_this();
+  active->call = call;
+  active->collective = call->collective();
+  active_.push_back(std::move(active));
+  if (is_small(*call)) send_call(*call);
+  return true;
+}
+
+// Note [Calls that follow]
+// ~~~~~~~~~~~~~~~~~~~~~~~~
+// Calls are over one after the other. But when all transfers of one have begun, what is under way
+// takes a while to come, and the link would lie idle until both ranks have seen its end: the next
+// call begins meanwhile, if it is equal on all ranks, has no part in the memory of the first and
+// both are of the ops whose last transfers need no other memory than the call's.
+bool Member::may_follow() {
+  if (active_.size() > 1 || !active_.front()->is_begun_to_the_end) return false;
+  const Collective& first = active_.front()->collective;
+  const Collective& next = calls_[1]->collective();
+  if (!is_stream(first.op) || !is_stream(next.op) || is_small(*calls_[1])) return false;
+  if (share_memory(first, next)) return false;
+  const Round& round = round_of(calls_[1]->sequence());
+  return round.is_complete() && difference(round).empty() &&
+         (next.op != Op::kReduceScatter || slice_problem(round).empty());
 }
 
 /// Whether what it goes on with has finished; what that one failed with is this group's failure.
@@ -237,12 +281,14 @@ bool Member::move(Active& active, Call::Clock::time_point now) {
   if (can_go_on) {
     exchange.begin_step();
     if (active.transfer != nullptr && active.transfer->advance(exchange)) return true;
+    active.is_begun_to_the_end = true;
     can_go_on = exchange.is_over();  // what is left of the last steps
   }
   if (!can_go_on) {
     if (active.call->is_late(now)) time_out(*active.call, exchange.open_ranks(), "");
     return false;
   }
+  if (&active != active_.front().get()) return false;
   const std::string problem = active.transfer == nullptr ? "" : active.transfer->problem();
   if (!problem.empty()) {
     fail(problem, -1);
@@ -253,10 +299,10 @@ bool Member::move(Active& active, Call::Clock::time_point now) {
 
 bool Member::finish() {
   ++finished_;
-  world_->count_sent(active_->exchange->sent_bytes());
+  world_->count_sent(active_.front()->exchange->sent_bytes());
   const std::shared_ptr<Call> call = std::move(calls_.front());
   calls_.pop_front();
-  active_.reset();
+  active_.pop_front();
   call->finish();
   return true;
 }
@@ -327,11 +373,11 @@ void Member::end_all(const std::string& cause) {
 }
 
 void Member::end_calls(const std::string& cause) {
-  if (active_ != nullptr && active_->exchange != nullptr) {
-    active_->exchange->cancel();
-    world_->keep(*active_->exchange, active_);
+  for (const auto& active : std::exchange(active_, {})) {
+    if (active->exchange == nullptr) continue;
+    active->exchange->cancel();
+    world_->keep(*active->exchange, active);
   }
-  active_.reset();
   for (const auto& call : std::exchange(calls_, {})) call->fail(cause);
   rounds_.clear();
   mailbox_.end_all(cause);

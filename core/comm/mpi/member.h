@@ -84,7 +84,7 @@ class Member : public std::enable_shared_from_this<Member> {
   void send_to_others(const Envelope& envelope);
 
  private:
-  /// The first of the calls, once it is under way.
+  /// One of the first calls, once it is under way.
   struct Active;
 
   Round& round_of(int64_t sequence);
@@ -93,7 +93,10 @@ class Member : public std::enable_shared_from_this<Member> {
   void send_call(const Call& call);
   bool is_small(const Call& call) const;
   void end_if_doomed(Call::Clock::time_point now);
+  bool go_on(Call::Clock::time_point now);
+  bool begin_next();
   bool may_begin(Call& call);
+  bool may_follow();
   bool compare(Active& active, Call::Clock::time_point now);
   bool move(Active& active, Call::Clock::time_point now);
   bool finish();
@@ -120,10 +123,10 @@ class Member : public std::enable_shared_from_this<Member> {
   };
   std::optional<Doom> doom_;
   std::deque<std::shared_ptr<Call>> calls_;
-  std::shared_ptr<Active> active_;
-  std::map<int64_t, Round> rounds_;  // by sequence
-  std::map<int, int64_t> left_;      // how many calls they had finished
-  std::map<int, int64_t> called_;    // how many the ranks have begun
+  std::deque<std::shared_ptr<Active>> active_;  // of the first calls; Note [Calls that follow]
+  std::map<int64_t, Round> rounds_;             // by sequence
+  std::map<int, int64_t> left_;                 // how many calls they had finished
+  std::map<int, int64_t> called_;               // how many the ranks have begun
   int64_t finished_ = 0;
   Scratch scratch_;
   bool is_gone_ = false;         // this rank has left

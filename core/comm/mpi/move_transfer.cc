@@ -1,5 +1,6 @@
 #include <algorithm>
-#include <numeric>
+#include <string>
+#include <vector>
 
 #include "tessera/core/comm/groups/call_mismatch.h"
 #include "tessera/core/comm/mpi/transfer.h"
@@ -9,80 +10,123 @@ namespace {
 
 constexpr int64_t kDirectBytes = int64_t{64} << 10;  // a root sends so much to everyone itself
 
-/// all_gather, gather and scatter: one step of whole slices.
-class MoveTransfer final : public Transfer {
+/// Data that goes to and comes from other ranks, a piece of each in a step.
+class Flow {
  public:
-  explicit MoveTransfer(const TransferContext& context) : context_(context) {}
+  /// `size` of the group.
+  explicit Flow(int size) : lag_(steps_under_way(size) - 1) {}
 
-  bool advance(Exchange& exchange) override {
-    if (is_begun_) return false;
-    is_begun_ = true;
-    const Collective& call = context_.call;
-    if (call.op == Op::kScatter) {
-      scatter(exchange);
-    } else {
-      gather(exchange, call.op == Op::kGather ? call.peer : -1);
+  void send(int to, const char* data, int64_t bytes) { sends_.push_back({to, data, bytes}); }
+  void receive(int from, char* data, int64_t bytes) { receives_.push_back({from, data, bytes}); }
+
+  /// Starts the next step; false if there is none.
+  bool advance(Exchange& exchange) {
+    bool goes_on = false;
+    for (const Receive& one : receives_) {
+      if (at_ >= one.bytes) continue;
+      exchange.receive(one.from, one.data + at_, piece(one.bytes));
+      goes_on = true;
     }
-    return true;
+    for (const Send& one : sends_) {
+      if (at_ >= one.bytes) continue;
+      exchange.send(one.to, one.data + at_, piece(one.bytes));
+      goes_on = true;
+    }
+    at_ += Exchange::kUnaskedBytes;
+    return goes_on;
   }
+  int64_t lag() const { return lag_; }
 
  private:
-  void gather(Exchange& exchange, int root) {
+  struct Send {
+    int to;
+    const char* data;
+    int64_t bytes;
+  };
+  struct Receive {
+    int from;
+    char* data;
+    int64_t bytes;
+  };
+
+  int64_t piece(int64_t bytes) const { return std::min(Exchange::kUnaskedBytes, bytes - at_); }
+
+  const int64_t lag_;
+  std::vector<Send> sends_;
+  std::vector<Receive> receives_;
+  int64_t at_ = 0;  // of each
+};
+
+/// all_gather, gather and scatter.
+class MoveTransfer final : public Transfer {
+ public:
+  explicit MoveTransfer(const TransferContext& context) : context_(context), flow_(context.size) {
+    const Collective& call = context_.call;
+    if (call.op == Op::kScatter) {
+      scatter();
+    } else {
+      gather(call.op == Op::kGather ? call.peer : -1);
+    }
+  }
+
+  bool advance(Exchange& exchange) override { return flow_.advance(exchange); }
+  int64_t lag() const override { return flow_.lag(); }
+
+ private:
+  void gather(int root) {
     const auto bytes = static_cast<int64_t>(context_.call.input.nbytes());
     char* const input = data_of(context_.call.input);
     char* const output = data_of(context_.call.output);
     const bool takes = root < 0 || root == context_.rank;
     if (takes) copy_bytes(output + context_.rank * bytes, input, bytes);
     for (int peer = 1; peer < context_.size; ++peer) {
-      const int from = (context_.rank + peer) % context_.size;
-      if (takes) exchange.receive(from, output + from * bytes, bytes);
-    }
-    for (int peer = 1; peer < context_.size; ++peer) {
-      const int to = (context_.rank + peer) % context_.size;
-      if (root < 0 || root == to) exchange.send(to, input, bytes);
+      const int other = (context_.rank + peer) % context_.size;
+      if (takes) flow_.receive(other, output + other * bytes, bytes);
+      if (root < 0 || root == other) flow_.send(other, input, bytes);
     }
   }
 
-  void scatter(Exchange& exchange) {
+  void scatter() {
     const auto bytes = static_cast<int64_t>(context_.call.output.nbytes());
     char* const output = data_of(context_.call.output);
     const int root = context_.call.peer;
-    if (root != context_.rank) return exchange.receive(root, output, bytes);
+    if (root != context_.rank) return flow_.receive(root, output, bytes);
     const char* const input = data_of(context_.call.input);
     for (int rank = 0; rank < context_.size; ++rank) {
       const char* const slice = input + context_.round.of(rank).slice * bytes;
-      if (rank != root) exchange.send(rank, slice, bytes);
+      if (rank != root) flow_.send(rank, slice, bytes);
       if (rank == root) copy_bytes(output, slice, bytes);
     }
   }
 
   const TransferContext context_;
-  bool is_begun_ = false;
+  Flow flow_;
 };
 
-/// The root gives each rank a part, which passes it on; small tensors it gives to everyone itself.
+/// The root gives each rank a part, which passes on what it has; small tensors it gives to everyone
+/// itself.
 class BroadcastTransfer final : public Transfer {
  public:
   explicit BroadcastTransfer(const TransferContext& context)
       : context_(context),
         data_(data_of(context.call.output)),
-        bytes_(static_cast<int64_t>(context.call.output.nbytes())) {}
+        bytes_(static_cast<int64_t>(context.call.output.nbytes())),
+        is_direct_(bytes_ <= kDirectBytes || context.size == 2),
+        parts_(context.size),
+        passed_(context.size),
+        lag_(parts_.lag()) {
+    give_parts();
+    if (!is_direct_) pass_on();
+  }
 
   bool advance(Exchange& exchange) override {
-    const bool is_root = context_.rank == context_.call.peer;
-    const bool is_direct = bytes_ <= kDirectBytes || context_.size == 2;
-    switch (step_++) {
-      case 0:
-        give_parts(exchange, is_root, is_direct);
-        return true;
-      case 1:
-        if (is_direct) return false;
-        pass_on(exchange, is_root);
-        return true;
-      default:
-        return false;
-    }
+    if (parts_.advance(exchange)) return true;
+    if (is_direct_) return false;
+    lag_ = parts_have_come_ ? passed_.lag() : 0;
+    if (!parts_have_come_) return parts_have_come_ = true;
+    return passed_.advance(exchange);
   }
+  int64_t lag() const override { return lag_; }
 
  private:
   /// Where a rank's part begins.
@@ -92,32 +136,35 @@ class BroadcastTransfer final : public Transfer {
   }
   int64_t length(int rank) const { return begin(rank + 1) - begin(rank); }
 
-  void give_parts(Exchange& exchange, bool is_root, bool is_direct) {
+  void give_parts() {
     const int root = context_.call.peer;
-    if (!is_root) {
-      const int64_t from = is_direct ? 0 : begin(context_.rank);
-      exchange.receive(root, data_ + from, is_direct ? bytes_ : length(context_.rank));
-      return;
+    if (root != context_.rank) {
+      const int64_t from = is_direct_ ? 0 : begin(context_.rank);
+      return parts_.receive(root, data_ + from, is_direct_ ? bytes_ : length(context_.rank));
     }
     for (int rank = 0; rank < context_.size; ++rank) {
       if (rank == root) continue;
-      exchange.send(rank, data_ + (is_direct ? 0 : begin(rank)), is_direct ? bytes_ : length(rank));
+      parts_.send(rank, data_ + (is_direct_ ? 0 : begin(rank)), is_direct_ ? bytes_ : length(rank));
     }
   }
 
-  void pass_on(Exchange& exchange, bool is_root) {
+  void pass_on() {
     const int root = context_.call.peer;
     for (int rank = 0; rank < context_.size; ++rank) {
       if (rank == context_.rank) continue;
-      if (!is_root) exchange.receive(rank, data_ + begin(rank), length(rank));
-      if (rank != root) exchange.send(rank, data_ + begin(context_.rank), length(context_.rank));
+      if (context_.rank != root) passed_.receive(rank, data_ + begin(rank), length(rank));
+      if (rank != root) passed_.send(rank, data_ + begin(context_.rank), length(context_.rank));
     }
   }
 
   const TransferContext context_;
   char* const data_;
   const int64_t bytes_;
-  int step_ = 0;
+  const bool is_direct_;
+  Flow parts_;
+  Flow passed_;
+  int64_t lag_;
+  bool parts_have_come_ = false;  // when the next step begins
 };
 
 /// With counts, all ranks see all counts first and find the same mismatch.
@@ -127,7 +174,8 @@ class AllToAllTransfer final : public Transfer {
       : context_(context),
         has_counts_(!context.call.input_counts.empty()),
         given_(context.call.input_counts),
-        taken_(context.call.output_counts) {
+        taken_(context.call.output_counts),
+        flow_(context.size) {
     if (has_counts_) return;
     const auto ranks = static_cast<size_t>(context.size);
     given_.assign(ranks, context.call.input.numel() / context.size);
@@ -135,24 +183,21 @@ class AllToAllTransfer final : public Transfer {
   }
 
   bool advance(Exchange& exchange) override {
-    switch (step_++) {
-      case 0:
-        if (has_counts_) {
-          tell_counts(exchange);
-          return true;
-        }
-        ++step_;
-        move(exchange);
+    if (step_ == 0) {
+      step_ = 1;
+      if (has_counts_) {
+        tell_counts(exchange);
         return true;
-      case 1:
-        compare_counts();
-        if (!problem_.empty()) return false;
-        move(exchange);
-        return true;
-      default:
-        return false;
+      }
     }
+    if (step_ == 1) {
+      step_ = 2;
+      if (has_counts_) compare_counts();
+      if (problem_.empty()) move();
+    }
+    return flow_.advance(exchange);
   }
+  int64_t lag() const override { return step_ < 2 ? 0 : flow_.lag(); }
 
   std::string problem() const override { return problem_; }
 
@@ -188,7 +233,7 @@ class AllToAllTransfer final : public Transfer {
     }
   }
 
-  void move(Exchange& exchange) {
+  void move() {
     const int64_t element = context_.call.input.element_size();
     const char* from = data_of(context_.call.input);
     char* to = data_of(context_.call.output);
@@ -200,8 +245,8 @@ class AllToAllTransfer final : public Transfer {
         own = from;
         own_place = to;
       } else {
-        exchange.receive(rank, to, taken_[index] * element);
-        exchange.send(rank, from, given_[index] * element);
+        flow_.receive(rank, to, taken_[index] * element);
+        flow_.send(rank, from, given_[index] * element);
       }
       from += given_[index] * element;
       to += taken_[index] * element;
@@ -216,7 +261,8 @@ class AllToAllTransfer final : public Transfer {
   std::vector<int64_t> own_;
   std::vector<int64_t> all_;
   std::string problem_;
-  int step_ = 0;
+  Flow flow_;
+  int step_ = 0;  // 1: counts are under way, 2: what they count
 };
 
 }  // namespace

@@ -6,20 +6,12 @@
 namespace tessera::internal::mpi {
 namespace {
 
-// Note [Steps under way]
-// ~~~~~~~~~~~~~~~~~~~~~~
-// MPI asks the receiver before it sends a large message, and over TCP both the question and the
-// answer stand behind what is being sent: at 100 Mbit/s for a third of a second. So data goes in
-// pieces that MPI sends unasked (Exchange::kUnaskedBytes), and many steps are under way at a time,
-// each in a place of its own: a step gives pieces to those who reduce them, and reduces what came
+// A step gives pieces to those who reduce them, each in a place of its own, and reduces what came
 // lag() steps before. A piece is reduced, and its place is written again, only when all transfers
-// of its step are over.
-constexpr int64_t kMostPlaces = 32;
-constexpr int64_t kLeastPlaces = 4;
+// of its step are over. Note [Steps under way]; a group holds more if the least pieces of its ranks
+// take more.
 constexpr int64_t kMostPiece = Exchange::kUnaskedBytes;
 constexpr int64_t kLeastPiece = int64_t{8} << 10;
-// What a group that reduces holds, unless the least pieces of its ranks take more.
-constexpr int64_t kHeldBytes = int64_t{8} << 20;
 constexpr int64_t kAlignment = 64;  // elements
 
 /// What both reductions share: pieces that come from all ranks, into one place after the other.
@@ -28,7 +20,7 @@ class Pieces {
   Pieces(const TransferContext& context, int64_t most_numel)
       : context_(context),
         element_(context.call.input.element_size()),
-        places_(std::clamp(kHeldBytes / (kMostPiece * context.size), kLeastPlaces, kMostPlaces)) {
+        places_(steps_under_way(context.size)) {
     const int64_t bytes =
         std::clamp(kHeldBytes / (places_ * context.size), kLeastPiece, kMostPiece);
     numel_ = std::max(bytes / element_ / kAlignment, int64_t{1}) * kAlignment;

@@ -1,5 +1,6 @@
 #include "tessera/core/comm/mpi/transfer.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include <ATen/ops/empty.h>
@@ -65,6 +66,10 @@ class PayloadTransfer final : public Transfer {
 char* Scratch::get(int64_t bytes) {
   if (this->bytes() < bytes) tensor_ = at::empty({bytes}, at::kByte);
   return data_of(tensor_);
+}
+
+int64_t steps_under_way(int ranks) {
+  return std::clamp(kHeldBytes / (Exchange::kUnaskedBytes * ranks), kLeastSteps, kMostSteps);
 }
 
 std::string name_of(int rank, const std::vector<int>& world_ranks) {

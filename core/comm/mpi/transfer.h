@@ -23,6 +23,19 @@ class Scratch {
   at::Tensor tensor_;
 };
 
+// Note [Steps under way]
+// ~~~~~~~~~~~~~~~~~~~~~~
+// MPI asks the receiver before it sends a large message, and over TCP both the question and the
+// answer stand behind what is being sent: at 100 Mbit/s for a third of a second. So data goes in
+// pieces that MPI sends unasked (Exchange::kUnaskedBytes), one to each peer in a step, and as many
+// steps are under way at a time as fill a link, but no more than kHeldBytes in all.
+constexpr int64_t kMostSteps = 32;
+constexpr int64_t kLeastSteps = 4;
+constexpr int64_t kHeldBytes = int64_t{8} << 20;
+
+/// How many steps of pieces for each of so many ranks are under way at a time.
+int64_t steps_under_way(int ranks);
+
 /// Moves the data of one collective, after the ranks' calls were found equal, in steps: each starts
 /// transfers, and the next begins when those are over that lag() says.
 ///
