@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import statistics
 import tempfile
+import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -32,6 +33,7 @@ _QUICK_STEPS = 1
 _TRACED_STEPS = 6
 _TRIES = 2
 _STEP_TIMEOUT_S = 60.0
+_SILENCE_S = 0.1
 _FOREIGN = 0.25  # what the kernel does for the link is nobody's time
 
 
@@ -86,8 +88,10 @@ class _Player:
         steps = _QUICK_STEPS if self.bench.quick else _STEPS[link.name]
         limits = dataclasses.replace(self.bench.limits, foreign=max(_FOREIGN, self.bench.limits.foreign))
         for attempt in range(_TRIES):
-            if link != SLOWEST:  # there the wire takes much longer than what the others left in caches
-                self.step(_SETTLE_STEPS)
+            # Gathers of updated parameters are under way when a step is over: those of the entry before
+            # would be counted here, and its own are those of the step before.
+            self._wait_for_silence()
+            self.step(_SETTLE_STEPS)
             watch = Watch(self._workers.pids)
             before = self.hosts.sent_bytes()
             answers = self.step(steps)
@@ -112,6 +116,14 @@ class _Player:
                 into.rounds[round_] = timing
                 into.sent_bytes.append(max(sent))
                 return
+
+    def _wait_for_silence(self) -> None:
+        """Until nothing is on the link."""
+        deadline = time.monotonic() + _STEP_TIMEOUT_S
+        sent, before = self.hosts.sent_bytes(), None
+        while sent != before and time.monotonic() < deadline:
+            time.sleep(_SILENCE_S)
+            before, sent = sent, self.hosts.sent_bytes()
 
     def step(self, steps: int) -> list[Answer]:
         """Trains so many steps."""

@@ -7,7 +7,9 @@
 namespace tessera::internal {
 namespace {
 
-constexpr int64_t kNetworkBucketBytes = int64_t{4} << 20;
+// The link idles from the first bucket to the second, and carries the last one when nothing is left
+// to compute.
+constexpr int64_t kNetworkBucketBytes = int64_t{1} << 20;
 
 }  // namespace
 
@@ -48,7 +50,7 @@ absl::StatusOr<ResolvedOptions> resolve(const Options& options, const ParameterT
   if (!options.bucket_bytes.empty()) {
     resolved.bucket_bytes = options.bucket_bytes;
   } else if (world.can.crosses_network) {
-    resolved.bucket_bytes.back() = kNetworkBucketBytes;
+    resolved.bucket_bytes = {kNetworkBucketBytes};
   }
   resolved.units_in_reduction =
       options.units_in_reduction.value_or(world.can.in_background ? 2 : 1);

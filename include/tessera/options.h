@@ -213,7 +213,7 @@ struct Options {
 
   /// Bytes of parameters per bucket: one cap for each, in the order in which backward is expected
   /// to complete them; the last is that of all further ones. Range of each [1 KiB, 2 GiB]. Empty: 1
-  /// MiB for the first, so that reduction starts early, and 25 MiB, or 4 MiB where ranks
+  /// MiB for the first, so that reduction starts early, and 25 MiB; 1 MiB for all where ranks
   /// communicate over MPI: what the last one holds is sent when there is nothing left to compute.
   /// Larger buckets mean fewer collectives and larger gradient buffers. An error where parameters
   /// are split: there `wrap` determines what is reduced together.

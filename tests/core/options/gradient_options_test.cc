@@ -112,7 +112,7 @@ TEST(GradientOptions, BucketsAreSmallerWhereTheyCrossANetwork) {
   WorldTraits over_network = on_cpus();
   over_network.can.crosses_network = true;
   EXPECT_THAT(buckets({}, on_cpus()), ElementsAre(kMiB, 25 * kMiB));
-  EXPECT_THAT(buckets({}, over_network), ElementsAre(kMiB, 4 * kMiB));
+  EXPECT_THAT(buckets({}, over_network), ElementsAre(kMiB));
   EXPECT_THAT(buckets({.bucket_bytes = {5 * kMiB}}, over_network), ElementsAre(5 * kMiB));
 }
 
