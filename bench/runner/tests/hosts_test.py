@@ -37,14 +37,15 @@ class _Hosts:
 
     def __init__(self) -> None:
         self.links: list[str] = []
-        self.sent = 0
+        self.looks = 0
 
     def limit(self, link: Link) -> None:
         self.links.append(link.name)
 
     def sent_bytes(self) -> tuple[int, ...]:
-        self.sent += 4_200_000
-        return self.sent, 0
+        """Silent at the first looks of a block; the fourth one, at its end, has seen its bytes."""
+        self.looks += 1
+        return self.looks // 4 * 4_200_000, 0
 
     def launch(self, job: Job, into: list[Rank]) -> None:
         start_here(job, into)
