@@ -6,7 +6,6 @@
 #include <string_view>
 #include <vector>
 
-#include <absl/strings/numbers.h>
 #include <absl/strings/str_cat.h>
 #include <absl/strings/str_join.h>
 
@@ -111,7 +110,9 @@ std::optional<Identity> read_other(VariableReader& reader, const Family& family)
 
 /// A task of srun, with as many on its host as the list says for it.
 std::optional<Identity> read_slurm(VariableReader& reader) {
-  if (!reader.is_set(kSlurm.size)) return std::nullopt;
+  // A batch script is task 0, without a number of tasks.
+  const bool is_script = !reader.is_set(kSlurm.rank) || reader.text(kSlurm.rank) == "0";
+  if (!reader.is_set(kSlurm.size) && is_script) return std::nullopt;
   if (!reader.whole_family({kSlurm.rank, kSlurm.size, kSlurm.local_rank, kSlurm.local_size, kNode},
                            kRemedy)) {
     return std::nullopt;
@@ -159,8 +160,8 @@ void refuse_signs_of_several(VariableReader& reader) {
   }
   for (const char* name :
        {"SLURM_NTASKS", "SLURM_NTASKS_PER_NODE", "SLURM_JOB_NUM_NODES", "SLURM_NNODES"}) {
-    int tasks = 0;
-    if (!absl::SimpleAtoi(reader.text(name), &tasks) || tasks <= 1) continue;
+    const std::string tasks = reader.text(name);
+    if (tasks.empty() || tasks == "0" || tasks == "1") continue;
     const bool is_script = reader.is_set(kSlurm.rank);
     reader.problem(absl::StrCat(
         is_script ? "" : absl::StrCat(kSlurm.rank, ", "), kSlurm.size, ": not set, although ", name,

@@ -179,7 +179,7 @@ std::string milliseconds(double seconds) { return formatted("%.3f ms", seconds *
 absl::string_view to_absl(std::string_view text) { return {text.data(), text.size()}; }
 
 void append_lines(std::string& out, const std::vector<Report::Unit>& units) {
-  absl::StrAppend(&out, "units in the order of their reductions:\n");
+  absl::StrAppend(&out, "units:\n");
   for (const Report::Unit& unit : units) {
     absl::StrAppend(&out, "  ", unit.name, " (", to_absl(to_string(unit.kind)),
                     "): ", unit.parameters.size(), " parameters, ", size_text(unit.bytes), " of ",

@@ -102,6 +102,9 @@ TEST(Case34, ASignOfSeveralProcessesIsNoWorldOfOne) {
               AllOf(HasSubstr("RANK, WORLD_SIZE: not set, although PET_RDZV_ENDPOINT is"),
                     HasSubstr("torchrun --no-python")));
   EXPECT_EQ(problems({{"SLURM_JOB_ID", "7"}, {"SLURM_NTASKS", "1"}, {"SLURM_NNODES", "1"}}), "");
+  EXPECT_THAT(problems({{"SLURM_NTASKS", "4x"}}), HasSubstr("SLURM_NTASKS is 4x"));
+  EXPECT_THAT(problems({{"SLURM_PROCID", "2"}, {"SLURM_LOCALID", "2"}, {"SLURM_NODEID", "0"}}),
+              HasSubstr("SLURM_STEP_NUM_TASKS"));
 }
 
 TEST(Case34, TesseraWorldSingleIsOne) {
