@@ -59,6 +59,11 @@ foreach(name digits_by_hand digits_ddp)
   list(APPEND examples_tests examples.${name})
 endforeach()
 
+# Whatever is sharded, on ranks that have 6, 3 and 2 parts of the digits.
+add_test(NAME examples.digits_uneven
+         COMMAND ${PROJECT_SOURCE_DIR}/tests/examples/digits_uneven.sh $<TARGET_FILE_DIR:gpt>)
+list(APPEND examples_tests examples.digits_uneven)
+
 # The same on files like MNIST's.
 add_test(NAME examples.digits_files
          COMMAND ${PROJECT_SOURCE_DIR}/tests/examples/digits_files.sh $<TARGET_FILE_DIR:gpt>)
