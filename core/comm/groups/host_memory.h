@@ -15,6 +15,12 @@ inline char* data_of(const at::Tensor& tensor) {
   return tensor.defined() ? static_cast<char*>(tensor.data_ptr()) : nullptr;
 }
 
+/// Whether they have a byte in common.
+inline bool share_memory(const at::Tensor& one, const at::Tensor& other) {
+  return one.defined() && other.defined() && data_of(one) < data_of(other) + other.nbytes() &&
+         data_of(other) < data_of(one) + one.nbytes();
+}
+
 /// Local. Does nothing in place and for no bytes, whose addresses may be null.
 inline void copy_bytes(char* to, const char* from, int64_t bytes) {
   if (bytes > 0 && to != from) std::memcpy(to, from, static_cast<size_t>(bytes));

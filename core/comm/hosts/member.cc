@@ -104,8 +104,10 @@ void Member::run_first(const std::shared_ptr<Operation>& operation,
                        const CallRecord& record) {
   guard(*operation, [&] {
     if (after != nullptr) after->wait();
+    wait_for_memory_of(operation->collective());
     Last last = first(operation->collective(), compare_calls(levels_, record));
     if (last == nullptr) return end(*operation);
+    between_hosts_.push_back(operation);
     last_->post([this, operation, last = std::move(last)]() mutable {
       guard(*operation, [&] {
         last();
@@ -114,6 +116,16 @@ void Member::run_first(const std::shared_ptr<Operation>& operation,
       });
     });
   });
+}
+
+/// Calls of a group have the effect of one after the other.
+void Member::wait_for_memory_of(const Collective& call) {
+  while (!between_hosts_.empty() && between_hosts_.front()->is_completed()) {
+    between_hosts_.pop_front();
+  }
+  for (const auto& earlier : between_hosts_) {
+    if (earlier->is_open_on(call)) earlier->wait();
+  }
 }
 
 /// Other ranks wait for this one, so whatever goes wrong is everyone's.

@@ -2,6 +2,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <string>
@@ -25,6 +26,7 @@ class World;
 /// the other in one lane, last ones in another, in the same order. So while one collective is
 /// between hosts, the next is already summed inside, and the caller does something else. Each lane
 /// has its own group inside the host, and every group is used in the same order by all its ranks.
+/// A first stage that has memory in common with an earlier collective waits until that one is over.
 class Member {
  public:
   /// What is left to do when the first stage is over; null: nothing.
@@ -57,14 +59,16 @@ class Member {
   void guard(Operation& operation, Body&& body);
   void run_first(const std::shared_ptr<Operation>& operation, const std::shared_ptr<Work>& after,
                  const First& first, const CallRecord& record);
+  void wait_for_memory_of(const Collective& call);
   void end(Operation& operation);
 
   World& world_;
   const Levels levels_;
   int64_t sequence_ = -1;
   std::atomic<int> open_{0};
-  std::unique_ptr<Lane> last_;   // from the first collective on
-  std::unique_ptr<Lane> first_;  // it posts to the other, so it goes first
+  std::deque<std::shared_ptr<Operation>> between_hosts_;  // the first lane's
+  std::unique_ptr<Lane> last_;                            // from the first collective on
+  std::unique_ptr<Lane> first_;                           // it posts to the other, so it goes first
 };
 
 }  // namespace tessera::internal::hosts

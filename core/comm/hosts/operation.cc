@@ -4,6 +4,8 @@
 
 #include <absl/strings/str_cat.h>
 
+#include "tessera/core/comm/groups/host_memory.h"
+
 namespace tessera::internal::hosts {
 
 Operation::Operation(Collective collective, std::string group, int64_t sequence, int rank)
@@ -32,6 +34,15 @@ bool Operation::wait_for(std::chrono::milliseconds longest) {
   if (!origin_.is_here()) return true;
   std::unique_lock<std::mutex> lock(mutex_);
   return ended_.wait_for(lock, longest, [this] { return is_over_; });
+}
+
+bool Operation::is_open_on(const Collective& other) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (is_over_) return false;
+  for (const at::Tensor& own : {collective_.input, collective_.output}) {
+    if (share_memory(own, other.input) || share_memory(own, other.output)) return true;
+  }
+  return false;
 }
 
 void Operation::end(std::optional<std::string> cause) {

@@ -27,6 +27,9 @@ class Operation final : public Work {
   /// While it has not ended.
   const Collective& collective() const { return collective_; }
 
+  /// Whether it has not ended and has memory in common with `other`.
+  bool is_open_on(const Collective& other);
+
   /// Ends it, once: well, or so that wait() throws this cause.
   void finish() { end(std::nullopt); }
   void fail(std::string cause) { end(std::move(cause)); }

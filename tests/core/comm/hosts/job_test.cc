@@ -3,6 +3,7 @@
 #include <sys/inotify.h>
 #include <unistd.h>
 
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <string>
@@ -94,6 +95,21 @@ TEST_F(HostsJob, ChainedCalls) { test_chained_calls(backend()); }
 TEST_F(HostsJob, ChainsBesideOtherCalls) { test_chains_beside_other_calls(backend()); }
 TEST_F(HostsJob, Messages) { test_messages(backend()); }
 TEST_F(HostsJob, MessagesBesideCollectives) { test_messages_beside_collectives(backend()); }
+
+// The second is summed inside the host while the first is between hosts.
+TEST_F(HostsJob, CallsOnTheSameMemoryHaveTheEffectOfOneAfterTheOther) {
+  constexpr int64_t kNumel = 1 << 18;
+  at::Tensor pool = at::ones({kNumel + 2});
+  std::vector<std::shared_ptr<Work>> works;
+  for (int k = 0; k < 12; ++k) {
+    works.push_back(world_->all_reduce(pool.narrow(0, k % 3, kNumel), ReduceOp::kSum, "twice"));
+  }
+  for (const auto& work : works) work->wait();
+  const double factor = world_->size();
+  EXPECT_EQ(pool[kNumel / 2].item<double>(), std::pow(factor, 12));
+  EXPECT_EQ(pool[0].item<double>(), std::pow(factor, 4));
+  EXPECT_EQ(pool[kNumel].item<double>(), std::pow(factor, 8));
+}
 
 // A rank that is killed while the ranks of a host meet would leave it.
 TEST_F(HostsJob, MeetsWithoutFiles) {
