@@ -5,6 +5,8 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "tessera/collective.h"
+
 namespace tessera::internal {
 
 /// Local. ProcessGroup::allocate() in ordinary memory of the host, aligned to a page.
@@ -19,6 +21,11 @@ inline char* data_of(const at::Tensor& tensor) {
 inline bool share_memory(const at::Tensor& one, const at::Tensor& other) {
   return one.defined() && other.defined() && data_of(one) < data_of(other) + other.nbytes() &&
          data_of(other) < data_of(one) + one.nbytes();
+}
+
+inline bool share_memory(const Collective& one, const Collective& other) {
+  return share_memory(one.input, other.input) || share_memory(one.input, other.output) ||
+         share_memory(one.output, other.input) || share_memory(one.output, other.output);
 }
 
 /// Local. Does nothing in place and for no bytes, whose addresses may be null.

@@ -38,11 +38,7 @@ bool Operation::wait_for(std::chrono::milliseconds longest) {
 
 bool Operation::is_open_on(const Collective& other) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  if (is_over_) return false;
-  for (const at::Tensor& own : {collective_.input, collective_.output}) {
-    if (share_memory(own, other.input) || share_memory(own, other.output)) return true;
-  }
-  return false;
+  return !is_over_ && share_memory(collective_, other);
 }
 
 void Operation::end(std::optional<std::string> cause) {

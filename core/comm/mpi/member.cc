@@ -16,11 +16,6 @@ bool is_stream(Op op) {
   return op == Op::kAllReduce || op == Op::kReduceScatter || op == Op::kAllGather;
 }
 
-bool overlap(const Collective& one, const Collective& other) {
-  return share_memory(one.input, other.input) || share_memory(one.input, other.output) ||
-         share_memory(one.output, other.input) || share_memory(one.output, other.output);
-}
-
 }  // namespace
 
 struct Member::Active {
@@ -214,7 +209,7 @@ bool Member::may_follow() {
   const Collective& first = active_.front()->collective;
   const Collective& next = calls_[1]->collective();
   if (!is_stream(first.op) || !is_stream(next.op) || is_small(*calls_[1])) return false;
-  if (overlap(first, next)) return false;
+  if (share_memory(first, next)) return false;
   const Round& round = round_of(calls_[1]->sequence());
   return round.is_complete() && difference(round).empty() &&
          (next.op != Op::kReduceScatter || slice_problem(round).empty());
