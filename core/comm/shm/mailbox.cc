@@ -177,7 +177,7 @@ void Mailbox::read(int sender) {
   } catch (const c10::Error&) {
     // Its memory went with it, and so did its messages: is_over() says so.
     if (channel_.slot(sender).left.load(std::memory_order_acquire) != 0) return;
-    world_->check_peers([](const std::string& cause) { return cause; });
+    check_peers();
     if (failure().empty()) throw;
   }
 }
@@ -206,15 +206,14 @@ void Mailbox::deliver(Awaited& awaited, const Arrived& arrived) {
   uint32_t posted = MessageRecord::kPosted;
   const bool is_there =
       arrived.record->state.compare_exchange_strong(posted, MessageRecord::kTaking);
-  if (!is_there) {
-    fail(call, tag,
-         absl::StrCat(channel_.name_of(arrived.sender), " left the group before its message '", tag,
-                      "' was received"),
-         channel_.slot(arrived.sender).world_rank);
-  }
+  if (!is_there) fail_as_lost(arrived.sender, call, tag);
   const size_t bytes = awaited.tensor.nbytes();
-  if (bytes > 0) {
-    std::memcpy(awaited.tensor.data_ptr(), world_->resolve(sent.source), bytes);
+  try {
+    if (bytes > 0) std::memcpy(awaited.tensor.data_ptr(), world_->resolve(sent.source), bytes);
+  } catch (const c10::Error&) {
+    check_peers();  // a rank's memory goes with it
+    throw_if_failed(call, tag);
+    throw;
   }
   arrived.record->state.store(MessageRecord::kTaken, std::memory_order_release);
   ring(channel_.slot(arrived.sender));
@@ -251,7 +250,7 @@ void Mailbox::sleep(uint32_t seen) {
   slot.mail_sleepers.fetch_add(1, std::memory_order_seq_cst);
   const bool is_slice_over = futex_wait(slot.mail, seen, kMailSlice);
   slot.mail_sleepers.fetch_sub(1, std::memory_order_seq_cst);
-  if (is_slice_over) world_->check_peers([](const std::string& cause) { return cause; });
+  if (is_slice_over) check_peers();
 }
 
 /// Whether the message has come or gone; throws if it never will.

@@ -65,7 +65,9 @@ class Mailbox : public std::enable_shared_from_this<Mailbox> {
   void sleep(uint32_t seen);
   bool is_excused(int peer) const;
   bool has_peer_left(int peer);
+  void check_peers();
   [[noreturn]] void fail_as_left(const MessageWork& work);
+  [[noreturn]] void fail_as_lost(int sender, const CallSignature& call, const std::string& tag);
   void report_wait(const MessageWork& work);
   [[noreturn]] void time_out(const MessageWork& work);
   std::string failure();

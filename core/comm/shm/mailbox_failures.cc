@@ -20,6 +20,17 @@ void Mailbox::fail_as_left(const MessageWork& work) {
        peer >= 0 ? channel_.slot(peer).world_rank : -1);
 }
 
+void Mailbox::fail_as_lost(int sender, const CallSignature& call, const std::string& tag) {
+  fail(call, tag,
+       absl::StrCat(channel_.name_of(sender), " left the group before its message '", tag,
+                    "' was received"),
+       channel_.slot(sender).world_rank);
+}
+
+void Mailbox::check_peers() {
+  world_->check_peers([](const std::string& cause) { return cause; });
+}
+
 void Mailbox::report_wait(const MessageWork& work) {
   const int peer = work.call().peer;
   std::string awaited;

@@ -218,9 +218,7 @@ void Member::wait_slowly(const Awaited& awaited, const CallDescriptor& call, con
       if (!missing.empty()) time_out(missing, call, suspicion);
     }
     if (futex_wait(bell.rings, rings, kSlice)) {
-      world_->check_peers([this, &call](const std::string& cause) -> std::string {
-        return error(call, cause).what();
-      });
+      check_peers(call);
     }
     if (!is_reported && now - start >= options_.report_after) {
       is_reported = true;
@@ -267,8 +265,23 @@ void Member::check_slices() {
 char* Member::source_of(int rank) {
   const SharedRange& range = call_of(rank).source;
   char*& base = bases_[range.segment];
-  if (base == nullptr) base = world_->resolve(range) - range.offset_bytes;
+  if (base == nullptr) base = begin_of(range);
   return base + range.offset_bytes;
+}
+
+char* Member::begin_of(const SharedRange& range) {
+  try {
+    return world_->resolve(range) - range.offset_bytes;
+  } catch (const c10::Error&) {
+    check_peers(call_of(rank_));  // a rank's memory goes with it
+    throw_if_failed(call_of(rank_));
+    throw;
+  }
+}
+
+void Member::check_peers(const CallDescriptor& call) {
+  world_->check_peers(
+      [this, &call](const std::string& cause) -> std::string { return error(call, cause).what(); });
 }
 
 void Member::stop() {

@@ -109,6 +109,7 @@ class Member {
   /// The posted call of a rank, and the address here of the memory it names. After post(), until
   /// mark_done().
   const CallDescriptor& call_of(int rank) { return channel_.slot(rank).call(taken_up_); }
+  /// Throws CommError if the rank has died, c10::Error if it cannot be mapped.
   char* source_of(int rank);
 
   /// As Channel::name_of().
@@ -147,6 +148,8 @@ class Member {
   std::vector<int> overdue(const Awaited& awaited) const;
   [[noreturn]] void time_out(const std::vector<int>& missing, const CallDescriptor& call,
                              const std::string& suspicion);
+  char* begin_of(const SharedRange& range);
+  void check_peers(const CallDescriptor& call);
   void check_leavers(const Awaited& awaited, const CallDescriptor& call);
   void wake();
   void report(const CallDescriptor& call, int culprit, const std::string& cause) const;

@@ -46,6 +46,9 @@ namespace {
 // second longer than here.
 constexpr auto kReturn = std::chrono::seconds(2);
 
+// How long a process may take from the loss of its files to its end: it gives back its memory.
+constexpr auto kEnding = std::chrono::milliseconds(5000);
+
 int64_t steady_ns() {
   return std::chrono::nanoseconds(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
@@ -156,8 +159,25 @@ int World::cores() const {
 char* World::resolve(const SharedRange& range) {
   std::lock_guard<std::mutex> lock(mutex_);
   std::shared_ptr<Segment>& segment = segments_[range.segment];
-  if (segment == nullptr) segment = Segment::open(range);
+  if (segment == nullptr) {
+    try {
+      segment = Segment::open(range);
+    } catch (const c10::Error&) {
+      // A process that ends loses its files first: then its end is the cause, and it must be seen.
+      await_end_of(range.pid);
+      throw;
+    }
+  }
   return segment->data() + range.offset_bytes;
+}
+
+void World::await_end_of(int pid) const {
+  for (int rank = 0; rank < size_; ++rank) {
+    if (pid_of(rank) != pid || pidfds_[rank] < 0) continue;
+    pollfd handle{pidfds_[rank], POLLIN, 0};
+    ::poll(&handle, 1, static_cast<int>(kEnding.count()));
+    return;
+  }
 }
 
 std::string World::place_of(int rank) const {

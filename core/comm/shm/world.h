@@ -143,7 +143,8 @@ class World final : public Absences {
   int cores() const;
 
   /// Local. The address here of a peer's memory; mapped at the first use, and as long as the world
-  /// is there. The peer must be alive.
+  /// is there. The peer must be alive. Throws c10::Error if it cannot be mapped; if that is because
+  /// the peer is ending, then after its end, so that check_peers() sees it.
   char* resolve(const SharedRange& range);
 
   /// This rank's last calls.
@@ -188,6 +189,7 @@ class World final : public Absences {
  private:
   World(int rank, int size, std::shared_ptr<Segment> segment);
   bool snapshot(int rank, int64_t thread, BlockedCall& call);
+  void await_end_of(int pid) const;
 
   const Origin origin_;
   const int rank_;
