@@ -99,7 +99,7 @@ def _run_suites(asked: options.Options, bench: Bench) -> None:
     if "hosts" in asked.suites:
         hosts_suite.run(bench)
     if "gpu" in asked.suites:
-        gpu_suite.run(bench)
+        gpu_suite.run(bench, asked.gpu_models)
 
 
 def _publish(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import statistics
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 
 from . import loss_curve, registry
@@ -96,12 +97,13 @@ class _Player:
                                   "entry": self.entry.name} | seen)
 
 
-def run(bench: Bench) -> None:
-    """GPT-2 at 1k and 16k tokens per step, and the deepest GPT that fits."""
+def run(bench: Bench, models: Sequence[str]) -> None:
+    """Those of `models`: GPT-2 at 1k and 16k tokens per step, and "deep", the deepest GPT that fits."""
     bench.findings.gpu_name = present()
     for model in _MODELS:
-        _run_model(bench, model)
-    deepest = _deepest(bench)
+        if model in models:
+            _run_model(bench, model)
+    deepest = _deepest(bench) if "deep" in models else 0
     if deepest:
         _run_model(bench, f"deep-{deepest}")
 

@@ -15,6 +15,7 @@ SUITES = ("train", "breakdown", "collectives", "startup", "memory", "checkpoint"
           "hosts", "gpu")
 _USUAL = SUITES[:-3]  # those that need no GPU, no root and no run of their own
 _BREAKDOWN_MODELS = ["A", "C"]
+GPU_MODELS = ("gpt2-1k", "gpt2-16k", "deep")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,6 +25,7 @@ class Options:
     suites: list[str]
     models: list[str]
     breakdown_models: list[str]
+    gpu_models: list[str]
     blocks: int
     quick: bool
     pinned: bool
@@ -41,7 +43,7 @@ def parse(arguments: Sequence[str], root: Path) -> Options:
         "bench/run --suite train --models A --entries 'local|ddp' --blocks 3 --out /tmp/bench")
     parser.add_argument("--suite", default=",".join(_USUAL),
                         help=f"of {','.join(SUITES)} (default: %(default)s)")
-    parser.add_argument("--models", help=f"of {','.join(MODELS)} (default: all, with --quick A,MLP)")
+    parser.add_argument("--models", help=f"of {','.join(MODELS)} (default: all, with --quick A,MLP), on a GPU of {','.join(GPU_MODELS)}")
     parser.add_argument("--blocks", type=int, default=5, help="rounds (default: %(default)s)")
     parser.add_argument("--quick", action="store_true", help="a smoke test: one small round")
     parser.add_argument("--unpinned", action="store_true", help="ranks may run on any core")
@@ -55,7 +57,11 @@ def parse(arguments: Sequence[str], root: Path) -> Options:
     read = parser.parse_args(arguments)
     default_models = "A,MLP" if read.quick else ",".join(MODELS)
     suites = _listed(parser, "--suite", read.suite, SUITES)
-    models = _listed(parser, "--models", read.models or default_models, tuple(MODELS))
+    named = _listed(parser, "--models", read.models or default_models, (*MODELS, *GPU_MODELS))
+    models = [name for name in named if name in MODELS]
+    on_gpu = [name for name in GPU_MODELS if name in named]
+    if not models and set(suites) != {"gpu"}:
+        parser.error(f"--models: got '{read.models}', expected some of {','.join(MODELS)} for --suite {read.suite}")
     if {"train", "hooks"} <= set(suites):
         parser.error("--suite: got train and hooks, which have entries in common; make a run of each")
     if read.blocks < 1:
@@ -65,7 +71,7 @@ def parse(arguments: Sequence[str], root: Path) -> Options:
     except re.error as error:
         parser.error(f"--entries: got {read.entries!r}: {error}")
     breakdown = models if read.models or read.quick else _BREAKDOWN_MODELS
-    return Options(suites, models, breakdown, 1 if read.quick else read.blocks, read.quick,
+    return Options(suites, models, breakdown, on_gpu or list(GPU_MODELS), 1 if read.quick else read.blocks, read.quick,
                    not read.unpinned, read.out, read.build.resolve(), read.entries, read.python,
                    read.text)
 

@@ -10,17 +10,17 @@ namespace {
 
 at::Tensor gradient_of_dropout(bool preserve) {
   torch::manual_seed(3);
-  const at::Tensor input = draw({64, 8}, kGpu).set_requires_grad(true);
+  const at::Tensor input = draw({64, 8}, a_gpu()).set_requires_grad(true);
   const auto fn = [](const at::Tensor& x) { return torch::dropout(x, 0.5, /*train=*/true) * x; };
   at::Tensor output = checkpoint({.preserve_random_state = preserve}, fn, input);
-  at::rand({7}, at::TensorOptions().device(kGpu));  // moves the generator on
+  at::rand({7}, at::TensorOptions().device(a_gpu()));  // moves the generator on
   output.sum().backward();
   return input.grad();
 }
 
 at::Tensor expected_gradient() {
   torch::manual_seed(3);
-  const at::Tensor input = draw({64, 8}, kGpu).set_requires_grad(true);
+  const at::Tensor input = draw({64, 8}, a_gpu()).set_requires_grad(true);
   (torch::dropout(input, 0.5, /*train=*/true) * input).sum().backward();
   return input.grad();
 }

@@ -22,14 +22,14 @@
 namespace tessera::internal::cuda {
 namespace {
 
+using tessera::internal::testing::a_gpu;
 using tessera::internal::testing::fake_gpu;
-using tessera::internal::testing::kGpu;
 
-DeviceKit gpu_kit() { return {device_at(kGpu), load_api().value()}; }
+DeviceKit gpu_kit() { return {device_at(a_gpu()), load_api().value()}; }
 
 /// How often the host waited for the GPU so far; 0 where nobody counts.
 int64_t waits() {
-  return fake_gpu() == nullptr ? 0 : fake_gpu()->host_syncs(static_cast<int>(kGpu.index()));
+  return fake_gpu() == nullptr ? 0 : fake_gpu()->host_syncs(static_cast<int>(a_gpu().index()));
 }
 
 TEST(KernelsOnGpu, AdamwGivesTheBitsOfTheCpu) {
@@ -120,7 +120,7 @@ TEST(KernelsOnGpu, LaunchOnTheirOwnDeviceWhateverIsCurrent) {
   };
   const c10::DeviceGuard elsewhere(at::Device(at::kCUDA, 0));
   const StepDecision decision(1, 1.0, std::nullopt, api, kit.device());
-  EXPECT_EQ(current_at_launch, kGpu.index());
+  EXPECT_EQ(current_at_launch, a_gpu().index());
   EXPECT_EQ(c10::impl::getDeviceGuardImpl(c10::DeviceType::CUDA)->getDevice().index(), 0);
   kit.wait();
 }

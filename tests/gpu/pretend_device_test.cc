@@ -31,7 +31,7 @@ TEST(PretendDevice, MakesTensors) {
             at::zeros_like(at::empty({2, 3, 4, 5}, options, at::MemoryFormat::ChannelsLast))};
   });
   EXPECT_EQ(at::empty({1}, at::kCUDA).device(), at::Device(at::kCUDA, 0));
-  EXPECT_EQ(at::empty({0}, kGpu).data_ptr(), nullptr);
+  EXPECT_EQ(at::empty({0}, a_gpu()).data_ptr(), nullptr);
 }
 
 TEST(PretendDevice, ViewsAreViews) {

@@ -155,9 +155,9 @@ TEST(PretendModels, RecurrentWithDropoutTrains) {
   nn::LSTM lstm(nn::LSTMOptions(5, 7).num_layers(2).dropout(0.5));
   nn::GRU gru(nn::GRUOptions(7, 6).num_layers(2).dropout(0.5));
   // The drawn numbers are a device's own, so: at one point, the slope is what a step finds.
-  lstm->to(kGpu, at::kDouble);
-  gru->to(kGpu, at::kDouble);
-  const Tensor x = draw({4, 3, 5}, kGpu).to(at::kDouble);
+  lstm->to(a_gpu(), at::kDouble);
+  gru->to(a_gpu(), at::kDouble);
+  const Tensor x = draw({4, 3, 5}, a_gpu()).to(at::kDouble);
   const auto loss = [&] {
     torch::manual_seed(2);
     return std::get<0>(gru->forward(std::get<0>(lstm->forward(x)))).pow(2).sum();

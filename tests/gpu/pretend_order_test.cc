@@ -30,7 +30,7 @@ const c10::impl::DeviceGuardImplInterface& guard() {
   return *c10::impl::getDeviceGuardImpl(at::kCUDA);
 }
 
-c10::Stream new_stream() { return guard().getStreamFromGlobalPool(kGpu, false); }
+c10::Stream new_stream() { return guard().getStreamFromGlobalPool(a_gpu(), false); }
 
 Tensor pinned(int64_t numel, float value) {
   return at::full({numel}, value, at::TensorOptions().pinned_memory(true));
@@ -45,7 +45,7 @@ bool is_poisoned(const float* data, int64_t numel) {
 
 TEST(PretendOrder, ACopyFromPinnedMemoryIsLateAndAnEventOrdersIt) {
   const Tensor host = pinned(300, 7);
-  Tensor to = at::zeros({300}, kGpu);
+  Tensor to = at::zeros({300}, a_gpu());
   const c10::Stream stream = new_stream();
   c10::Event copied(at::kCUDA);
   Gate gate(stream.native_handle());
@@ -57,7 +57,7 @@ TEST(PretendOrder, ACopyFromPinnedMemoryIsLateAndAnEventOrdersIt) {
   EXPECT_FALSE(copied.query());
   // The control: who does not wait reads too early.
   EXPECT_EQ(to.sum().item<float>(), 0);
-  copied.block(guard().getStream(kGpu));
+  copied.block(guard().getStream(a_gpu()));
   std::thread([&] { gate.open(); }).join();
   EXPECT_EQ(to.sum().item<float>(), 2100);
   EXPECT_TRUE(copied.query());
@@ -66,7 +66,7 @@ TEST(PretendOrder, ACopyFromPinnedMemoryIsLateAndAnEventOrdersIt) {
 /// What a stream that does not wait, and one that does, see of a copy.
 const RankProcessBody kLateCopy("late_copy", [] {
   const Tensor host = pinned(300, 7);
-  Tensor to = at::zeros({300}, kGpu);
+  Tensor to = at::zeros({300}, a_gpu());
   const c10::Stream stream = new_stream();
   c10::Event copied(at::kCUDA);
   {
@@ -75,7 +75,7 @@ const RankProcessBody kLateCopy("late_copy", [] {
     copied.record(stream);
   }
   const auto too_early = to.sum().item<int64_t>();
-  copied.block(guard().getStream(kGpu));
+  copied.block(guard().getStream(a_gpu()));
   const auto in_time = to.sum().item<int64_t>();
   std::printf("%d %d\n", static_cast<int>(too_early), static_cast<int>(in_time));
 });
@@ -88,7 +88,7 @@ TEST(PretendOrder, DelaysMakeQueuedWorkLate) {
 }
 
 TEST(PretendOrder, ACopyToPinnedMemoryIsLate) {
-  const Tensor from = at::full({300}, 7, kGpu);
+  const Tensor from = at::full({300}, 7, a_gpu());
   const Tensor host = pinned(300, 1);
   const c10::Stream stream = new_stream();
   Gate gate(stream.native_handle());
@@ -104,22 +104,22 @@ TEST(PretendOrder, ACopyToPinnedMemoryIsLate) {
 
 TEST(PretendOrder, CopiesConvertAndBroadcastAndKeepStrides) {
   const Tensor host = at::randn({1, 4}).pin_memory();
-  Tensor to = at::zeros({4, 3}, at::TensorOptions(kGpu).dtype(at::kBFloat16)).t();
+  Tensor to = at::zeros({4, 3}, at::TensorOptions(a_gpu()).dtype(at::kBFloat16)).t();
   to.copy_(host, /*non_blocking=*/true);
   EXPECT_TRUE(same_bits(at::zeros({4, 3}, at::kBFloat16).t().copy_(host), to));
-  const Tensor again = at::empty({3, 4}, at::TensorOptions(kGpu).dtype(at::kDouble));
+  const Tensor again = at::empty({3, 4}, at::TensorOptions(a_gpu()).dtype(at::kDouble));
   again.copy_(to);
   EXPECT_TRUE(same_bits(to.cpu().to(at::kDouble).contiguous(), again));
   const at::Device other(at::kCUDA, 3);
   const Tensor there = again.to(other);
   EXPECT_EQ(there.device(), other);
   EXPECT_TRUE(same_bits(again.cpu(), there));
-  EXPECT_THROW(to.copy_(at::zeros({5}, kGpu)), c10::Error);
+  EXPECT_THROW(to.copy_(at::zeros({5}, a_gpu())), c10::Error);
 }
 
 TEST(PretendOrder, AnOperatorWaitsForItsOwnStreamOnly) {
-  Tensor a = at::zeros({4}, kGpu);
-  const Tensor one = at::ones({4}, kGpu);
+  Tensor a = at::zeros({4}, a_gpu());
+  const Tensor one = at::ones({4}, a_gpu());
   const c10::Stream stream = new_stream();
   Gate gate(stream.native_handle());
   {
@@ -134,12 +134,12 @@ TEST(PretendOrder, AnOperatorWaitsForItsOwnStreamOnly) {
 
 TEST(PretendOrder, FreedMemoryIsLostInTheOrderOfItsStream) {
   const c10::Stream stream = new_stream();
-  const Tensor seen = at::zeros({300}, kGpu);
+  const Tensor seen = at::zeros({300}, a_gpu());
   const float* freed = nullptr;
   Gate gate(stream.native_handle());
   {
     const c10::StreamGuard here(stream);
-    const Tensor from = at::empty({300}, kGpu);
+    const Tensor from = at::empty({300}, a_gpu());
     EXPECT_TRUE(is_poisoned(from.const_data_ptr<float>(), 300)) << "new memory has no values";
     freed = from.const_data_ptr<float>();
     from.copy_(at::ones({300}).pin_memory(), /*non_blocking=*/true);
@@ -154,10 +154,10 @@ TEST(PretendOrder, FreedMemoryIsLostInTheOrderOfItsStream) {
 /// `seen`, which another stream copies from memory that is freed meanwhile.
 float read_on_another_stream(bool is_recorded) {
   const c10::Stream stream = new_stream();
-  const Tensor seen = at::zeros({300}, kGpu);
+  const Tensor seen = at::zeros({300}, a_gpu());
   Gate gate(stream.native_handle());
   {
-    const Tensor from = at::ones({300}, kGpu);
+    const Tensor from = at::ones({300}, a_gpu());
     if (is_recorded) from.record_stream(stream);
     const c10::StreamGuard here(stream);
     seen.copy_(from);
@@ -173,48 +173,48 @@ TEST(PretendOrder, MemoryIsKeptForTheStreamsItIsRecordedOn) {
 }
 
 TEST(PretendOrder, TheHostsWaitsAreCounted) {
-  const Tensor a = at::ones({8}, kGpu);
-  const Tensor b = at::ones({8}, kGpu);
+  const Tensor a = at::ones({8}, a_gpu());
+  const Tensor b = at::ones({8}, a_gpu());
   const Tensor host = pinned(8, 1);
   const auto syncs = [](const auto& run) {
-    const int64_t before = fake_gpu()->host_syncs(kGpu.index());
+    const int64_t before = fake_gpu()->host_syncs(a_gpu().index());
     run();
-    return fake_gpu()->host_syncs(kGpu.index()) - before;
+    return fake_gpu()->host_syncs(a_gpu().index()) - before;
   };
   c10::Event event(at::kCUDA);
-  event.record(guard().getStream(kGpu));
+  event.record(guard().getStream(a_gpu()));
   EXPECT_EQ(syncs([&] { (a + b).matmul(b).mul_(2).view({1}).add_(1); }), 0);
-  EXPECT_EQ(syncs([&] { at::zeros({3}, kGpu).copy_(at::ones({3}, kGpu)); }), 0);
+  EXPECT_EQ(syncs([&] { at::zeros({3}, a_gpu()).copy_(at::ones({3}, a_gpu())); }), 0);
   EXPECT_EQ(syncs([&] { a.copy_(host, true); }), 0);
   EXPECT_EQ(syncs([&] { host.copy_(a, true); }), 0);
   EXPECT_EQ(syncs([&] { event.query(); }), 0);
-  EXPECT_EQ(syncs([&] { event.block(guard().getStream(kGpu)); }), 0);
+  EXPECT_EQ(syncs([&] { event.block(guard().getStream(a_gpu())); }), 0);
   EXPECT_EQ(syncs([&] { a[0].item<float>(); }), 1);
   EXPECT_EQ(syncs([&] { a.copy_(host); }), 1);
   EXPECT_EQ(syncs([&] { a.cpu(); }), 1);
   EXPECT_EQ(syncs([&] { a.copy_(at::ones({8}), true); }), 1) << "not pinned";
   EXPECT_EQ(syncs([&] { event.synchronize(); }), 1);
-  EXPECT_EQ(syncs([&] { guard().getStream(kGpu).synchronize(); }), 1);
-  EXPECT_EQ(syncs([&] { at::accelerator::synchronizeDevice(kGpu.index()); }), 1);
+  EXPECT_EQ(syncs([&] { guard().getStream(a_gpu()).synchronize(); }), 1);
+  EXPECT_EQ(syncs([&] { at::accelerator::synchronizeDevice(a_gpu().index()); }), 1);
   EXPECT_EQ(syncs([&] { a.nonzero(); }), 1);
   EXPECT_EQ(syncs([&] { a.equal(b); }), 1);
 
   const int64_t all = fake_gpu()->host_syncs();
-  const int64_t operators = fake_gpu()->operators(kGpu.index());
+  const int64_t operators = fake_gpu()->operators(a_gpu().index());
   at::ones({2}, at::Device(at::kCUDA, 2)).sum().item<float>();
   EXPECT_EQ(fake_gpu()->host_syncs(), all + 1);
-  EXPECT_EQ(fake_gpu()->operators(kGpu.index()), operators);
+  EXPECT_EQ(fake_gpu()->operators(a_gpu().index()), operators);
   a.add(b).t().view({8});
-  EXPECT_EQ(fake_gpu()->operators(kGpu.index()), operators + 1) << "views are none";
+  EXPECT_EQ(fake_gpu()->operators(a_gpu().index()), operators + 1) << "views are none";
 }
 
 TEST(PretendOrder, BackwardRunsOnTheStreamsOfForward) {
   const c10::Stream stream = new_stream();
   const Tensor host = pinned(64, 3);
-  Tensor weight = at::ones({64}, kGpu).set_requires_grad(true);
+  Tensor weight = at::ones({64}, a_gpu()).set_requires_grad(true);
   {
     const c10::StreamGuard here(stream);
-    const Tensor input = at::zeros({64}, kGpu);
+    const Tensor input = at::zeros({64}, a_gpu());
     input.copy_(host, /*non_blocking=*/true);
     (weight * input).sum().backward();
   }
@@ -227,7 +227,7 @@ TEST(PretendOrder, PinnedMemoryIsKnown) {
   EXPECT_TRUE(host.narrow(0, 4, 1).is_pinned());
   EXPECT_FALSE(at::ones({5}).is_pinned());
   EXPECT_TRUE(at::ones({5}).pin_memory().is_pinned());
-  EXPECT_TRUE(at::ones({5}, kGpu).to(at::kCPU, /*non_blocking=*/true).is_pinned());
+  EXPECT_TRUE(at::ones({5}, a_gpu()).to(at::kCPU, /*non_blocking=*/true).is_pinned());
 }
 
 TEST(PretendOrder, MemoryIsCountedAsTheCachingAllocatorDoes) {
@@ -258,7 +258,7 @@ TEST(PretendOrder, MemoryIsCountedAsTheCachingAllocatorDoes) {
 }
 
 TEST(PretendOrder, TensorsOfSeveralPlacesAreRefused) {
-  const Tensor a = at::ones({2}, kGpu);
+  const Tensor a = at::ones({2}, a_gpu());
   for (const at::Device other : {at::Device(at::kCPU), at::Device(at::kCUDA, 0)}) {
     try {
       at::add(a, at::ones({2}, other));
@@ -274,11 +274,11 @@ TEST(PretendOrder, TensorsOfSeveralPlacesAreRefused) {
 
 TEST(PretendOrder, EachDeviceHasItsRandomNumbers) {
   torch::manual_seed(3);
-  const Tensor first = at::randn({4}, kGpu);
+  const Tensor first = at::randn({4}, a_gpu());
   at::randn({4}, at::kCPU);
   const Tensor elsewhere = at::randn({4}, at::Device(at::kCUDA, 2));
   EXPECT_TRUE(at::equal(first.cpu(), elsewhere.cpu())) << "the same seed";
-  EXPECT_FALSE(at::equal(at::randn({4}, kGpu).cpu(), first.cpu()));
+  EXPECT_FALSE(at::equal(at::randn({4}, a_gpu()).cpu(), first.cpu()));
 }
 
 }  // namespace

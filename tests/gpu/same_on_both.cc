@@ -1,6 +1,7 @@
 #include "tessera/tests/gpu/same_on_both.h"
 
 #include <ATen/CPUGeneratorImpl.h>
+#include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <torch/torch.h>
 
 namespace tessera::internal::testing {
@@ -25,11 +26,16 @@ using at::Tensor;
          << "largest difference " << (cpu - got).abs().max().to(at::kDouble).item<double>();
 }
 
+at::Device a_gpu() {
+  const auto* const guard = c10::impl::getDeviceGuardImpl(c10::DeviceType::CUDA);
+  return {at::kCUDA, static_cast<c10::DeviceIndex>(guard->deviceCount() > 1 ? 1 : 0)};
+}
+
 void expect_same(const Compute& compute) {
   torch::manual_seed(11);
   const auto cpu = compute(at::kCPU);
   torch::manual_seed(11);
-  const auto gpu = compute(kGpu);
+  const auto gpu = compute(a_gpu());
   ASSERT_EQ(cpu.size(), gpu.size());
   for (size_t i = 0; i < cpu.size(); ++i) EXPECT_TRUE(same_bits(cpu[i], gpu[i])) << "result " << i;
 }

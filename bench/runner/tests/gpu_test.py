@@ -37,7 +37,7 @@ class GpuTest(unittest.TestCase):
 
     def test_the_suite_and_its_report(self) -> None:
         bench = self.bench(blocks=2, quick=True)
-        gpu_suite.run(bench)
+        gpu_suite.run(bench, options.GPU_MODELS)
         self.assertEqual(list(bench.findings.gpu), ["gpt2-1k", "gpt2-16k", "deep-20"])
         self.assertEqual(bench.findings.warnings, [])
         page = gpu_report.text(bench.findings)
@@ -53,15 +53,23 @@ class GpuTest(unittest.TestCase):
     def test_what_does_not_fit_is_left_out_by_name(self) -> None:
         bench = self.bench(blocks=1, quick=True, wanted="^(libtorch local|tessera ddp)$")
         with mock.patch.object(gpu_suite, "_deepest", lambda _: 21):
-            gpu_suite.run(bench)
+            gpu_suite.run(bench, options.GPU_MODELS)
         self.assertEqual(bench.findings.warnings,
                          ["deep-21: libtorch local does not fit", "deep-21: tessera ddp does not fit"])
         self.assertEqual(bench.findings.gpu["deep-21"], {})
 
+    def test_only_the_models_asked_for(self) -> None:
+        asked = options.parse(["--suite", "gpu", "--models", "gpt2-16k"], _ROOT)
+        bench = self.bench(blocks=1, quick=True, wanted="^(libtorch local|tessera ddp)$")
+        gpu_suite.run(bench, asked.gpu_models)
+        self.assertEqual(list(bench.findings.gpu), ["gpt2-16k"])
+        with self.assertRaises(SystemExit):
+            options.parse(["--suite", "train", "--models", "gpt2-16k"], _ROOT)
+
     def test_a_death_fails_the_run(self) -> None:
         bench = self.bench(blocks=1, quick=True, our_mode="die", wanted="^tessera ddp$")
         with self.assertRaisesRegex(BenchFailure, "tessera ddp, rank 0: exited with code 3"):
-            gpu_suite.run(bench)
+            gpu_suite.run(bench, options.GPU_MODELS)
 
     def test_a_missed_goal_says_so(self) -> None:
         slow = Gpu(tokens=1, rounds={0: Timing(1.02, 1.02)}, held_bytes=97, formula_bytes=100)

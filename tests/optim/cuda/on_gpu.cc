@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <cstdint>
+#include <cstdlib>
 #include <limits>
 #include <random>
 #include <vector>
@@ -23,7 +24,10 @@ namespace tessera::internal::cuda {
 namespace {
 
 const Api& api() {
-  static const auto loaded = load_api([](const char*) { return CUDA_MODULE_PATH; });
+  static const auto loaded = load_api([](const char* name) {
+    const char* given = std::getenv(name);
+    return given != nullptr ? given : CUDA_MODULE_PATH;
+  });
   TORCH_CHECK(loaded.ok(), loaded.status().message());
   return **loaded;
 }
