@@ -46,13 +46,18 @@ DelayedGroup::DelayedGroup(std::shared_ptr<ProcessGroup> inner, DelayOptions opt
 
 DelayedGroup::~DelayedGroup() {
   // What is still in flight may wait for a rank that failed; joining the lane must not.
-  if (!lane_.is_idle()) inner_->abort("a delayed group was destroyed with work in flight");
+  if (in_flight_.load() > 0) inner_->abort("a delayed group was destroyed with work in flight");
 }
 
 std::shared_ptr<Work> DelayedGroup::late(std::function<void()> collective) {
   std::uniform_int_distribution<int64_t> delay(0, options_.longest.count());
   const std::chrono::microseconds pause(delay(random_));
-  return lane_.post([pause, collective = std::move(collective)] {
+  ++in_flight_;
+  return lane_.post([this, pause, collective = std::move(collective)] {
+    struct End {
+      std::atomic<int>& in_flight;
+      ~End() { --in_flight; }
+    } const end{in_flight_};  // is over before whoever waits knows it
     std::this_thread::sleep_for(pause);
     collective();
   });

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <functional>
@@ -50,6 +51,7 @@ class DelayedGroup final : public ForwardingGroup {
 
   DelayOptions options_;
   std::mt19937_64 random_;
+  std::atomic<int> in_flight_{0};
   internal::Lane lane_;
 };
 

@@ -39,6 +39,7 @@ TEST_P(CompleteGroup, ThousandOperations) { test_thousand_operations(GetParam())
 TEST_P(CompleteGroup, ChainedCalls) { test_chained_calls(GetParam()); }
 TEST_P(CompleteGroup, ChainsBesideOtherCalls) { test_chains_beside_other_calls(GetParam()); }
 TEST_P(CompleteGroup, ArrivalInAnyOrder) { test_arrival_in_any_order(GetParam()); }
+TEST_P(CompleteGroup, DelayedCalls) { test_delayed_calls(GetParam()); }
 TEST_P(CompleteGroup, Messages) { test_messages(GetParam()); }
 TEST_P(CompleteGroup, MessagesBesideCollectives) { test_messages_beside_collectives(GetParam()); }
 TEST_P(CompleteGroup, Refusals) { test_refusals(GetParam()); }

@@ -38,6 +38,14 @@ inline at::Tensor filled(int64_t numel, at::ScalarType dtype,
   return made.to(dtype);
 }
 
+/// Of what one rank gives another: no other pair with one of the two has the same. Of bool its
+/// bits.
+inline double value_of_pair(int from, int to, int size, int64_t i, at::ScalarType dtype) {
+  const int64_t pair = from * size + to;
+  if (dtype == at::kBool) return static_cast<double>((pair + 1) >> i & 1);
+  return static_cast<double>(i + 6 * (pair % 20));
+}
+
 inline at::Tensor input_of(int rank, int64_t numel, at::ScalarType dtype) {
   return filled(numel, dtype,
                 [&](int64_t i) { return static_cast<double>(value_at(rank, i, dtype)); });

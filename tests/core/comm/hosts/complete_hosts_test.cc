@@ -45,6 +45,7 @@ TEST_P(CompleteHosts, Subgroups) { test_subgroups(GetParam()); }
 TEST_P(CompleteHosts, ThousandOperations) { test_thousand_operations(GetParam()); }
 TEST_P(CompleteHosts, ChainedCalls) { test_chained_calls(GetParam()); }
 TEST_P(CompleteHosts, ChainsBesideOtherCalls) { test_chains_beside_other_calls(GetParam()); }
+TEST_P(CompleteHosts, DelayedCalls) { test_delayed_calls(GetParam()); }
 TEST_P(CompleteHosts, Messages) { test_messages(GetParam()); }
 TEST_P(CompleteHosts, MessagesBesideCollectives) { test_messages_beside_collectives(GetParam()); }
 TEST_P(CompleteHosts, Refusals) { test_refusals(GetParam()); }
@@ -63,6 +64,7 @@ INSTANTIATE_TEST_SUITE_P(
 
 TEST(CompleteHosts, ArrivalInAnyOrder) {
   test_arrival_in_any_order(over_shm("two_of_two", hosts_in_order(2, 2), Lane::kInline));
+  test_arrival_in_any_order(over_mpi("mpi_two_of_two_in_turn", hosts_in_turn(2, 2)));
 }
 
 }  // namespace

@@ -71,7 +71,8 @@ class HostsJob : public ::testing::Test {
       static int made = 0;
       body(duplicate(*world_, absl::StrCat("group ", ++made)));
     };
-    backend.compares_counts = false;
+    backend.in_one_process = false;
+    backend.compares_counts = false;  // a group of several hosts that fails ends its world
     return backend;
   }
 
@@ -93,6 +94,8 @@ TEST_F(HostsJob, Subgroups) { test_subgroups(backend()); }
 TEST_F(HostsJob, ThousandOperations) { test_thousand_operations(backend()); }
 TEST_F(HostsJob, ChainedCalls) { test_chained_calls(backend()); }
 TEST_F(HostsJob, ChainsBesideOtherCalls) { test_chains_beside_other_calls(backend()); }
+TEST_F(HostsJob, ArrivalInAnyOrder) { test_arrival_in_any_order(backend()); }
+TEST_F(HostsJob, DelayedCalls) { test_delayed_calls(backend()); }
 TEST_F(HostsJob, Messages) { test_messages(backend()); }
 TEST_F(HostsJob, MessagesBesideCollectives) { test_messages_beside_collectives(backend()); }
 

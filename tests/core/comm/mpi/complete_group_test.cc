@@ -33,6 +33,7 @@ TEST(CompleteMpiGroup, ThousandOperations) { test_thousand_operations(over_fake_
 TEST(CompleteMpiGroup, ChainedCalls) { test_chained_calls(over_fake_mpi()); }
 TEST(CompleteMpiGroup, ChainsBesideOtherCalls) { test_chains_beside_other_calls(over_fake_mpi()); }
 TEST(CompleteMpiGroup, ArrivalInAnyOrder) { test_arrival_in_any_order(over_fake_mpi()); }
+TEST(CompleteMpiGroup, DelayedCalls) { test_delayed_calls(over_fake_mpi()); }
 TEST(CompleteMpiGroup, Messages) { test_messages(over_fake_mpi()); }
 TEST(CompleteMpiGroup, MessagesBesideCollectives) {
   test_messages_beside_collectives(over_fake_mpi());
