@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <fstream>
+#include <sstream>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -26,6 +28,14 @@ class TemporaryDirectory {
  private:
   std::string path_;
 };
+
+/// All of a file; "" if there is none.
+inline std::string content_of(const std::filesystem::path& path) {
+  std::ifstream file(path);
+  std::stringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
 
 /// What is in a directory, in ascending order.
 inline std::vector<std::string> names_in(const std::string& directory) {

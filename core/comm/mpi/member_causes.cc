@@ -1,4 +1,8 @@
+#include <chrono>
+#include <utility>
+
 #include <absl/strings/str_cat.h>
+#include <c10/util/Exception.h>
 
 #include "tessera/core/comm/groups/call_mismatch.h"
 #include "tessera/core/comm/mpi/member.h"
@@ -47,6 +51,30 @@ void Member::time_out(const Call& call, const std::vector<int>& missing, const s
                                    call.timeout().count(), " ms for ", names);
   if (!found.empty()) cause = absl::StrCat(found, "; ", cause);
   fail(cause, missing.empty() ? -1 : missing.front());
+}
+
+/// Whether no rank before this one has called: of all that wait, it reports.
+bool Member::is_first_of(const Round& round) const {
+  for (int rank = 0; rank < rank_; ++rank) {
+    if (round.has(rank)) return false;
+  }
+  return true;
+}
+
+void Member::report_wait(const std::shared_ptr<Call>& call, std::vector<int> missing) {
+  std::vector<int> asked;
+  for (const int rank : missing) {
+    if (rank != rank_) asked.push_back(world_rank(rank));
+  }
+  if (asked.empty()) return;
+  const auto say = [call, waiter = name_of(rank_)](const std::vector<RankFlight>& ranks) {
+    if (call->is_completed()) return;
+    const auto waited =
+        std::chrono::duration_cast<std::chrono::milliseconds>(call->waited(Call::Clock::now()));
+    TORCH_WARN("[comm] ", wait_report(call->text(), waiter, waited, ranks),
+               ". Ranks go on waiting until the time-out of ", call->timeout().count(), " ms");
+  };
+  world_->flights().ask(asked, 1, say);
 }
 
 }  // namespace tessera::internal::mpi

@@ -18,9 +18,11 @@ namespace tessera::internal::mpi {
 /// The cause of what is under way, or comes, when that thread has ended.
 inline constexpr const char* kProcessEnds = "this process ends";
 
-/// The one thread of the process that calls MPI, so MPI_THREAD_SERIALIZED is enough. It sleeps
-/// while nothing is under way, but where others may read windows it looks for their requests a
-/// thousand times a second or more. It is started by the first call.
+/// The one thread of the process that calls MPI, so MPI_THREAD_SERIALIZED is enough. While nothing
+/// is under way it looks twenty times a second whether others ask something, and where they may
+/// read windows a thousand times or more; but where an application has an MPI of its own at
+/// MPI_THREAD_SERIALIZED it sleeps, for the application may call MPI then. It is started by the
+/// first call.
 ///
 /// Note [End of MPI]
 /// ~~~~~~~~~~~~~~~~~
@@ -78,6 +80,7 @@ class Progress {
   bool has_ended_ = false;
   std::vector<std::shared_ptr<World>> worlds_;
   const Calls* owned_ = nullptr;
+  bool may_look_ = false;    // while nothing is under way
   bool has_failed_ = false;  // a world had when this process ended
 };
 

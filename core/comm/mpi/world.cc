@@ -46,14 +46,26 @@ bool World::set_failure(const std::string& cause) {
   return true;
 }
 
-void World::set_places(std::vector<std::string> places) {
+void World::set_places(std::vector<Place> places) {
   const std::lock_guard<std::mutex> lock(mutex_);
   places_ = std::move(places);
 }
 
 std::string World::place_of(int rank) const {
   const std::lock_guard<std::mutex> lock(mutex_);
-  return places_.empty() ? "" : places_[static_cast<size_t>(rank)];
+  if (places_.empty()) return "";
+  const Place& place = places_[static_cast<size_t>(rank)];
+  return absl::StrCat(" (pid ", place.pid, " on ", place.host, ")");
+}
+
+int World::pid_of(int rank) const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return places_.empty() ? 0 : places_[static_cast<size_t>(rank)].pid;
+}
+
+std::string World::host_of(int rank) const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return places_.empty() ? "" : places_[static_cast<size_t>(rank)].host;
 }
 
 void World::begin() {
@@ -119,6 +131,7 @@ void World::drain(int from, const Envelope& message) {
 
 void World::tell_failure() {
   const std::string cause = failure();
+  flights_.dump(cause);
   Envelope envelope;
   envelope.kind = Envelope::Kind::kFailed;
   envelope.set_cause(cause);
@@ -141,6 +154,7 @@ void World::make_no_calls() {
 }
 
 void World::end_unless_read() {
+  if (flights_.is_busy()) return;
   for (const auto& [key, member] : members_) {
     if (member->has_windows()) return;
   }
@@ -153,9 +167,15 @@ void World::end_unless_read() {
 void World::dispatch(int from, const Envelope& envelope) {
   if (envelope.kind == Envelope::Kind::kEnded) {
     ended_ranks_.insert(from);
+    flights_.note_ended(from);
     for (const auto& [key, member] : members_) member->note_ended(from);
     return;
   }
+  if (envelope.kind == Envelope::Kind::kAskFlight) {
+    if (!ended_) flights_.answer(from, envelope);
+    return;
+  }
+  if (envelope.kind == Envelope::Kind::kFlight) return flights_.take(from, envelope);
   if (envelope.group == 0) {
     const std::string cause(envelope.cause());
     if (!set_failure(cause)) return;
@@ -242,6 +262,7 @@ bool World::advance(Clock::time_point now) {
       moved = member->advance(now) || moved;
       if (member->is_over()) remove(*member);
     }
+    flights_.advance(now);
     if (is_leaving_ && !ended_) end_unless_read();
     if (ended_ && !retired_) retire();
     return moved;
@@ -252,7 +273,7 @@ bool World::advance(Clock::time_point now) {
 }
 
 bool World::is_busy() const {
-  if (is_making_ || !outgoing_.empty() || !kept_.empty()) return true;
+  if (is_making_ || !outgoing_.empty() || !kept_.empty() || flights_.is_busy()) return true;
   return std::any_of(members_.begin(), members_.end(),
                      [](const auto& entry) { return entry.second->is_busy(); });
 }
@@ -283,6 +304,7 @@ void World::retire() {
 }
 
 void World::abort_all() {
+  flights_.give_up();
   // Of a duplicate, MPICH tells its ranks one by one, and those that do not call MPI do not hear
   // it; of MPI_COMM_WORLD it tells the launcher, which ends them.
   const bool is_of_all = comm_ == calls_.world();
