@@ -248,7 +248,7 @@ bool Member::compare(Active& active, Call::Clock::time_point now) {
     if (call.is_late(now)) {
       time_out(call, missing, difference(round));
     } else if (active.call->is_to_be_reported(now) && is_first_of(round)) {
-      report_wait(active.call, std::move(missing));
+      report_wait(active.call, missing);
     }
     return false;
   }

@@ -81,7 +81,7 @@ class Member : public std::enable_shared_from_this<Member> {
   void end_all_after(int world_rank, const std::string& cause);
   /// Says whom the call has long been waiting for, once they have been asked, unless it is over
   /// then.
-  void report_wait(const std::shared_ptr<Call>& call, std::vector<int> missing);
+  void report_wait(const std::shared_ptr<Call>& call, const std::vector<int>& missing);
   /// Where a rank that others wait for is, for messages: " (pid 7 on nodeB)"; "" if unknown.
   std::string place_of(int rank) const { return world_->place_of(world_rank(rank)); }
   bool has_left(int rank) const { return left_.count(rank) != 0; }
@@ -108,6 +108,7 @@ class Member : public std::enable_shared_from_this<Member> {
   bool finish();
   void time_out(const Call& call, const std::vector<int>& missing, const std::string& found);
   bool is_first_of(const Round& round) const;
+  void note_last_call(RankFlight& silent) const;
   std::string difference(const Round& round) const;
   std::string slice_problem(const Round& round) const;
   int rank_of(int world_rank) const;

@@ -61,17 +61,28 @@ bool Member::is_first_of(const Round& round) const {
   return true;
 }
 
-void Member::report_wait(const std::shared_ptr<Call>& call, std::vector<int> missing) {
+/// Of a rank that does not answer: the last of this group's calls that it is known to have made,
+/// as this rank has it in its own recorder.
+void Member::note_last_call(RankFlight& silent) const {
+  const auto called = called_.find(rank_of(silent.rank));
+  if (!silent.records.empty() || called == called_.end()) return;
+  for (const FlightRecord& own : world_->ring()->last()) {
+    if (own.sequence == called->second - 1 && own.is_of(name_)) silent.records = {own};
+  }
+}
+
+void Member::report_wait(const std::shared_ptr<Call>& call, const std::vector<int>& missing) {
   std::vector<int> asked;
   for (const int rank : missing) {
     if (rank != rank_) asked.push_back(world_rank(rank));
   }
   if (asked.empty()) return;
-  const auto say = [call, waiter = name_of(rank_)](const std::vector<RankFlight>& ranks) {
+  const auto say = [call, member = shared_from_this()](std::vector<RankFlight> ranks) {
     if (call->is_completed()) return;
+    for (RankFlight& rank : ranks) member->note_last_call(rank);
     const auto waited =
         std::chrono::duration_cast<std::chrono::milliseconds>(call->waited(Call::Clock::now()));
-    TORCH_WARN("[comm] ", wait_report(call->text(), waiter, waited, ranks),
+    TORCH_WARN("[comm] ", wait_report(call->text(), member->name_of(member->rank()), waited, ranks),
                ". Ranks go on waiting until the time-out of ", call->timeout().count(), " ms");
   };
   world_->flights().ask(asked, 1, say);

@@ -239,6 +239,23 @@ TEST(FlightReport, ALongWaitSaysThatAProcessIsStopped) {
                               "'all here'")));
 }
 
+const testing::RankProcessBody kComeLate("come late", [] {
+  const auto world = init_process_group({.report_after = std::chrono::milliseconds(100)});
+  ::signal(SIGUSR1, [](int) {});
+  world->barrier("all here");
+  if (world->rank() == 1) ::pause();  // until the test has seen the report
+  world->barrier("late");
+});
+
+TEST(FlightReport, ALongWaitSaysThatAProcessRuns) {
+  testing::RankProcesses ranks(2, "come late");
+  ASSERT_TRUE(ranks.wait_for_output(0, "until the time-out of"));
+  ranks.kill(1, SIGUSR1);
+  const auto results = ranks.wait();
+  for (const auto& result : results) EXPECT_EQ(result.exit_code, 0) << result.output;
+  EXPECT_THAT(results[0].output, HasSubstr("which runs (sleeps), last seen in #2 barrier"));
+}
+
 const testing::RankProcessBody kDie("die", [] {
   const auto world = testing::join();
   world->barrier("all here");
