@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
 # Runs ranks on two hosts that are namespaces of this machine (tools/two-hosts).
 #
-#   jobs.sh <folder of the programs> <equal | alone> <openmpi | mpich>
+#   jobs.sh <folder of the programs> <equal | any_size | alone> <openmpi | mpich>
 #
-# equal: every row of the table trains to the bits of ddp, ranks' branches differ. alone: one rank
-# evaluates without the others. Exits with 77, "not run", where hosts cannot be made.
+# equal: every row of the table trains to the bits of ddp, ranks' branches differ. any_size: every row
+# ends with the hash of one process (Reproducible::kAnyWorldSize). alone: one rank evaluates without
+# the others. Exits with 77, "not run", where hosts cannot be made.
 set -euo pipefail
 bin=$1 body=$2 abi=$3
 two_hosts=$(dirname "${BASH_SOURCE[0]}")/../../tools/two-hosts
@@ -16,15 +17,27 @@ not_run() { echo "jobs.sh: not run: $*"; exit 77; }
 unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT TESSERA_STORE
 export OMP_NUM_THREADS=1
 
+locals=2
+# Two ranks of each host are summed as kAnyWorldSize sums, also without it; four are not.
+[[ $body != any_size ]] || locals=4
 code=0
-"$two_hosts" --launcher "$abi" -- "$bin/hosts_test" --rank_body="hosts_$body" \
+"$two_hosts" --launcher "$abi" --ranks-per-host "$locals" -- "$bin/hosts_test" --rank_body="hosts_$body" \
   >"$scratch/out" 2>&1 || code=$?
 cat "$scratch/out"
 ((code == 0)) || exit "$code"
 case $body in
   equal)
-    runs=$(sed -n 's/^over [a-z+]*: \([0-9]*\) runs equal .*/\1/p' "$scratch/out")
+    runs=$(sed -n "s/^over hosts, 4 ranks: \([0-9]*\) runs equal ddp's over hosts; .*/\1/p" \
+      "$scratch/out")
     ((runs >= 40)) || { echo "jobs.sh: expected at least 40 runs, got '$runs'" >&2; exit 1; } ;;
+  any_size)
+    "$bin/hosts_test" --rank_body=hosts_any_size >"$scratch/one"
+    hash=$(sed -n 's/^over loopback, 1 ranks: .* rows end with //p' "$scratch/one")
+    grep -q -x "over hosts, 8 ranks: [0-9]* rows end with ${hash:-nothing}" "$scratch/out" ||
+      { echo "jobs.sh: one process ends with '$hash'" >&2; exit 1; }
+    # The comparison can fail: the hosts' own order of sums is another.
+    order=$(sed -n "s/^in the world's order //p" "$scratch/out")
+    [[ -n $order && $order != "$hash" ]] || { echo "jobs.sh: the order changes nothing" >&2; exit 1; } ;;
   alone)
     if grep -q '^left out: ' "$scratch/out"; then not_run "there are no one-sided reads"; fi
     grep -q '^one rank has evaluated alone' "$scratch/out" ;;
