@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <numeric>
 #include <optional>
 #include <type_traits>
 #include <utility>
@@ -77,8 +78,8 @@ void Flights::dump(const std::string& cause) {
   const std::string directory = flight_dump_directory();
   if (directory.empty() || is_left_to_another_) return;
   is_left_to_another_ = true;  // once
-  std::vector<int> all;
-  for (int rank = 0; rank < world_.size(); ++rank) all.push_back(rank);
+  std::vector<int> all(static_cast<size_t>(world_.size()));
+  std::iota(all.begin(), all.end(), 0);
   const auto write = [directory, cause, rank = world_.rank()](const auto& ranks) {
     write_flight_dump(directory, rank, ranks, cause, "flight-mpi-rank");
   };
