@@ -8,6 +8,7 @@
 #include <sstream>
 #include <stdexcept>
 #include <string>
+#include <system_error>
 #include <vector>
 
 namespace tessera::internal::testing {
@@ -18,7 +19,12 @@ class TemporaryDirectory {
   TemporaryDirectory() : path_("/tmp/tessera-test-XXXXXX") {
     if (::mkdtemp(path_.data()) == nullptr) throw std::runtime_error("mkdtemp failed");
   }
-  ~TemporaryDirectory() { std::filesystem::remove_all(path_); }
+  ~TemporaryDirectory() {
+    std::error_code error;
+    do {  // again, where a thread that outlives its test has written meanwhile
+      std::filesystem::remove_all(path_, error);
+    } while (error == std::errc::directory_not_empty);
+  }
   TemporaryDirectory(const TemporaryDirectory&) = delete;
   TemporaryDirectory& operator=(const TemporaryDirectory&) = delete;
 

@@ -12,6 +12,7 @@
 
 #include <absl/strings/str_cat.h>
 
+#include "tessera/core/comm/mpi/progress.h"
 #include "tessera/core/comm/mpi/world.h"
 #include "tessera/core/process/process_status.h"
 
@@ -62,10 +63,12 @@ void Flights::ask(const std::vector<int>& ranks, uint64_t count, Told told, bool
   asked.sequence = question.number;
   asked.slice = is_dump ? 1 : 0;
   asked.signature.numel = static_cast<int64_t>(count);
+  const Progress& progress = Progress::instance();
   for (const int rank : ranks) {
     Asked& one = question.ranks.emplace_back();
     one.flight = {.rank = rank, .pid = world_.pid_of(rank), .host = world_.host_of(rank)};
-    one.is_over = rank == world_.rank() || world_.has_ended(rank);
+    // The call that waits may end before an answer comes, and then an application may call MPI.
+    one.is_over = rank == world_.rank() || world_.has_ended(rank) || !progress.may_look();
     if (rank == world_.rank()) {
       one.flight = own(count);
       one.has_answered = true;
@@ -75,22 +78,18 @@ void Flights::ask(const std::vector<int>& ranks, uint64_t count, Told told, bool
 }
 
 void Flights::dump(const std::string& cause) {
-  const std::string directory = flight_dump_directory();
-  if (directory.empty() || is_left_to_another_) return;
-  is_left_to_another_ = true;  // once
+  if (directory_.empty() || has_writer_) return;
+  has_writer_ = true;  // once
   std::vector<int> all(static_cast<size_t>(world_.size()));
   std::iota(all.begin(), all.end(), 0);
-  const auto write = [directory, cause, rank = world_.rank()](const auto& ranks) {
+  const auto write = [directory = directory_, cause, rank = world_.rank()](const auto& ranks) {
     write_flight_dump(directory, rank, ranks, cause, "flight-mpi-rank");
   };
   ask(all, FlightRing::kRecords, write, /*is_dump=*/true);
 }
 
 void Flights::answer(int from, const Envelope& question) {
-  if (question.slice != 0 && from < world_.rank()) {
-    is_left_to_another_ = true;
-    questions_.remove_if([](const Question& one) { return one.is_dump; });
-  }
+  if (question.slice != 0) leave_dump_to(from);
   const RankFlight told =
       own(static_cast<uint64_t>(std::max<int64_t>(question.signature.numel, 0)));
   Envelope answer;
@@ -109,6 +108,13 @@ void Flights::answer(int from, const Envelope& question) {
     std::memcpy(answer.payload(), &part, sizeof(part));
     world_.send(answer, from);
   } while (next < told.records.size());
+}
+
+void Flights::leave_dump_to(int rank) {
+  // Of two that ask each other, the lower one hears no answer before it has been asked.
+  if (has_writer_ && rank > world_.rank()) return;
+  has_writer_ = true;
+  questions_.remove_if([](const Question& one) { return one.is_dump; });
 }
 
 void Flights::take(int from, const Envelope& envelope) {
@@ -136,6 +142,27 @@ void Flights::note_ended(int from) {
       if (one.flight.rank == from) one.is_over = true;
     }
   }
+}
+
+bool Flights::may_ask(int rank) const {
+  return rank != world_.rank() && ask_no_more_.count(rank) == 0 && !world_.has_ended(rank);
+}
+
+bool Flights::stays(Clock::time_point now) {
+  is_staying_ = false;
+  if (!questions_.empty()) return true;
+  const bool are_dumped = !directory_.empty() && Progress::instance().may_look();
+  if (!are_dumped || world_.any_failure().empty()) return false;
+  if (!stays_until_.has_value()) {
+    stays_until_ = now + kPatience;
+    Envelope envelope;
+    envelope.kind = Envelope::Kind::kAsksNoMore;
+    world_.send_to_others(envelope);
+  }
+  for (int rank = 0; rank < world_.size(); ++rank) {
+    is_staying_ = is_staying_ || (now < *stays_until_ && may_ask(rank));
+  }
+  return is_staying_;
 }
 
 void Flights::advance(Clock::time_point now) {
@@ -166,6 +193,8 @@ void Flights::describe_silent(RankFlight& flight) const {
   } else if (flight.pid != 0 && !flight.host.empty() &&
              flight.host == world_.host_of(world_.rank())) {
     flight.state = process_state(flight.pid);
+  } else if (!Progress::instance().may_look()) {
+    flight.state = "cannot be asked at MPI_THREAD_SERIALIZED";
   } else {
     flight.state = "does not answer: it is stopped, gone or cut off";
   }

@@ -5,6 +5,8 @@
 #include <functional>
 #include <list>
 #include <memory>
+#include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -25,10 +27,13 @@ class World;
 /// whom it waits for, asks the others, whose progress threads answer with their last calls and what
 /// their process does, whatever their other threads are in. Who does not answer within kPatience is
 /// stopped, gone or cut off; a process of this host can then be looked at. The rank stays in the
-/// world until its questions are over, and answers until it has said that it ends.
+/// world until its questions are over, and answers until it has said that it ends. Nobody is asked
+/// where an application has an MPI of its own at MPI_THREAD_SERIALIZED (Progress::may_look()).
 ///
-/// After a failure each rank that found it by itself asks, at once; one that has answered a lower
-/// rank's question leaves the writing to that one.
+/// After a failure each rank that finds it by itself asks, at once. Who is asked before it has
+/// asked leaves the writing to that rank, and of two that ask each other the lower one writes. Its
+/// file has all answers, for after a failure ranks leave the world when all of them ask no more, or
+/// after kPatience.
 class Flights {
  public:
   using Clock = std::chrono::steady_clock;
@@ -50,9 +55,13 @@ class Flights {
   void take(int from, const Envelope& part);
   /// Rank `from` has left the world: it does not answer any more.
   void note_ended(int from);
+  /// Rank `from` asks nothing any more.
+  void note_asks_no_more(int from) { ask_no_more_.insert(from); }
   void advance(Clock::time_point now);
-  /// Whether a question is open.
-  bool is_busy() const { return !questions_.empty(); }
+  /// Whether this rank, which would leave the world, has to stay for questions.
+  bool stays(Clock::time_point now);
+  /// Whether something is awaited.
+  bool is_busy() const { return !questions_.empty() || is_staying_; }
   /// Nobody is waited for any longer.
   void give_up() { advance(Clock::time_point::max()); }
 
@@ -74,12 +83,18 @@ class Flights {
   RankFlight own(uint64_t count) const;
   void describe_silent(RankFlight& flight) const;
   void end(Question& question);
+  void leave_dump_to(int rank);
+  bool may_ask(int rank) const;
 
   World& world_;
+  const std::string directory_ = flight_dump_directory();  // "": there are no dumps
   const std::shared_ptr<FlightRing> ring_;
   std::list<Question> questions_;
   int64_t last_number_ = 0;
-  bool is_left_to_another_ = false;  // a lower rank writes
+  bool has_writer_ = false;  // of the dump: this rank or another
+  bool is_staying_ = false;
+  std::optional<Clock::time_point> stays_until_;
+  std::set<int> ask_no_more_;
 };
 
 }  // namespace tessera::internal::mpi

@@ -46,6 +46,8 @@ class Progress {
   bool run(std::function<void()> job, std::chrono::milliseconds timeout);
   /// The thread's: from now on `world` is looked at.
   void attach(std::shared_ptr<World> world) { worlds_.push_back(std::move(world)); }
+  /// The thread's: whether it may call MPI while no call of this rank is under way.
+  bool may_look() const { return may_look_; }
   /// The thread's: it has initialised this MPI and finalises it when the process ends.
   void own(const Calls& calls);
   /// The thread's: an application finalises it, unless it is owned.

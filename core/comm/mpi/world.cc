@@ -153,8 +153,8 @@ void World::make_no_calls() {
   for (const auto& [key, member] : members_) member->make_no_calls();
 }
 
-void World::end_unless_read() {
-  if (flights_.is_busy()) return;
+void World::end_unless_read(Clock::time_point now) {
+  if (flights_.stays(now)) return;
   for (const auto& [key, member] : members_) {
     if (member->has_windows()) return;
   }
@@ -176,6 +176,7 @@ void World::dispatch(int from, const Envelope& envelope) {
     return;
   }
   if (envelope.kind == Envelope::Kind::kFlight) return flights_.take(from, envelope);
+  if (envelope.kind == Envelope::Kind::kAsksNoMore) return flights_.note_asks_no_more(from);
   if (envelope.group == 0) {
     const std::string cause(envelope.cause());
     if (!set_failure(cause)) return;
@@ -263,7 +264,7 @@ bool World::advance(Clock::time_point now) {
       if (member->is_over()) remove(*member);
     }
     flights_.advance(now);
-    if (is_leaving_ && !ended_) end_unless_read();
+    if (is_leaving_ && !ended_) end_unless_read(now);
     if (ended_ && !retired_) retire();
     return moved;
   } catch (const std::exception& error) {

@@ -145,7 +145,7 @@ class World : public std::enable_shared_from_this<World> {
   void dispatch(int from, const Envelope& envelope);
   void dispatch_to_gone(int from, const Envelope& envelope);
   void remove(const Member& member);
-  void end_unless_read();
+  void end_unless_read(Clock::time_point now);
   bool look_at_outgoing();
   void retire();
 
