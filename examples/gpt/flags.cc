@@ -177,7 +177,10 @@ tessera::Options read_options() {
     options.average = tessera::WeightAverage{.decay = decay};
   }
   options.trace = !absl::GetFlag(FLAGS_trace).empty();
-  if (absl::GetFlag(FLAGS_device).device.is_cuda()) options.asynchronous_step = true;
+  if (absl::GetFlag(FLAGS_device).device.is_cuda()) {
+    options.asynchronous_step =
+        !tessera::keeps_partial_sums(options.degrees.value_or(tessera::Degrees()));
+  }
   return options;
 }
 

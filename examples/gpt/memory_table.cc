@@ -1,5 +1,6 @@
 #include "tessera/examples/gpt/memory_table.h"
 
+#include <algorithm>
 #include <string_view>
 #include <vector>
 
@@ -16,10 +17,18 @@ using tessera::MemoryBytes;
 
 constexpr const char* kKinds[] = {"predicted", "measured", "peak"};
 constexpr int64_t kKindCount = 3;
+constexpr const char* kPss = "PSS";
 constexpr auto kColumns = static_cast<int64_t>(kMemoryClasses) + 1;  // classes and total
 
-std::string cell(int64_t bytes) {
-  return absl::StrFormat("%11.2f", static_cast<double>(bytes) / (1 << 20));
+std::string name_of(int64_t column) {
+  return std::string(column == kColumns - 1 ? "total"
+                                            : to_string(static_cast<tessera::MemoryClass>(column)));
+}
+
+int width_of(std::string_view name) { return std::max(11, static_cast<int>(name.size()) + 2); }
+
+std::string cell(std::string_view name, int64_t bytes) {
+  return absl::StrFormat("%*.2f", width_of(name), static_cast<double>(bytes) / (1 << 20));
 }
 
 }  // namespace
@@ -52,19 +61,19 @@ std::string memory_table(const tessera::Engine& engine, int reductions,
   for (int64_t c = 0; c < kColumns; ++c) {
     if (sums[c].item<int64_t>() == 0) continue;
     shown.push_back(c);
-    const std::string name(c == kColumns - 1 ? "total"
-                                             : to_string(static_cast<tessera::MemoryClass>(c)));
-    table += absl::StrFormat("%11s", name);
+    table += absl::StrFormat("%*s", width_of(name_of(c)), name_of(c));
   }
-  table += absl::StrFormat("%11s\n", "PSS");
+  table += absl::StrFormat("%*s\n", width_of(kPss), kPss);
   const std::string strategy(to_string(engine.strategy()));
   for (int rank = 0; rank < world.size(); ++rank) {
     const at::Tensor theirs = all.narrow(0, rank * mine.numel(), mine.numel());
     for (int64_t kind = 0; kind < kKindCount; ++kind) {
       table += absl::StrFormat("%-6s rank %-2d %-10s", strategy, rank, kKinds[kind]);
-      for (const int64_t c : shown) table += cell(theirs[kind * kColumns + c].item<int64_t>());
+      for (const int64_t c : shown) {
+        table += cell(name_of(c), theirs[kind * kColumns + c].item<int64_t>());
+      }
       const int64_t pss_bytes = theirs[-1].item<int64_t>();
-      if (kind == 1 && pss_bytes >= 0) table += cell(pss_bytes);
+      if (kind == 1 && pss_bytes >= 0) table += cell(kPss, pss_bytes);
       table += '\n';
     }
   }

@@ -48,7 +48,7 @@ struct ProcessGroupOptions {
   /// cores allow (kAuto: a thread if there are at least twice as many cores as ranks on this host).
   /// Only for CPUs: on GPUs anything but kAuto is an error.
   enum class Lane : uint8_t { kAuto, kInline, kThread } lane = Lane::kAuto;
-  /// A collective or message in shared memory that waits longer than this says once, as warning,
+  /// A collective or message that waits longer than this, not over NCCL, says once, as warning,
   /// which ranks have not come, where they were last seen, and whether their processes run, are
   /// stopped or are gone. 0: never. Range: >= 0.
   std::chrono::milliseconds report_after = std::chrono::seconds(30);

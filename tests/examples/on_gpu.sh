@@ -43,6 +43,7 @@ for strategy in ddp zero3; do
   same 1 --device=cuda -- --strategy=$strategy
   same 3 --device=cuda --backend=shm -- --strategy=$strategy
 done
+same 4 --device=cuda --backend=shm -- --strategy=hybrid --degrees=2,2,4
 same 1 --device=cuda:1 -- --accumulate=3 --param_dtype=bfloat16
 FAKE_CUDA_DEVICES=1 same 3 --device=cuda --backend=shm -- --strategy=zero3 --accumulate=3 --no_sync
 gpt 1 "$scratch/other" --device=cuda --seed=2

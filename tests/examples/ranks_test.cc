@@ -77,8 +77,9 @@ TEST(MemoryTable, ShowsEveryRankOnEveryRank) {
   ASSERT_EQ(tables.size(), 3u);
   EXPECT_EQ(tables[0], tables[1]);
   EXPECT_EQ(tables[0], tables[2]);
-  for (const char* part : {"memory, MiB", "parameters", "zero1  rank 0  predicted",
-                           "zero1  rank 1  measured", "zero1  rank 2  peak"}) {
+  for (const char* part :
+       {"memory, MiB", "parameters", "zero1  rank 0  predicted", "zero1  rank 1  measured",
+        "zero1  rank 2  peak", "optimizer  gradient buffers "}) {
     EXPECT_THAT(tables[0], HasSubstr(part));
   }
   EXPECT_EQ(std::count(tables[0].begin(), tables[0].end(), '\n'), 10);

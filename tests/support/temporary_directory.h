@@ -4,8 +4,11 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <fstream>
+#include <sstream>
 #include <stdexcept>
 #include <string>
+#include <system_error>
 #include <vector>
 
 namespace tessera::internal::testing {
@@ -16,7 +19,12 @@ class TemporaryDirectory {
   TemporaryDirectory() : path_("/tmp/tessera-test-XXXXXX") {
     if (::mkdtemp(path_.data()) == nullptr) throw std::runtime_error("mkdtemp failed");
   }
-  ~TemporaryDirectory() { std::filesystem::remove_all(path_); }
+  ~TemporaryDirectory() {
+    std::error_code error;
+    do {  // again, where a thread that outlives its test has written meanwhile
+      std::filesystem::remove_all(path_, error);
+    } while (error == std::errc::directory_not_empty);
+  }
   TemporaryDirectory(const TemporaryDirectory&) = delete;
   TemporaryDirectory& operator=(const TemporaryDirectory&) = delete;
 
@@ -26,6 +34,14 @@ class TemporaryDirectory {
  private:
   std::string path_;
 };
+
+/// All of a file; "" if there is none.
+inline std::string content_of(const std::filesystem::path& path) {
+  std::ifstream file(path);
+  std::stringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
 
 /// What is in a directory, in ascending order.
 inline std::vector<std::string> names_in(const std::string& directory) {

@@ -127,6 +127,12 @@ std::string describe_open(const std::map<std::string, CallsOfGroup>& groups,
   return absl::StrJoin(texts, "; ");
 }
 
+/// " (pid 7 on nodeB)".
+std::string place_of(const RankFlight& rank) {
+  if (rank.pid == 0) return rank.host.empty() ? "" : absl::StrCat(" (on ", rank.host, ")");
+  return absl::StrCat(" (pid ", rank.pid, rank.host.empty() ? "" : " on ", rank.host, ")");
+}
+
 void append_call(std::string& out, const FlightRecord& call) {
   const OpTraits traits = internal::traits_of(call.signature.op);
   out += "{\"group\":";
@@ -183,8 +189,8 @@ std::string merged_text(const std::vector<RankFlight>& ranks, std::string_view c
   std::string text = absl::StrCat("flight recorder\ncause: ", std::string(cause),
                                   "\nfirst difference: ", first_difference(ranks), "\n");
   for (const RankFlight& rank : ranks) {
-    absl::StrAppend(&text, "rank ", rank.rank, " (pid ", rank.pid, ") ", rank.state, "; ",
-                    rank.begun, " calls, the last:\n");
+    absl::StrAppend(&text, "rank ", rank.rank, place_of(rank), " ", rank.state, "; ", rank.begun,
+                    " calls, the last:\n");
     const size_t skipped =
         rank.records.size() > kShownCalls ? rank.records.size() - kShownCalls : 0;
     for (size_t i = skipped; i < rank.records.size(); ++i) {
@@ -204,7 +210,9 @@ std::string to_json(const std::vector<RankFlight>& ranks, std::string_view cause
   for (size_t i = 0; i < ranks.size(); ++i) {
     const RankFlight& rank = ranks[i];
     absl::StrAppend(&out, i == 0 ? "\n" : ",\n", "{\"rank\":", rank.rank, ",\"pid\":", rank.pid,
-                    ",\"state\":");
+                    ",\"host\":");
+    append_json_string(out, rank.host);
+    out += ",\"state\":";
     append_json_string(out, rank.state);
     absl::StrAppend(&out, ",\"begun\":", rank.begun, ",\"calls\":[");
     for (size_t call = 0; call < rank.records.size(); ++call) {
@@ -221,10 +229,11 @@ std::string flight_dump_directory() {
 }
 
 void write_flight_dump(const std::string& directory, int rank, const std::vector<RankFlight>& ranks,
-                       std::string_view cause) noexcept {
+                       std::string_view cause, std::string_view name) noexcept {
   try {
     const int64_t now_ns = flight_time_ns();
-    const std::string path = absl::StrCat(directory, "/flight-rank-", rank, "-", ::getpid());
+    const std::string path =
+        absl::StrCat(directory, "/", std::string(name), "-", rank, "-", ::getpid());
     const bool has_json = write_file(path + ".json", to_json(ranks, cause, now_ns));
     const bool has_text = write_file(path + ".txt", merged_text(ranks, cause, now_ns));
     if (!has_json || !has_text) return;
@@ -236,13 +245,24 @@ void write_flight_dump(const std::string& directory, int rank, const std::vector
 
 std::string last_seen(const RankFlight& rank, int64_t now_ns) {
   const std::string state =
-      absl::StrCat("rank ", rank.rank, " (pid ", rank.pid, "), which ", rank.state, ", last seen ");
+      absl::StrCat("rank ", rank.rank, place_of(rank), ", which ", rank.state, ", last seen ");
   if (rank.records.empty()) return absl::StrCat(state, "nowhere");
   const FlightRecord& last = rank.records.back();
   if (last.end_ns == 0) {
     return absl::StrCat(state, "in ", last.text(), ", begun ", ago(last.begin_ns, now_ns));
   }
   return absl::StrCat(state, "in ", last.text(), ", over ", ago(last.end_ns, now_ns));
+}
+
+std::string wait_report(std::string_view call, std::string_view waiter,
+                        std::chrono::milliseconds waited, const std::vector<RankFlight>& missing) {
+  std::string text = absl::StrCat(std::string(call), ": ", std::string(waiter), " has waited ",
+                                  waited.count(), " ms for ");
+  const int64_t now_ns = flight_time_ns();
+  for (size_t i = 0; i < missing.size(); ++i) {
+    absl::StrAppend(&text, i == 0 ? "" : "; and for ", last_seen(missing[i], now_ns));
+  }
+  return text;
 }
 
 }  // namespace tessera::internal

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -12,10 +13,11 @@ namespace tessera::internal {
 /// What is known of one rank: its last calls, and what its process does.
 struct RankFlight {
   int rank = 0;
-  int pid = 0;
-  std::string state;  ///< "runs (sleeps)", "is stopped (SIGSTOP or a debugger)", "is gone"
+  int pid = 0;             ///< 0: unknown
+  std::string host = {};   ///< "": this one, or unknown
+  std::string state = {};  ///< "runs (sleeps)", "is stopped (SIGSTOP or a debugger)", "is gone"
   uint64_t begun = 0;
-  std::vector<FlightRecord> records;  ///< the oldest first
+  std::vector<FlightRecord> records = {};  ///< the oldest first
 };
 
 /// "runs (computes)", "runs (sleeps)", "is stopped (SIGSTOP or a debugger)" or "is gone"; of this
@@ -32,20 +34,24 @@ std::string first_difference(const std::vector<RankFlight>& ranks);
 std::string merged_text(const std::vector<RankFlight>& ranks, std::string_view cause,
                         int64_t now_ns);
 
-/// The same as JSON: {"cause", "first_difference", "time_ns", "ranks": [{"rank", "pid", "state",
-/// "begun", "calls": [{"group", "sequence", "op", "reduce", "dtype", "numel", "peer", "tag",
-/// "begin_ns", "end_ns", "is_over"}]}]}.
+/// The same as JSON: {"cause", "first_difference", "time_ns", "ranks": [{"rank", "pid", "host",
+/// "state", "begun", "calls": [{"group", "sequence", "op", "reduce", "dtype", "numel", "peer",
+/// "tag", "begin_ns", "end_ns", "is_over"}]}]}.
 std::string to_json(const std::vector<RankFlight>& ranks, std::string_view cause, int64_t now_ns);
 
 /// The directory that TESSERA_FLIGHT_DUMP names; "": nothing is written.
 std::string flight_dump_directory();
 
-/// Local. Writes both into the directory, as flight-rank-<rank>-<pid>.json and .txt, and says so on
+/// Local. Writes both into the directory, as <name>-<rank>-<pid>.json and .txt, and says so on
 /// stderr with the first difference. Never throws: what cannot be written is said there, too.
 void write_flight_dump(const std::string& directory, int rank, const std::vector<RankFlight>& ranks,
-                       std::string_view cause) noexcept;
+                       std::string_view cause, std::string_view name = "flight-rank") noexcept;
 
 /// Of a rank that others wait for: its state, and the last of its calls.
 std::string last_seen(const RankFlight& rank, int64_t now_ns);
+
+/// Of a wait that is long: "<call>: <waiter> has waited 30001 ms for <last seen>; and for ...".
+std::string wait_report(std::string_view call, std::string_view waiter,
+                        std::chrono::milliseconds waited, const std::vector<RankFlight>& missing);
 
 }  // namespace tessera::internal

@@ -28,6 +28,8 @@ struct FlightRecord {
 
   void set_group(std::string_view group);
   std::string group() const;
+  /// Whether its group is called so, as far as names are kept.
+  bool is_of(std::string_view group) const { return this->group() == group.substr(0, kGroupBytes); }
   /// "#8 all_reduce SUM float32[10] 'bucket 7' on group 'world'".
   std::string text() const;
 };

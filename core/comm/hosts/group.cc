@@ -197,8 +197,10 @@ void Group::abort(std::string_view cause) noexcept { world_->fail(cause); }
 std::shared_ptr<ProcessGroup> make_group(std::shared_ptr<ProcessGroup> flat,
                                          std::shared_ptr<ProcessGroup> inside, HostLayout layout) {
   if (!layout.is_two_level()) return flat;
+  const auto* const recorded = dynamic_cast<const Recorded*>(flat.get());
+  auto flights = recorded == nullptr ? nullptr : recorded->flights();
   flat = std::make_shared<OuterGroup>(std::move(flat), absences_of(*inside));
-  auto world = std::make_shared<World>(*flat, *inside);
+  auto world = std::make_shared<World>(*flat, *inside, std::move(flights));
   return std::make_shared<Group>(
       std::move(world), make_levels(std::move(flat), std::move(inside), std::move(layout)));
 }

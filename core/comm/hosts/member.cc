@@ -88,7 +88,7 @@ std::shared_ptr<Work> Member::start(const Collective& call, First first, int64_t
   Collective own = call;
   std::shared_ptr<Work> after = std::exchange(own.after, nullptr);  // not of what it is made of
   const auto operation =
-      std::make_shared<Operation>(std::move(own), name(), sequence, levels_.rank);
+      std::make_shared<Operation>(std::move(own), name(), sequence, levels_.rank, world_.flights());
   open_.fetch_add(1, std::memory_order_relaxed);
   CallSignature signature = call.signature();
   if (numel >= 0) signature.numel = numel;

@@ -8,10 +8,13 @@
 
 namespace tessera::internal::hosts {
 
-Operation::Operation(Collective collective, std::string group, int64_t sequence, int rank)
+Operation::Operation(Collective collective, std::string group, int64_t sequence, int rank,
+                     std::shared_ptr<FlightRing> flights)
     : tag_(collective.tag),
       collective_(std::move(collective)),
-      context_{to_string(collective_.op), std::move(group), sequence, rank, tag_} {
+      context_{to_string(collective_.op), std::move(group), sequence, rank, tag_},
+      flight_(std::move(flights), collective_.signature(), sequence, tag_,
+              absl::StrCat(context_.group, " of hosts")) {
   collective_.tag = tag_;  // the caller's may go
 }
 

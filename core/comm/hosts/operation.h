@@ -3,11 +3,13 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
 
 #include "tessera/collective.h"
+#include "tessera/core/comm/flight_recorder/flight.h"
 #include "tessera/core/process/fork.h"
 #include "tessera/errors.h"
 #include "tessera/work.h"
@@ -18,7 +20,9 @@ namespace tessera::internal::hosts {
 /// wait. Keeps the tensors until it has ended.
 class Operation final : public Work {
  public:
-  Operation(Collective collective, std::string group, int64_t sequence, int rank);
+  /// It is recorded in `flights`, if there are any.
+  Operation(Collective collective, std::string group, int64_t sequence, int rank,
+            std::shared_ptr<FlightRing> flights);
 
   bool is_completed() override;
   void wait() override;
@@ -31,7 +35,10 @@ class Operation final : public Work {
   bool is_open_on(const Collective& other);
 
   /// Ends it, once: well, or so that wait() throws this cause.
-  void finish() { end(std::nullopt); }
+  void finish() {
+    flight_.end();
+    end(std::nullopt);
+  }
   void fail(std::string cause) { end(std::move(cause)); }
 
  private:
@@ -45,6 +52,7 @@ class Operation final : public Work {
   std::condition_variable ended_;
   bool is_over_ = false;
   std::optional<std::string> cause_;
+  Flight flight_;
 };
 
 }  // namespace tessera::internal::hosts

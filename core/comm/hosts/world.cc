@@ -11,8 +11,10 @@
 
 namespace tessera::internal::hosts {
 
-World::World(ProcessGroup& flat, ProcessGroup& inside)
-    : of_all_(duplicate(flat, "hosts: failures")), of_host_(duplicate(inside, "hosts: failures")) {}
+World::World(ProcessGroup& flat, ProcessGroup& inside, std::shared_ptr<FlightRing> flights)
+    : of_all_(duplicate(flat, "hosts: failures")),
+      of_host_(duplicate(inside, "hosts: failures")),
+      flights_(std::move(flights)) {}
 
 World::~World() {
   const bool is_busy = std::any_of(retired_.begin(), retired_.end(),

@@ -6,6 +6,7 @@
 #include <string_view>
 #include <vector>
 
+#include "tessera/core/comm/flight_recorder/flight.h"
 #include "tessera/core/process/fork.h"
 #include "tessera/process_group.h"
 
@@ -18,8 +19,9 @@ class Member;
 /// ranks, because the others may wait in another one. Thread-safe.
 class World {
  public:
-  /// Collective over both groups: of all ranks, and of this host's.
-  World(ProcessGroup& flat, ProcessGroup& inside);
+  /// Collective over both groups: of all ranks, and of this host's. Calls are recorded in
+  /// `flights`, if there are any.
+  World(ProcessGroup& flat, ProcessGroup& inside, std::shared_ptr<FlightRing> flights);
   ~World();
   World(const World&) = delete;
   World& operator=(const World&) = delete;
@@ -27,6 +29,7 @@ class World {
   /// The process of the rank.
   const Origin& origin() const { return origin_; }
   int rank() const { return of_all_->rank(); }
+  const std::shared_ptr<FlightRing>& flights() const { return flights_; }
   /// Why calls fail; "" if they do not, as far as this rank knows.
   std::string failure() const;
   /// Makes `cause` that reason, on all ranks, unless there is one; returns it. No effect in a child
@@ -45,6 +48,7 @@ class World {
   const Origin origin_;
   const std::shared_ptr<ProcessGroup> of_all_;
   const std::shared_ptr<ProcessGroup> of_host_;
+  const std::shared_ptr<FlightRing> flights_;
   mutable std::mutex mutex_;
   std::string failure_;
   std::vector<std::unique_ptr<Member>> retired_;

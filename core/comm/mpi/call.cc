@@ -14,8 +14,8 @@ constexpr auto kGrace = std::chrono::seconds(5);
 
 }  // namespace
 
-Call::Call(Collective collective, std::string group, int rank, int64_t sequence,
-           std::chrono::milliseconds timeout, const char* name)
+Call::Call(Collective collective, std::string group, int rank, int64_t sequence, Patience patience,
+           std::shared_ptr<FlightRing> flights, const char* name)
     : collective_(std::move(collective)),
       signature_(collective_.signature()),
       tag_(collective_.tag),
@@ -23,8 +23,9 @@ Call::Call(Collective collective, std::string group, int rank, int64_t sequence,
       group_(std::move(group)),
       rank_(rank),
       sequence_(sequence),
-      timeout_(timeout),
-      begin_(sequence < 0 ? Clock::time_point::max() : Clock::now()) {
+      patience_(patience),
+      begin_(sequence < 0 ? Clock::time_point::max() : Clock::now()),
+      flight_(std::move(flights), signature_, sequence, tag_, group_) {
   collective_.tag = tag_;
 }
 
@@ -42,9 +43,9 @@ void Call::wait() {
   if (begin_.load() == Clock::time_point::max()) restart_clock();
   std::unique_lock<std::mutex> lock(mutex_);
   // Again and again, for the clock of a collective starts anew when those before it are over.
-  while (!ended_.wait_for(lock, timeout_ + kGrace, [this] { return is_over_; })) {
+  while (!ended_.wait_for(lock, timeout() + kGrace, [this] { return is_over_; })) {
     if (!is_late(Clock::now() - kGrace)) continue;
-    throw CommError(context, absl::StrCat("timed out: waited ", timeout_.count(),
+    throw CommError(context, absl::StrCat("timed out: waited ", timeout().count(),
                                           " ms, and MPI has not returned from a call that does"
                                           " not block; end this process"));
   }
@@ -80,7 +81,18 @@ void Call::end(int source, const std::string* cause) {
   ended_.notify_all();
 }
 
-void Call::finish(int source) { end(source, nullptr); }
+std::string Call::text() const {
+  const std::string call = name_ == to_string(signature_.op)
+                               ? describe(signature_, tag_)
+                               : absl::StrCat(name_, " of '", tag_, "'");
+  return absl::StrCat(call, sequence_ < 0 ? "" : absl::StrCat(" #", sequence_), " on group '",
+                      group_, "'");
+}
+
+void Call::finish(int source) {
+  flight_.end();
+  end(source, nullptr);
+}
 
 void Call::fail(const std::string& cause) { end(-1, &cause); }
 

@@ -9,6 +9,7 @@
 #include <string_view>
 
 #include "tessera/collective.h"
+#include "tessera/core/comm/flight_recorder/flight.h"
 #include "tessera/core/process/fork.h"
 #include "tessera/work.h"
 
@@ -20,9 +21,15 @@ class Call final : public Work {
  public:
   using Clock = std::chrono::steady_clock;
 
-  /// `sequence` is -1 of a message. `name` is what errors call it, if not by its Op.
-  Call(Collective collective, std::string group, int rank, int64_t sequence,
-       std::chrono::milliseconds timeout, const char* name = nullptr);
+  /// How long it may take, and when that is worth a report; 0: never.
+  struct Patience {
+    std::chrono::milliseconds timeout;
+    std::chrono::milliseconds report_after;
+  };
+  /// `sequence` is -1 of a message. `name` is what errors call it, if not by its Op. It is recorded
+  /// in `flights`, if there are any.
+  Call(Collective collective, std::string group, int rank, int64_t sequence, Patience patience,
+       std::shared_ptr<FlightRing> flights, const char* name = nullptr);
 
   bool is_completed() override;
   void wait() override;
@@ -37,12 +44,21 @@ class Call final : public Work {
   const std::string& tag() const { return tag_; }
   const char* name() const { return name_; }
   int64_t sequence() const { return sequence_; }
-  std::chrono::milliseconds timeout() const { return timeout_; }
-  /// Of a collective since it was started or restart_clock(); of a message since wait().
-  bool is_late(Clock::time_point now) const {
+  std::chrono::milliseconds timeout() const { return patience_.timeout; }
+  /// How long it has been under way: a collective since it was started or restart_clock(), a
+  /// message since wait().
+  Clock::duration waited(Clock::time_point now) const {
     const Clock::time_point begin = begin_.load(std::memory_order_relaxed);
-    return begin != Clock::time_point::max() && now - begin > timeout_;
+    return begin == Clock::time_point::max() ? Clock::duration::zero() : now - begin;
   }
+  bool is_late(Clock::time_point now) const { return waited(now) > patience_.timeout; }
+  /// Whether it waits long enough for a report; true once. The progress thread's.
+  bool is_to_be_reported(Clock::time_point now) {
+    if (is_reported_ || patience_.report_after.count() <= 0) return false;
+    return is_reported_ = waited(now) > patience_.report_after;
+  }
+  /// "all_reduce SUM float32[4] 'tag' #3 on group 'world'".
+  std::string text() const;
   void restart_clock() { begin_.store(Clock::now(), std::memory_order_relaxed); }
 
   /// It has ended well; of a receive, from where. What it keeps may be released.
@@ -60,8 +76,10 @@ class Call final : public Work {
   const std::string group_;
   const int rank_;
   const int64_t sequence_;
-  const std::chrono::milliseconds timeout_;
+  const Patience patience_;
   std::atomic<Clock::time_point> begin_;
+  bool is_reported_ = false;
+  Flight flight_;
   const Origin origin_;
 
   std::mutex mutex_;

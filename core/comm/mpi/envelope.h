@@ -25,15 +25,18 @@ namespace tessera::internal::mpi {
 /// be given up when a rank does not come, nor does it say how many bytes it moves.
 struct Envelope {
   enum class Kind : uint32_t {
-    kCall = 1,  ///< a collective of the group
-    kMessage,   ///< a send to one rank
-    kLeft,      ///< the sender has left the group; `sequence` is how many calls it has finished
-    kFailed,    ///< the group has failed, or the world if `group` is 0; `text` is the cause
-    kEnded,     ///< the sender has left the world: the last envelope of it
-    kRead,      ///< asks for a part of a window; `sequence` numbers the sender's requests
-    kAnswer,    ///< to that request: `signature.numel` bytes, inside or by `data_tag`
-    kRefused,   ///< to that request: there is no such memory
-    kClosed,    ///< the sender has destroyed its window number `sequence`
+    kCall = 1,    ///< a collective of the group
+    kMessage,     ///< a send to one rank
+    kLeft,        ///< the sender has left the group; `sequence` is how many calls it has finished
+    kFailed,      ///< the group has failed, or the world if `group` is 0; `text` is the cause
+    kEnded,       ///< the sender has left the world: the last envelope of it
+    kRead,        ///< asks for a part of a window; `sequence` numbers the sender's requests
+    kAnswer,      ///< to that request: `signature.numel` bytes, inside or by `data_tag`
+    kRefused,     ///< to that request: there is no such memory
+    kClosed,      ///< the sender has destroyed its window number `sequence`
+    kAskFlight,   ///< asks for the last `signature.numel` calls; `sequence` numbers the questions
+    kFlight,      ///< a part of the answer
+    kAsksNoMore,  ///< the sender would leave the world, but for others' questions after a failure
   };
   static constexpr size_t kTagBytes = 160;
   static constexpr size_t kPayloadBytes = 512;

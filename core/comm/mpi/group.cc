@@ -47,8 +47,7 @@ std::shared_ptr<Work> Group::run(const Collective& collective) {
   if (!message) {
     note_collective(to_string(collective.op), collective.tag, sequence, member_->name());
   }
-  auto call = std::make_shared<Call>(collective, member_->name(), rank(), sequence,
-                                     member_->world().timeout());
+  auto call = member_->make_call(collective, sequence);
   const bool is_posted = Progress::instance().post([member = member_, call, message] {
     World& world = member->world();
     world.guard([&] { message ? member->start_message(call) : member->start(call); });
@@ -104,9 +103,9 @@ void Group::abort(std::string_view cause) noexcept {
   }
 }
 
-std::shared_ptr<Group> make_world(const Calls& calls, Handle comm,
-                                  std::chrono::milliseconds timeout) {
-  const auto world = std::make_shared<World>(calls, comm, timeout);
+std::shared_ptr<Group> make_world(const Calls& calls, Handle comm, Call::Patience patience) {
+  const auto world = std::make_shared<World>(calls, comm, patience);
+  const std::chrono::milliseconds timeout = patience.timeout;
   const auto deadline = std::chrono::steady_clock::now() + timeout;
   const auto fail = [&](const std::string& cause) {
     throw CommError({"init_process_group", "world", -1, -1, "mpi"}, cause);

@@ -18,7 +18,7 @@ namespace tessera::internal::mpi {
 /// (Note [Windows over MPI]); there are no shared buffers. A group
 /// that reduces holds 8 MiB, or 32 KiB for each rank if that is more. In a child of fork() every
 /// call throws CommError at once.
-class Group final : public ProcessGroup {
+class Group final : public ProcessGroup, public Recorded {
  public:
   /// Makes the member known to its world.
   explicit Group(std::shared_ptr<Member> member);
@@ -42,6 +42,7 @@ class Group final : public ProcessGroup {
   void abort(std::string_view cause) noexcept override;
 
   World& world() { return member_->world(); }
+  std::shared_ptr<FlightRing> flights() const override { return member_->world().ring(); }
 
  private:
   const int uncaught_at_start_;
@@ -52,7 +53,6 @@ class Group final : public ProcessGroup {
 
 /// Collective over the ranks of `comm`, which is duplicated. MPI is initialised at
 /// MPI_THREAD_SERIALIZED or above. Throws CommError where ranks do not come.
-std::shared_ptr<Group> make_world(const Calls& calls, Handle comm,
-                                  std::chrono::milliseconds timeout);
+std::shared_ptr<Group> make_world(const Calls& calls, Handle comm, Call::Patience patience);
 
 }  // namespace tessera::internal::mpi

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <numeric>
 #include <utility>
 
 #include <ATen/ops/empty_like.h>
@@ -153,6 +154,7 @@ bool Mailbox::advance(Call::Clock::time_point now) {
       time_out(*moving.call);
       return true;
     }
+    if (moving.call->is_to_be_reported(now)) member_.report_wait(moving.call, {moving.peer});
     ++place;
   }
   for (const auto& call : receives_) {
@@ -165,8 +167,17 @@ bool Mailbox::advance(Call::Clock::time_point now) {
       time_out(*call);
       return true;
     }
+    if (call->is_to_be_reported(now)) member_.report_wait(call, awaited(from));
   }
   return moved;
+}
+
+/// Of kAnySource: all others.
+std::vector<int> Mailbox::awaited(int from) const {
+  if (from >= 0) return {from};
+  std::vector<int> ranks(static_cast<size_t>(member_.size()));
+  std::iota(ranks.begin(), ranks.end(), 0);
+  return ranks;
 }
 
 bool Mailbox::is_gone(int from) const {

@@ -4,6 +4,7 @@
 #include <list>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "tessera/core/comm/mpi/call.h"
 #include "tessera/core/comm/mpi/envelope.h"
@@ -51,6 +52,7 @@ class Mailbox {
   void take_own(Arrived arrived);
   /// Whether nothing more comes from that rank, or from any.
   bool is_gone(int from) const;
+  std::vector<int> awaited(int from) const;
   void fail_as_left(const Call& call, int peer);
   void time_out(const Call& call);
 

@@ -60,6 +60,12 @@ void Member::require_usable(const char* op, int64_t sequence, std::string_view t
   if (!cause.empty()) throw CommError({op, name_, sequence, rank_, std::string(tag)}, cause);
 }
 
+std::shared_ptr<Call> Member::make_call(const Collective& collective, int64_t sequence,
+                                        const char* name) const {
+  return std::make_shared<Call>(collective, name_, rank_, sequence, world_->patience(),
+                                name == nullptr ? world_->ring() : nullptr, name);
+}
+
 Envelope Member::envelope(Envelope::Kind kind) const {
   Envelope made;
   made.kind = kind;
@@ -239,7 +245,11 @@ bool Member::compare(Active& active, Call::Clock::time_point now) {
            rank);
       return false;
     }
-    if (call.is_late(now)) time_out(call, missing, difference(round));
+    if (call.is_late(now)) {
+      time_out(call, missing, difference(round));
+    } else if (active.call->is_to_be_reported(now) && is_first_of(round)) {
+      report_wait(active.call, missing);
+    }
     return false;
   }
   std::string problem = difference(round);
@@ -275,7 +285,11 @@ bool Member::move(Active& active, Call::Clock::time_point now) {
     can_go_on = exchange.is_over();  // what is left of the last steps
   }
   if (!can_go_on) {
-    if (active.call->is_late(now)) time_out(*active.call, exchange.open_ranks(), "");
+    if (active.call->is_late(now)) {
+      time_out(*active.call, exchange.open_ranks(), "");
+    } else if (active.call->is_to_be_reported(now)) {
+      report_wait(active.call, exchange.open_ranks());
+    }
     return false;
   }
   if (&active != active_.front().get()) return false;
@@ -318,13 +332,14 @@ void Member::fail(const std::string& cause, int culprit) {
   world_->note_failed_group(cause);
   if (culprit == rank_) culprit = -1;
   std::string text = cause;
-  if (culprit >= 0 && !calls_.empty()) {
+  if (!calls_.empty()) {
     const Call& call = *calls_.front();
     text = CommError({to_string(call.signature().op), name_, call.sequence(), rank_, call.tag()},
                      cause)
                .what();
   }
-  report_failure(culprit < 0 ? -1 : world_rank(culprit), text);
+  report_failure(culprit < 0 ? -1 : world_rank(culprit), culprit < 0 ? cause : text);
+  world_->flights().dump(text);
   Envelope made = envelope(Envelope::Kind::kFailed);
   made.set_cause(cause);
   send_to_others(made);

@@ -41,6 +41,9 @@ class Member : public std::enable_shared_from_this<Member> {
   /// Throws CommError if there is a cause, or in a child of fork(); the second only there.
   void require_usable(const char* op, int64_t sequence, std::string_view tag) const;
   void require_own_process(const char* op, std::string_view tag) const;
+  /// A call of this rank, as Call says. A collective or a message is recorded.
+  std::shared_ptr<Call> make_call(const Collective& collective, int64_t sequence,
+                                  const char* name = nullptr) const;
 
   // The progress thread's part.
 
@@ -76,7 +79,10 @@ class Member : public std::enable_shared_from_this<Member> {
   void end_all(const std::string& cause);
   /// The same because rank `world_rank` of the world has ended it: Note [Failures overtake data].
   void end_all_after(int world_rank, const std::string& cause);
-  /// Where a rank that others wait for is, for messages: ", pid 7 on nodeB"; "" if unknown.
+  /// Says whom the call has long been waiting for, once they have been asked, unless it is over
+  /// then.
+  void report_wait(const std::shared_ptr<Call>& call, const std::vector<int>& missing);
+  /// Where a rank that others wait for is, for messages: " (pid 7 on nodeB)"; "" if unknown.
   std::string place_of(int rank) const { return world_->place_of(world_rank(rank)); }
   bool has_left(int rank) const { return left_.count(rank) != 0; }
   int world_rank(int rank) const { return world_ranks_[static_cast<size_t>(rank)]; }
@@ -101,6 +107,8 @@ class Member : public std::enable_shared_from_this<Member> {
   bool move(Active& active, Call::Clock::time_point now);
   bool finish();
   void time_out(const Call& call, const std::vector<int>& missing, const std::string& found);
+  bool is_first_of(const Round& round) const;
+  void note_last_call(RankFlight& silent) const;
   std::string difference(const Round& round) const;
   std::string slice_problem(const Round& round) const;
   int rank_of(int world_rank) const;

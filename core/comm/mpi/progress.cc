@@ -26,6 +26,8 @@ constexpr auto kLongSleep = std::chrono::milliseconds(1);
 // a core that may have more to do, and one that is late delays a reader.
 constexpr int kClump = 40;
 constexpr auto kRequestSleep = std::chrono::microseconds(500);
+// Where nothing is expected.
+constexpr auto kIdleSleep = std::chrono::milliseconds(50);
 constexpr std::chrono::milliseconds kMaxWait = kMaxTimeOut;  // as MPI_Finalize waits
 // After a failure, for the others to leave, too: of the world, which ends what all of them do at
 // once, or of one of its groups, after which they may go on for some time.
@@ -85,7 +87,11 @@ void Progress::pause(Expects expects, int idle_rounds) {
   }
   std::unique_lock<std::mutex> lock(mutex_);
   const auto has_jobs = [this] { return !jobs_.empty() || process_ends_; };
-  if (!expects.progress && !expects.requests) return changed_.wait(lock, has_jobs);
+  if (!expects.progress && !expects.requests) {
+    if (!may_look_ || worlds_.empty()) return changed_.wait(lock, has_jobs);
+    changed_.wait_for(lock, kIdleSleep, has_jobs);
+    return;
+  }
   if (idle_rounds < (expects.progress ? kLongAfter : kClump)) {
     changed_.wait_for(lock, kShortSleep, has_jobs);
   } else if (expects.requests && idle_rounds < kLongAfter) {
@@ -138,11 +144,13 @@ bool Progress::has_to_end() {
 
 void Progress::own(const Calls& calls) {
   owned_ = &calls;
+  may_look_ = true;
   std::atexit([] { instance().end(); });
 }
 
 void Progress::leave_to_application(const Calls& calls) {
   if (owned_ != nullptr) return;  // it is not the application's: an earlier world initialised it
+  may_look_ = calls.level() == Calls::kMultiple;
   static std::set<const Calls*> known;
   if (known.insert(&calls).second) {
     calls.before_finalize([] {

@@ -18,9 +18,11 @@ namespace tessera::internal::mpi {
 /// The cause of what is under way, or comes, when that thread has ended.
 inline constexpr const char* kProcessEnds = "this process ends";
 
-/// The one thread of the process that calls MPI, so MPI_THREAD_SERIALIZED is enough. It sleeps
-/// while nothing is under way, but where others may read windows it looks for their requests a
-/// thousand times a second or more. It is started by the first call.
+/// The one thread of the process that calls MPI, so MPI_THREAD_SERIALIZED is enough. While nothing
+/// is under way it looks twenty times a second whether others ask something, and where they may
+/// read windows a thousand times or more; but where an application has an MPI of its own at
+/// MPI_THREAD_SERIALIZED it sleeps, for the application may call MPI then. It is started by the
+/// first call.
 ///
 /// Note [End of MPI]
 /// ~~~~~~~~~~~~~~~~~
@@ -44,6 +46,8 @@ class Progress {
   bool run(std::function<void()> job, std::chrono::milliseconds timeout);
   /// The thread's: from now on `world` is looked at.
   void attach(std::shared_ptr<World> world) { worlds_.push_back(std::move(world)); }
+  /// The thread's: whether it may call MPI while no call of this rank is under way.
+  bool may_look() const { return may_look_; }
   /// The thread's: it has initialised this MPI and finalises it when the process ends.
   void own(const Calls& calls);
   /// The thread's: an application finalises it, unless it is owned.
@@ -78,6 +82,7 @@ class Progress {
   bool has_ended_ = false;
   std::vector<std::shared_ptr<World>> worlds_;
   const Calls* owned_ = nullptr;
+  bool may_look_ = false;    // while nothing is under way
   bool has_failed_ = false;  // a world had when this process ended
 };
 

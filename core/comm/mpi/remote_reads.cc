@@ -122,7 +122,9 @@ bool RemoteReads::advance(Call::Clock::time_point now) {
 void RemoteReads::end_if_late(Call::Clock::time_point now) {
   for (const auto& [number, part] : parts_) {
     // Nothing is left in the list then.
-    if (part->read->call->is_late(now)) return time_out(*part->read, part->exchange != nullptr);
+    const Read& read = *part->read;
+    if (read.call->is_late(now)) return time_out(read, part->exchange != nullptr);
+    if (read.call->is_to_be_reported(now)) member_.report_wait(read.call, {read.owner});
   }
   for (const auto& [owner, wanted] : owners_) {
     for (const auto& read : wanted.waiting) {

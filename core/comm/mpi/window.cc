@@ -39,8 +39,7 @@ std::shared_ptr<Work> Window::start_read(int rank, int64_t begin, const at::Tens
 std::shared_ptr<Call> Window::ask(const char* op, int owner, const ReadRequest& request,
                                   const at::Tensor& to, std::string_view tag) const {
   const Collective form{.op = Op::kRecv, .output = to, .input = to, .peer = owner, .tag = tag};
-  auto call = std::make_shared<Call>(form, member_->name(), member_->rank(), /*sequence=*/-1,
-                                     member_->world().timeout(), op);
+  auto call = member_->make_call(form, /*sequence=*/-1, op);
   const bool is_posted = Progress::instance().post([member = member_, call, owner, request] {
     World& world = member->world();
     world.guard([&] { member->start_read(call, owner, request); });

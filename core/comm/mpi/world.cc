@@ -46,14 +46,26 @@ bool World::set_failure(const std::string& cause) {
   return true;
 }
 
-void World::set_places(std::vector<std::string> places) {
+void World::set_places(std::vector<Place> places) {
   const std::lock_guard<std::mutex> lock(mutex_);
   places_ = std::move(places);
 }
 
 std::string World::place_of(int rank) const {
   const std::lock_guard<std::mutex> lock(mutex_);
-  return places_.empty() ? "" : places_[static_cast<size_t>(rank)];
+  if (places_.empty()) return "";
+  const Place& place = places_[static_cast<size_t>(rank)];
+  return absl::StrCat(" (pid ", place.pid, " on ", place.host, ")");
+}
+
+int World::pid_of(int rank) const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return places_.empty() ? 0 : places_[static_cast<size_t>(rank)].pid;
+}
+
+std::string World::host_of(int rank) const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return places_.empty() ? "" : places_[static_cast<size_t>(rank)].host;
 }
 
 void World::begin() {
@@ -119,6 +131,7 @@ void World::drain(int from, const Envelope& message) {
 
 void World::tell_failure() {
   const std::string cause = failure();
+  flights_.dump(cause);
   Envelope envelope;
   envelope.kind = Envelope::Kind::kFailed;
   envelope.set_cause(cause);
@@ -140,7 +153,8 @@ void World::make_no_calls() {
   for (const auto& [key, member] : members_) member->make_no_calls();
 }
 
-void World::end_unless_read() {
+void World::end_unless_read(Clock::time_point now) {
+  if (flights_.stays(now)) return;
   for (const auto& [key, member] : members_) {
     if (member->has_windows()) return;
   }
@@ -153,9 +167,16 @@ void World::end_unless_read() {
 void World::dispatch(int from, const Envelope& envelope) {
   if (envelope.kind == Envelope::Kind::kEnded) {
     ended_ranks_.insert(from);
+    flights_.note_ended(from);
     for (const auto& [key, member] : members_) member->note_ended(from);
     return;
   }
+  if (envelope.kind == Envelope::Kind::kAskFlight) {
+    if (!ended_) flights_.answer(from, envelope);
+    return;
+  }
+  if (envelope.kind == Envelope::Kind::kFlight) return flights_.take(from, envelope);
+  if (envelope.kind == Envelope::Kind::kAsksNoMore) return flights_.note_asks_no_more(from);
   if (envelope.group == 0) {
     const std::string cause(envelope.cause());
     if (!set_failure(cause)) return;
@@ -242,7 +263,8 @@ bool World::advance(Clock::time_point now) {
       moved = member->advance(now) || moved;
       if (member->is_over()) remove(*member);
     }
-    if (is_leaving_ && !ended_) end_unless_read();
+    flights_.advance(now);
+    if (is_leaving_ && !ended_) end_unless_read(now);
     if (ended_ && !retired_) retire();
     return moved;
   } catch (const std::exception& error) {
@@ -252,7 +274,7 @@ bool World::advance(Clock::time_point now) {
 }
 
 bool World::is_busy() const {
-  if (is_making_ || !outgoing_.empty() || !kept_.empty()) return true;
+  if (is_making_ || !outgoing_.empty() || !kept_.empty() || flights_.is_busy()) return true;
   return std::any_of(members_.begin(), members_.end(),
                      [](const auto& entry) { return entry.second->is_busy(); });
 }
@@ -283,6 +305,7 @@ void World::retire() {
 }
 
 void World::abort_all() {
+  flights_.give_up();
   // Of a duplicate, MPICH tells its ranks one by one, and those that do not call MPI do not hear
   // it; of MPI_COMM_WORLD it tells the launcher, which ends them.
   const bool is_of_all = comm_ == calls_.world();

@@ -15,7 +15,9 @@
 #include <string_view>
 #include <vector>
 
+#include "tessera/core/comm/mpi/call.h"
 #include "tessera/core/comm/mpi/envelope.h"
+#include "tessera/core/comm/mpi/flights.h"
 #include "tessera/core/comm/mpi/link.h"
 #include "tessera/core/process/fork.h"
 
@@ -29,9 +31,15 @@ class World : public std::enable_shared_from_this<World> {
  public:
   using Clock = std::chrono::steady_clock;
 
+  /// Where a rank is: its process, and what its host is called.
+  struct Place {
+    int pid = 0;
+    std::string host;
+  };
+
   /// Any thread. Of the ranks of `comm`, which is duplicated: begin().
-  World(const Calls& calls, Handle comm, std::chrono::milliseconds timeout)
-      : calls_(calls), comm_(comm), timeout_(timeout) {}
+  World(const Calls& calls, Handle comm, Call::Patience patience)
+      : calls_(calls), comm_(comm), patience_(patience) {}
   World(const World&) = delete;
   World& operator=(const World&) = delete;
 
@@ -39,7 +47,7 @@ class World : public std::enable_shared_from_this<World> {
 
   /// The process of the rank.
   const Origin& origin() const { return origin_; }
-  std::chrono::milliseconds timeout() const { return timeout_; }
+  Call::Patience patience() const { return patience_; }
   /// Whether begin() is over: all ranks have called it. Then rank() and size() are known.
   bool is_ready() const { return ready_.load(std::memory_order_acquire); }
   int rank() const { return link_->rank(); }
@@ -50,9 +58,14 @@ class World : public std::enable_shared_from_this<World> {
   bool set_failure(const std::string& cause);
   /// Bytes of data that this rank has sent, without envelopes.
   int64_t sent_bytes() const { return sent_bytes_.load(std::memory_order_relaxed); }
-  /// Says where ranks are, for messages: " (pid 7 on nodeB)", by rank.
-  void set_places(std::vector<std::string> places);
+  /// Says where ranks are, for messages.
+  void set_places(std::vector<Place> places);
+  /// " (pid 7 on nodeB)"; "" if that is not known. The parts: 0 and "".
   std::string place_of(int rank) const;
+  int pid_of(int rank) const;
+  std::string host_of(int rank) const;
+  /// This rank's flight recorder.
+  const std::shared_ptr<FlightRing>& ring() const { return flights_.ring(); }
 
   // The progress thread's part.
 
@@ -69,6 +82,7 @@ class World : public std::enable_shared_from_this<World> {
   /// Takes data that comes with a message which nobody receives, or its sender would keep it.
   void drain(int from, const Envelope& message);
   void count_sent(int64_t bytes) { sent_bytes_.fetch_add(bytes, std::memory_order_relaxed); }
+  Flights& flights() { return flights_; }
   /// Tells the others the cause of failure, and fails what is under way.
   void tell_failure();
   /// One of its groups has failed, and the others of that may never leave.
@@ -131,19 +145,19 @@ class World : public std::enable_shared_from_this<World> {
   void dispatch(int from, const Envelope& envelope);
   void dispatch_to_gone(int from, const Envelope& envelope);
   void remove(const Member& member);
-  void end_unless_read();
+  void end_unless_read(Clock::time_point now);
   bool look_at_outgoing();
   void retire();
 
   const Origin origin_;
   const Calls& calls_;
   const Handle comm_;
-  const std::chrono::milliseconds timeout_;
+  const Call::Patience patience_;
   std::atomic<bool> ready_{false};
   std::atomic<int64_t> sent_bytes_{0};
   mutable std::mutex mutex_;
   std::string failure_;
-  std::vector<std::string> places_;
+  std::vector<Place> places_;
 
   Handle made_ = 0;
   Handle making_ = 0;
@@ -158,6 +172,7 @@ class World : public std::enable_shared_from_this<World> {
   std::set<uint64_t> gone_;
   std::set<int> ended_ranks_;
   std::string failed_group_;
+  Flights flights_{*this};
   bool is_leaving_ = false;
   bool ended_ = false;
   bool retired_ = false;

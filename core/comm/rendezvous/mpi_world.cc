@@ -9,6 +9,7 @@
 #include <vector>
 
 #include <ATen/Parallel.h>
+#include <absl/strings/numbers.h>
 #include <absl/strings/str_cat.h>
 #include <c10/util/Exception.h>
 
@@ -31,6 +32,20 @@ void share_cores_of_host(const Environment& environment) {
                                std::max(1, cores / std::max(1, environment.local_world_size))));
 }
 
+std::vector<mpi::World::Place> exchange_places(ProcessGroup& group, const std::string& host) {
+  std::vector<mpi::World::Place> places;
+  for (const std::string& text :
+       exchange_texts(group, absl::StrCat(::getpid(), " ", host), "places")) {
+    mpi::World::Place place;
+    const size_t space = text.find(' ');
+    if (!absl::SimpleAtoi(text.substr(0, space), &place.pid) || space == std::string::npos)
+      continue;
+    place.host = text.substr(space + 1);
+    places.push_back(std::move(place));
+  }
+  return places;
+}
+
 }  // namespace
 
 std::string host_name(const Environment& environment) {
@@ -43,7 +58,8 @@ std::shared_ptr<ProcessGroup> make_mpi_world(ProcessGroupOptions options,
   TORCH_CHECK(library.ok(), std::string(library.status().message()));
   const mpi::Calls& calls = *library->calls;
   mpi::initialize(calls, options.timeout);
-  const auto group = mpi::make_world(calls, calls.world(), options.timeout);
+  const auto group = mpi::make_world(
+      calls, calls.world(), {.timeout = options.timeout, .report_after = options.report_after});
   // Alike on all ranks, each of which is alone.
   TORCH_CHECK(group->size() == environment.world_size, "[mpi] world: got ", group->size(),
               " ranks from ", calls.library(), ", expected the ", environment.world_size,
@@ -62,8 +78,7 @@ std::shared_ptr<ProcessGroup> make_mpi_world(ProcessGroupOptions options,
                 {absl::StrCat("backend ", options.backend == "hosts" ? "hosts" : "mpi",
                               " (TESSERA_BACKEND, ProcessGroupOptions::backend, TESSERA_HOST)")},
                 "init_process_group");
-  group->world().set_places(exchange_texts(
-      *group, absl::StrCat(" (pid ", ::getpid(), " on ", host_name(environment), ")"), "places"));
+  group->world().set_places(exchange_places(*group, host_name(environment)));
   if (environment.is_of_scheduler()) share_cores_of_host(environment);
   return group;
 }

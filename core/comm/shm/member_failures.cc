@@ -21,19 +21,18 @@ void Member::report_wait(const Awaited& awaited, const CallDescriptor& call,
   uint32_t reported = channel_.reported.load(std::memory_order_relaxed);
   if (reported == subject) return;
   if (!channel_.reported.compare_exchange_strong(reported, subject)) return;
-  std::string missing;
+  std::vector<RankFlight> missing;
   for (int rank = 0; rank < channel_.size; ++rank) {
     const ChannelSlot& slot = channel_.slot(rank);
-    if (holds(slot, awaited)) continue;
-    absl::StrAppend(&missing, missing.empty() ? "" : "; and for ",
-                    last_seen(world_->flight_of(slot.world_rank, 1), flight_time_ns()));
+    if (!holds(slot, awaited)) missing.push_back(world_->flight_of(slot.world_rank, 1));
   }
   if (missing.empty()) return;  // they have come by now
-  TORCH_WARN("[comm] ", describe(call), " #", call.sequence, " on group '", group_name_,
-             "': ", name_of(rank_), " has waited ",
-             std::chrono::duration_cast<std::chrono::milliseconds>(waited).count(), " ms for ",
-             missing, ". Ranks go on waiting until the time-out of ", options_.timeout.count(),
-             " ms");
+  TORCH_WARN(
+      "[comm] ",
+      wait_report(
+          absl::StrCat(describe(call), " #", call.sequence, " on group '", group_name_, "'"),
+          name_of(rank_), std::chrono::duration_cast<std::chrono::milliseconds>(waited), missing),
+      ". Ranks go on waiting until the time-out of ", options_.timeout.count(), " ms");
 }
 
 /// Who is missing and not excused: Note [Absent ranks].

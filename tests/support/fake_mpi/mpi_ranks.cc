@@ -7,6 +7,8 @@
 #include <ATen/Parallel.h>
 #include <absl/strings/str_cat.h>
 
+#include "tessera/core/comm/mpi/group.h"
+#include "tessera/core/comm/mpi/initialize.h"
 #include "tessera/core/comm/mpi/progress.h"
 #include "tessera/core/process/error_text.h"
 #include "tessera/mpi_group.h"
@@ -35,7 +37,8 @@ std::vector<tessera::mpi::Handle> new_communicators(int size) {
 using mpi_ranks_parts::new_communicators;
 
 std::vector<std::string> run_mpi_ranks_expecting_errors(int size, const MpiBody& body,
-                                                        std::chrono::milliseconds timeout) {
+                                                        std::chrono::milliseconds timeout,
+                                                        std::chrono::milliseconds report_after) {
   const std::vector<tessera::mpi::Handle> communicators = new_communicators(size);
   std::vector<std::string> errors(static_cast<size_t>(size));
   std::vector<std::thread> ranks;
@@ -43,8 +46,9 @@ std::vector<std::string> run_mpi_ranks_expecting_errors(int size, const MpiBody&
     ranks.emplace_back([&, rank] {
       at::set_num_threads(1);
       try {
-        body(tessera::mpi::process_group(fake_mpi(), communicators[static_cast<size_t>(rank)],
-                                         timeout));
+        mpi::require_initialized(fake_mpi(), timeout);
+        body(mpi::make_world(fake_mpi(), communicators[static_cast<size_t>(rank)],
+                             {.timeout = timeout, .report_after = report_after}));
       } catch (const std::exception& error) {
         errors[static_cast<size_t>(rank)] = error_text(error);
       }

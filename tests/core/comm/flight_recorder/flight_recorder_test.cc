@@ -27,6 +27,7 @@
 #include "tessera/tests/support/rank_processes.h"
 #include "tessera/tests/support/rank_threads.h"
 #include "tessera/tests/support/temporary_directory.h"
+#include "tessera/tests/support/warnings_of_ranks.h"
 
 namespace tessera::internal {
 namespace {
@@ -126,12 +127,13 @@ TEST(FlightDump, IsTextAndJson) {
             "  #0 all_reduce SUM float32[1] 'a \"b\"\n' on group 'world', began 2.000 s ago, took "
             "1.500 ms\n");
   EXPECT_EQ(to_json(ranks, "c", 7),
-            absl::StrCat("{\"cause\":\"c\",\"first_difference\":\"none: the ranks' last calls "
-                         "agree\",\"time_ns\":7,\"ranks\":[\n{\"rank\":0,\"pid\":1,\"state\":"
-                         "\"runs\",\"begun\":1,\"calls\":[\n{\"group\":\"world\",\"sequence\":0,"
-                         "\"op\":\"all_reduce\",\"reduce\":\"SUM\",\"dtype\":\"float32\","
-                         "\"numel\":1,\"tag\":\"a \\\"b\\\"\\u000a\",\"begin_ns\":",
-                         began, ",\"end_ns\":", began + 1500000, ",\"is_over\":true}]}]}\n"));
+            absl::StrCat(
+                "{\"cause\":\"c\",\"first_difference\":\"none: the ranks' last calls "
+                "agree\",\"time_ns\":7,\"ranks\":[\n{\"rank\":0,\"pid\":1,\"host\":\"\",\"state\":"
+                "\"runs\",\"begun\":1,\"calls\":[\n{\"group\":\"world\",\"sequence\":0,"
+                "\"op\":\"all_reduce\",\"reduce\":\"SUM\",\"dtype\":\"float32\","
+                "\"numel\":1,\"tag\":\"a \\\"b\\\"\\u000a\",\"begin_ns\":",
+                began, ",\"end_ns\":", began + 1500000, ",\"is_over\":true}]}]}\n"));
 }
 
 TEST(FlightDump, SaysWhatItCannotWrite) {
@@ -140,13 +142,6 @@ TEST(FlightDump, SaysWhatItCannotWrite) {
   EXPECT_THAT(
       ::testing::internal::GetCapturedStderr(),
       AllOf(HasSubstr("cannot write '/no such directory/flight-rank-0-"), Not(HasSubstr("wrote"))));
-}
-
-std::string content_of(const std::filesystem::path& path) {
-  std::ifstream file(path);
-  std::stringstream text;
-  text << file.rdbuf();
-  return text.str();
 }
 
 TEST(FlightDump, IsWrittenOnceWhenRanksDiffer) {
@@ -165,7 +160,7 @@ TEST(FlightDump, IsWrittenOnceWhenRanksDiffer) {
   }
   ASSERT_EQ(files.size(), 2U);
   for (const auto& file : files) {
-    const std::string text = content_of(file);
+    const std::string text = testing::content_of(file);
     EXPECT_THAT(text, HasSubstr("all_reduce SUM float32[4] 'even' on group 'world' where rank 2 "
                                 "called #"));
     EXPECT_THAT(text, HasSubstr("all_reduce SUM float32[4] 'odd' on group 'world'"));
@@ -174,26 +169,6 @@ TEST(FlightDump, IsWrittenOnceWhenRanksDiffer) {
   }
 }
 
-/// What all ranks of a test have warned of.
-class WarningsOfRanks final : public c10::WarningHandler {
- public:
-  void process(const c10::Warning& warning) override {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    texts_.push_back(warning.msg());
-  }
-  std::vector<std::string> texts() {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    return texts_;
-  }
-  void await() {
-    while (texts().empty()) std::this_thread::yield();
-  }
-
- private:
-  std::mutex mutex_;
-  std::vector<std::string> texts_;
-};
-
 testing::RankThreadOptions reporting_soon() {
   testing::RankThreadOptions options;
   options.report_after = std::chrono::milliseconds(50);
@@ -201,7 +176,7 @@ testing::RankThreadOptions reporting_soon() {
 }
 
 TEST(FlightReport, OneRankSaysWhoHasNotComeAndWhereItWasLastSeen) {
-  WarningsOfRanks warnings;
+  testing::WarningsOfRanks warnings;
   testing::run_ranks(
       3,
       [&](std::shared_ptr<ProcessGroup> group) {
@@ -223,7 +198,7 @@ TEST(FlightReport, OneRankSaysWhoHasNotComeAndWhereItWasLastSeen) {
 
 TEST(FlightReport, SoDoesAMessage) {
   std::atomic<bool> is_received{false};
-  WarningsOfRanks warnings;
+  testing::WarningsOfRanks warnings;
   testing::run_ranks(
       2,
       [&](std::shared_ptr<ProcessGroup> group) {
@@ -264,6 +239,23 @@ TEST(FlightReport, ALongWaitSaysThatAProcessIsStopped) {
                               "'all here'")));
 }
 
+const testing::RankProcessBody kComeLate("come late", [] {
+  const auto world = init_process_group({.report_after = std::chrono::milliseconds(100)});
+  ::signal(SIGUSR1, [](int) {});
+  world->barrier("all here");
+  if (world->rank() == 1) ::pause();  // until the test has seen the report
+  world->barrier("late");
+});
+
+TEST(FlightReport, ALongWaitSaysThatAProcessRuns) {
+  testing::RankProcesses ranks(2, "come late");
+  ASSERT_TRUE(ranks.wait_for_output(0, "until the time-out of"));
+  ranks.kill(1, SIGUSR1);
+  const auto results = ranks.wait();
+  for (const auto& result : results) EXPECT_EQ(result.exit_code, 0) << result.output;
+  EXPECT_THAT(results[0].output, HasSubstr("which runs (sleeps), last seen in #2 barrier"));
+}
+
 const testing::RankProcessBody kDie("die", [] {
   const auto world = testing::join();
   world->barrier("all here");
@@ -278,8 +270,9 @@ TEST(FlightDump, HasTheLastCallsOfARankThatWasKilled) {
   const auto results = testing::run_rank_processes(2, "die", options);
   EXPECT_THAT(results[0].output, HasSubstr("[comm] flight recorder: wrote "));
   for (const auto& entry : std::filesystem::directory_iterator(directory.path())) {
-    EXPECT_THAT(content_of(entry.path()), AllOf(HasSubstr("is gone"), HasSubstr("all here"),
-                                                HasSubstr("never"), HasSubstr("died")));
+    EXPECT_THAT(
+        testing::content_of(entry.path()),
+        AllOf(HasSubstr("is gone"), HasSubstr("all here"), HasSubstr("never"), HasSubstr("died")));
   }
   EXPECT_FALSE(directory.is_empty());
 }

@@ -22,6 +22,7 @@
 #include "tessera/core/process/job_page.h"
 #include "tessera/errors.h"
 #include "tessera/process_group.h"
+#include "tessera/tests/core/comm/groups/call_differences.h"
 #include "tessera/tests/support/file_size_limit.h"
 #include "tessera/tests/support/rank_threads.h"
 
@@ -37,64 +38,6 @@ using ::testing::MatchesRegex;
 using testing::RankThreadOptions;
 using testing::run_ranks_expecting_errors;
 using Lane = ProcessGroupOptions::Lane;
-
-using Call = std::function<void(ProcessGroup&)>;
-
-struct Difference {
-  const char* name;
-  Call usual;
-  Call other;  // what rank 1 does instead
-  const char* text;
-};
-
-std::vector<Difference> differences() {
-  const auto reduce = [](int64_t numel, at::ScalarType dtype, ReduceOp op, const char* tag) {
-    return
-        [=](ProcessGroup& group) { group.all_reduce(at::zeros({numel}, dtype), op, tag)->wait(); };
-  };
-  const auto broadcast = [](int root) {
-    return [=](ProcessGroup& group) { group.broadcast(at::zeros({3}), root, "b")->wait(); };
-  };
-  const Call usual = reduce(1024, at::kFloat, ReduceOp::kSum, "bucket 3");
-  return {
-      {"op", usual, [](ProcessGroup& group) { group.barrier(); },
-       "rank 1 called barrier '' where rank 0 called all_reduce SUM float32[1024] 'bucket 3'"},
-      {"reduce op", usual, reduce(1024, at::kFloat, ReduceOp::kMax, "bucket 3"),
-       "rank 1 called all_reduce MAX float32[1024] 'bucket 3' where rank 0 called all_reduce SUM"},
-      {"dtype of equal size", usual, reduce(1024, at::kInt, ReduceOp::kSum, "bucket 3"),
-       "rank 1 called all_reduce SUM int32[1024] 'bucket 3' where"},
-      {"numel", usual, reduce(1023, at::kFloat, ReduceOp::kSum, "bucket 3"),
-       "rank 1 called all_reduce SUM float32[1023] 'bucket 3' where"},
-      {"tag", usual, reduce(1024, at::kFloat, ReduceOp::kSum, "bucket 4"),
-       "rank 1 called all_reduce SUM float32[1024] 'bucket 4' where"},
-      {"root", broadcast(0), broadcast(1),
-       "rank 1 called broadcast float32[3] from rank 1 'b' where rank 0 called broadcast "
-       "float32[3] from rank 0 'b'"},
-      {"gather or scatter",
-       [](ProcessGroup& group) {
-         group.all_gather(at::zeros({group.size()}), at::zeros({1}))->wait();
-       },
-       [](ProcessGroup& group) {
-         group.reduce_scatter(at::zeros({1}), at::zeros({group.size()}), ReduceOp::kMin)->wait();
-       },
-       "rank 1 called reduce_scatter MIN float32[3] '' where rank 0 called all_gather float32[1]"},
-      {"subgroup ranks",
-       [](ProcessGroup& group) {
-         group.subgroup({0, 1}, "part");
-       },
-       [](ProcessGroup& group) {
-         group.subgroup({0, 2}, "part");
-       },
-       "rank 1 called subgroup 'part [0, 2]' where rank 0 called subgroup 'part [0, 1]'"},
-      {"skipped",
-       [](ProcessGroup& group) {
-         group.barrier("first");
-         group.barrier("second");
-       },
-       [](ProcessGroup& group) { group.barrier("second"); },
-       "rank 1 called barrier 'second' where rank 0 called barrier 'first'"},
-  };
-}
 
 // Nobody else waits for it: what it catches is over.
 TEST(Failures, ARankAloneGoesOnAfterAnException) {
@@ -112,7 +55,7 @@ TEST(Failures, ARankAloneGoesOnAfterAnException) {
 
 TEST(Failures, EveryDifferenceBetweenCallsIsNamedOnEveryRank) {
   for (const Lane lane : {Lane::kInline, Lane::kThread}) {
-    for (const Difference& difference : differences()) {
+    for (const testing::CallDifference& difference : testing::call_differences(3)) {
       const auto errors = run_ranks_expecting_errors(
           3,
           [&](std::shared_ptr<ProcessGroup> group) {

@@ -13,6 +13,7 @@
 #include <gtest/gtest.h>
 
 #include "tessera/errors.h"
+#include "tessera/tests/core/comm/groups/call_differences.h"
 #include "tessera/tests/core/comm/hosts/mpi_hosts.h"
 #include "tessera/tests/support/forked_child.h"
 #include "tessera/tests/support/message_of.h"
@@ -71,6 +72,17 @@ std::vector<Odd> odds() {
        [](ProcessGroup& group) { group.make_shared_buffer(128, "s"); }, "make_shared_buffer",
        "make_shared_buffer"},
   };
+}
+
+/// The differences that other groups find, too: here a host's ranks, or the hosts, may find them.
+TEST(HostFailures, EveryDifferenceBetweenCallsIsNamedOnEveryRank) {
+  for (const testing::CallDifference& difference : testing::call_differences(4)) {
+    const auto errors =
+        run_mpi_hosts_expecting_errors({0, 0, 1, 1}, [&](std::shared_ptr<ProcessGroup> group) {
+          (group->rank() == 1 ? difference.other : difference.usual)(*group);
+        });
+    EXPECT_THAT(errors, Each(HasSubstr(difference.text))) << difference.name;
+  }
 }
 
 TEST(HostFailures, CallsThatDifferAreNamedOnEveryRank) {

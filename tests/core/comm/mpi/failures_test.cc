@@ -12,6 +12,7 @@
 
 #include "tessera/errors.h"
 #include "tessera/mpi_group.h"
+#include "tessera/tests/core/comm/groups/call_differences.h"
 #include "tessera/tests/core/comm/groups/message_misfits.h"
 #include "tessera/tests/core/comm/mpi/mpi_ranks.h"
 #include "tessera/tests/support/fake_mpi/fake_mpi.h"
@@ -57,6 +58,15 @@ TEST(MpiFailures, CallsThatDifferAreNamedOnEveryRank) {
   EXPECT_THAT(tags,
               Each(HasSubstr("rank 1 called all_reduce SUM float32[3] 'b' where rank 0 called "
                              "all_reduce SUM float32[3] 'a'")));
+}
+
+TEST(MpiFailures, EveryDifferenceBetweenCallsIsNamedOnEveryRank) {
+  for (const testing::CallDifference& difference : testing::call_differences(3)) {
+    const auto errors = run_mpi_ranks_expecting_errors(3, [&](std::shared_ptr<ProcessGroup> group) {
+      (group->rank() == 1 ? difference.other : difference.usual)(*group);
+    });
+    EXPECT_THAT(errors, Each(HasSubstr(difference.text))) << difference.name;
+  }
 }
 
 TEST(MpiFailures, AGroupThatHasFailedSaysTheSameAgainAndItsSiblingsGoOn) {

@@ -180,6 +180,7 @@ TEST_F(MpiScenario, StoppedRank) {
   ProcessGroupOptions options;
   options.backend = "mpi";
   options.timeout = std::chrono::seconds(2);
+  options.report_after = std::chrono::milliseconds(300);
   const auto group = init_process_group(options);
   if (group->rank() == 1) ::raise(SIGSTOP);
   at::Tensor tensor = at::ones({100});
@@ -188,10 +189,22 @@ TEST_F(MpiScenario, StoppedRank) {
                                }).c_str());
 }
 
+/// It computes, or so, for longer than a wait is worth a report.
+TEST_F(MpiScenario, LateRank) {
+  ProcessGroupOptions options;
+  options.backend = "mpi";
+  options.report_after = std::chrono::milliseconds(300);
+  const auto group = init_process_group(options);
+  group->barrier("all here");
+  if (group->rank() == 1) std::this_thread::sleep_for(std::chrono::milliseconds(1500));
+  group->barrier("late");
+}
+
 TEST_F(MpiScenario, StoppedOwner) {
   ProcessGroupOptions options;
   options.backend = "mpi";
   options.timeout = std::chrono::seconds(2);
+  options.report_after = std::chrono::milliseconds(300);
   const auto group = init_process_group(options);
   const auto window = group->make_window(at::ones({1000}), "w");
   group->barrier("made");

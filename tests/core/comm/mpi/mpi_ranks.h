@@ -16,9 +16,11 @@ using MpiBody = std::function<void(std::shared_ptr<ProcessGroup>)>;
 void run_mpi_ranks(int size, const MpiBody& body,
                    std::chrono::milliseconds timeout = std::chrono::seconds(20));
 
-/// The same; returns each rank's error, "" for a rank that returned.
+/// The same; returns each rank's error, "" for a rank that returned. Waits as long as
+/// `report_after` are reported.
 std::vector<std::string> run_mpi_ranks_expecting_errors(
-    int size, const MpiBody& body, std::chrono::milliseconds timeout = std::chrono::seconds(20));
+    int size, const MpiBody& body, std::chrono::milliseconds timeout = std::chrono::seconds(20),
+    std::chrono::milliseconds report_after = std::chrono::milliseconds(0));
 
 /// For ranks that are threads with a group of `size` ranks: what it is called with, by each rank
 /// once, it replaces by that rank's group of one new world over the fake MPI.

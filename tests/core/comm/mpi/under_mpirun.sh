@@ -52,6 +52,19 @@ says "all_reduce #[0-9]* 'stopped' on group 'world', rank 0: timed out: rank [02
 says "rank 2: timed out: rank [02] waited 2000 ms for rank 1 (pid"
 ((SECONDS - begin < 30)) || die "the job with a stopped rank ended after $((SECONDS - begin)) s:"
 
+# Who waits long says for whom, which that rank's process answers itself, or its host says of it; what
+# all have called is written down, by one of those that failed.
+job 3 60 "$bin/mpi_test" --gtest_filter='MpiScenario.LateRank' || die "a late rank failed:"
+says "barrier 'late' #[0-9]* on group 'world': rank 0 has waited [0-9]* ms for rank 1 (pid [0-9]* on .*), which runs (.*), last seen in #[0-9]* barrier 'all here'"
+mkdir "$scratch/flights"
+! job 3 60 env TESSERA_FLIGHT_DUMP="$scratch/flights" "$bin/mpi_test" \
+  --gtest_filter='MpiScenario.StoppedRank' || die "a stopped rank went by:"
+says "for rank 1 (pid [0-9]* on .*), which is stopped (SIGSTOP or a debugger), last seen in #3 all_gather"
+cat "$scratch"/flights/flight-mpi-rank-*.txt >"$scratch/out" || die "no flights:"
+says "cause: .*all_reduce #4 'stopped' on group 'world', rank [02]: timed out"
+says "rank 1 (pid [0-9]* on .*) is stopped (SIGSTOP or a debugger)"
+says "^  #4 all_reduce SUM float32.100. 'stopped' on group 'world', began .* not over"
+
 # The same of a rank whose memory the others read.
 ! job 3 60 "$bin/mpi_test" --gtest_filter='MpiScenario.KilledOwner' || die "a killed owner went by:"
 begin=$SECONDS

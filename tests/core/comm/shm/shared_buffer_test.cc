@@ -29,6 +29,7 @@
 #include "tessera/tests/support/message_of.h"
 #include "tessera/tests/support/rank_processes.h"
 #include "tessera/tests/support/rank_threads.h"
+#include "tessera/tests/support/warnings_of_ranks.h"
 
 namespace tessera::internal::testing {
 namespace {
@@ -207,31 +208,14 @@ TEST_P(SharedBufferTest, IsNullOnAllRanksWhereOneCannotSeeItsOwnWrites) {
   });
 }
 
-/// What ranks that are threads warn of.
-class WarningTexts final : public c10::WarningHandler {
- public:
-  void process(const c10::Warning& warning) override {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    texts_.push_back(warning.msg());
-  }
-  std::vector<std::string> take() {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    return std::exchange(texts_, {});
-  }
-
- private:
-  std::mutex mutex_;
-  std::vector<std::string> texts_;
-};
-
 TEST_P(SharedBufferTest, OneRankSaysOnceThatTheyDoNotShare) {
-  WarningTexts warnings;
   const auto make = [&](int buffers) {
+    testing::WarningsOfRanks warnings;
     run_ranks(size(), [&](std::shared_ptr<ProcessGroup> world) {
       const c10::WarningUtils::WarningHandlerGuard guard(&warnings);
       for (int i = 0; i < buffers; ++i) EXPECT_EQ(make_with(*world, std::nullopt), nullptr);
     });
-    return warnings.take();
+    return warnings.texts();
   };
   {
     // Whether the tests before this one have been warned or not.

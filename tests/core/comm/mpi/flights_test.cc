@@ -1,0 +1,199 @@
+// What ranks that share no memory write down of all their calls after a failure, and say of a long
+// wait.
+#include <stdlib.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <ATen/Functions.h>
+#include <absl/strings/match.h>
+#include <absl/strings/str_cat.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tessera/core/comm/mpi/progress.h"
+#include "tessera/process_group.h"
+#include "tessera/tests/core/comm/hosts/mpi_hosts.h"
+#include "tessera/tests/core/comm/mpi/mpi_ranks.h"
+#include "tessera/tests/support/fake_mpi/fake_mpi.h"
+#include "tessera/tests/support/temporary_directory.h"
+#include "tessera/tests/support/warnings_of_ranks.h"
+
+namespace tessera::internal {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+using testing::run_mpi_ranks_expecting_errors;
+using testing::TemporaryDirectory;
+using testing::WarningsOfRanks;
+
+constexpr auto kTimeOut = std::chrono::seconds(20);
+constexpr auto kSoon = std::chrono::milliseconds(50);
+
+/// Makes failures be written down while alive.
+class DumpsInto {
+ public:
+  explicit DumpsInto(const TemporaryDirectory& directory) {
+    ::setenv("TESSERA_FLIGHT_DUMP", directory.path().c_str(), /*overwrite=*/1);
+  }
+  ~DumpsInto() { ::unsetenv("TESSERA_FLIGHT_DUMP"); }
+};
+
+/// Of the files with these names, once there is one.
+std::vector<std::string> texts_in(const TemporaryDirectory& directory, const std::string& begin,
+                                  const std::string& end) {
+  std::vector<std::string> texts;
+  while (texts.empty()) {
+    for (const auto& entry : std::filesystem::directory_iterator(directory.path())) {
+      const std::string name = entry.path().filename();
+      if (!absl::StartsWith(name, begin) || !absl::EndsWith(name, end)) continue;
+      const std::string text = testing::content_of(entry.path());
+      // Whole, if it ends with a line.
+      if (!text.empty() && text.back() == '\n') texts.push_back(text);
+    }
+    std::this_thread::yield();
+  }
+  return texts;
+}
+
+void sum(ProcessGroup& group, const std::string& tag) {
+  at::Tensor tensor = at::ones({4});
+  group.all_reduce(tensor, ReduceOp::kSum, tag)->wait();
+}
+
+TEST(FlightsOverMpi, OneFileHasTheCallsOfAllRanksThatDiffer) {
+  const TemporaryDirectory directory;
+  const DumpsInto dumps(directory);
+  const auto errors = run_mpi_ranks_expecting_errors(3, [](std::shared_ptr<ProcessGroup> group) {
+    sum(*group, "same");
+    if (group->rank() == 0) group->isend(at::ones({4}), 1, "halo");
+    sum(*group, group->rank() == 2 ? "odd" : "even");
+  });
+  EXPECT_THAT(errors[1], HasSubstr("'odd' where rank 0 called"));
+  for (const std::string& kind : {std::string(".txt"), std::string(".json")}) {
+    const auto texts = texts_in(directory, "flight-mpi-rank-", kind);
+    ASSERT_EQ(texts.size(), 1U);
+    EXPECT_THAT(texts[0], AllOf(HasSubstr("all_reduce SUM float32[4] 'even' on group 'world' where "
+                                          "rank 2 called #1 all_reduce SUM float32[4] 'odd'"),
+                                HasSubstr("halo"), HasSubstr("same")));
+  }
+  const std::string text = texts_in(directory, "flight-mpi-rank-", ".txt")[0];
+  EXPECT_THAT(text, HasSubstr("cause: [comm] all_reduce #1 '"));
+  for (int rank = 0; rank < 3; ++rank) {
+    EXPECT_THAT(text, HasSubstr(absl::StrCat("\nrank ", rank, " (pid ", ::getpid(), ") runs")));
+  }
+}
+
+/// As an application has initialised it.
+class FakeLevel {
+ public:
+  explicit FakeLevel(tessera::mpi::Calls::Level level) { testing::set_fake_level(level); }
+  ~FakeLevel() { testing::set_fake_level(tessera::mpi::Calls::kMultiple); }
+};
+
+TEST(FlightsOverMpi, NobodyIsAskedWhereTheApplicationMayCallMpiMeanwhile) {
+  const TemporaryDirectory directory;
+  const DumpsInto dumps(directory);
+  const FakeLevel serialized(tessera::mpi::Calls::kSerialized);
+  run_mpi_ranks_expecting_errors(
+      2, [](std::shared_ptr<ProcessGroup> group) { sum(*group, group->rank() == 0 ? "a" : "b"); });
+  // Of the one that has found it first, or of both.
+  for (const std::string& text : texts_in(directory, "flight-mpi-rank-", ".txt")) {
+    EXPECT_THAT(text,
+                AllOf(HasSubstr("runs"), HasSubstr("cannot be asked at MPI_THREAD_SERIALIZED; "
+                                                   "0 calls")));
+  }
+}
+
+TEST(FlightsOverMpi, NothingIsWrittenWhereNobodyAsksForIt) {
+  const TemporaryDirectory directory;
+  const auto errors = run_mpi_ranks_expecting_errors(
+      2, [](std::shared_ptr<ProcessGroup> group) { sum(*group, group->rank() == 0 ? "a" : "b"); });
+  EXPECT_THAT(errors[0], HasSubstr("rank 1 called"));
+  EXPECT_TRUE(directory.is_empty());
+}
+
+TEST(FlightsOverMpi, HostsRecordWhatTheirRanksCalled) {
+  const TemporaryDirectory directory;
+  const DumpsInto dumps(directory);
+  testing::run_mpi_hosts_expecting_errors({0, 0, 1, 1}, [](std::shared_ptr<ProcessGroup> group) {
+    sum(*group, "same");
+    sum(*group, group->rank() == 3 ? "odd" : "even");
+  });
+  EXPECT_THAT(texts_in(directory, "flight-mpi-rank-", ".txt"),
+              ::testing::Contains(
+                  AllOf(HasSubstr("#0 all_reduce SUM float32[4] 'same' on group 'world of hosts'"),
+                        HasSubstr("#1 all_reduce SUM float32[4] 'even' on group 'world of hosts'"),
+                        HasSubstr(absl::StrCat("rank 3 (pid ", ::getpid(), " on node1) runs")))));
+}
+
+/// Runs the ranks, of which the progress thread, which warns, tells `warnings`.
+void run_reporting(int size, WarningsOfRanks& warnings, const testing::MpiBody& body,
+                   std::chrono::milliseconds report_after = kSoon) {
+  const auto set = [](c10::WarningHandler* handler) {
+    mpi::Progress::instance().run([handler] { c10::WarningUtils::set_warning_handler(handler); },
+                                  kTimeOut);
+  };
+  set(&warnings);
+  const auto errors = run_mpi_ranks_expecting_errors(size, body, kTimeOut, report_after);
+  set(nullptr);
+  for (const std::string& error : errors) EXPECT_EQ(error, "");
+}
+
+TEST(FlightsOverMpi, OneRankSaysWhoHasNotComeAndWhereItWasLastSeen) {
+  WarningsOfRanks warnings;
+  run_reporting(3, warnings, [&](std::shared_ptr<ProcessGroup> group) {
+    group->barrier("all here");
+    if (group->rank() == 1) warnings.await();
+    group->barrier("late");
+    group->barrier("end");
+  });
+  ASSERT_EQ(warnings.texts().size(), 1U);
+  EXPECT_THAT(warnings.texts()[0],
+              AllOf(HasSubstr("[comm] barrier 'late' #1 on group 'world': rank 0 has waited "),
+                    HasSubstr(absl::StrCat(" ms for rank 1 (pid ", ::getpid(), "), which runs (")),
+                    HasSubstr("last seen in #0 barrier 'all here' on group 'world', over "),
+                    HasSubstr("until the time-out of 20000 ms"), Not(HasSubstr("and for"))));
+}
+
+TEST(FlightsOverMpi, NegativeControlNobodySaysItWhereNobodyWantsIt) {
+  WarningsOfRanks warnings;
+  run_reporting(
+      2, warnings,
+      [](std::shared_ptr<ProcessGroup> group) {
+        group->barrier("all here");
+        if (group->rank() == 1) std::this_thread::sleep_for(2 * kSoon);  // less would pass, too
+        group->barrier("late");
+      },
+      std::chrono::milliseconds(0));
+  EXPECT_TRUE(warnings.texts().empty());
+}
+
+TEST(FlightsOverMpi, AMessageSaysWhomItWaitsFor) {
+  WarningsOfRanks warnings;
+  run_reporting(2, warnings, [&](std::shared_ptr<ProcessGroup> group) {
+    at::Tensor tensor = at::zeros({3});
+    if (group->rank() == 0) {
+      warnings.await();
+      group->send(tensor, 1, "halo");
+    } else {
+      group->recv(tensor, 0, "halo");
+    }
+    group->barrier("end");
+  });
+  ASSERT_EQ(warnings.texts().size(), 1U);
+  EXPECT_THAT(warnings.texts()[0],
+              AllOf(HasSubstr("[comm] recv float32[3] from rank 0 'halo' on group 'world': rank 1 "
+                              "has waited "),
+                    HasSubstr(" ms for rank 0 (pid ")));
+}
+
+}  // namespace
+}  // namespace tessera::internal
