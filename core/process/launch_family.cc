@@ -65,11 +65,13 @@ bool same(const NumberAndCount& a, const NumberAndCount& b) {
 }
 
 void disagree(VariableReader& reader, const Identity& a, const Identity& b) {
-  const std::string& unset = absl::StrCat("env -u ", b.family->rank, " -u ", b.family->size);
+  // All of them: a part of a family is an error, too.
   reader.problem(absl::StrCat(a.text(), ", but ", b.text(),
                               ": two launchers disagree about this process; take out those that "
-                              "did not start it (",
-                              unset, " ./train), or set TESSERA_WORLD=single to train alone"));
+                              "did not start it (env -u ",
+                              b.family->rank, " -u ", b.family->size, " -u ", b.family->local_rank,
+                              " -u ", b.family->local_size,
+                              " ./train), or set TESSERA_WORLD=single to train alone"));
 }
 
 /// The pair of a rank and a size, which may not be part of a larger one.
@@ -168,6 +170,12 @@ void refuse_signs_of_several(VariableReader& reader) {
         " is ", tasks, ": SLURM has granted several tasks, and this process is ",
         is_script ? "a batch script's" : "in a shell of the allocation",
         ", not one of srun's; start it by srun, or set TESSERA_WORLD=single to train alone"));
+    return;
+  }
+  if (reader.is_set("PMIX_RANK")) {
+    reader.problem(
+        "RANK, WORLD_SIZE: not set, although PMIX_RANK is: PMIx has started this process, and says "
+        "not of how many; start it by mpirun or srun, or set TESSERA_WORLD=single to train alone");
     return;
   }
   for (const char* name : {"PET_RDZV_ENDPOINT", "PET_NNODES"}) {

@@ -1,11 +1,13 @@
 #!/usr/bin/env bash
 # Fails a job of four ranks on two hosts that are namespaces of this machine (tools/two-hosts):
 #
-#   failures.sh <folder of the programs> <killed_rank | killed_host | cut_link | healed_link | stopped_rank>
+#   failures.sh <folder of the programs> <killed_rank | unheard_rank | killed_host | unheard_host |
+#                                         cut_link | healed_link | stopped_rank>
 #
-# Every rank that the launcher leaves alive must end within the time-out plus 5 s and name whom it
-# missed, with rank and host; nobody is left on either host; no rank goes on when a cut link heals
-# (case 20). Exits with 77, "not run", where hosts cannot be made.
+# unheard: the launcher does not learn that the rank, or the ranks of a host, were killed, and so
+# leaves the others alive. Every rank that is left alive must end within the time-out plus 5 s and
+# name whom it missed, with rank and host; no process is left on either host; no rank goes on when a
+# cut link heals (case 20). Exits with 77, "not run", where hosts cannot be made.
 set -euo pipefail
 bin=$1 scenario=$2
 two_hosts=$(dirname "${BASH_SOURCE[0]}")/../../tools/two-hosts
@@ -37,8 +39,19 @@ runs() { [[ -e /proc/$1/stat && $(sed 's/.*) //' "/proc/$1/stat" 2>/dev/null) !=
 # left <pids>...: those that run.
 left() { for pid; do if runs "$pid"; then echo "$pid"; fi; done; }
 
-"$two_hosts" --name "$name" -- "$bin/hosts_test" --rank_body=hosts_until_failure \
-  >"$scratch/out" 2>&1 &
+rank=("$bin/hosts_test" --rank_body=hosts_until_failure)
+if [[ $scenario == unheard_* ]]; then
+  # What the launcher has started ends well, when all ranks have ended.
+  cat >"$scratch/unheard" <<'END'
+#!/usr/bin/env bash
+"$@" || true
+touch "$HOSTS_FOLDER/ended.$OMPI_COMM_WORLD_RANK"
+until [[ $(ls "$HOSTS_FOLDER" | grep -c '^ended.[0-3]$') -eq 4 ]]; do sleep 0.05; done
+END
+  chmod +x "$scratch/unheard"
+  rank=("$scratch/unheard" "${rank[@]}")
+fi
+"$two_hosts" --name "$name" -- "${rank[@]}" >"$scratch/out" 2>&1 &
 job=$!
 deadline=$(($(now_ms) + 120000))
 until [[ $(ls "$scratch" | grep -c '^ready.[0-3]$') -eq 4 ]]; do
@@ -55,11 +68,25 @@ done
 pids=()
 for rank in 0 1 2 3; do pids+=("$(cat "$scratch/ready.$rank")"); done
 [[ $(ip netns identify "${pids[1]}") == "$name-a" && $(ip netns identify "${pids[2]}") == "$name-b" ]]
+# Kept open, or the next namespace may have the number of one of these.
+exec {host_a}<"/proc/${pids[1]}/ns/net" {host_b}<"/proc/${pids[2]}/ns/net"
+hosts=$(readlink "/proc/$$/fd/$host_a")'|'$(readlink "/proc/$$/fd/$host_b")
+# of_hosts: the processes of either host, also those whose parents have ended.
+of_hosts() {
+  local link
+  for link in /proc/[0-9]*/ns/net; do
+    [[ "|$hosts|" != *"|$(readlink "$link" 2>/dev/null || echo none)|"* ]] || cut -d/ -f3 <<<"$link"
+  done
+}
+for pid in "${pids[@]}"; do
+  of_hosts | grep -x "$pid" >/dev/null || die "that process $pid is there is not seen"
+done
 
 begin=$(now_ms)
 case $scenario in
-  killed_rank) kill -KILL "${pids[2]}" ;;
+  killed_rank | unheard_rank) kill -KILL "${pids[2]}" ;;
   killed_host) ip netns pids "$name-b" | xargs kill -KILL ;;
+  unheard_host) kill -KILL "${pids[2]}" "${pids[3]}" ;;
   cut_link | healed_link) ip -n "$name-a" link set link0 down ;;
   stopped_rank) kill -STOP "${pids[2]}" ;;
   *) die "got an unknown scenario" ;;
@@ -89,33 +116,46 @@ kill -TERM "$job" 2>/dev/null || true
 code=0
 wait "$job" || code=$?
 job=''
-((code != 0)) || die "the launcher returned 0"
+[[ $scenario == unheard_* ]] || ((code != 0)) || die "the launcher returned 0"
 if grep -q 'two-hosts: left on .*hosts_test' "$scratch/out"; then die "ranks were left"; fi
+processes=$(of_hosts | xargs)
+[[ -z $processes ]] || die "there are still the processes $processes"
 
-# names <file> <rank>: it says that it waited for that rank, with its pid and host.
+host_of() { if (($1 < 2)); then echo "$name-a"; else echo "$name-b"; fi; }
+# names <rank> <others>...: it says that it missed one of these, with its pid and host.
 names() {
-  local host=$name-a
-  (($2 < 2)) || host=$name-b
-  grep -q "rank $2\( of the world\)\? (pid ${pids[$2]} on $host)" "$1" ||
-    die "$1 does not name rank $2 on $host"
+  local rank=$1 file=$scratch/error.$1 other
+  shift
+  [[ -f $file ]] || die "rank $rank has said nothing"
+  for other; do
+    if grep -q "rank $other\( of the world\)\? (pid ${pids[other]} on $(host_of "$other"))" "$file"; then
+      return
+    fi
+  done
+  die "rank $rank does not name one of $* on $(host_of "$1")"
 }
 case $scenario in
   killed_rank)  # the launcher ends the others, and says why
     grep -q "rank 2 with PID .* on node $name-b exited on signal 9" "$scratch/out" ||
-      die "the launcher does not name rank 2" ;;
+      die "the launcher does not name rank 2"
+    for rank in 0 1 3; do  # those that were faster
+      [[ ! -f $scratch/error.$rank ]] || names "$rank" 2
+    done ;;
   killed_host)  # by MPI's choice it names the host, or its own remote start
     grep -q "$name-b\|daemon has unexpectedly failed\|unable to reliably start" "$scratch/out" ||
-      die "the launcher does not say why it ended" ;;
-  stopped_rank)
-    for rank in 0 1 3; do names "$scratch/error.$rank" 2; done ;;
+      die "the launcher does not say why it ended"
+    for rank in 0 1; do
+      [[ ! -f $scratch/error.$rank ]] || names "$rank" 2 3
+    done ;;
+  unheard_rank | stopped_rank)
+    for rank in 0 1 3; do names "$rank" 2; done ;;
+  unheard_host)
+    for rank in 0 1; do names "$rank" 2 3; done ;;
   cut_link | healed_link)
     [[ $scenario == cut_link || -n $healed ]] || die "not all ranks have said why they ended"
     # Each rank names one of the other side's, which it or its neighbour has waited for.
-    for rank in 0 1 2 3; do
-      if ((rank < 2)); then others="[23]" host=$name-b; else others="[01]" host=$name-a; fi
-      grep -q " ms for rank $others\( of the world\)\? (pid [0-9]* on $host)" "$scratch/error.$rank" ||
-        die "rank $rank does not name one on $host"
-    done
+    for rank in 0 1; do names "$rank" 2 3; done
+    for rank in 2 3; do names "$rank" 0 1; done
     steps=()
     for rank in 0 1 2 3; do
       if [[ -n $healed ]]; then

@@ -43,6 +43,21 @@ using testing::problems;
 using testing::recorded;
 using testing::Variables;
 
+/// As recorded; or as its manual says, of a launcher that could not be.
+Variables variables_under(const std::string& launcher) {
+  if (launcher == "mvapich") {
+    return {{"MV2_COMM_WORLD_RANK", "2"},
+            {"MV2_COMM_WORLD_SIZE", "4"},
+            {"MV2_COMM_WORLD_LOCAL_RANK", "2"},
+            {"MV2_COMM_WORLD_LOCAL_SIZE", "4"}};
+  }
+  if (launcher == "intel_mpi") {
+    return {{"I_MPI_MPIRUN", "mpirun"}, {"PMI_FD", "9"},          {"PMI_RANK", "2"},
+            {"PMI_SIZE", "4"},          {"MPI_LOCALRANKID", "2"}, {"MPI_LOCALNRANKS", "4"}};
+  }
+  return recorded(launcher);
+}
+
 struct ExpectedIdentity {
   const char* record;
   int rank, world_size, local_rank, local_world_size;
@@ -62,7 +77,7 @@ class Case34Recorded : public ::testing::TestWithParam<ExpectedIdentity> {};
 
 TEST_P(Case34Recorded, SaysWhoTheProcessIs) {
   const ExpectedIdentity& expected = GetParam();
-  const Environment environment = identity_of(recorded(expected.record));
+  const Environment environment = identity_of(variables_under(expected.record));
   EXPECT_EQ(environment.rank, expected.rank);
   EXPECT_EQ(environment.world_size, expected.world_size);
   EXPECT_EQ(environment.local_rank, expected.local_rank);
@@ -86,7 +101,9 @@ INSTANTIATE_TEST_SUITE_P(
                       ExpectedIdentity{"batch_openmpi", 2, 4, 2, 4, "OMPI_COMM_WORLD_RANK"},
                       ExpectedIdentity{"mpich", 2, 4, 2, 4, "PMI_RANK"},
                       ExpectedIdentity{"batch_mpich", 2, 4, 2, 4, "PMI_RANK"},
-                      ExpectedIdentity{"batch_mpich_two_nodes", 2, 4, 2, 3, "PMI_RANK"}));
+                      ExpectedIdentity{"batch_mpich_two_nodes", 2, 4, 2, 3, "PMI_RANK"},
+                      ExpectedIdentity{"intel_mpi", 2, 4, 2, 4, "PMI_RANK"},
+                      ExpectedIdentity{"mvapich", 2, 4, 2, 4, "MV2_COMM_WORLD_RANK"}));
 
 TEST(Case34, ASignOfSeveralProcessesIsNoWorldOfOne) {
   EXPECT_THAT(problems(recorded("batch")),
@@ -105,6 +122,20 @@ TEST(Case34, ASignOfSeveralProcessesIsNoWorldOfOne) {
   EXPECT_THAT(problems({{"SLURM_NTASKS", "4x"}}), HasSubstr("SLURM_NTASKS is 4x"));
   EXPECT_THAT(problems({{"SLURM_PROCID", "2"}, {"SLURM_LOCALID", "2"}, {"SLURM_NODEID", "0"}}),
               HasSubstr("SLURM_STEP_NUM_TASKS"));
+}
+
+// PMIx alone says no number of processes: any rank, also 0, may be one of several.
+TEST(Case34, ARankOfPmixAloneIsNoWorldOfOne) {
+  for (const char* rank : {"0", "2"}) {
+    EXPECT_THAT(problems({{"PMIX_RANK", rank}, {"PMIX_NAMESPACE", "707330049"}}),
+                AllOf(HasSubstr("[environment] RANK, WORLD_SIZE: not set, although PMIX_RANK is"),
+                      HasSubstr("mpirun or srun"), HasSubstr("TESSERA_WORLD=single")));
+  }
+  EXPECT_EQ(problems({{"PMIX_RANK", "0"}, {"TESSERA_WORLD", "single"}}), "");
+  EXPECT_EQ(problems({{"PMIX_RANK", "0"}, {"RANK", "0"}, {"WORLD_SIZE", "1"}}), "");
+  Variables without = recorded("openmpi");
+  without.erase("PMIX_RANK");
+  EXPECT_EQ(problems(without), "") << "mpirun's own are enough";
 }
 
 TEST(Case34, TesseraWorldSingleIsOne) {
@@ -137,7 +168,7 @@ class Cases25And26Broken : public ::testing::TestWithParam<LauncherVariables> {}
 
 TEST_P(Cases25And26Broken, EachVariableMissingIsNamed) {
   for (const char* name : GetParam().names) {
-    Variables variables = recorded(GetParam().record);
+    Variables variables = variables_under(GetParam().record);
     ASSERT_EQ(variables.erase(name), 1U) << name;
     EXPECT_THAT(problems(variables), AllOf(HasSubstr(name), HasSubstr(": not set, although ")))
         << name;
@@ -145,7 +176,7 @@ TEST_P(Cases25And26Broken, EachVariableMissingIsNamed) {
 }
 
 TEST_P(Cases25And26Broken, AllThatAreMissingAreListed) {
-  Variables variables = recorded(GetParam().record);
+  Variables variables = variables_under(GetParam().record);
   variables.erase("LOCAL_RANK");  // not needed by hand
   variables.erase("LOCAL_WORLD_SIZE");
   for (const char* name : GetParam().names) {
@@ -161,13 +192,13 @@ TEST_P(Cases25And26Broken, EachNumberThatIsNoneIsNamedWithItsValue) {
   const LauncherVariables& set = GetParam();
   for (const char* name : {set.rank, set.size}) {
     for (const char* value : {"", " 1", "1 ", "1x", "-1", "+1", "0x1", "1.0", "2147483648"}) {
-      Variables variables = recorded(set.record);
+      Variables variables = variables_under(set.record);
       variables[name] = value;
       EXPECT_THAT(problems(variables), HasSubstr(absl::StrCat("[environment] ", name, ": got '",
                                                               value, "', expected an integer")));
     }
   }
-  Variables variables = recorded(set.record);
+  Variables variables = variables_under(set.record);
   variables[set.rank] = variables[set.size];
   EXPECT_THAT(problems(variables), HasSubstr(absl::StrCat(set.rank, ": got '", variables[set.size],
                                                           "', expected less than ", set.size)));
@@ -192,6 +223,15 @@ INSTANTIATE_TEST_SUITE_P(
                           {"PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"},
                           "PMI_RANK",
                           "PMI_SIZE"},
+        LauncherVariables{"intel_mpi",
+                          {"PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"},
+                          "PMI_RANK",
+                          "PMI_SIZE"},
+        LauncherVariables{"mvapich",
+                          {"MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE",
+                           "MV2_COMM_WORLD_LOCAL_RANK", "MV2_COMM_WORLD_LOCAL_SIZE"},
+                          "MV2_COMM_WORLD_RANK",
+                          "MV2_COMM_WORLD_SIZE"},
         LauncherVariables{
             "torchrun",
             {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"},
@@ -201,6 +241,51 @@ INSTANTIATE_TEST_SUITE_P(
                           {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"},
                           "RANK",
                           "WORLD_SIZE"}));
+
+/// Rank and number of the processes of this host, of a rank and size of all.
+struct LocalVariables {
+  const char* launcher;
+  const char* rank;
+  const char* size;
+  const char* world_size;
+};
+
+void PrintTo(const LocalVariables& set, std::ostream* out) { *out << set.launcher; }
+
+class Case26Local : public ::testing::TestWithParam<LocalVariables> {};
+
+TEST_P(Case26Local, ANumberThatDoesNotFitIsNamedWithItsValue) {
+  const LocalVariables& set = GetParam();
+  const Variables good = variables_under(set.launcher);
+  ASSERT_EQ(problems(good), "");
+  for (const char* name : {set.rank, set.size}) {
+    for (const char* value : {"", " 1", "1x", "-1", "2147483648"}) {
+      Variables variables = good;
+      variables[name] = value;
+      EXPECT_THAT(problems(variables), HasSubstr(absl::StrCat("[environment] ", name, ": got '",
+                                                              value, "', expected an integer")));
+    }
+  }
+  Variables variables = good;
+  variables[set.rank] = "4";
+  EXPECT_THAT(problems(variables),
+              HasSubstr(absl::StrCat(set.rank, ": got '4', expected less than ", set.size)));
+  variables = good;
+  variables[set.size] = "5";
+  EXPECT_THAT(problems(variables), HasSubstr(absl::StrCat(set.size, ": got '5', expected at most ",
+                                                          set.world_size, ", which is 4")));
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Launchers, Case26Local,
+    ::testing::Values(LocalVariables{"torchrun", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "WORLD_SIZE"},
+                      LocalVariables{"openmpi", "OMPI_COMM_WORLD_LOCAL_RANK",
+                                     "OMPI_COMM_WORLD_LOCAL_SIZE", "OMPI_COMM_WORLD_SIZE"},
+                      LocalVariables{"mvapich", "MV2_COMM_WORLD_LOCAL_RANK",
+                                     "MV2_COMM_WORLD_LOCAL_SIZE", "MV2_COMM_WORLD_SIZE"},
+                      LocalVariables{"mpich", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", "PMI_SIZE"},
+                      LocalVariables{"intel_mpi", "MPI_LOCALRANKID", "MPI_LOCALNRANKS",
+                                     "PMI_SIZE"}));
 
 TEST(Case25, WithoutLocalVariablesNobodyGuesses) {
   Variables variables = recorded("mpich");
@@ -234,10 +319,21 @@ TEST(Case34, LaunchersThatDisagreeAreBothNamed) {
   EXPECT_THAT(problems(both),
               AllOf(HasSubstr("SLURM_PROCID, SLURM_STEP_NUM_TASKS say rank 2 of 4, but "
                               "OMPI_COMM_WORLD_RANK, OMPI_COMM_WORLD_SIZE say rank 1 of 4"),
-                    HasSubstr("env -u OMPI_COMM_WORLD_RANK -u OMPI_COMM_WORLD_SIZE ./train")));
+                    HasSubstr("env -u OMPI_COMM_WORLD_RANK -u OMPI_COMM_WORLD_SIZE -u "
+                              "OMPI_COMM_WORLD_LOCAL_RANK -u OMPI_COMM_WORLD_LOCAL_SIZE ./train")));
+  for (const char* name : {"RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE"}) {
+    both.erase(absl::StrCat("OMPI_COMM_WORLD_", name));
+  }
+  EXPECT_EQ(problems(both), "") << "what was advised does not help";
   both = recorded("mpich");
   for (const auto& [name, value] : recorded("srun_three_nodes")) both[name] = value;
   EXPECT_THAT(problems(both), HasSubstr("say rank 5 of 7, but PMI_RANK, PMI_SIZE say rank 2 of 4"));
+  both = variables_under("intel_mpi");
+  for (const auto& [name, value] : variables_under("mvapich")) both[name] = value;
+  EXPECT_EQ(problems(both), "") << "rank 2 of 4, both say";
+  both["PMI_RANK"] = both["MPI_LOCALRANKID"] = "3";
+  EXPECT_THAT(problems(both), HasSubstr("MV2_COMM_WORLD_RANK, MV2_COMM_WORLD_SIZE say rank 2 of 4, "
+                                        "but PMI_RANK, PMI_SIZE say rank 3 of 4"));
 }
 
 TEST(Case34, WhatWasSetByHandMustNotContradictALauncher) {

@@ -19,6 +19,7 @@
 #include "tessera/core/comm/handshake/hello.h"
 #include "tessera/core/comm/meeting/mac_key.h"
 #include "tessera/core/process/error_text.h"
+#include "tessera/core/process/machine.h"
 #include "tessera/tests/support/forked_child.h"
 #include "tessera/tests/support/message_of.h"
 #include "tessera/tests/support/patience.h"
@@ -39,6 +40,7 @@ struct Rank {
   std::string token = {};
   milliseconds timeout = testing::kPatience;  // what must not come to it
   std::string device = "cuda";  // no shared page, so ranks may seem to be on other hosts
+  bool shares_memory = false;
 };
 
 /// What this rank throws; "" if it meets the others.
@@ -49,11 +51,16 @@ std::string error_of(const c10::intrusive_ptr<c10d::Store>& store, const Rank& r
   options.timeout = rank.timeout;
   try {
     const Endpoint endpoint = find_endpoint(options);
-    meet_on_store(endpoint, {.rank = rank.rank,
-                             .world_size = rank.world_size,
-                             .job_token = rank.token,
-                             .timeout = rank.timeout,
-                             .device = rank.device});
+    const HandshakeOptions own{.rank = rank.rank,
+                               .world_size = rank.world_size,
+                               .job_token = rank.token,
+                               .timeout = rank.timeout,
+                               .device = rank.device};
+    if (rank.shares_memory) {
+      meet(endpoint, own);
+    } else {
+      meet_on_store(endpoint, own);
+    }
   } catch (const std::exception& error) {
     return error_text(error);
   }
@@ -191,6 +198,31 @@ TEST_F(HandshakeTest, Case30AnotherBuildIsNamed) {
   EXPECT_THAT(errors_of({{0}})[0],
               HasSubstr(absl::StrCat("rank 1 has a build of protocol 0 where rank 0 has ", own,
                                      "; run one build of Tessera on all ranks")));
+}
+
+TEST_F(HandshakeTest, RanksOfSeveralHostsThatNeedOneMemoryAreToldToTakeMpi) {
+  Hello other = stranger(2, 3);
+  other.device = "cpu";
+  post(other, 2);
+  std::atomic<bool> is_over{false};
+  std::thread heart([&] {
+    for (int beats = 1; !is_over.load(); ++beats) {
+      store().set("tessera/beat/" + other.nonce, std::to_string(beats));
+      std::this_thread::yield();
+    }
+  });
+  const auto errors =
+      errors_of({{.rank = 0, .world_size = 3, .device = "cpu", .shares_memory = true},
+                 {.rank = 1, .world_size = 3, .device = "cpu", .shares_memory = true}});
+  is_over.store(true);
+  heart.join();
+  const auto refuses = HasSubstr(
+      absl::StrCat("rank 2 has the host or container node7 where rank 0 has ", machine_name(),
+                   " and shares no memory with it: CPUs of several hosts "
+                   "communicate by MPI; start the ranks with mpirun or srun (backend "
+                   "'mpi'), or all of them on one host"));
+  EXPECT_THAT(errors, Each(refuses));
+  EXPECT_THAT(store().get_to_str("tessera/answer/" + other.nonce), refuses) << "what rank 2 reads";
 }
 
 TEST_F(HandshakeTest, OfTwoRankZerosOneAtMostMeetsTheOthers) {

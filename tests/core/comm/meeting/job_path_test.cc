@@ -56,31 +56,43 @@ const RankProcessBody kSayPath("say_path", [] {
 /// What each launcher tells its ranks.
 enum class Family { kSlurm, kOpenMpi, kMpich };
 
-RankProcessOptions launched_by(Family family, int size, const TemporaryDirectory& runtime) {
+/// The last `on_second_host` of `size` ranks are on another host than the first ones, by what they
+/// are told.
+RankProcessOptions launched_by(Family family, int size, const TemporaryDirectory& runtime,
+                               int on_second_host = 0) {
   RankProcessOptions options;
   options.environment = {{"RANK", ""},          {"WORLD_SIZE", ""},
                          {"LOCAL_RANK", ""},    {"LOCAL_WORLD_SIZE", ""},
                          {"TESSERA_STORE", ""}, {"XDG_RUNTIME_DIR", runtime.path()}};
   const std::string ranks = absl::StrCat(size);
+  const int on_first_host = size - on_second_host;
+  const std::string tasks =
+      on_second_host == 0 ? ranks : absl::StrCat(on_first_host, ",", on_second_host);
   for (int rank = 0; rank < size; ++rank) {
     const std::string own = absl::StrCat(rank);
+    const bool is_on_first = rank < on_first_host;
+    const std::string local = absl::StrCat(is_on_first ? rank : rank - on_first_host);
+    const std::string locals = absl::StrCat(is_on_first ? on_first_host : on_second_host);
     auto& variables = options.environment_of_rank[rank];
     if (family == Family::kSlurm) {
-      variables = {
-          {"SLURM_PROCID", own}, {"SLURM_STEP_NUM_TASKS", ranks},      {"SLURM_LOCALID", own},
-          {"SLURM_NODEID", "0"}, {"SLURM_STEP_TASKS_PER_NODE", ranks}, {"SLURM_JOB_ID", "17"},
-          {"SLURM_STEP_ID", "0"}};
+      variables = {{"SLURM_PROCID", own},
+                   {"SLURM_STEP_NUM_TASKS", ranks},
+                   {"SLURM_LOCALID", local},
+                   {"SLURM_NODEID", is_on_first ? "0" : "1"},
+                   {"SLURM_STEP_TASKS_PER_NODE", tasks},
+                   {"SLURM_JOB_ID", "17"},
+                   {"SLURM_STEP_ID", "0"}};
     } else if (family == Family::kOpenMpi) {
       variables = {{"OMPI_COMM_WORLD_RANK", own},
                    {"OMPI_COMM_WORLD_SIZE", ranks},
-                   {"OMPI_COMM_WORLD_LOCAL_RANK", own},
-                   {"OMPI_COMM_WORLD_LOCAL_SIZE", ranks},
+                   {"OMPI_COMM_WORLD_LOCAL_RANK", local},
+                   {"OMPI_COMM_WORLD_LOCAL_SIZE", locals},
                    {"PMIX_NAMESPACE", "145948673"}};
     } else {
       variables = {{"PMI_RANK", own},
                    {"PMI_SIZE", ranks},
-                   {"MPI_LOCALRANKID", own},
-                   {"MPI_LOCALNRANKS", ranks}};
+                   {"MPI_LOCALRANKID", local},
+                   {"MPI_LOCALNRANKS", locals}};
     }
   }
   return options;
@@ -107,6 +119,25 @@ TEST_P(JobPath, RanksThatAreToldNoPlaceMeet) {
   ASSERT_EQ(::lstat(directory.c_str(), &status), 0);
   EXPECT_EQ(status.st_mode & 07777, 0700U);
   EXPECT_TRUE(std::filesystem::is_empty(directory)) << "a socket was left";
+}
+
+// Each rank knows it from its own variables, before it looks for the others.
+TEST_P(JobPath, SharedMemoryOfSeveralHostsIsRefusedByEachRank) {
+  RankProcessOptions options = launched_by(GetParam(), 3, runtime_, /*on_second_host=*/1);
+  options.environment["TESSERA_BACKEND"] = "shm";
+  options.environment["MASTER_ADDR"] = "127.0.0.1";  // mpirun's would miss a place first
+  options.environment["MASTER_PORT"] = absl::StrCat(testing::free_port());
+  const auto results = run_rank_processes(3, "meet_twice", options);
+  for (int rank = 0; rank < 3; ++rank) {
+    const RankResult& result = results[static_cast<size_t>(rank)];
+    EXPECT_EQ(result.exit_code, 1);
+    EXPECT_THAT(result.output,
+                HasSubstr(absl::StrCat(
+                    ": got ranks on several hosts (", rank < 2 ? 2 : 1,
+                    " of 3 on this one), expected all ranks on one host, as backend 'shm' reaches "
+                    "no other; start all ranks on one host, or leave the backend to 'auto', which "
+                    "is 'hosts' then")));
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Launchers, JobPath,
@@ -212,15 +243,9 @@ TEST(JobPaths, ADirectoryThatOthersCanEnterIsNotUsed) {
 
 TEST(JobPaths, CpusOfSeveralHostsTakeMpiOrAreRefusedByEachRank) {
   const TemporaryDirectory runtime;
-  RankProcessOptions options = launched_by(Family::kSlurm, 3, runtime);
-  for (auto& [rank, variables] : options.environment_of_rank) {
-    const bool is_last = rank == 2;
-    variables["SLURM_STEP_TASKS_PER_NODE"] = "2,1";
-    variables["SLURM_STEP_NODELIST"] = "node[1-2]";
-    variables["SLURM_NODEID"] = is_last ? "1" : "0";
-    variables["TESSERA_MPI"] = "/nowhere/libmpi.so";
-    if (is_last) variables["SLURM_LOCALID"] = "0";
-  }
+  RankProcessOptions options = launched_by(Family::kSlurm, 3, runtime, /*on_second_host=*/1);
+  options.environment["SLURM_STEP_NODELIST"] = "node[1-2]";
+  options.environment["TESSERA_MPI"] = "/nowhere/libmpi.so";
   for (const RankResult& result : run_rank_processes(3, "meet_twice", options)) {
     EXPECT_EQ(result.exit_code, 1);
     EXPECT_THAT(result.output, AllOf(HasSubstr("[mpi]"), HasSubstr("/nowhere/libmpi.so")));
