@@ -52,6 +52,23 @@ TEST_P(Gradients, ShowsTheMeanGradientWhereItIsWholeAndATombstoneElsewhere) {
   });
 }
 
+/// Not divided by the mean weight yet, which is known in step().
+TEST_P(Gradients, ShowsTheWeightedSumByTheRanksWhereItIsWhole) {
+  on_ranks([this](Rank& rank) {
+    const auto weight_of = [](int of) { return 1.0 + 2.0 * of; };
+    const std::shared_ptr<Net> plain = make_net();
+    for (int i = 0; i < size(); ++i) (loss_on(*plain, i, 0) * weight_of(i) / size()).backward();
+    rank.engine->backward(rank.loss(0), {.weight = weight_of(rank.world->rank())});
+    const auto expected = plain->parameters();
+    const auto parameters = rank.net->parameters();
+    for (size_t i = 0; i < parameters.size() && has_whole_gradients(); ++i) {
+      EXPECT_TRUE(at::allclose(parameters[i].grad(), expected[i].grad(), 1e-12, 1e-14));
+    }
+    rank.engine->step();
+    for (const at::Tensor& parameter : parameters) EXPECT_FALSE(parameter.grad().defined());
+  });
+}
+
 TEST_P(Gradients, ClippedByHandUnderDdpAreThoseClippedByOption) {
   run_ranks(size(), [&](std::shared_ptr<ProcessGroup> world) {
     const Rank by_hand(world, configuration_of(Strategy::kDdp));
