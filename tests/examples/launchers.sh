@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Runs quickstart, gpt and memory_compare on four ranks under another launcher than tessera-run and
-# compares what they print: the parameters' hash and the losses to the last digit, and the memory.
+# compares what they print: the parameters' hash and the losses to the last digit, and the memory (case
+# 35 of docs/testing.md).
 #
 #   launchers.sh <folder of the programs> <openmpi[+mpi] | mpich[+mpi] | torchrun | srun> <text>
 #

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Trains a tiny gpt under rows of the table of strategies over MPI and compares the hash of its
-# parameters and its losses, character for character.
+# parameters and its losses, character for character (case 35 of docs/testing.md).
 #
 #   strategies.sh <folder of the programs> <openmpi | mpich> <one | two> <text> <ranks>...
 #

@@ -186,7 +186,7 @@ TEST(Endpoint, Case24AUrlThatLeadsNowhereIsNamed) {
               AllOf(HasSubstr("nobody listens"), HasSubstr("is rank 0 there?")));
 }
 
-TEST(Endpoint, WithoutATokenNobodyMeetsWhereOthersReach) {
+TEST(Endpoint, Case32WithoutATokenNobodyMeetsWhereOthersReach) {
   RankProcessOptions options = at_port(29500);
   options.environment["MASTER_ADDR"] = "192.0.2.1";  // of nobody (RFC 5737)
   for (const int rank : {0, 1}) {
@@ -199,7 +199,7 @@ TEST(Endpoint, WithoutATokenNobodyMeetsWhereOthersReach) {
               HasSubstr("192.0.2.1:29500, which rank 0 cannot listen at"));
 }
 
-TEST(Endpoint, RanksWithAnotherTokenAreStrangersAtAnAddress) {
+TEST(Endpoint, Case32RanksWithAnotherTokenAreStrangersAtAnAddress) {
   const int port = free_port();
   RankProcessOptions options = at_port(port);
   options.environment["WORLD_SIZE"] = options.environment["LOCAL_WORLD_SIZE"] = "2";
@@ -214,7 +214,7 @@ TEST(Endpoint, RanksWithAnotherTokenAreStrangersAtAnAddress) {
   EXPECT_EQ(host.wait()[0].exit_code, 0);
 }
 
-TEST(Endpoint, StrangersAreCountedWhereARankIsMissing) {
+TEST(Endpoint, Case32StrangersAreCountedWhereARankIsMissing) {
   const int port = free_port();
   RankProcessOptions options = at_port(port);
   options.environment["WORLD_SIZE"] = options.environment["LOCAL_WORLD_SIZE"] = "2";

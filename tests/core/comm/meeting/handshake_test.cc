@@ -100,7 +100,7 @@ class HandshakeTest : public ::testing::Test {
   const c10::intrusive_ptr<c10d::Store> store_ = c10::make_intrusive<c10d::HashStore>();
 };
 
-TEST_F(HandshakeTest, RanksMeetAgainAndAgainInOneStore) {
+TEST_F(HandshakeTest, Case31RanksMeetAgainAndAgainInOneStore) {
   for (int again = 0; again < 3; ++again) {
     EXPECT_THAT(errors_of({{0, 3}, {1, 3}, {2, 3}}), Each(IsEmpty()));
   }
@@ -124,12 +124,12 @@ TEST_F(HandshakeTest, WhoTriesAgainAtOnceMeetsTheOthers) {
   }
 }
 
-TEST_F(HandshakeTest, ADeadRankOfAnotherHostBlocksNoOtherAttempt) {
+TEST_F(HandshakeTest, Case31ADeadRankOfAnotherHostBlocksNoOtherAttempt) {
   post(stranger(1, 2), 1);
   EXPECT_THAT(errors_of({{0}, {1}}), Each(IsEmpty()));
 }
 
-TEST_F(HandshakeTest, WhatIsNoHelloIsIgnored) {
+TEST_F(HandshakeTest, Case31WhatIsNoHelloIsIgnored) {
   std::vector<std::string> texts = {"", "x", std::string(1 << 20, 'x'), std::string(9, '\n')};
   for (const int rank : {-1, 2, 50000000, 2147483647}) {
     Hello hello = stranger(0, 2);
@@ -150,7 +150,7 @@ TEST_F(HandshakeTest, WhatIsNoHelloIsIgnored) {
   EXPECT_THAT(errors_of({{0}, {1}}), Each(IsEmpty()));
 }
 
-TEST_F(HandshakeTest, ForgedAnswersAreIgnoredWhereThereIsAToken) {
+TEST_F(HandshakeTest, Case32ForgedAnswersAreIgnoredWhereThereIsAToken) {
   // A stranger that answers every rank at once, in all the ways that there are.
   std::atomic<bool> is_over{false};
   std::thread stranger([&] {
@@ -178,7 +178,7 @@ TEST_F(HandshakeTest, ForgedAnswersAreIgnoredWhereThereIsAToken) {
   stranger.join();
 }
 
-TEST_F(HandshakeTest, ATokenThatDiffersIsAMissingRank) {
+TEST_F(HandshakeTest, Case32ATokenThatDiffersIsAMissingRank) {
   const auto errors = errors_of({{.rank = 0, .token = "ours", .timeout = milliseconds(2000)},
                                  {.rank = 1, .token = "theirs", .timeout = milliseconds(2000)}});
   EXPECT_THAT(errors[0], AllOf(HasSubstr("rank 1 did not come"), HasSubstr("TESSERA_JOB_TOKEN")));
@@ -332,7 +332,7 @@ TEST_F(HandshakeTest, ARankThatGivesUpIsToldToAll) {
   EXPECT_THAT(errors[0], AllOf(HasSubstr("rank 1"), HasSubstr("gave up: timed out after 1500 ms")));
 }
 
-TEST_F(HandshakeTest, AStoreThatSaysGoToWhoHasNotEnteredIsNotBelieved) {
+TEST_F(HandshakeTest, Case31AStoreThatSaysGoToWhoHasNotEnteredIsNotBelieved) {
   std::atomic<bool> is_over{false};
   std::thread liar([&] {
     while (!is_over.load()) {
@@ -349,7 +349,7 @@ TEST_F(HandshakeTest, AStoreThatSaysGoToWhoHasNotEnteredIsNotBelieved) {
   EXPECT_THAT(errors[0], HasSubstr("rank 0 did not come"));
 }
 
-TEST_F(HandshakeTest, MissingRanksAreNamedByAll) {
+TEST_F(HandshakeTest, Case29MissingRanksAreNamedByAll) {
   EXPECT_THAT(errors_of({{.rank = 0, .world_size = 4, .timeout = milliseconds(1500)},
                          {.rank = 2, .world_size = 4, .timeout = milliseconds(1500)}}),
               Each(HasSubstr("timed out after 1500 ms: rank 1, rank 3 did not come")));

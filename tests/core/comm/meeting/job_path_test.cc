@@ -155,7 +155,7 @@ TEST(JobPaths, TwoJobsAtOnceDoNotMeet) {
 }
 
 // The control: a rank of another step is none of this job's.
-TEST(JobPaths, ARankOfAnotherStepDoesNotCome) {
+TEST(JobPaths, Case29ARankOfAnotherStepDoesNotCome) {
   const TemporaryDirectory runtime;
   RankProcessOptions options = launched_by(Family::kSlurm, 3, runtime);
   options.environment["TEST_TIMEOUT_MS"] = "1000";

@@ -100,7 +100,7 @@ TEST_F(JobStoreTest, LargeTextsAndManyThreads) {
   EXPECT_EQ(host_->add("sum", 0), 800);
 }
 
-TEST_F(JobStoreTest, AnotherTokenRunOrAttemptIsAStranger) {
+TEST_F(JobStoreTest, Case32AnotherTokenRunOrAttemptIsAStranger) {
   Credentials run = with_token("secret");
   run.run_id = "another";
   Credentials attempt = with_token("secret");
@@ -151,7 +151,7 @@ void send_all(const FileDescriptor& socket, const std::string& bytes) {
   static_cast<void>(::send(socket.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL));
 }
 
-TEST_F(JobStoreTest, StrangersEndNothing) {
+TEST_F(JobStoreTest, Case32StrangersEndNothing) {
   std::vector<FileDescriptor> strangers;
   const auto stranger_says = [&](const std::string& bytes) {
     strangers.push_back(connect());
@@ -197,7 +197,7 @@ TEST_F(JobStoreTest, ANonceIsNoProofThatMakesLongFramesWelcome) {
   EXPECT_TRUE(member()->check({}));
 }
 
-TEST_F(JobStoreTest, StopsListeningWithoutWaitingForStrangers) {
+TEST_F(JobStoreTest, Case32StopsListeningWithoutWaitingForStrangers) {
   const FileDescriptor silent = connect();
   const auto store = member();  // by now the stranger is in, too
   host_->stop_listening();

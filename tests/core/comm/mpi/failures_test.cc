@@ -208,7 +208,7 @@ TEST(MpiFailures, AMessageThatNobodySendsIsNamed) {
   EXPECT_THAT(left[1], HasSubstr("rank 0 left the group without sending 'wanted'"));
 }
 
-TEST(MpiFailures, ARankThatDoesNotComeToTheWorldIsATimeOut) {
+TEST(MpiFailures, Case29ARankThatDoesNotComeToTheWorldIsATimeOut) {
   EXPECT_THAT(run_mpi_ranks_expecting_errors(1, [](auto group) { reduce(*group, 3, "alone"); }),
               Each(""));
   const auto error = message_of([] {

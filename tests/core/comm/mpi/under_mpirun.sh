@@ -138,7 +138,7 @@ export TESSERA_TEST_HOSTS_JOB=1
 on_hosts 240 "$bin/mpi_test" --gtest_filter='HostsJob.*' || die "two hosts of two ranks failed:"
 says "PASSED"
 on_hosts 60 "$bin/mpi_test" --gtest_filter='HostsScenario.Calls*' || die "calls that differ:"
-# The others say whom they have missed, and end it.
+# The others say whom they have missed, and end it (case 29 of docs/testing.md).
 ! on_hosts 60 "$bin/mpi_test" --gtest_filter='HostsScenario.RankThatDoesNotCome' ||
   die "a rank that does not come went by:"
 says "MPI_Abort ends them"

@@ -265,7 +265,7 @@ TEST(Processes, WorldSizesThatDifferAreNamedByAll) {
   expect_failure(results, -1, "rank 1 has WORLD_SIZE 3 where rank 0 has 2");
 }
 
-TEST(Processes, AnotherJobsTokenIsNamedByAll) {
+TEST(Processes, Case32AnotherJobsTokenIsNamedByAll) {
   RankProcessOptions options;
   options.environment = {{"TESSERA_JOB_TOKEN", "ours"}};
   expect_success(run_rank_processes(2, "sums", options));
@@ -273,7 +273,7 @@ TEST(Processes, AnotherJobsTokenIsNamedByAll) {
   expect_failure(run_rank_processes(2, "sums", options), -1, "has another TESSERA_JOB_TOKEN");
 }
 
-TEST(Processes, AMissingRankIsNamedAtTheTimeOut) {
+TEST(Processes, Case29AMissingRankIsNamedAtTheTimeOut) {
   RankProcessOptions options;
   options.environment = {
       {"WORLD_SIZE", "3"}, {"LOCAL_WORLD_SIZE", "3"}, {"TEST_TIMEOUT_MS", "1000"}};

@@ -1,6 +1,8 @@
 // Ranks that were told who they are by RANK and WORLD_SIZE, on several hosts: a process in a PID
 // namespace of its own is on another host than the others, as it shares no memory with them.
 #include <sched.h>
+#include <signal.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -46,6 +48,7 @@ const RankProcessBody kContainer("rank_in_a_container", [] {
     ::waitpid(child, &status, 0);
     ::_exit(WIFEXITED(status) ? WEXITSTATUS(status) : 99);
   }
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   meet();
 });
 
