@@ -12,6 +12,7 @@
 
 #include "tessera/core/process/ending_thread.h"
 #include "tessera/errors.h"
+#include "tessera/time_out.h"
 
 namespace tessera::internal {
 
@@ -59,7 +60,7 @@ class Lane::Task final : public Work {
   bool wait_for(std::chrono::milliseconds longest) override {
     if (!origin_.is_here()) return true;
     std::unique_lock<std::mutex> lock(mutex_);
-    return changed_.wait_for(lock, longest, [this] { return done_; });
+    return changed_.wait_for(lock, bounded(longest), [this] { return done_; });
   }
 
   void run() {

@@ -20,15 +20,23 @@ namespace tessera::mpi {
 /// freed. MPI is neither initialised nor finalised by it. The application must have initialised it
 /// with MPI_Init_thread at MPI_THREAD_SERIALIZED or above, because a thread of the group's makes
 /// its MPI calls: at SERIALIZED the application makes none while a call on the group, its making
-/// included, is in flight on this rank; at MULTIPLE it may at any time. Groups are destroyed before
-/// MPI_Finalize, which otherwise ends them: their calls throw CommError. Throws c10::Error for
-/// MPI_COMM_NULL and where MPI is not initialised, has been finalised, or is at a lower level;
-/// CommError where ranks do not come.
+/// included, is in flight on this rank, nor between destroying it and leave(); at MULTIPLE it may
+/// at any time. Before MPI_Finalize groups are destroyed and leave() is called; otherwise
+/// MPI_Finalize ends them, and their calls throw CommError. Throws c10::Error for MPI_COMM_NULL, an
+/// intercommunicator, a time-out that is not positive, and where MPI is not initialised, has been
+/// finalised, or is at a lower level; CommError where ranks do not come, which it cannot name, for
+/// nothing is sent on `comm` itself. After that the job has to end: the others' part of the
+/// duplication cannot be taken back.
 inline std::shared_ptr<ProcessGroup> process_group(
     MPI_Comm comm, std::chrono::milliseconds timeout = std::chrono::minutes(10)) {
   TORCH_CHECK(comm != MPI_COMM_NULL,
               "[mpi] communicator: got MPI_COMM_NULL, expected one that this rank belongs to; make "
               "the group on its ranks only");
+  int is_inter = 0;  // what MPI says only while it is initialised; else the group's making says so
+  const bool can_ask = calls().level() > Calls::kNone;
+  TORCH_CHECK(!can_ask || (MPI_Comm_test_inter(comm, &is_inter) == MPI_SUCCESS && is_inter == 0),
+              "[mpi] communicator: got an intercommunicator, expected an intracommunicator; make "
+              "one of both groups with MPI_Intercomm_merge");
   return process_group(calls(), functions::handle(comm), timeout);
 }
 

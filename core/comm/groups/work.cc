@@ -2,6 +2,8 @@
 
 #include <thread>
 
+#include "tessera/time_out.h"
+
 namespace tessera {
 namespace {
 
@@ -16,7 +18,7 @@ constexpr auto kBetweenLooks = std::chrono::microseconds(50);
 }  // namespace
 
 bool Work::wait_for(std::chrono::milliseconds longest) {
-  const auto end = std::chrono::steady_clock::now() + longest;
+  const auto end = std::chrono::steady_clock::now() + bounded(longest);
   while (!is_completed()) {
     if (std::chrono::steady_clock::now() >= end) return false;
     std::this_thread::sleep_for(kBetweenLooks);

@@ -53,7 +53,7 @@ Member::Member(World& world, Levels levels) : world_(world), levels_(std::move(l
 
 Member::~Member() {
   if (first_ == nullptr) return;
-  if (world_.origin().is_here()) Living::all().remove(this);
+  Living::all().remove(this);  // in a child of fork(), too, whose handlers look at all
   // In this order, and both before the groups go that they use.
   for (Lane* const lane : {first_.get(), last_.get()}) lane->drain();
   first_.reset();

@@ -5,6 +5,7 @@
 #include <absl/strings/str_cat.h>
 
 #include "tessera/core/comm/groups/host_memory.h"
+#include "tessera/time_out.h"
 
 namespace tessera::internal::hosts {
 
@@ -36,7 +37,7 @@ void Operation::wait() {
 bool Operation::wait_for(std::chrono::milliseconds longest) {
   if (!origin_.is_here()) return true;
   std::unique_lock<std::mutex> lock(mutex_);
-  return ended_.wait_for(lock, longest, [this] { return is_over_; });
+  return ended_.wait_for(lock, bounded(longest), [this] { return is_over_; });
 }
 
 bool Operation::is_open_on(const Collective& other) {

@@ -5,6 +5,7 @@
 #include <absl/strings/str_cat.h>
 
 #include "tessera/errors.h"
+#include "tessera/time_out.h"
 
 namespace tessera::internal::mpi {
 namespace {
@@ -55,7 +56,7 @@ void Call::wait() {
 bool Call::wait_for(std::chrono::milliseconds longest) {
   if (!origin_.is_here()) return true;
   std::unique_lock<std::mutex> lock(mutex_);
-  return ended_.wait_for(lock, longest, [this] { return is_over_; });
+  return ended_.wait_for(lock, bounded(longest), [this] { return is_over_; });
 }
 
 bool Call::may_begin() {

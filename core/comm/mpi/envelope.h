@@ -27,6 +27,7 @@ struct Envelope {
   enum class Kind : uint32_t {
     kCall = 1,    ///< a collective of the group
     kMessage,     ///< a send to one rank
+    kReceived,    ///< the sender of this has what was sent to it by `data_tag`
     kLeft,        ///< the sender has left the group; `sequence` is how many calls it has finished
     kFailed,      ///< the group has failed, or the world if `group` is 0; `text` is the cause
     kEnded,       ///< the sender has left the world: the last envelope of it

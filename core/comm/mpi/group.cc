@@ -103,12 +103,13 @@ void Group::abort(std::string_view cause) noexcept {
   }
 }
 
-std::shared_ptr<Group> make_world(const Calls& calls, Handle comm, Call::Patience patience) {
+std::shared_ptr<Group> make_world(const char* function, const Calls& calls, Handle comm,
+                                  Call::Patience patience) {
   const auto world = std::make_shared<World>(calls, comm, patience);
   const std::chrono::milliseconds timeout = patience.timeout;
   const auto deadline = std::chrono::steady_clock::now() + timeout;
   const auto fail = [&](const std::string& cause) {
-    throw CommError({"init_process_group", "world", -1, -1, "mpi"}, cause);
+    throw CommError({function, "world", -1, -1, "mpi"}, cause);
   };
   Progress& progress = Progress::instance();
   progress.post([&progress, world] {
@@ -121,7 +122,8 @@ std::shared_ptr<Group> make_world(const Calls& calls, Handle comm, Call::Patienc
     if (std::chrono::steady_clock::now() > deadline) {
       world->set_failure("the ranks have not met");
       fail(absl::StrCat("timed out: waited ", timeout.count(),
-                        " ms, and not all ranks of the communicator have come"));
+                        " ms, and not all ranks of the communicator have come; each must call ",
+                        function, " with this communicator, in the same order as for others"));
     }
     std::this_thread::sleep_for(std::chrono::microseconds(100));
   }

@@ -52,7 +52,9 @@ class Group final : public ProcessGroup, public Recorded {
 };
 
 /// Collective over the ranks of `comm`, which is duplicated. MPI is initialised at
-/// MPI_THREAD_SERIALIZED or above. Throws CommError where ranks do not come.
-std::shared_ptr<Group> make_world(const Calls& calls, Handle comm, Call::Patience patience);
+/// MPI_THREAD_SERIALIZED or above. Throws CommError where ranks do not come, which names
+/// `function`, what the program has called.
+std::shared_ptr<Group> make_world(const char* function, const Calls& calls, Handle comm,
+                                  Call::Patience patience);
 
 }  // namespace tessera::internal::mpi

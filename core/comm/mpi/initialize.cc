@@ -49,11 +49,11 @@ void begin(const Calls& calls, bool may_initialize) {
   progress.leave_to_application(calls);
 }
 
-void run(const Calls& calls, std::chrono::milliseconds timeout, bool may_initialize) {
+}  // namespace
+
+void initialize(const Calls& calls, std::chrono::milliseconds timeout) {
   const Calls* const kept = &calls;
-  if (Progress::instance().run([kept, may_initialize] { begin(*kept, may_initialize); }, timeout)) {
-    return;
-  }
+  if (Progress::instance().run([kept] { begin(*kept, /*may_initialize=*/true); }, timeout)) return;
   throw CommError(
       {"init_process_group", "world", -1, -1, "mpi"},
       absl::StrCat("timed out: waited ", timeout.count(),
@@ -62,14 +62,14 @@ void run(const Calls& calls, std::chrono::milliseconds timeout, bool may_initial
                    "TESSERA_HOST may meet elsewhere"));
 }
 
-}  // namespace
-
-void initialize(const Calls& calls, std::chrono::milliseconds timeout) {
-  run(calls, timeout, /*may_initialize=*/true);
-}
-
 void require_initialized(const Calls& calls, std::chrono::milliseconds timeout) {
-  run(calls, timeout, /*may_initialize=*/false);
+  const Calls* const kept = &calls;
+  if (Progress::instance().run([kept] { begin(*kept, /*may_initialize=*/false); }, timeout)) return;
+  throw CommError(
+      {"process_group", "world", -1, -1, "mpi"},
+      absl::StrCat("timed out: waited ", timeout.count(),
+                   " ms for the thread that calls MPI, which is in a call of MPI's that "
+                   "has not returned"));
 }
 
 }  // namespace tessera::internal::mpi

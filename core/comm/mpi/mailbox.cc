@@ -63,15 +63,42 @@ void Mailbox::send(const std::shared_ptr<Call>& call) {
 }
 
 std::shared_ptr<Mailbox::Moving> Mailbox::begin_move(const std::shared_ptr<Call>& call, int peer,
-                                                     int own_tag) {
+                                                     int data_tag) {
   auto moving = std::make_shared<Moving>();
   moving->member = member_.shared_from_this();
   moving->call = call;
   moving->collective = call->collective();
   moving->peer = peer;
-  moving->exchange =
-      std::make_unique<Exchange>(member_.world().link(), member_.world_ranks(), own_tag);
+  moving->data_tag = data_tag;
+  const bool sends = call->signature().op == Op::kSend;
+  moving->exchange = std::make_unique<Exchange>(member_.world().link(), member_.world_ranks(),
+                                                sends ? data_tag : Exchange::kNoTag);
+  if (!sends) moving->exchange->set_tag_of(peer, data_tag);
   return moving;
+}
+
+void Mailbox::note_received(int rank, int data_tag) {
+  for (const auto& moving : moving_) {
+    const bool sends = moving->call->signature().op == Op::kSend;
+    if (sends && moving->peer == rank && moving->data_tag == data_tag) moving->is_received = true;
+  }
+}
+
+bool Mailbox::is_large(const Moving& moving) const {
+  const bool sends = moving.call->signature().op == Op::kSend;
+  const at::Tensor& tensor = sends ? moving.collective.input : moving.collective.output;
+  return static_cast<int64_t>(tensor.nbytes()) > ProcessGroup::kBufferedBytes;
+}
+
+void Mailbox::finish(Moving& moving) {
+  member_.world().count_sent(moving.exchange->sent_bytes());
+  if (moving.call->signature().op == Op::kSend) return moving.call->finish();
+  if (is_large(moving)) {
+    Envelope envelope = member_.envelope(Envelope::Kind::kReceived);
+    envelope.data_tag = moving.data_tag;
+    member_.world().send(envelope, member_.world_rank(moving.peer));
+  }
+  moving.call->finish(moving.peer);
 }
 
 bool Mailbox::fits(const Call& receive, const Arrived& arrived) const {
@@ -127,8 +154,7 @@ void Mailbox::deliver(const std::shared_ptr<Call>& receive, const Arrived& arriv
     if (bytes > 0) std::memcpy(data_of(output), from, static_cast<size_t>(bytes));
     return receive->finish(arrived.from);
   }
-  auto moving = begin_move(receive, arrived.from, Exchange::kNoTag);
-  moving->exchange->set_tag_of(arrived.from, arrived.envelope.data_tag);
+  auto moving = begin_move(receive, arrived.from, arrived.envelope.data_tag);
   moving->exchange->receive(arrived.from, data_of(output), bytes);
   moving_.push_back(std::move(moving));
 }
@@ -137,16 +163,14 @@ bool Mailbox::advance(Call::Clock::time_point now) {
   bool moved = false;
   for (auto place = moving_.begin(); place != moving_.end();) {
     Moving& moving = **place;
-    if (moving.exchange->is_over()) {
-      member_.world().count_sent(moving.exchange->sent_bytes());
-      const bool receives = moving.call->signature().op == Op::kRecv;
-      moving.call->finish(receives ? moving.peer : -1);
+    const bool sends = moving.call->signature().op == Op::kSend;
+    if (moving.exchange->is_over() && (!sends || moving.is_received)) {
+      finish(moving);
       place = moving_.erase(place);
       moved = true;
       continue;
     }
-    const bool sends = moving.call->signature().op == Op::kSend;
-    if (sends && member_.has_left(moving.peer)) {
+    if (sends && !moving.is_received && member_.has_left(moving.peer)) {
       fail_as_left(*moving.call, moving.peer);
       return true;  // all lists are empty
     }
@@ -190,7 +214,7 @@ bool Mailbox::is_gone(int from) const {
 void Mailbox::end_all(const std::string& cause) {
   for (const auto& call : std::exchange(receives_, {})) call->fail(cause);
   for (const auto& moving : std::exchange(moving_, {})) {
-    moving->call->fail(cause);
+    moving->is_received ? moving->call->finish() : moving->call->fail(cause);
     moving->exchange->cancel();
     member_.world().keep(*moving->exchange, moving);
   }

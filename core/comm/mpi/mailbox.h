@@ -16,7 +16,9 @@ class Member;
 
 /// Messages between two ranks of a group, matched by sender and tag in the order of the calls.
 /// MPI keeps the order of envelopes between two ranks, and the tag of a message's data is in its
-/// envelope. Used by the progress thread alone.
+/// envelope. A large message is sent when its receiver says that it has it, for that MPI has moved
+/// the data does not tell a receiver from one that has failed and drains it. Used by the progress
+/// thread alone.
 class Mailbox {
  public:
   explicit Mailbox(Member& member) : member_(member) {}
@@ -24,6 +26,8 @@ class Mailbox {
   /// A send or a receive of this rank.
   void start(const std::shared_ptr<Call>& call);
   void take(int rank, const Envelope& envelope);
+  /// That rank has received what this one sent it with that tag.
+  void note_received(int rank, int data_tag);
   bool advance(Call::Clock::time_point now);
   bool is_busy() const { return !receives_.empty() || !moving_.empty(); }
   void end_all(const std::string& cause);
@@ -41,14 +45,18 @@ class Mailbox {
     std::shared_ptr<Call> call;
     Collective collective;  // keeps the tensors after the call has failed
     int peer;
+    int data_tag;
     std::unique_ptr<Exchange> exchange;
+    bool is_received = false;  // of a large one that is sent: its receiver says so
   };
 
   void send(const std::shared_ptr<Call>& call);
   void receive(const std::shared_ptr<Call>& call);
   bool fits(const Call& receive, const Arrived& arrived) const;
   void deliver(const std::shared_ptr<Call>& receive, const Arrived& arrived);
-  std::shared_ptr<Moving> begin_move(const std::shared_ptr<Call>& call, int peer, int own_tag);
+  std::shared_ptr<Moving> begin_move(const std::shared_ptr<Call>& call, int peer, int data_tag);
+  bool is_large(const Moving& moving) const;
+  void finish(Moving& moving);
   void take_own(Arrived arrived);
   /// Whether nothing more comes from that rank, or from any.
   bool is_gone(int from) const;

@@ -135,6 +135,8 @@ void Member::take(int world_rank, const Envelope& envelope) {
     case Envelope::Kind::kMessage:
       if (!is_gone_ && failure().empty()) return mailbox_.take(rank, envelope);
       return world_->drain(world_rank, envelope);
+    case Envelope::Kind::kReceived:
+      return mailbox_.note_received(rank, envelope.data_tag);
     case Envelope::Kind::kLeft:
       left_[rank] = envelope.sequence;
       return;
@@ -171,10 +173,7 @@ void Member::note_ended(int world_rank) {
 
 bool Member::advance(Call::Clock::time_point now) {
   end_if_doomed(now);
-  if (makes_no_calls_ && calls_.empty()) {
-    makes_no_calls_ = false;
-    say_left();
-  }
+  go_when_idle();
   bool moved = mailbox_.advance(now);
   moved = reads_.advance(now) || moved;
   while (go_on(now)) moved = true;
@@ -318,9 +317,20 @@ void Member::say_left() {
 }
 
 void Member::leave() {
-  say_left();
+  leaves_ = true;
+  mailbox_.end_all("the group was destroyed while this message was under way");
+}
+
+/// Calls under way end as if nobody had left: of data that is cancelled on one side the other's
+/// part would never end.
+void Member::go_when_idle() {
+  if (!calls_.empty()) return;
+  const bool goes = leaves_ && !is_gone_;
+  if (goes || makes_no_calls_) say_left();
+  makes_no_calls_ = false;
+  if (!goes) return;
   is_gone_ = true;
-  end_calls("the group was destroyed while this collective ran");
+  end_calls("the group was destroyed");
 }
 
 void Member::fail(const std::string& cause, int culprit) {

@@ -70,8 +70,10 @@ class Member : public std::enable_shared_from_this<Member> {
 
   /// Tells the others, once calls under way are over, that no more come.
   void make_no_calls() { makes_no_calls_ = !is_gone_; }
-  /// Tells the others that this rank is gone; calls under way fail, and windows stay.
+  /// The same, and that this rank is gone; messages under way fail, and windows stay.
   void leave();
+  /// Whether calls are under way.
+  bool has_calls() const { return !calls_.empty(); }
   /// Makes `cause` the cause of the group's failure on all ranks, unless there is one. `culprit`:
   /// the rank that began it; negative: this one.
   void fail(const std::string& cause, int culprit);
@@ -113,6 +115,7 @@ class Member : public std::enable_shared_from_this<Member> {
   std::string slice_problem(const Round& round) const;
   int rank_of(int world_rank) const;
   void say_left();
+  void go_when_idle();
 
   const std::shared_ptr<World> world_;
   const std::string name_;
@@ -137,6 +140,7 @@ class Member : public std::enable_shared_from_this<Member> {
   std::map<int, int64_t> called_;               // how many the ranks have begun
   int64_t finished_ = 0;
   Scratch scratch_;
+  bool leaves_ = false;          // when the calls under way are over
   bool is_gone_ = false;         // this rank has left
   bool makes_no_calls_ = false;  // and says so when those under way are over
   Mailbox mailbox_;

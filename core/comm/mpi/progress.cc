@@ -155,7 +155,7 @@ void Progress::leave_to_application(const Calls& calls) {
   if (known.insert(&calls).second) {
     calls.before_finalize([] {
       Progress& progress = instance();
-      if (progress.origin_.is_here()) progress.run([&] { progress.let_go(); }, kMaxWait);
+      if (progress.origin_.is_here()) progress.leave(kFinalised);
     });
   }
 }
@@ -184,24 +184,28 @@ bool Progress::is_over(std::optional<Clock::time_point>& failed) {
 }
 
 /// Leaves all worlds and waits until the others have left them.
-void Progress::let_go() {
+void Progress::let_go(const char* cause) {
   std::optional<Clock::time_point> failed;
   const auto all = worlds_;
-  for (const auto& world : all) world->guard([&] { world->end(); });
+  for (const auto& world : all) {
+    world->guard([&] {
+      world->make_no_calls();
+      world->end();
+    });
+  }
   while (!is_over(failed)) {
     if (!look_at_worlds()) std::this_thread::sleep_for(kRequestSleep);  // others may read still
   }
-  for (const auto& world : all) world->set_failure("MPI has been finalised");
+  for (const auto& world : all) world->set_failure(cause);
+}
+
+void Progress::leave(const char* cause) {
+  run([this, cause] { let_go(cause); }, kMaxWait);
 }
 
 void Progress::end() {
   if (!origin_.is_here()) return;
-  run(
-      [this] {
-        for (const auto& world : worlds_) world->guard([&] { world->make_no_calls(); });
-        let_go();
-      },
-      kMaxWait);
+  leave(kFinalised);
   // It waits for the others, and for the launcher's daemons, whose network may be gone.
   const bool is_finalized = run([this] { owned_->finalize(); }, has_failed_ ? kLinger : kMaxWait);
   if (is_finalized) return;

@@ -30,7 +30,8 @@ inline constexpr const char* kProcessEnds = "this process ends";
 /// ends. Then (atexit) this rank leaves its worlds and waits until the others have, as MPI_Finalize
 /// would; a rank that crashes instead is what mpirun ends all others for. After a failure some rank
 /// may never come: the wait is short, and MPI_Abort ends all ranks; so is that for MPI_Finalize. An
-/// application's own MPI is left to it; at its MPI_Finalize this thread lets go. Behind all that
+/// application's own MPI is left to it; at mpi::leave(), or else its MPI_Finalize, this thread lets
+/// go. Behind all that
 /// the thread ends (Note [End of the process]); an application that finalises its MPI later still
 /// does what is left itself.
 class Progress {
@@ -44,6 +45,9 @@ class Progress {
   /// Runs it and waits, at most that long; false if it has not ended by then (it may yet). Throws
   /// what it throws. Once the thread has ended, the caller's does it.
   bool run(std::function<void()> job, std::chrono::milliseconds timeout);
+  /// Any thread: leaves all worlds, whose calls then fail with that cause, and waits until their
+  /// other ranks have, too. Then nothing calls MPI until a world is made.
+  void leave(const char* cause);
   /// The thread's: from now on `world` is looked at.
   void attach(std::shared_ptr<World> world) { worlds_.push_back(std::move(world)); }
   /// The thread's: whether it may call MPI while no call of this rank is under way.
@@ -70,7 +74,7 @@ class Progress {
   void end();
   void ask_to_end();
   bool has_to_end();
-  void let_go();
+  void let_go(const char* cause);
   bool is_over(std::optional<Clock::time_point>& failed);
 
   const Origin origin_;

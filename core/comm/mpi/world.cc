@@ -14,7 +14,6 @@ namespace tessera::internal::mpi {
 namespace {
 
 constexpr int kEnvelopeTag = 0;
-constexpr const char* kFinalised = "MPI has been finalised";
 
 /// A message's data that nobody wants.
 struct Drained {
@@ -146,6 +145,7 @@ void World::end_calls(const std::string& cause) {
 void World::end() {
   if (is_leaving_ || !is_ready()) return;
   is_leaving_ = true;
+  patient_until_ = Clock::now() + patience_.timeout;
   for (const auto& [key, member] : members_) member->close_windows();
 }
 
@@ -157,6 +157,7 @@ void World::end_unless_read(Clock::time_point now) {
   if (flights_.stays(now)) return;
   for (const auto& [key, member] : members_) {
     if (member->has_windows()) return;
+    if (member->has_calls() && now < patient_until_) return;
   }
   ended_ = true;
   Envelope envelope;
@@ -265,7 +266,7 @@ bool World::advance(Clock::time_point now) {
     }
     flights_.advance(now);
     if (is_leaving_ && !ended_) end_unless_read(now);
-    if (ended_ && !retired_) retire();
+    if (ended_ && !retired_) retire(now);
     return moved;
   } catch (const std::exception& error) {
     fail_by(error);
@@ -284,9 +285,20 @@ bool World::is_asked() const {
                      [](const auto& entry) { return entry.second->is_asked(); });
 }
 
-void World::retire() {
-  if (static_cast<int>(ended_ranks_.size()) < size() - 1) return;
-  if (!outgoing_.empty() || !kept_.empty()) return;
+/// Whether all ranks have ended, and nothing moves here any more; that bound is for transfers whose
+/// other side was given up.
+bool World::is_silent(Clock::time_point now) {
+  if (static_cast<int>(ended_ranks_.size()) < size() - 1) {
+    patient_until_ = now + patience_.timeout;
+    return false;
+  }
+  if (outgoing_.empty() && kept_.empty()) return true;
+  if (now > patient_until_) set_failure("what was under way when all ranks left has not ended");
+  return false;
+}
+
+void World::retire(Clock::time_point now) {
+  if (!is_silent(now)) return;
   if (!members_.empty()) {  // groups that outlive MPI: what is under way there has no end
     set_failure(kFinalised);
     for (const auto& [key, member] : std::exchange(members_, {})) member->end_all(failure());

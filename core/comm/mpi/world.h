@@ -25,6 +25,9 @@ namespace tessera::internal::mpi {
 
 class Member;
 
+/// The cause of what is under way, or comes, when MPI is no more.
+inline constexpr const char* kFinalised = "MPI has been finalised";
+
 /// What all groups of one rank share: the communicator, and the envelopes that come and go on it.
 /// What is not marked otherwise is the progress thread's.
 class World : public std::enable_shared_from_this<World> {
@@ -94,7 +97,8 @@ class World : public std::enable_shared_from_this<World> {
   }
   /// Fails what is under way here; the others are not told.
   void end_calls(const std::string& cause);
-  /// This rank leaves: tells the others when none of them may read of it any more.
+  /// This rank leaves: tells the others when its calls under way are over and none of them may read
+  /// of it any more.
   void end();
   /// This rank makes no more calls: the others, who may wait for one, hear it of every group.
   void make_no_calls();
@@ -147,7 +151,8 @@ class World : public std::enable_shared_from_this<World> {
   void remove(const Member& member);
   void end_unless_read(Clock::time_point now);
   bool look_at_outgoing();
-  void retire();
+  bool is_silent(Clock::time_point now);
+  void retire(Clock::time_point now);
 
   const Origin origin_;
   const Calls& calls_;
@@ -174,6 +179,7 @@ class World : public std::enable_shared_from_this<World> {
   std::string failed_group_;
   Flights flights_{*this};
   bool is_leaving_ = false;
+  Clock::time_point patient_until_;  // for what is under way then
   bool ended_ = false;
   bool retired_ = false;
 };

@@ -58,8 +58,9 @@ std::shared_ptr<ProcessGroup> make_mpi_world(ProcessGroupOptions options,
   TORCH_CHECK(library.ok(), std::string(library.status().message()));
   const mpi::Calls& calls = *library->calls;
   mpi::initialize(calls, options.timeout);
-  const auto group = mpi::make_world(
-      calls, calls.world(), {.timeout = options.timeout, .report_after = options.report_after});
+  const auto group =
+      mpi::make_world("init_process_group", calls, calls.world(),
+                      {.timeout = options.timeout, .report_after = options.report_after});
   // Alike on all ranks, each of which is alone.
   TORCH_CHECK(group->size() == environment.world_size, "[mpi] world: got ", group->size(),
               " ranks from ", calls.library(), ", expected the ", environment.world_size,

@@ -76,8 +76,8 @@ void Group::await_other(Collective& call) {
 }
 
 template <typename Body>
-std::shared_ptr<Work> Group::on_lane(std::string_view tag, Body&& body) {
-  member_->require_own_process(tag);
+std::shared_ptr<Work> Group::on_lane(Op op, std::string_view tag, Body&& body) {
+  member_->require_own_process(to_string(op), tag);
   member_->note_caller();
   if (lane_.mode() == Lane::Mode::kInline) {
     guard([&] {
@@ -92,7 +92,7 @@ std::shared_ptr<Work> Group::on_lane(std::string_view tag, Body&& body) {
 }
 
 std::shared_ptr<Work> Group::run_message(const Collective& message) {
-  member_->require_own_process(message.tag);
+  member_->require_own_process(to_string(message.op), message.tag);
   if (mailbox_ == nullptr) mailbox_ = std::make_shared<Mailbox>(*member_);
   return message.op == Op::kSend ? mailbox_->send(message) : mailbox_->receive(message);
 }
@@ -105,24 +105,24 @@ std::shared_ptr<Work> Group::run(const Collective& collective) {
   if (algorithm == nullptr) refuse(collective);
   if (collective.posted && lane_.mode() == Lane::Mode::kInline &&
       exchange_.is_in_place(collective.input)) {
-    member_->require_own_process(collective.tag);
+    member_->require_own_process(to_string(collective.op), collective.tag);
     member_->note_caller();
     std::shared_ptr<Work> work;
     guard([&] { work = posted_.post(collective, algorithm); });
     return work;
   }
-  auto work =
-      on_lane(collective.tag, [this, algorithm, call = collective](std::string_view tag) mutable {
-        call.tag = tag;  // the caller's may be gone
-        await_other(call);
-        algorithm(exchange_, call);
-      });
+  auto work = on_lane(collective.op, collective.tag,
+                      [this, algorithm, call = collective](std::string_view tag) mutable {
+                        call.tag = tag;  // the caller's may be gone
+                        await_other(call);
+                        algorithm(exchange_, call);
+                      });
   if (collective.op == Op::kBarrier) work->wait();
   return work;
 }
 
 at::Tensor Group::allocate(int64_t numel, at::ScalarType dtype) {
-  member_->require_own_process("allocate");
+  member_->require_own_process("allocate", "");
   return arena_->allocate_tensor(numel, dtype);
 }
 
@@ -132,7 +132,7 @@ std::unique_ptr<tessera::Window> Group::make_window(const at::Tensor& own, std::
   check_window(own, name);
   std::unique_ptr<Window> window;
   std::string problem;
-  on_lane(name, [this, &own, &window, &problem](std::string_view own_name) {
+  on_lane(Op::kMakeWindow, name, [this, &own, &window, &problem](std::string_view own_name) {
     window = do_make_window(own, own_name, problem);
   })->wait();
   TORCH_CHECK(problem.empty(), problem);
@@ -173,10 +173,11 @@ std::unique_ptr<Window> Group::do_make_window(const at::Tensor& own, std::string
 
 std::shared_ptr<ProcessGroup> Group::subgroup(const std::vector<int>& ranks,
                                               std::string_view name) {
+  member_->require_own_process(to_string(Op::kSubgroup), name);
   check_subgroup(ranks, name, size(), subgroup_names_);
   subgroup_names_.insert(std::string(name));
   std::unique_ptr<Member> member;
-  on_lane(name, [this, &ranks, &member](std::string_view own_name) {
+  on_lane(Op::kSubgroup, name, [this, &ranks, &member](std::string_view own_name) {
     member = do_subgroup(ranks, own_name);
   })->wait();
   if (member == nullptr) return nullptr;

@@ -54,7 +54,7 @@ class Group final : public ProcessGroup, public SharesAbsences {
   std::shared_ptr<Work> run_message(const Collective& message);
   void await_other(Collective& call);
   template <typename Body>
-  std::shared_ptr<Work> on_lane(std::string_view tag, Body&& body);
+  std::shared_ptr<Work> on_lane(Op op, std::string_view tag, Body&& body);
   template <typename Body>
   void guard(Body&& body);
   std::unique_ptr<Window> do_make_window(const at::Tensor& own, std::string_view name,

@@ -96,9 +96,9 @@ void Member::leave() {
   wake();
 }
 
-void Member::require_own_process(std::string_view tag) const {
+void Member::require_own_process(const char* op, std::string_view tag) const {
   if (world_->origin().is_here()) return;
-  throw CommError({"", group_name_, -1, rank_, std::string(tag)},
+  throw CommError({op, group_name_, -1, rank_, std::string(tag)},
                   world_->origin().fork_error(absl::StrCat("rank ", world_->rank())));
 }
 

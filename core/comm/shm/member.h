@@ -63,7 +63,7 @@ class Member {
   int world_rank(int rank) { return channel_.slot(rank).world_rank; }
 
   /// Throws CommError in a child of fork(), which is no rank, before anything waits or is touched.
-  void require_own_process(std::string_view tag) const;
+  void require_own_process(const char* op, std::string_view tag) const;
 
   /// Called by the thread that asks for a collective, before it runs in whatever thread.
   void note_caller() {

@@ -52,7 +52,7 @@ class PostedRing::PostedWork final : public Work {
 
   void wait() override {
     if (state_.load() == State::kPending) {
-      ring_->member_.require_own_process("");
+      ring_->member_.require_own_process("wait", "");
       ring_->finish(sequence_);
     }
     if (state_.load() == State::kLost) throw CommError(*error_);

@@ -11,6 +11,7 @@
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
+#include <ATen/ops/full.h>
 #include <absl/strings/str_cat.h>
 #include <c10/util/Exception.h>
 
@@ -70,9 +71,10 @@ std::unique_ptr<SharedBuffer> SharedBuffer::make(ProcessGroup& group, int64_t by
                                                  const OpenPageMap& open_page_map) {
   // Everything that can fail is tried before the ranks go on together.
   std::string problem;
+  if (bytes < 0) problem = absl::StrCat("got ", bytes, " bytes, expected at least 0");
   std::shared_ptr<Segment> segment;
   SharedRange range;
-  if (group.rank() == 0) {
+  if (group.rank() == 0 && problem.empty()) {
     try {
       segment = Segment::create(bytes);
       range = segment->range(0);
@@ -86,6 +88,13 @@ std::unique_ptr<SharedBuffer> SharedBuffer::make(ProcessGroup& group, int64_t by
   std::memcpy(words.mutable_data_ptr(), &range, sizeof(range));
   group.broadcast(words, /*root=*/0, name)->wait();
   std::memcpy(&range, words.const_data_ptr(), sizeof(range));
+  const at::Tensor asked = at::full({1}, bytes, at::kLong);
+  group.broadcast(asked, /*root=*/0, name)->wait();
+  if (const int64_t of_root = asked.item<int64_t>(); of_root != bytes) {
+    problem = absl::StrCat("got ", bytes, " bytes where rank 0 asked for ", of_root,
+                           ", expected equal sizes on all ranks");
+  }
+  refuse_on_all_ranks(group, problem, what);
 
   std::unique_ptr<SharedBuffer> buffer;
   try {

@@ -47,7 +47,7 @@ std::vector<std::string> run_mpi_ranks_expecting_errors(int size, const MpiBody&
       at::set_num_threads(1);
       try {
         mpi::require_initialized(fake_mpi(), timeout);
-        body(mpi::make_world(fake_mpi(), communicators[static_cast<size_t>(rank)],
+        body(mpi::make_world("process_group", fake_mpi(), communicators[static_cast<size_t>(rank)],
                              {.timeout = timeout, .report_after = report_after}));
       } catch (const std::exception& error) {
         errors[static_cast<size_t>(rank)] = error_text(error);

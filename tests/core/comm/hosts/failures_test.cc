@@ -1,6 +1,7 @@
 // What goes wrong between ranks of several hosts: one cause on every rank, and never a hang.
 #include <algorithm>
 #include <atomic>
+#include <cstdlib>
 #include <functional>
 #include <memory>
 #include <stdexcept>
@@ -258,11 +259,19 @@ TEST(HostFailures, WorkThatIsUnderWayOutlivesItsGroup) {
 
 TEST(HostFailures, AForkIsNoRank) {
   run_host_ranks(hosts_in_order(2, 2), [](std::shared_ptr<ProcessGroup> group) {
+    auto dropped = duplicate(*group, "dropped");
+    reduces(1000)(*dropped);
     reduces(1000)(*group);
     if (group->rank() == 3) {
       const auto child =
           testing::run_in_fork([&] { return message_of([&] { group->barrier("in a child"); }); });
       EXPECT_THAT(child.text, HasSubstr("this process is a fork of rank 3"));
+      // What exit() calls knows nothing of groups that a child has destroyed.
+      const auto ended = testing::run_in_fork([&]() -> std::string {
+        dropped.reset();
+        std::exit(0);
+      });
+      EXPECT_EQ(ended.exit_code, 0);
     }
     group->barrier("after");
   });

@@ -208,6 +208,22 @@ TEST(MpiFailures, AMessageThatNobodySendsIsNamed) {
   EXPECT_THAT(left[1], HasSubstr("rank 0 left the group without sending 'wanted'"));
 }
 
+// Ranks that give up take what still comes, which must not tell its sender that they have it.
+TEST(MpiFailures, ALargeMessageThatNobodyReceivesWasNotSent) {
+  for (int round = 0; round < 20; ++round) {
+    run_mpi_ranks_expecting_errors(3, [](std::shared_ptr<ProcessGroup> group) {
+      const at::Tensor large = at::zeros({100000});
+      if (group->rank() == 0) {
+        EXPECT_THAT(message_of([&] { group->send(large, 1, "lost"); }), HasSubstr("given up"));
+      } else if (group->rank() == 1) {
+        EXPECT_THAT(message_of([&] { group->recv(large, 2, "never"); }), HasSubstr("given up"));
+      } else {
+        group->abort("given up");
+      }
+    });
+  }
+}
+
 TEST(MpiFailures, Case29ARankThatDoesNotComeToTheWorldIsATimeOut) {
   EXPECT_THAT(run_mpi_ranks_expecting_errors(1, [](auto group) { reduce(*group, 3, "alone"); }),
               Each(""));

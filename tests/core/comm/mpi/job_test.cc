@@ -141,6 +141,33 @@ TEST_F(MpiJob, SumsHaveTheBitsOfSharedMemory) {
   }
 }
 
+TEST_F(MpiJob, CallsOutliveTheirGroup) {
+  for (int round = 0; round < 10; ++round) {
+    auto group = fresh();
+    const at::Tensor sum = at::ones({1000003});
+    const auto work = group->all_reduce(sum, ReduceOp::kSum, "outlives");
+    group.reset();
+    work->wait();
+    EXPECT_TRUE(at::equal(sum, at::full({1000003}, 1.0f * world_->size())));
+  }
+}
+
+TEST_F(MpiJob, ReceivesWaitForTheLongestTimeThereIs) {
+  if (world_->size() == 1) GTEST_SKIP() << "nobody sends";
+  const auto group = fresh();
+  const at::Tensor tensor = at::zeros({100000});
+  if (group->rank() == 0) {
+    const auto late = group->irecv(tensor, 1, "late");
+    EXPECT_FALSE(late->wait_for(std::chrono::milliseconds(0)));
+    group->send(tensor.narrow(0, 0, 1), 1, "go");
+    EXPECT_TRUE(late->wait_for(std::chrono::milliseconds::max()));
+    EXPECT_EQ(tensor[99999].item<float>(), 7.0f);
+  } else if (group->rank() == 1) {
+    group->recv(tensor.narrow(0, 0, 1), 0, "go");
+    group->send(at::full({100000}, 7.0f), 0, "late");
+  }
+}
+
 TEST_F(MpiJob, MovesMoreThan2To31Bytes) {
   if (world_->size() != 2) GTEST_SKIP() << "once is enough";
   test_large_collectives(backend());

@@ -179,13 +179,16 @@ fi
 
 application=$bin/mpi_application_$abi
 if [[ -x $application ]]; then
-  for level in serialized multiple; do
+  # Many times, for MPICH's MPI_Finalize bears no thread that is inside MPI (mpi::leave()).
+  for level in serialized $(printf 'multiple %.0s' {1..10}); do
     job 4 60 "$application" $level || die "an application at $level failed:"
     says "rank 3 of 4: sum 4 over 2, application 4"
   done
   job 3 60 "$application" multiple outlives || die "a group that outlives MPI failed:"
-  says "rank 0: .*MPI has been finalised; .*MPI has been finalised"
-  says "rank 2: .*MPI has been finalised; .*MPI has been finalised"
+  says "rank 0: .*; .*all_reduce #0 .*\(left the group\|MPI has been finalised\)"
+  says "rank 2: .*\(left the group\|MPI has been finalised\)"
+  says "no time: .*got a timeout of 0 ms, expected at least 1 ms"
+  says "between: .*got an intercommunicator, expected an intracommunicator"
   says "null: .*got MPI_COMM_NULL, expected one that this rank belongs to"
   for level in single funneled; do
     ! job 2 60 "$application" $level || die "an application at $level went by:"

@@ -289,6 +289,21 @@ TEST(SharedBuffer, FindsAWriteAfterDescriptorsRanOut) {
   EXPECT_THAT(results[1].output, HasSubstr("found 12345\n"));
 }
 
+TEST(SharedBuffer, SizesThatDifferAreNamedAndTheGroupStaysUsable) {
+  const auto errors = [](int64_t of_last) {
+    std::vector<std::string> found(3);
+    run_ranks(3, [&](std::shared_ptr<ProcessGroup> world) {
+      const int64_t bytes = world->rank() == 2 ? of_last : 4096;
+      found[world->rank()] = message_of([&] { world->make_shared_buffer(bytes, "buffer"); });
+      world->barrier("after");
+    });
+    return found;
+  };
+  EXPECT_THAT(errors(4096), Each(kNothingThrown));
+  EXPECT_THAT(errors(8192), Each(HasSubstr("got 8192 bytes where rank 0 asked for 4096")));
+  EXPECT_THAT(errors(-5), Each(HasSubstr("got -5 bytes, expected at least 0")));
+}
+
 TEST(SharedBuffer, IsNullInAWorldOfOne) {
   run_ranks(1, [](std::shared_ptr<ProcessGroup> world) {
     EXPECT_EQ(world->make_shared_buffer(4096, "buffer"), nullptr);

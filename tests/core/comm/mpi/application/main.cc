@@ -35,7 +35,7 @@ void train() {
               sum[999].item<double>(), group->size(), all);
 }
 
-/// What a call that is under way at MPI_Finalize throws, and a group of no communicator.
+/// What a call that is under way at MPI_Finalize throws, and what is refused.
 void outlive_mpi() {
   const auto message_of = [](const auto& call) -> std::string {
     try {
@@ -46,11 +46,23 @@ void outlive_mpi() {
     return "nothing";
   };
   std::printf("null: %s\n", message_of([] { tessera::mpi::process_group(MPI_COMM_NULL); }).c_str());
+  std::printf("no time: %s\n", message_of([] {
+                                 tessera::mpi::process_group(MPI_COMM_WORLD,
+                                                             std::chrono::seconds(0));
+                               }).c_str());
+  int rank = 0;
+  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  MPI_Comm half;
+  MPI_Comm between;
+  MPI_Comm_split(MPI_COMM_WORLD, rank % 2, rank, &half);
+  MPI_Intercomm_create(half, 0, MPI_COMM_WORLD, 1 - rank % 2, 0, &between);
+  std::printf("between: %s\n", message_of([&] { tessera::mpi::process_group(between); }).c_str());
   const auto group = tessera::mpi::process_group(MPI_COMM_WORLD, std::chrono::seconds(20));
   at::Tensor tensor = at::zeros({1000});
   const auto never = group->irecv(tensor, (group->rank() + 1) % group->size(), "never");
   const auto alone =
       group->rank() == 0 ? group->all_reduce(tensor, tessera::ReduceOp::kSum) : never;
+  MPI_Barrier(MPI_COMM_WORLD);  // all calls have begun
   MPI_Finalize();
   std::printf("rank %d: %s; %s\n", group->rank(), message_of([&] { never->wait(); }).c_str(),
               message_of([&] { alone->wait(); }).c_str());
@@ -72,6 +84,7 @@ int main(int argc, char** argv) {
     outlive_mpi();
     return status;
   }
+  tessera::mpi::leave();
   MPI_Finalize();
   return status;
 }
