@@ -321,8 +321,7 @@ void Member::leave() {
   mailbox_.end_all("the group was destroyed while this message was under way");
 }
 
-/// Calls under way end as if nobody had left: of data that is cancelled on one side the other's
-/// part would never end.
+/// Calls under way end first: data cancelled on one side would keep the other's for ever.
 void Member::go_when_idle() {
   if (!calls_.empty()) return;
   const bool goes = leaves_ && !is_gone_;
