@@ -13,7 +13,7 @@ using Handle = uint64_t;
 /// Only non-blocking communication; sizes are bytes and may exceed 2^31.
 struct Calls {
   /// Raised with every change of this struct.
-  static constexpr int kVersion = 1;
+  static constexpr int kVersion = 2;
   static constexpr int kAnySource = -1;
   /// Thread levels, and two states beside them.
   enum Level : int { kFinalized = -2, kNone = -1, kSingle, kFunneled, kSerialized, kMultiple };
@@ -36,9 +36,6 @@ struct Calls {
   int (*largest_tag)(Handle comm, int* tag);
 
   int (*send)(const void* data, size_t bytes, int to, int tag, Handle comm, Handle* request);
-  /// Over only when the receiver has begun to receive it.
-  int (*send_synchronously)(const void* data, size_t bytes, int to, int tag, Handle comm,
-                            Handle* request);
   int (*receive)(void* data, size_t bytes, int from, int tag, Handle comm, Handle* request);
   /// Whether it is over; then `source` says where a receive came from.
   int (*test)(Handle* request, int* is_over, int* source);

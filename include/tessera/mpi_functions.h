@@ -155,16 +155,6 @@ inline int send(const void* data, size_t bytes, int to, int tag, Handle comm, Ha
   return code;
 }
 
-inline int send_synchronously(const void* data, size_t bytes, int to, int tag, Handle comm,
-                              Handle* request) {
-  const Amount amount(bytes);
-  MPI_Request started = MPI_REQUEST_NULL;
-  const int code =
-      MPI_Issend(data, amount.count(), amount.type(), to, tag, native<MPI_Comm>(comm), &started);
-  *request = handle(started);
-  return code;
-}
-
 inline int receive(void* data, size_t bytes, int from, int tag, Handle comm, Handle* request) {
   const Amount amount(bytes);
   MPI_Request started = MPI_REQUEST_NULL;
@@ -219,7 +209,6 @@ inline const Calls& calls() {
       .size = functions::size,
       .largest_tag = functions::largest_tag,
       .send = functions::send,
-      .send_synchronously = functions::send_synchronously,
       .receive = functions::receive,
       .test = functions::test,
       .cancel = functions::cancel,

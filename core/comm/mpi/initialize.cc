@@ -49,27 +49,28 @@ void begin(const Calls& calls, bool may_initialize) {
   progress.leave_to_application(calls);
 }
 
+/// `function`: what the program has called; `what`: what has not come if the time is over.
+void run(const Calls& calls, std::chrono::milliseconds timeout, bool may_initialize,
+         const char* function, const char* what) {
+  const Calls* const kept = &calls;
+  if (Progress::instance().run([kept, may_initialize] { begin(*kept, may_initialize); }, timeout)) {
+    return;
+  }
+  throw CommError({function, "world", -1, -1, "mpi"},
+                  absl::StrCat("timed out: waited ", timeout.count(), " ms for ", what));
+}
+
 }  // namespace
 
 void initialize(const Calls& calls, std::chrono::milliseconds timeout) {
-  const Calls* const kept = &calls;
-  if (Progress::instance().run([kept] { begin(*kept, /*may_initialize=*/true); }, timeout)) return;
-  throw CommError(
-      {"init_process_group", "world", -1, -1, "mpi"},
-      absl::StrCat("timed out: waited ", timeout.count(),
-                   " ms for MPI_Init_thread, which waits for ranks that have not called it: mpirun "
-                   "says which have not started, and ranks that have another TESSERA_BACKEND or "
-                   "TESSERA_HOST may meet elsewhere"));
+  run(calls, timeout, /*may_initialize=*/true, "init_process_group",
+      "MPI_Init_thread, which waits for ranks that have not called it: mpirun says which have not "
+      "started, and ranks that have another TESSERA_BACKEND or TESSERA_HOST may meet elsewhere");
 }
 
 void require_initialized(const Calls& calls, std::chrono::milliseconds timeout) {
-  const Calls* const kept = &calls;
-  if (Progress::instance().run([kept] { begin(*kept, /*may_initialize=*/false); }, timeout)) return;
-  throw CommError(
-      {"process_group", "world", -1, -1, "mpi"},
-      absl::StrCat("timed out: waited ", timeout.count(),
-                   " ms for the thread that calls MPI, which is in a call of MPI's that "
-                   "has not returned"));
+  run(calls, timeout, /*may_initialize=*/false, "process_group",
+      "the thread that calls MPI, which is in a call of MPI's that has not returned");
 }
 
 }  // namespace tessera::internal::mpi

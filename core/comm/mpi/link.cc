@@ -47,14 +47,6 @@ void Exchange::send(int to, const char* data, int64_t bytes) {
   note_send(to, bytes, code, request);
 }
 
-void Exchange::send_synchronously(int to, const char* data, int64_t bytes) {
-  Handle request = 0;
-  const int code = link_.calls().send_synchronously(data, static_cast<size_t>(bytes),
-                                                    world_ranks_[static_cast<size_t>(to)], own_tag_,
-                                                    link_.comm(), &request);
-  note_send(to, bytes, code, request);
-}
-
 void Exchange::receive(int from, char* data, int64_t bytes) {
   if (bytes == 0) return;
   const auto index = static_cast<size_t>(from);

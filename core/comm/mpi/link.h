@@ -60,8 +60,6 @@ class Exchange {
   void set_tag_of(int rank, int tag) { tags_[static_cast<size_t>(rank)] = tag; }
 
   void send(int to, const char* data, int64_t bytes);
-  /// Over only when the receiver has it.
-  void send_synchronously(int to, const char* data, int64_t bytes);
   void receive(int from, char* data, int64_t bytes);
 
   /// As above, in several messages that MPI sends unasked; both ranks cut alike. Note [Steps under

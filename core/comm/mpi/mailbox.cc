@@ -50,7 +50,7 @@ void Mailbox::send(const std::shared_ptr<Call>& call) {
 
   auto moving = begin_move(call, to, envelope.data_tag);
   if (bytes > ProcessGroup::kBufferedBytes) {
-    moving->exchange->send_synchronously(to, data_of(tensor), bytes);
+    moving->exchange->send(to, data_of(tensor), bytes);
     moving_.push_back(std::move(moving));
     return;
   }
@@ -70,30 +70,24 @@ std::shared_ptr<Mailbox::Moving> Mailbox::begin_move(const std::shared_ptr<Call>
   moving->collective = call->collective();
   moving->peer = peer;
   moving->data_tag = data_tag;
-  const bool sends = call->signature().op == Op::kSend;
   moving->exchange = std::make_unique<Exchange>(member_.world().link(), member_.world_ranks(),
-                                                sends ? data_tag : Exchange::kNoTag);
-  if (!sends) moving->exchange->set_tag_of(peer, data_tag);
+                                                moving->sends() ? data_tag : Exchange::kNoTag);
+  if (!moving->sends()) moving->exchange->set_tag_of(peer, data_tag);
   return moving;
 }
 
 void Mailbox::note_received(int rank, int data_tag) {
   for (const auto& moving : moving_) {
-    const bool sends = moving->call->signature().op == Op::kSend;
-    if (sends && moving->peer == rank && moving->data_tag == data_tag) moving->is_received = true;
+    const bool is_it = moving->sends() && moving->peer == rank && moving->data_tag == data_tag;
+    if (is_it) moving->is_received = true;
   }
-}
-
-bool Mailbox::is_large(const Moving& moving) const {
-  const bool sends = moving.call->signature().op == Op::kSend;
-  const at::Tensor& tensor = sends ? moving.collective.input : moving.collective.output;
-  return static_cast<int64_t>(tensor.nbytes()) > ProcessGroup::kBufferedBytes;
 }
 
 void Mailbox::finish(Moving& moving) {
   member_.world().count_sent(moving.exchange->sent_bytes());
-  if (moving.call->signature().op == Op::kSend) return moving.call->finish();
-  if (is_large(moving)) {
+  if (moving.sends()) return moving.call->finish();
+  const auto bytes = static_cast<int64_t>(moving.collective.output.nbytes());
+  if (bytes > ProcessGroup::kBufferedBytes) {
     Envelope envelope = member_.envelope(Envelope::Kind::kReceived);
     envelope.data_tag = moving.data_tag;
     member_.world().send(envelope, member_.world_rank(moving.peer));
@@ -163,14 +157,14 @@ bool Mailbox::advance(Call::Clock::time_point now) {
   bool moved = false;
   for (auto place = moving_.begin(); place != moving_.end();) {
     Moving& moving = **place;
-    const bool sends = moving.call->signature().op == Op::kSend;
-    if (moving.exchange->is_over() && (!sends || moving.is_received)) {
+    const bool is_awaited = moving.sends() && !moving.is_received;
+    if (moving.exchange->is_over() && !is_awaited) {
       finish(moving);
       place = moving_.erase(place);
       moved = true;
       continue;
     }
-    if (sends && !moving.is_received && member_.has_left(moving.peer)) {
+    if (is_awaited && member_.has_left(moving.peer)) {
       fail_as_left(*moving.call, moving.peer);
       return true;  // all lists are empty
     }
@@ -214,7 +208,11 @@ bool Mailbox::is_gone(int from) const {
 void Mailbox::end_all(const std::string& cause) {
   for (const auto& call : std::exchange(receives_, {})) call->fail(cause);
   for (const auto& moving : std::exchange(moving_, {})) {
-    moving->is_received ? moving->call->finish() : moving->call->fail(cause);
+    if (moving->is_received) {
+      moving->call->finish();
+    } else {
+      moving->call->fail(cause);
+    }
     moving->exchange->cancel();
     member_.world().keep(*moving->exchange, moving);
   }

@@ -48,6 +48,7 @@ class Mailbox {
     int data_tag;
     std::unique_ptr<Exchange> exchange;
     bool is_received = false;  // of a large one that is sent: its receiver says so
+    bool sends() const { return call->signature().op == Op::kSend; }
   };
 
   void send(const std::shared_ptr<Call>& call);
@@ -55,7 +56,6 @@ class Mailbox {
   bool fits(const Call& receive, const Arrived& arrived) const;
   void deliver(const std::shared_ptr<Call>& receive, const Arrived& arrived);
   std::shared_ptr<Moving> begin_move(const std::shared_ptr<Call>& call, int peer, int data_tag);
-  bool is_large(const Moving& moving) const;
   void finish(Moving& moving);
   void take_own(Arrived arrived);
   /// Whether nothing more comes from that rank, or from any.

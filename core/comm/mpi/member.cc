@@ -317,17 +317,16 @@ void Member::say_left() {
 }
 
 void Member::leave() {
-  leaves_ = true;
+  makes_no_calls_ = leaves_ = true;
   mailbox_.end_all("the group was destroyed while this message was under way");
 }
 
 /// Calls under way end first: data cancelled on one side would keep the other's for ever.
 void Member::go_when_idle() {
-  if (!calls_.empty()) return;
-  const bool goes = leaves_ && !is_gone_;
-  if (goes || makes_no_calls_) say_left();
+  if (!makes_no_calls_ || !calls_.empty()) return;
   makes_no_calls_ = false;
-  if (!goes) return;
+  say_left();
+  if (!leaves_) return;
   is_gone_ = true;
   end_calls("the group was destroyed");
 }

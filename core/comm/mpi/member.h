@@ -140,9 +140,9 @@ class Member : public std::enable_shared_from_this<Member> {
   std::map<int, int64_t> called_;               // how many the ranks have begun
   int64_t finished_ = 0;
   Scratch scratch_;
-  bool leaves_ = false;          // when the calls under way are over
-  bool is_gone_ = false;         // this rank has left
   bool makes_no_calls_ = false;  // and says so when those under way are over
+  bool leaves_ = false;          // then, too
+  bool is_gone_ = false;         // this rank has left
   Mailbox mailbox_;
   WindowServer windows_;
   RemoteReads reads_;

@@ -31,9 +31,8 @@ inline constexpr const char* kProcessEnds = "this process ends";
 /// would; a rank that crashes instead is what mpirun ends all others for. After a failure some rank
 /// may never come: the wait is short, and MPI_Abort ends all ranks; so is that for MPI_Finalize. An
 /// application's own MPI is left to it; at mpi::leave(), or else its MPI_Finalize, this thread lets
-/// go. Behind all that
-/// the thread ends (Note [End of the process]); an application that finalises its MPI later still
-/// does what is left itself.
+/// go. Behind all that the thread ends (Note [End of the process]); an application that finalises
+/// its MPI later still does what is left itself.
 class Progress {
  public:
   /// Never destroyed.

@@ -153,7 +153,7 @@ void World::make_no_calls() {
   for (const auto& [key, member] : members_) member->make_no_calls();
 }
 
-void World::end_unless_read(Clock::time_point now) {
+void World::end_unless_needed(Clock::time_point now) {
   if (flights_.stays(now)) return;
   for (const auto& [key, member] : members_) {
     if (member->has_windows()) return;
@@ -265,7 +265,7 @@ bool World::advance(Clock::time_point now) {
       if (member->is_over()) remove(*member);
     }
     flights_.advance(now);
-    if (is_leaving_ && !ended_) end_unless_read(now);
+    if (is_leaving_ && !ended_) end_unless_needed(now);
     if (ended_ && !retired_) retire(now);
     return moved;
   } catch (const std::exception& error) {
@@ -285,20 +285,16 @@ bool World::is_asked() const {
                      [](const auto& entry) { return entry.second->is_asked(); });
 }
 
-/// Whether all ranks have ended, and nothing moves here any more; that bound is for transfers whose
-/// other side was given up.
-bool World::is_silent(Clock::time_point now) {
+void World::retire(Clock::time_point now) {
   if (static_cast<int>(ended_ranks_.size()) < size() - 1) {
     patient_until_ = now + patience_.timeout;
-    return false;
+    return;
   }
-  if (outgoing_.empty() && kept_.empty()) return true;
-  if (now > patient_until_) set_failure("what was under way when all ranks left has not ended");
-  return false;
-}
-
-void World::retire(Clock::time_point now) {
-  if (!is_silent(now)) return;
+  if (!outgoing_.empty() ||
+      !kept_.empty()) {  // the other side of a transfer may have been given up
+    if (now > patient_until_) set_failure("what was under way when all ranks left has not ended");
+    return;
+  }
   if (!members_.empty()) {  // groups that outlive MPI: what is under way there has no end
     set_failure(kFinalised);
     for (const auto& [key, member] : std::exchange(members_, {})) member->end_all(failure());

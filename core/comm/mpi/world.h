@@ -149,9 +149,8 @@ class World : public std::enable_shared_from_this<World> {
   void dispatch(int from, const Envelope& envelope);
   void dispatch_to_gone(int from, const Envelope& envelope);
   void remove(const Member& member);
-  void end_unless_read(Clock::time_point now);
+  void end_unless_needed(Clock::time_point now);
   bool look_at_outgoing();
-  bool is_silent(Clock::time_point now);
   void retire(Clock::time_point now);
 
   const Origin origin_;
@@ -179,7 +178,7 @@ class World : public std::enable_shared_from_this<World> {
   std::string failed_group_;
   Flights flights_{*this};
   bool is_leaving_ = false;
-  Clock::time_point patient_until_;  // for what is under way then
+  Clock::time_point patient_until_;  // while leaving, for what is under way
   bool ended_ = false;
   bool retired_ = false;
 };

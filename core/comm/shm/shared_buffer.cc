@@ -11,7 +11,6 @@
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
-#include <ATen/ops/full.h>
 #include <absl/strings/str_cat.h>
 #include <c10/util/Exception.h>
 
@@ -73,33 +72,31 @@ std::unique_ptr<SharedBuffer> SharedBuffer::make(ProcessGroup& group, int64_t by
   std::string problem;
   if (bytes < 0) problem = absl::StrCat("got ", bytes, " bytes, expected at least 0");
   std::shared_ptr<Segment> segment;
-  SharedRange range;
+  struct Offer {
+    SharedRange range;
+    int64_t bytes;
+  } offer{{}, bytes};
   if (group.rank() == 0 && problem.empty()) {
     try {
       segment = Segment::create(bytes);
-      range = segment->range(0);
+      offer.range = segment->range(0);
     } catch (const c10::Error& error) {
       problem = error_text(error);
     }
   }
   const std::string what = absl::StrCat("shared buffer '", std::string(name), "'");
   refuse_on_all_ranks(group, problem, what);
-  const at::Tensor words = at::empty({static_cast<int64_t>(sizeof(range))}, at::kByte);
-  std::memcpy(words.mutable_data_ptr(), &range, sizeof(range));
+  const at::Tensor words = at::empty({static_cast<int64_t>(sizeof(offer))}, at::kByte);
+  std::memcpy(words.mutable_data_ptr(), &offer, sizeof(offer));
   group.broadcast(words, /*root=*/0, name)->wait();
-  std::memcpy(&range, words.const_data_ptr(), sizeof(range));
-  const at::Tensor asked = at::full({1}, bytes, at::kLong);
-  group.broadcast(asked, /*root=*/0, name)->wait();
-  if (const int64_t of_root = asked.item<int64_t>(); of_root != bytes) {
-    problem = absl::StrCat("got ", bytes, " bytes where rank 0 asked for ", of_root,
-                           ", expected equal sizes on all ranks");
-  }
-  refuse_on_all_ranks(group, problem, what);
+  std::memcpy(&offer, words.const_data_ptr(), sizeof(offer));
 
   std::unique_ptr<SharedBuffer> buffer;
   try {
-    if (group.rank() != 0) segment = Segment::open(range);
-    buffer.reset(new SharedBuffer(segment, std::make_shared<View>(range), group.rank()));
+    TORCH_CHECK(offer.bytes == bytes, "got ", bytes, " bytes where rank 0 asked for ", offer.bytes,
+                ", expected equal sizes on all ranks");
+    if (group.rank() != 0) segment = Segment::open(offer.range);
+    buffer.reset(new SharedBuffer(segment, std::make_shared<View>(offer.range), group.rank()));
   } catch (const c10::Error& error) {
     problem = error_text(error);
   }

@@ -119,8 +119,8 @@ void deliver(const Receive& receive, const Message& message) {
   if (message.request != 0) state().requests[message.request].is_over = true;
 }
 
-int post(const void* data, size_t bytes, int to, int tag, Handle comm, Handle* request,
-         bool is_eager) {
+int send(const void* data, size_t bytes, int to, int tag, Handle comm, Handle* request) {
+  const Alone alone;
   State& all = state();
   const Communicator& own = all.communicators.at(comm);
   int broken = own.rank;
@@ -133,7 +133,7 @@ int post(const void* data, size_t bytes, int to, int tag, Handle comm, Handle* r
   }
   Message message{own.id, own.rank, to, tag, nullptr, {}, bytes, 0};
   const auto* const from = static_cast<const char*>(data);
-  if (is_eager && bytes <= kEager) {
+  if (bytes <= kEager) {
     message.copy.assign(from, from + bytes);
     all.requests[*request].is_over = true;
   } else {
@@ -153,17 +153,6 @@ int post(const void* data, size_t bytes, int to, int tag, Handle comm, Handle* r
   deliver(*found, message);
   all.receives.erase(found);
   return 0;
-}
-
-int send(const void* data, size_t bytes, int to, int tag, Handle comm, Handle* request) {
-  const Alone alone;
-  return post(data, bytes, to, tag, comm, request, /*is_eager=*/true);
-}
-
-int send_synchronously(const void* data, size_t bytes, int to, int tag, Handle comm,
-                       Handle* request) {
-  const Alone alone;
-  return post(data, bytes, to, tag, comm, request, /*is_eager=*/false);
 }
 
 int receive(void* data, size_t bytes, int from, int tag, Handle comm, Handle* request) {
@@ -259,7 +248,6 @@ const tessera::mpi::Calls& fake_mpi() {
             return 0;
           },
       .send = send,
-      .send_synchronously = send_synchronously,
       .receive = receive,
       .test = test,
       .cancel = cancel,
