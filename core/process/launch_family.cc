@@ -54,6 +54,8 @@ struct Identity {
     return is_one_per_node && world.count < inner.world.count;
   }
 
+  bool is_of_one_host() const { return local.has_value() && local->count == world.count; }
+
   std::string text() const {
     return absl::StrCat(family->rank, ", ", family->size, " say rank ", world.number, " of ",
                         world.count);
@@ -72,6 +74,18 @@ void disagree(VariableReader& reader, const Identity& a, const Identity& b) {
                               b.family->rank, " -u ", b.family->size, " -u ", b.family->local_rank,
                               " -u ", b.family->local_size,
                               " ./train), or set TESSERA_WORLD=single to train alone"));
+}
+
+/// A launcher that knows its own host alone, and several of them, or in it a launcher of several:
+/// each would be a world of its own.
+void refuse_worlds_apart(VariableReader& reader, const Identity& own, const Identity& other) {
+  reader.problem(absl::StrCat(
+      own.text(), ", all on this host (", own.family->local_size, "), but ", other.text(),
+      ": one launcher has started the other, and the ranks of tessera-run or torchrun would know "
+      "only each other; start the program by ",
+      other.family->launcher, " alone, or take out what did not start it (env -u ",
+      other.family->rank, " -u ", other.family->size, " -u ", other.family->local_rank, " -u ",
+      other.family->local_size, " tessera-run ...)"));
 }
 
 /// The pair of a rank and a size, which may not be part of a larger one.
@@ -220,7 +234,11 @@ void take_explicit(VariableReader& reader, Identity identity, Environment& envir
   const bool is_launchers = reader.is_set("TORCHELASTIC_RUN_ID");
   VariableReader quiet = reader;  // what is wrong with a scheduler's variables is of no interest
   for (const Identity& other : read_schedulers(quiet)) {
-    if (other.world.count == 1 || is_launchers) continue;
+    if (other.world.count == 1) continue;
+    if (is_launchers) {
+      if (identity.is_of_one_host()) return refuse_worlds_apart(reader, identity, other);
+      continue;
+    }
     if (same(other.world, identity.world)) {
       if (!identity.local) identity.local = other.local;
     } else if (identity.world.count <= other.world.count) {

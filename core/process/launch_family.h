@@ -9,15 +9,16 @@ namespace tessera::internal {
 /// ~~~~~~~~~~~~~~~~~~~~~~
 /// A process may see the variables of several launchers, because launchers start each other, and
 /// each passes its environment on:
-/// - srun starts one tessera-run, torchrun, or MPICH's proxy per host, which start the ranks;
+/// - srun starts one torchrun, or MPICH's proxy, per host, which start the ranks;
 /// - a batch script of SLURM, or a shell of salloc, starts mpirun. It has SLURM_PROCID 0 and
 ///   SLURM_NTASKS, but is no task of srun: only that has SLURM_STEP_NUM_TASKS.
 /// So a family counts only if all of it is set; SLURM's without SLURM_STEP_NUM_TASKS is no family
 /// but a sign that several tasks are wanted. Nothing is said against a family of several processes
 /// by one of a single process, nor by a step of srun with one task per node against one of more
 /// processes: these have started the other one's launcher, or its proxies. RANK and WORLD_SIZE win.
-/// If a launcher set them (TORCHELASTIC_RUN_ID is set), it is the innermost one. If they were set
-/// by hand, they may name more processes than the scheduler has started (each of its processes
+/// If a launcher set them (TORCHELASTIC_RUN_ID is set), it is the innermost one, unless it knows of
+/// ranks on this host alone where another family has several processes: of these, each has started
+/// such a launcher, or such a launcher has started theirs. If they were set by hand, they may name more processes than the scheduler has started (each of its processes
 /// starts some), but not fewer, nor another rank of as many: those were left over from another job.
 /// All other families must agree.
 ///

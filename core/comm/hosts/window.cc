@@ -9,12 +9,21 @@
 namespace tessera::internal::hosts {
 namespace {
 
-/// Throws CommError if the group of the window has failed.
-void check_failure(tessera::Window& window, int own, at::ScalarType dtype) {
+/// Throws CommError if the group of the window has failed, as rank `rank` of all, which reads
+/// `tag`.
+void check_failure(tessera::Window& window, int own, at::ScalarType dtype, int rank,
+                   const std::string& tag) {
   constexpr int64_t kNone = 0;
   const at::Tensor nothing =
       at::from_blob(nullptr, {kNone}, at::TensorOptions().dtype(dtype).device(at::kCPU));
-  window.read(own, 0, nothing);
+  try {
+    window.read(own, 0, nothing);
+  } catch (const CommError& error) {
+    CommErrorContext context = error.context();
+    context.rank = rank;
+    context.tag = tag;
+    throw CommError(context, error.cause());
+  }
 }
 
 }  // namespace
@@ -40,7 +49,7 @@ std::shared_ptr<Work> Window::start_remote_read(int rank, int64_t begin, const a
     return parts_.flat->start_read(rank, begin, to, tag, version);
   }
   const int own = layout_.local_of(rank_);
-  check_failure(*parts_.inside, own, dtype_);
+  check_failure(*parts_.inside, own, dtype_, rank_, std::string(tag));
   const ReadKey key{.window = parts_.number,
                     .rank = rank,
                     .begin = begin,
@@ -51,7 +60,9 @@ std::shared_ptr<Work> Window::start_remote_read(int rank, int64_t begin, const a
       [flat = parts_.flat, rank, begin, tag = std::string(tag), version](const at::Tensor& memory) {
         return flat->start_read(rank, begin, memory, tag, version);
       },
-      [inside = parts_.inside, own, dtype = dtype_] { check_failure(*inside, own, dtype); });
+      [inside = parts_.inside, own, dtype = dtype_, reader = rank_, tag = std::string(tag)] {
+        check_failure(*inside, own, dtype, reader, tag);
+      });
   return std::make_shared<OuterWork>(std::move(work), parts_.absences);  // also of another's fetch
 }
 

@@ -3,6 +3,7 @@
 #include <dlfcn.h>
 
 #include <mutex>
+#include <string_view>
 #include <vector>
 
 #include <absl/status/status.h>
@@ -25,7 +26,8 @@ constexpr const char* kRemedy =
 struct Abi {
   const char* name;
   std::vector<const char*> files;  ///< what its library is called
-  std::vector<const char*> signs;  ///< variables that its launchers set
+  std::vector<const char*> ranks;  ///< variables by which its launchers tell the rank
+  std::vector<const char*> signs;  ///< others that tell of it
   ModuleLibrary module;
 };
 
@@ -33,6 +35,7 @@ const std::vector<Abi>& abis() {
   static const std::vector<Abi> all = {
       {"openmpi",
        {"libmpi.so.40", "libmpi.so.80"},
+       {"OMPI_COMM_WORLD_RANK"},
        {"OMPI_COMM_WORLD_SIZE", "PMIX_RANK"},
        {.part = "mpi",
         .file = "libtessera_mpi_openmpi.so",
@@ -42,6 +45,7 @@ const std::vector<Abi>& abis() {
                   "--mpi fetches them), or set TESSERA_MPI_MODULE to its path"}},
       {"mpich",
        {"libmpi.so.12", "libmpich.so.12"},
+       {"PMI_RANK", "MV2_COMM_WORLD_RANK"},
        {"PMI_RANK", "PMI_FD", "MV2_COMM_WORLD_RANK"},
        {.part = "mpi",
         .file = "libtessera_mpi_mpich.so",
@@ -60,16 +64,32 @@ const Abi& abi_of(void* library) {
 
 bool is_path(const std::string& named) { return absl::StrContains(named, '/'); }
 
+/// The ABI of the launcher that says who this process is, or null. The variables of an outer
+/// launcher may be there, too.
+const Abi* abi_of_launcher(const EnvironmentLookup& lookup) {
+  const auto environment = read_environment(lookup, {.store = false});
+  if (!environment.ok()) return nullptr;
+  for (const Abi& abi : abis()) {
+    for (const char* rank : abi.ranks) {
+      if (environment->rank_variable == rank) return &abi;
+    }
+  }
+  return nullptr;
+}
+
 /// The ABIs to try, the likely one first.
 std::vector<const Abi*> candidates(const EnvironmentLookup& lookup, const std::string& named) {
   std::vector<const Abi*> chosen;
   for (const Abi& abi : abis()) {
     if (named == abi.name) return {&abi};
+  }
+  // A launcher's processes would each be a world of one in another MPI.
+  if (const Abi* const abi = abi_of_launcher(lookup)) return {abi};
+  for (const Abi& abi : abis()) {
     for (const char* sign : abi.signs) {
       if (chosen.empty() && lookup(sign)) chosen.push_back(&abi);
     }
   }
-  // A launcher's processes would each be a world of one in another MPI.
   if (!chosen.empty()) return chosen;
   return {&abis()[0], &abis()[1]};
 }
@@ -80,10 +100,18 @@ absl::StatusOr<Library> with_module(const Abi& abi, void* library,
   if (!module.ok()) return module.status();
   const std::string path = path_of_library(*module);
   const tessera::mpi::Calls* (*calls)() = nullptr;
+  const char* (*module_abi)() = nullptr;
   EntryPoints entries(*module);
   entries.require(calls, "tessera_mpi_calls");
+  entries.require(module_abi, "tessera_mpi_abi");
   absl::Status complete = require_none_missing(abi.module, path, entries.missing());
   if (!complete.ok()) return complete;
+  if (std::string_view(module_abi()) != abi.name) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("[mpi] module: got '", path, "', which is for the ABI of ", module_abi(),
+                     ", expected ", abi.module.what, ", as ", path_of_library(library), " is of ",
+                     abi.name, "; ", abi.module.remedy, ", or TESSERA_MPI to the other MPI"));
+  }
   Library found{.path = path_of_library(library), .abi = abi.name, .calls = calls()};
   if (found.calls->version != tessera::mpi::Calls::kVersion) {
     return other_interface(abi.module, path, found.calls->version, tessera::mpi::Calls::kVersion);

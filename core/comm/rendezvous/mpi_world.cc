@@ -58,12 +58,13 @@ std::shared_ptr<ProcessGroup> make_mpi_world(ProcessGroupOptions options,
   TORCH_CHECK(library.ok(), std::string(library.status().message()));
   const mpi::Calls& calls = *library->calls;
   mpi::initialize(calls, options.timeout);
-  const auto group =
-      mpi::make_world("init_process_group", calls, calls.world(),
-                      {.timeout = options.timeout, .report_after = options.report_after});
-  // Alike on all ranks, each of which is alone.
-  TORCH_CHECK(group->size() == environment.world_size, "[mpi] world: got ", group->size(),
-              " ranks from ", calls.library(), ", expected the ", environment.world_size,
+  auto group = mpi::make_world("init_process_group", calls, calls.world(),
+                               {.timeout = options.timeout, .report_after = options.report_after});
+  const int size = group->size();
+  // Alike on all ranks, each of which is alone: its group ends in order and says nothing itself.
+  if (size != environment.world_size) group.reset();
+  TORCH_CHECK(size == environment.world_size, "[mpi] world: got ", size, " ranks from ",
+              calls.library(), ", expected the ", environment.world_size,
               " that the environment names; start the program with the mpirun of this MPI, or with "
               "srun and a PMI that it knows (without one every process is an MPI world of one)");
   refuse_on_all_ranks(*group,

@@ -224,5 +224,17 @@ TEST(Environment, WhatTheCallerBringsIsNotRead) {
   EXPECT_THAT(std::string(store_only.status().message()), HasSubstr("MASTER_PORT: got 'z'"));
 }
 
+TEST(Identity, IsDescribedInALineWithoutASecret) {
+  Variables variables = testing::recorded("srun");
+  variables["TESSERA_JOB_TOKEN"] = "secret";
+  const std::string text = describe_identity(read_environment(lookup_in(variables)).value());
+  EXPECT_THAT(
+      text, AllOf(HasSubstr("rank 2 of 4, local rank 2 of 4, by SLURM's srun "
+                            "(SLURM_PROCID), job slurm-"),
+                  HasSubstr(", rank 0 on node08"), Not(HasSubstr("secret")), Not(HasSubstr("\n"))));
+  EXPECT_EQ(describe_identity(read_environment(lookup_in({})).value()),
+            "rank 0 of 1, as no variable says otherwise");
+}
+
 }  // namespace
 }  // namespace tessera::internal

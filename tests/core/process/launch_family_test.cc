@@ -12,7 +12,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "tessera/core/process/slurm_lists.h"
 #include "tessera/tests/core/process/variables.h"
 
 namespace tessera::internal {
@@ -38,7 +37,6 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 using testing::lookup_in;
-using ::testing::Not;
 using testing::problems;
 using testing::recorded;
 using testing::Variables;
@@ -305,10 +303,6 @@ TEST(Case26, BadListsOfTasksAreNamed) {
                                                         : "SLURM_STEP_TASKS_PER_NODE: got '"))
         << list;
   }
-  EXPECT_EQ(tasks_of_node("4(x2),3", 0), 4);
-  EXPECT_EQ(tasks_of_node("4(x2),3", 1), 4);
-  EXPECT_EQ(tasks_of_node("4(x2),3", 2), 3);
-  EXPECT_EQ(tasks_of_node("4(x2),3", 3), 0);
 }
 
 TEST(Case34, LaunchersThatDisagreeAreBothNamed) {
@@ -359,6 +353,29 @@ TEST(Case34, WhatWasSetByHandMustNotContradictALauncher) {
   EXPECT_EQ(problems(variables), "") << "torchrun in a process of mpirun";
 }
 
+/// tessera-run in each process of mpirun, or mpirun in a rank of tessera-run.
+TEST(Case34, LaunchersOfOneHostAndOfSeveralProcessesAreWorldsApart) {
+  for (const char* size : {"1", "2", "4", "8"}) {
+    Variables variables = recorded("openmpi");
+    variables["TESSERA_STORE"] = "tcp://localhost:29500";
+    variables["TORCHELASTIC_RUN_ID"] = "a launcher's";
+    variables["RANK"] = variables["LOCAL_RANK"] = "0";
+    variables["WORLD_SIZE"] = variables["LOCAL_WORLD_SIZE"] = size;
+    EXPECT_THAT(problems(variables),
+                AllOf(HasSubstr(absl::StrCat("say rank 0 of ", size, ", all on this host")),
+                      HasSubstr("OMPI_COMM_WORLD_SIZE say rank 2 of 4: one launcher has started "
+                                "the other"),
+                      HasSubstr("start the program by Open MPI's mpirun alone"),
+                      HasSubstr("env -u OMPI_COMM_WORLD_RANK")));
+    variables["WORLD_SIZE"] = "16";  // torchrun, of several hosts
+    EXPECT_EQ(problems(variables), "") << size;
+    variables["WORLD_SIZE"] = size;
+    variables["OMPI_COMM_WORLD_RANK"] = variables["OMPI_COMM_WORLD_LOCAL_RANK"] = "0";
+    variables["OMPI_COMM_WORLD_SIZE"] = variables["OMPI_COMM_WORLD_LOCAL_SIZE"] = "1";
+    EXPECT_EQ(problems(variables), "") << "mpirun has started one tessera-run";
+  }
+}
+
 TEST(Case34, WithoutAPlaceOneHostNeedsNoneAndSeveralNeedAnAddress) {
   for (const char* record : {"srun", "openmpi", "mpich", "srun_openmpi", "batch_mpich"}) {
     EXPECT_EQ(problems(recorded(record)), "") << record;
@@ -371,27 +388,6 @@ TEST(Case34, WithoutAPlaceOneHostNeedsNoneAndSeveralNeedAnAddress) {
   EXPECT_EQ(several->master_addr, "node08");
   EXPECT_GE(several->master_port, 20000);
   EXPECT_LT(several->master_port, 30000);
-}
-
-TEST(SlurmLists, TheFirstHostIsFound) {
-  EXPECT_EQ(first_host("node03"), "node03");
-  EXPECT_EQ(first_host("node03,login"), "node03");
-  EXPECT_EQ(first_host("node[03-07,09],login"), "node03");
-  EXPECT_EQ(first_host("node[9,11-12]-ib"), "node9-ib");
-  EXPECT_EQ(first_host("rack[1-2]node[05-06]"), "rack1node05");
-  EXPECT_EQ(first_host("node[03-07"), "");
-  EXPECT_EQ(first_host(""), "");
-}
-
-TEST(Identity, IsDescribedInALineWithoutASecret) {
-  Variables variables = recorded("srun");
-  variables["TESSERA_JOB_TOKEN"] = "secret";
-  const std::string text = describe_identity(identity_of(variables));
-  EXPECT_THAT(
-      text, AllOf(HasSubstr("rank 2 of 4, local rank 2 of 4, by SLURM's srun "
-                            "(SLURM_PROCID), job slurm-"),
-                  HasSubstr(", rank 0 on node08"), Not(HasSubstr("secret")), Not(HasSubstr("\n"))));
-  EXPECT_EQ(describe_identity(identity_of({})), "rank 0 of 1, as no variable says otherwise");
 }
 
 }  // namespace

@@ -1,18 +1,26 @@
 // Windows of ranks on several hosts, whose memory MPI (the fake) reads between hosts, and what that
 // sends: Note [One copy for a host].
+#include <string>
+
 #include <ATen/Functions.h>
+#include <absl/strings/str_cat.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "tessera/tests/core/comm/groups/window_suite.h"
 #include "tessera/tests/core/comm/hosts/mpi_hosts.h"
 #include "tessera/tests/support/fake_mpi/fake_mpi.h"
+#include "tessera/tests/support/message_of.h"
 #include "tessera/tests/support/rank_hosts.h"
 
 namespace tessera::internal {
 namespace {
 
+using ::testing::AllOf;
+using ::testing::HasSubstr;
 using testing::hosts_in_order;
 using testing::hosts_in_turn;
+using testing::message_of;
 
 testing::WindowBackend over_hosts(bool is_in_turn) {
   return {.world_sizes = {4, 6}, .run = [=](int size, const auto& body) {
@@ -63,6 +71,22 @@ TEST(MpiWindowsOfHosts, BringAPartToAHostOnce) {
     // The control: values that may change come to each rank.
     EXPECT_EQ(sent_by_reads(hosts_in_order(hosts, locals), kNumel, false), once * locals);
   }
+}
+
+TEST(MpiWindowsOfHosts, AReadOfAGroupThatHasFailedNamesTheReaderAndTheUnit) {
+  testing::run_mpi_hosts(hosts_in_order(2, 2), [](std::shared_ptr<ProcessGroup> group) {
+    const at::Tensor own = group->allocate(3, at::kFloat);
+    const auto window = group->make_window(own, "w");
+    message_of([&] { group->barrier(absl::StrCat("of rank ", group->rank())); });
+    for (const int64_t version : {int64_t{1}, Window::kUnversioned}) {
+      at::Tensor to = at::zeros({3});
+      const std::string error =
+          message_of([&] { window->read((group->rank() + 2) % 4, 0, to, "unit", version); });
+      EXPECT_THAT(error, AllOf(HasSubstr("read 'unit' on group"),
+                               HasSubstr(absl::StrCat(", rank ", group->rank(), ": ")),
+                               HasSubstr("called barrier 'of rank ")));
+    }
+  });
 }
 
 }  // namespace

@@ -111,6 +111,9 @@ if [[ -f $bin/../lib/libtessera_mpi_$other.so ]]; then
   ! job 2 60 env TESSERA_MPI=$other "$bin/mpi_test" --gtest_filter='MpiJob.Moves' ||
     die "ranks that are alone went by:"
   says "got 1 ranks from .*, expected the 2 that the environment names"
+  ! job 2 60 env TESSERA_MPI_MODULE="$bin/../lib/libtessera_mpi_$other.so" "$bin/mpi_test" \
+    --gtest_filter='MpiJob.Moves' || die "a module of another ABI went by:"
+  says "\[mpi\] module: got '.*libtessera_mpi_$other.so', which is for the ABI of $other, expected"
 fi
 
 # One program, one hash of the parameters, whatever carries the gradients: every row of the table.
