@@ -18,9 +18,10 @@ namespace tessera::internal {
 /// processes: these have started the other one's launcher, or its proxies. RANK and WORLD_SIZE win.
 /// If a launcher set them (TORCHELASTIC_RUN_ID is set), it is the innermost one, unless it knows of
 /// ranks on this host alone where another family has several processes: of these, each has started
-/// such a launcher, or such a launcher has started theirs. If they were set by hand, they may name more processes than the scheduler has started (each of its processes
-/// starts some), but not fewer, nor another rank of as many: those were left over from another job.
-/// All other families must agree.
+/// such a launcher, or such a launcher has started theirs. If they were set by hand, they may name
+/// more processes than the scheduler has started (each of its processes starts some), but not
+/// fewer, nor another rank of as many: those were left over from another job. All other families
+/// must agree.
 ///
 /// What is never done is to fall back to a world of one: a job whose processes train alone looks
 /// like one that works. A sign of several processes without a rank is an error, and

@@ -16,8 +16,9 @@ struct LauncherProcess {
 /// Local. The process of this host that started this rank and the others: the nearest ancestor that
 /// was not started with the value that this process has of `variable`, which the launcher gives to
 /// each rank and what is between them (a shell, numactl) passes on; or the proxy of MPICH's
-/// mpiexec, which may have been started by a rank itself. Ancestors that do not show their environment (of another user,
-/// setuid) are skipped. NotFound if there is none, or /proc is hidden.
+/// mpiexec, which may have been started by a rank itself. Ancestors that do not show their
+/// environment (of another user, setuid) are skipped. NotFound if there is none, or /proc is
+/// hidden.
 absl::StatusOr<LauncherProcess> find_launcher(const std::string& variable);
 
 }  // namespace tessera::internal

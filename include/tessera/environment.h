@@ -35,7 +35,8 @@ namespace tessera {
 /// - TESSERA_JOB_TOKEN: a secret that all ranks of a job share; required if they meet at an address
 ///   that other machines reach
 /// - TORCHELASTIC_RUN_ID, TORCHELASTIC_RESTART_COUNT: the launcher's name of the job, and which
-///   attempt this is; ranks of another job or attempt are not admitted (optional)
+///   attempt this is; where ranks meet at an address, those of another job or attempt are not
+///   admitted (optional)
 ///
 /// TESSERA_JOB_PAGE: where ranks record for tessera-run why they fail (JobPage; optional).
 /// TESSERA_FLIGHT_DUMP: a directory into which a rank that fails first on CPUs, and every rank that
