@@ -66,13 +66,18 @@ bool same(const NumberAndCount& a, const NumberAndCount& b) {
   return a.number == b.number && a.count == b.count;
 }
 
+/// The command that runs another one without the variables of a family.
+std::string without(const Family& family) {
+  return absl::StrCat("env -u ", family.rank, " -u ", family.size, " -u ", family.local_rank,
+                      " -u ", family.local_size);
+}
+
 void disagree(VariableReader& reader, const Identity& a, const Identity& b) {
   // All of them: a part of a family is an error, too.
   reader.problem(absl::StrCat(a.text(), ", but ", b.text(),
                               ": two launchers disagree about this process; take out those that "
-                              "did not start it (env -u ",
-                              b.family->rank, " -u ", b.family->size, " -u ", b.family->local_rank,
-                              " -u ", b.family->local_size,
+                              "did not start it (",
+                              without(*b.family),
                               " ./train), or set TESSERA_WORLD=single to train alone"));
 }
 
@@ -83,9 +88,8 @@ void refuse_worlds_apart(VariableReader& reader, const Identity& own, const Iden
       own.text(), ", all on this host (", own.family->local_size, "), but ", other.text(),
       ": one launcher has started the other, and the ranks of tessera-run or torchrun would know "
       "only each other; start the program by ",
-      other.family->launcher, " alone, or take out what did not start it (env -u ",
-      other.family->rank, " -u ", other.family->size, " -u ", other.family->local_rank, " -u ",
-      other.family->local_size, " tessera-run ...)"));
+      other.family->launcher, " alone, or take out what did not start it (", without(*other.family),
+      " tessera-run ...)"));
 }
 
 /// The pair of a rank and a size, which may not be part of a larger one.
@@ -234,11 +238,8 @@ void take_explicit(VariableReader& reader, Identity identity, Environment& envir
   const bool is_launchers = reader.is_set("TORCHELASTIC_RUN_ID");
   VariableReader quiet = reader;  // what is wrong with a scheduler's variables is of no interest
   for (const Identity& other : read_schedulers(quiet)) {
-    if (other.world.count == 1) continue;
-    if (is_launchers) {
-      if (identity.is_of_one_host()) return refuse_worlds_apart(reader, identity, other);
-      continue;
-    }
+    if (other.world.count == 1 || (is_launchers && !identity.is_of_one_host())) continue;
+    if (is_launchers) return refuse_worlds_apart(reader, identity, other);
     if (same(other.world, identity.world)) {
       if (!identity.local) identity.local = other.local;
     } else if (identity.world.count <= other.world.count) {

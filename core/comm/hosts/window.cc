@@ -1,6 +1,7 @@
 #include "tessera/core/comm/hosts/window.h"
 
 #include <string>
+#include <utility>
 
 #include <ATen/ops/from_blob.h>
 
@@ -9,21 +10,25 @@
 namespace tessera::internal::hosts {
 namespace {
 
-/// Throws CommError if the group of the window has failed, as rank `rank` of all, which reads
-/// `tag`.
-void check_failure(tessera::Window& window, int own, at::ScalarType dtype, int rank,
-                   const std::string& tag) {
-  constexpr int64_t kNone = 0;
-  const at::Tensor nothing =
-      at::from_blob(nullptr, {kNone}, at::TensorOptions().dtype(dtype).device(at::kCPU));
+/// Runs `body`, a call of the window of this host's ranks, whose errors name this rank as all know
+/// it.
+template <typename Body>
+auto as_rank(int rank, Body&& body) {
   try {
-    window.read(own, 0, nothing);
+    return body();
   } catch (const CommError& error) {
     CommErrorContext context = error.context();
     context.rank = rank;
-    context.tag = tag;
-    throw CommError(context, error.cause());
+    throw CommError(std::move(context), error.cause());
   }
+}
+
+/// Throws CommError if the group of the window has failed.
+void check_failure(tessera::Window& window, int own, at::ScalarType dtype, std::string_view tag) {
+  constexpr int64_t kNone = 0;
+  const at::Tensor nothing =
+      at::from_blob(nullptr, {kNone}, at::TensorOptions().dtype(dtype).device(at::kCPU));
+  window.read(own, 0, nothing, tag);
 }
 
 }  // namespace
@@ -37,7 +42,9 @@ std::shared_ptr<Work> Window::start_read(int rank, int64_t begin, const at::Tens
                                          std::string_view tag, int64_t version) {
   check_read(rank, begin, to, layout_.ranks(), numel_, dtype_);
   if (is_here(rank)) {
-    return parts_.inside->start_read(layout_.local_of(rank), begin, to, tag, version);
+    return as_rank(rank_, [&] {
+      return parts_.inside->start_read(layout_.local_of(rank), begin, to, tag, version);
+    });
   }
   return std::make_shared<CoupledWork>(start_remote_read(rank, begin, to, tag, version),
                                        parts_.world);
@@ -48,8 +55,11 @@ std::shared_ptr<Work> Window::start_remote_read(int rank, int64_t begin, const a
   if (version == kUnversioned || parts_.cache == nullptr) {
     return parts_.flat->start_read(rank, begin, to, tag, version);
   }
-  const int own = layout_.local_of(rank_);
-  check_failure(*parts_.inside, own, dtype_, rank_, std::string(tag));
+  const auto check = [inside = parts_.inside, own = layout_.local_of(rank_), reader = rank_,
+                      dtype = dtype_, tag = std::string(tag)] {
+    as_rank(reader, [&] { check_failure(*inside, own, dtype, tag); });
+  };
+  check();
   const ReadKey key{.window = parts_.number,
                     .rank = rank,
                     .begin = begin,
@@ -60,17 +70,19 @@ std::shared_ptr<Work> Window::start_remote_read(int rank, int64_t begin, const a
       [flat = parts_.flat, rank, begin, tag = std::string(tag), version](const at::Tensor& memory) {
         return flat->start_read(rank, begin, memory, tag, version);
       },
-      [inside = parts_.inside, own, dtype = dtype_, reader = rank_, tag = std::string(tag)] {
-        check_failure(*inside, own, dtype, reader, tag);
-      });
+      check);
   return std::make_shared<OuterWork>(std::move(work), parts_.absences);  // also of another's fetch
 }
 
 int64_t Window::load(int rank, int64_t index) const {
-  if (is_here(rank)) return parts_.inside->load(layout_.local_of(rank), index);
+  if (is_here(rank)) {
+    return as_rank(rank_, [&] { return parts_.inside->load(layout_.local_of(rank), index); });
+  }
   return coupled(parts_.world, [&] { return parts_.flat->load(rank, index); });
 }
 
-void Window::store(int64_t index, int64_t value) { parts_.inside->store(index, value); }
+void Window::store(int64_t index, int64_t value) {
+  as_rank(rank_, [&] { parts_.inside->store(index, value); });
+}
 
 }  // namespace tessera::internal::hosts

@@ -5,14 +5,13 @@
 
 #include <cerrno>
 #include <cstdint>
-#include <fstream>
-#include <map>
 
 #include <absl/strings/numbers.h>
 #include <absl/strings/str_cat.h>
 
 #include "tessera/core/process/machine.h"
 #include "tessera/core/process/process_status.h"
+#include "tessera/core/process/process_variables.h"
 #include "tessera/environment.h"
 
 namespace tessera::internal {
@@ -57,19 +56,9 @@ bool HostProcess::has_ended() const {
 }
 
 std::optional<int> rank_of_process(int pid) {
-  std::ifstream file(absl::StrCat("/proc/", pid, "/environ"));
-  std::map<std::string, std::string> variables;
-  std::string entry;
-  while (std::getline(file, entry, '\0')) {
-    const size_t equals = entry.find('=');
-    if (equals != std::string::npos) variables[entry.substr(0, equals)] = entry.substr(equals + 1);
-  }
-  const auto lookup = [&variables](const char* name) -> std::optional<std::string> {
-    const auto found = variables.find(name);
-    if (found == variables.end()) return std::nullopt;
-    return found->second;
-  };
-  const auto environment = read_environment(lookup, {.identity = true, .store = false});
+  const auto variables = variables_of_process(pid);
+  if (!variables) return std::nullopt;
+  const auto environment = read_environment(*variables, {.identity = true, .store = false});
   if (!environment.ok() || environment->world_size == 1) return std::nullopt;
   return environment->rank;
 }

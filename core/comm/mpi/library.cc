@@ -2,6 +2,8 @@
 
 #include <dlfcn.h>
 
+#include <algorithm>
+#include <functional>
 #include <mutex>
 #include <string_view>
 #include <vector>
@@ -26,8 +28,7 @@ constexpr const char* kRemedy =
 struct Abi {
   const char* name;
   std::vector<const char*> files;  ///< what its library is called
-  std::vector<const char*> ranks;  ///< variables by which its launchers tell the rank
-  std::vector<const char*> signs;  ///< others that tell of it
+  std::vector<const char*> signs;  ///< variables that its launchers set
   ModuleLibrary module;
 };
 
@@ -35,8 +36,7 @@ const std::vector<Abi>& abis() {
   static const std::vector<Abi> all = {
       {"openmpi",
        {"libmpi.so.40", "libmpi.so.80"},
-       {"OMPI_COMM_WORLD_RANK"},
-       {"OMPI_COMM_WORLD_SIZE", "PMIX_RANK"},
+       {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "PMIX_RANK"},
        {.part = "mpi",
         .file = "libtessera_mpi_openmpi.so",
         .variable = "TESSERA_MPI_MODULE",
@@ -45,7 +45,6 @@ const std::vector<Abi>& abis() {
                   "--mpi fetches them), or set TESSERA_MPI_MODULE to its path"}},
       {"mpich",
        {"libmpi.so.12", "libmpich.so.12"},
-       {"PMI_RANK", "MV2_COMM_WORLD_RANK"},
        {"PMI_RANK", "PMI_FD", "MV2_COMM_WORLD_RANK"},
        {.part = "mpi",
         .file = "libtessera_mpi_mpich.so",
@@ -64,33 +63,27 @@ const Abi& abi_of(void* library) {
 
 bool is_path(const std::string& named) { return absl::StrContains(named, '/'); }
 
-/// The ABI of the launcher that says who this process is, or null. The variables of an outer
-/// launcher may be there, too.
-const Abi* abi_of_launcher(const EnvironmentLookup& lookup) {
-  const auto environment = read_environment(lookup, {.store = false});
-  if (!environment.ok()) return nullptr;
+/// The ABI whose launchers set a variable of which `is_set` holds, or null.
+const Abi* abi_with(const std::function<bool(const char*)>& is_set) {
   for (const Abi& abi : abis()) {
-    for (const char* rank : abi.ranks) {
-      if (environment->rank_variable == rank) return &abi;
-    }
+    if (std::any_of(abi.signs.begin(), abi.signs.end(), is_set)) return &abi;
   }
   return nullptr;
 }
 
 /// The ABIs to try, the likely one first.
 std::vector<const Abi*> candidates(const EnvironmentLookup& lookup, const std::string& named) {
-  std::vector<const Abi*> chosen;
   for (const Abi& abi : abis()) {
     if (named == abi.name) return {&abi};
   }
-  // A launcher's processes would each be a world of one in another MPI.
-  if (const Abi* const abi = abi_of_launcher(lookup)) return {abi};
-  for (const Abi& abi : abis()) {
-    for (const char* sign : abi.signs) {
-      if (chosen.empty() && lookup(sign)) chosen.push_back(&abi);
-    }
-  }
-  if (!chosen.empty()) return chosen;
+  // In another MPI than its launcher's every process would be a world of one. The variables of an
+  // outer launcher may be there, too: who says the rank comes first.
+  const auto environment = read_environment(lookup, {.store = false});
+  const std::string says_rank = environment.ok() ? environment->rank_variable : std::string();
+  const Abi* launchers = abi_with([&](const char* sign) { return says_rank == sign; });
+  if (launchers == nullptr)
+    launchers = abi_with([&](const char* sign) { return lookup(sign).has_value(); });
+  if (launchers != nullptr) return {launchers};
   return {&abis()[0], &abis()[1]};
 }
 

@@ -22,8 +22,8 @@ struct Library {
 /// - TESSERA_MPI: "openmpi", "mpich" (or any MPI of its ABI: Intel MPI, MVAPICH), or the path of a
 ///   libmpi;
 /// - that of the launcher that says who this process is (Note [Launch families]);
-/// - by other variables of launchers: OMPI_COMM_WORLD_SIZE or PMIX_RANK for Open MPI; PMI_RANK,
-///   PMI_FD or MV2_COMM_WORLD_RANK for MPICH;
+/// - by other variables of launchers: OMPI_COMM_WORLD_RANK, OMPI_COMM_WORLD_SIZE or PMIX_RANK for
+///   Open MPI; PMI_RANK, PMI_FD or MV2_COMM_WORLD_RANK for MPICH;
 /// - whichever is installed, Open MPI first.
 /// The error lists what was looked for, where, why that failed, and what to do.
 absl::StatusOr<Library> load_library(const EnvironmentLookup& lookup = process_environment);

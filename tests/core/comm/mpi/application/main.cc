@@ -35,8 +35,8 @@ void train() {
               sum[999].item<double>(), group->size(), all);
 }
 
-/// What a call that is under way at MPI_Finalize throws, and what is refused.
-void outlive_mpi() {
+/// What a call that is under way when MPI ends throws, and what is refused.
+void outlive_mpi(bool leaves_first) {
   const auto message_of = [](const auto& call) -> std::string {
     try {
       call();
@@ -63,6 +63,7 @@ void outlive_mpi() {
   const auto alone =
       group->rank() == 0 ? group->all_reduce(tensor, tessera::ReduceOp::kSum) : never;
   MPI_Barrier(MPI_COMM_WORLD);  // all calls have begun
+  if (leaves_first) tessera::mpi::leave();
   MPI_Finalize();
   std::printf("rank %d: %s; %s\n", group->rank(), message_of([&] { never->wait(); }).c_str(),
               message_of([&] { alone->wait(); }).c_str());
@@ -81,7 +82,7 @@ int main(int argc, char** argv) {
     status = 3;
   }
   if (argc > 2) {
-    outlive_mpi();
+    outlive_mpi(argv[2] == std::string("leaves"));
     return status;
   }
   tessera::mpi::leave();
