@@ -3,12 +3,14 @@
 #include <cstdlib>
 #include <exception>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <string>
 #include <utility>
 
 #include <absl/strings/str_cat.h>
 
+#include "tessera/core/comm/groups/departure.h"
 #include "tessera/core/comm/hosts/world.h"
 #include "tessera/core/comm/shm/group.h"
 #include "tessera/core/process/error_text.h"
@@ -136,7 +138,7 @@ void Member::guard(Operation& operation, Body&& body) {
     cause = world_.failure();
     if (cause.empty()) return body();
   } catch (const CommError& error) {
-    cause = error.cause();
+    cause = as_all_say(error.cause(), operation.sequence());
   } catch (const std::exception& error) {
     const std::string& host = levels_.layout.host_name(levels_.host());
     cause = absl::StrCat("rank ", world_.rank(), host.empty() ? "" : " on ", host,
@@ -145,6 +147,16 @@ void Member::guard(Operation& operation, Body&& body) {
   const std::string first = world_.fail(cause);
   open_.fetch_sub(1, std::memory_order_release);
   operation.fail(first);
+}
+
+/// Each level tells by its own count when a rank has left: one that has not started collective
+/// `sequence`, and has started all before it.
+std::string Member::as_all_say(const std::string& cause, int64_t sequence) const {
+  const std::optional<int> rank = departed_rank(cause);
+  if (!rank.has_value()) return cause;
+  const bool is_of_all = levels_.flat->size() == world_.size();
+  return absl::StrCat("rank ", *rank, is_of_all ? "" : " of the world", " left group '", name(),
+                      "' after ", sequence, " collectives");
 }
 
 /// It counts as over before anyone sees that it is, who may destroy the group then.

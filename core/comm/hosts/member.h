@@ -60,6 +60,7 @@ class Member {
   void run_first(const std::shared_ptr<Operation>& operation, const std::shared_ptr<Work>& after,
                  const First& first, const CallRecord& record);
   void wait_for_memory_of(const Collective& call);
+  std::string as_all_say(const std::string& cause, int64_t sequence) const;
   void end(Operation& operation);
 
   World& world_;

@@ -28,6 +28,8 @@ class Operation final : public Work {
   void wait() override;
   bool wait_for(std::chrono::milliseconds longest) override;
 
+  /// Its number in the group.
+  int64_t sequence() const { return context_.sequence; }
   /// While it has not ended.
   const Collective& collective() const { return collective_; }
 

@@ -29,6 +29,7 @@ class World {
   /// The process of the rank.
   const Origin& origin() const { return origin_; }
   int rank() const { return of_all_->rank(); }
+  int size() const { return of_all_->size(); }
   const std::shared_ptr<FlightRing>& flights() const { return flights_; }
   /// Why calls fail; "" if they do not, as far as this rank knows.
   std::string failure() const;

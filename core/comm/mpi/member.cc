@@ -6,6 +6,7 @@
 
 #include <absl/strings/str_cat.h>
 
+#include "tessera/core/comm/groups/departure.h"
 #include "tessera/core/process/failure_report.h"
 #include "tessera/errors.h"
 
@@ -240,8 +241,7 @@ bool Member::compare(Active& active, Call::Clock::time_point now) {
       if (round.has(rank)) continue;
       missing.push_back(rank);
       if (!has_left(rank)) continue;
-      fail(absl::StrCat(name_of(rank), " left the group after ", left_[rank], " collectives"),
-           rank);
+      fail(departure_cause(name_of(rank), left_[rank]), rank);
       return false;
     }
     if (call.is_late(now)) {

@@ -6,6 +6,7 @@
 #include <absl/strings/str_cat.h>
 #include <c10/util/Exception.h>
 
+#include "tessera/core/comm/groups/departure.h"
 #include "tessera/core/comm/shm/member.h"
 #include "tessera/core/process/failure_report.h"
 #include "tessera/errors.h"
@@ -67,9 +68,7 @@ void Member::check_leavers(const Awaited& awaited, const CallDescriptor& call) {
     ChannelSlot& slot = channel_.slot(rank);
     if (slot.left.load(std::memory_order_seq_cst) == 0 || holds(slot, awaited)) continue;
     throw_if_failed(call);  // it poisons before it leaves, and then that is the cause
-    fail(call,
-         absl::StrCat(name_of(rank), " left the group after ",
-                      slot.collectives.load(std::memory_order_relaxed), " collectives"),
+    fail(call, departure_cause(name_of(rank), slot.collectives.load(std::memory_order_relaxed)),
          slot.world_rank);
   }
 }
