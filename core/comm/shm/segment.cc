@@ -23,6 +23,7 @@
 #include "tessera/core/memory/huge_pages.h"
 #include "tessera/core/numbers/round_up.h"
 #include "tessera/core/process/file_descriptor.h"
+#include "tessera/core/process/process_access.h"
 #include "tessera/core/process/standard_streams.h"
 
 namespace tessera::internal::shm {
@@ -76,7 +77,7 @@ FileDescriptor descriptor_of(const SharedRange& range) {
   const std::string path = absl::StrCat("/proc/", range.pid, "/fd/", range.fd);
   FileDescriptor fd(above_standard_streams(::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NONBLOCK)));
   TORCH_CHECK(fd.is_open(), "[comm] shared memory: got no access to ", path, " of a peer (",
-              errno_text(), "), expected a process of the same user; start all ranks alike");
+              errno_text(), "), expected a file that it has open; ", access_problem(range.pid));
   check_segment(range, fd, path);
   return fd;
 }

@@ -18,6 +18,7 @@
 #include <c10/util/Exception.h>
 
 #include "tessera/core/process/failure_report.h"
+#include "tessera/core/process/process_access.h"
 #include "tessera/core/process/process_status.h"
 #include "tessera/core/process/standard_streams.h"
 
@@ -131,10 +132,21 @@ World::World(int rank, int size, std::shared_ptr<Segment> segment)
       size_(size),
       segment_(std::move(segment)),
       page_(reinterpret_cast<ControlPage*>(segment_->data())) {
+  check_access();
   pidfds_.assign(size_, -1);
   for (int peer = 0; peer < size_; ++peer) {
     const int pid = page_->rank(peer).pid;
     if (pid != ::getpid()) pidfds_[peer] = open_pidfd(pid);
+  }
+}
+
+/// The page comes from one rank; the others' memory is found by their pids.
+void World::check_access() const {
+  for (int peer = 0; peer < size_; ++peer) {
+    if (pid_of(peer) == ::getpid()) continue;
+    const std::string problem = access_problem(pid_of(peer));
+    TORCH_CHECK(problem.empty(), "[comm] shared memory: got no access to the memory of rank ",
+                page_->rank(peer).number, place_of(peer), ": ", problem);
   }
 }
 

@@ -187,6 +187,7 @@ class World final : public Absences {
   WaitCycle find_cycle(int place);
 
  private:
+  void check_access() const;
   World(int rank, int size, std::shared_ptr<Segment> segment);
   bool snapshot(int rank, int64_t thread, BlockedCall& call);
   void await_end_of(int pid) const;
