@@ -190,10 +190,13 @@ void refuse_signs_of_several(VariableReader& reader) {
         ", not one of srun's; start it by srun, or set TESSERA_WORLD=single to train alone"));
     return;
   }
-  if (reader.is_set("PMIX_RANK")) {
-    reader.problem(
-        "RANK, WORLD_SIZE: not set, although PMIX_RANK is: PMIx has started this process, and says "
-        "not of how many; start it by mpirun or srun, or set TESSERA_WORLD=single to train alone");
+  // PMIx's; Hydra's where it speaks to processes by a port; those of Cray and IBM.
+  for (const char* name : {"PMIX_RANK", "PMI_ID", "PALS_RANKID", "JSM_NAMESPACE_RANK"}) {
+    if (!reader.is_set(name)) continue;
+    reader.problem(absl::StrCat(
+        "RANK, WORLD_SIZE: not set, although ", name,
+        " is: a launcher has started this process, and says not of how many; start it by mpirun or "
+        "srun, set RANK and WORLD_SIZE, or set TESSERA_WORLD=single to train alone"));
     return;
   }
   for (const char* name : {"PET_RDZV_ENDPOINT", "PET_NNODES"}) {

@@ -14,8 +14,8 @@ namespace tessera::internal {
 namespace {
 
 constexpr std::string_view kOneHostOnly =
-    "one host only; across hosts start one process per rank with your scheduler (srun, mpirun or "
-    "torchrun; docs/clusters.md)";
+    "one host only; across hosts start one process per rank with mpirun or srun, or on GPUs with "
+    "torchrun (docs/hosts.md)";
 
 struct Parse {
   CommandLine result;

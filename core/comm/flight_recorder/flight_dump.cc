@@ -3,7 +3,9 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstdio>
+#include <cstring>
 #include <exception>
 #include <fstream>
 #include <map>
@@ -13,6 +15,7 @@
 #include <absl/strings/str_cat.h>
 #include <absl/strings/str_format.h>
 #include <absl/strings/str_join.h>
+#include <c10/util/Exception.h>
 
 #include "tessera/core/comm/groups/op_traits.h"
 #include "tessera/core/numbers/json_text.h"
@@ -226,6 +229,15 @@ std::string to_json(const std::vector<RankFlight>& ranks, std::string_view cause
 
 std::string flight_dump_directory() {
   return process_environment("TESSERA_FLIGHT_DUMP").value_or("");
+}
+
+void check_flight_dump_directory() {
+  const std::string directory = flight_dump_directory();
+  if (directory.empty()) return;
+  TORCH_CHECK(::access(absl::StrCat(directory, "/.").c_str(), W_OK | X_OK) == 0,
+              "[environment] TESSERA_FLIGHT_DUMP: got '", directory,
+              "', expected a folder that this process may write to (", std::strerror(errno),
+              "); make it: mkdir -p ", directory);
 }
 
 void write_flight_dump(const std::string& directory, int rank, const std::vector<RankFlight>& ranks,

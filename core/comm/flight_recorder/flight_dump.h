@@ -42,6 +42,9 @@ std::string to_json(const std::vector<RankFlight>& ranks, std::string_view cause
 /// The directory that TESSERA_FLIGHT_DUMP names; "": nothing is written.
 std::string flight_dump_directory();
 
+/// Throws c10::Error if no dump could be written there: after a failure it would be too late.
+void check_flight_dump_directory();
+
 /// Local. Writes both into the directory, as <name>-<rank>-<pid>.json and .txt, and says so on
 /// stderr with the first difference. Never throws: what cannot be written is said there, too.
 void write_flight_dump(const std::string& directory, int rank, const std::vector<RankFlight>& ranks,

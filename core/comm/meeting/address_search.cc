@@ -15,7 +15,7 @@ class AddressSearch final : public Search {
 
   Endpoint find() {
     host_ = 0;
-    variables_ = is_url() ? absl::StrCat("store_url ", options_.store_url, ": ")
+    variables_ = is_url() ? absl::StrCat(options_.url_source, " ", options_.store_url, ": ")
                           : absl::StrCat("MASTER_ADDR ", environment().master_addr,
                                          ", MASTER_PORT ", environment().master_port, ": ");
     const TcpAddress address = resolve(environment().rank == 0);
@@ -47,13 +47,13 @@ class AddressSearch final : public Search {
   }
 
   void warn_of_no_token() const {
-    TORCH_WARN("[rendezvous] ", is_url() ? "store_url" : "MASTER_ADDR",
+    TORCH_WARN("[rendezvous] ", is_url() ? options_.url_source : "MASTER_ADDR",
                " without TESSERA_JOB_TOKEN: every user of this host may "
                "take part in the job; set one, or start the job with tessera-run");
   }
 
   [[noreturn]] void refuse_address(const absl::Status& status) const {
-    TORCH_CHECK(false, "[rendezvous] ", is_url() ? "store_url" : "MASTER_ADDR, MASTER_PORT",
+    TORCH_CHECK(false, "[rendezvous] ", is_url() ? options_.url_source : "MASTER_ADDR, MASTER_PORT",
                 ": got ", environment().master_addr, ":", environment().master_port,
                 ", which rank 0 cannot listen at (", std::string(status.message()),
                 "), expected an address of its own; correct them");
@@ -69,7 +69,7 @@ class AddressSearch final : public Search {
         return *std::move(entered);
       }
     }
-    TORCH_CHECK(false, "[rendezvous] ", is_url() ? "store_url" : "MASTER_PORT", ": got ",
+    TORCH_CHECK(false, "[rendezvous] ", is_url() ? options_.url_source : "MASTER_PORT", ": got ",
                 environment().master_port, " at ", environment().master_addr,
                 ", which another program uses, expected a free port; choose another one");
   }

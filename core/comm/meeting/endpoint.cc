@@ -16,13 +16,15 @@ namespace {
 Endpoint find_at_url(EndpointOptions options) {
   if (is_tcp_url(options.store_url)) {
     const auto address = parse_tcp_url(options.store_url);
-    TORCH_CHECK(address.ok(), "[rendezvous] store_url: ", std::string(address.status().message()));
+    TORCH_CHECK(address.ok(), "[rendezvous] ", options.url_source, ": ",
+                std::string(address.status().message()));
     options.environment.master_addr = address->host;
     options.environment.master_port = address->port;
     return find_at_address(options);
   }
   const auto path = parse_store_url(options.store_url);
-  TORCH_CHECK(path.ok(), "[rendezvous] store_url: ", std::string(path.status().message()));
+  TORCH_CHECK(path.ok(), "[rendezvous] ", options.url_source, ": ",
+              std::string(path.status().message()));
   return find_at_path(options, *path);
 }
 
@@ -48,7 +50,10 @@ Endpoint find_endpoint(EndpointOptions options) {
             .own = nullptr,
             .is_host = environment.rank == 0};
   }
-  if (options.store_url.empty()) options.store_url = environment.store_url;
+  if (options.store_url.empty()) {
+    options.store_url = environment.store_url;
+    options.url_source = "TESSERA_STORE";
+  }
   if (!options.store_url.empty()) return find_at_url(std::move(options));
   if (environment.agent_store) return find_at_agent(options);
   if (!environment.master_addr.empty()) return find_at_address(options);
@@ -59,6 +64,7 @@ Endpoint find_endpoint(EndpointOptions options) {
               "MASTER_PORT");
   const auto path = path_of_job(environment);
   TORCH_CHECK(path.ok(), "[rendezvous] ", std::string(path.status().message()));
+  options.url_source = "the job's socket";
   return find_at_path(options, *path);
 }
 

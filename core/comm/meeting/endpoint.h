@@ -41,6 +41,7 @@ struct Endpoint {
 struct EndpointOptions {
   Environment environment;
   std::string store_url;                  ///< wins over the environment
+  const char* url_source = "store_url";   ///< where that was given, for errors
   c10::intrusive_ptr<c10d::Store> store;  ///< wins over both
   std::chrono::milliseconds timeout;
 };

@@ -13,7 +13,7 @@ class PathSearch final : public Search {
 
   Endpoint find(const std::string& path) {
     const auto endpoint = SocketPath::open(path);
-    check(endpoint.status(), "store_url");
+    check(endpoint.status(), options_.url_source);
     while (true) {
       auto socket = endpoint->connect();
       if (socket.ok()) {

@@ -43,7 +43,7 @@ void Search::suspect(int pid) {
 
 void Search::note(const absl::Status& status) {
   if (absl::IsFailedPrecondition(status) || absl::IsPermissionDenied(status)) {
-    check(status, "store_url");
+    check(status, options_.url_source);
   }
   if (status.ok()) return;
   problem_ = std::string(status.message());
@@ -98,7 +98,7 @@ TcpAddress Search::resolve(bool must_be) {
     if (address.ok()) return *std::move(address);
     problem_ = absl::StrCat("the host is unknown (", std::string(address.status().message()), ")");
     TORCH_CHECK(!must_be || !absl::IsNotFound(address.status()), "[rendezvous] ",
-                options_.store_url.empty() ? "MASTER_ADDR" : "store_url", ": got '",
+                options_.store_url.empty() ? "MASTER_ADDR" : options_.url_source, ": got '",
                 environment().master_addr, "', which is unknown (",
                 std::string(address.status().message()),
                 "), expected a name or address of this host; correct it");

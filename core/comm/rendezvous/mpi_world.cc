@@ -63,10 +63,12 @@ std::shared_ptr<ProcessGroup> make_mpi_world(ProcessGroupOptions options,
   const int size = group->size();
   // Alike on all ranks, each of which is alone: its group ends in order and says nothing itself.
   if (size != environment.world_size) group.reset();
-  TORCH_CHECK(size == environment.world_size, "[mpi] world: got ", size, " ranks from ",
-              calls.library(), ", expected the ", environment.world_size,
-              " that the environment names; start the program with the mpirun of this MPI, or with "
-              "srun and a PMI that it knows (without one every process is an MPI world of one)");
+  TORCH_CHECK(
+      size == environment.world_size, "[mpi] world: got ", size, " ranks from ", calls.library(),
+      ", expected the ", environment.world_size,
+      " that the environment names; start the program with the mpirun of this MPI, or with "
+      "srun and a PMI that it knows (--mpi=pmix for Open MPI, --mpi=pmi2 for MPICH; without "
+      "one every process is an MPI world of one)");
   refuse_on_all_ranks(*group,
                       group->rank() == environment.rank
                           ? std::string()

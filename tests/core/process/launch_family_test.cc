@@ -122,12 +122,13 @@ TEST(Case34, ASignOfSeveralProcessesIsNoWorldOfOne) {
               HasSubstr("SLURM_STEP_NUM_TASKS"));
 }
 
-// PMIx alone says no number of processes: any rank, also 0, may be one of several.
-TEST(Case34, ARankOfPmixAloneIsNoWorldOfOne) {
-  for (const char* rank : {"0", "2"}) {
-    EXPECT_THAT(problems({{"PMIX_RANK", rank}, {"PMIX_NAMESPACE", "707330049"}}),
-                AllOf(HasSubstr("[environment] RANK, WORLD_SIZE: not set, although PMIX_RANK is"),
-                      HasSubstr("mpirun or srun"), HasSubstr("TESSERA_WORLD=single")));
+// These alone say no number of processes: any rank, also 0, may be one of several.
+TEST(Case34, ARankThatIsOneOfAnUnknownNumberIsNoWorldOfOne) {
+  for (const char* name : {"PMIX_RANK", "PMI_ID", "PALS_RANKID", "JSM_NAMESPACE_RANK"}) {
+    for (const char* rank : {"0", "2"}) {
+      EXPECT_THAT(problems({{name, rank}}), AllOf(HasSubstr(absl::StrCat(name, " is: a launcher")),
+                                                  HasSubstr("TESSERA_WORLD=single")));
+    }
   }
   EXPECT_EQ(problems({{"PMIX_RANK", "0"}, {"TESSERA_WORLD", "single"}}), "");
   EXPECT_EQ(problems({{"PMIX_RANK", "0"}, {"RANK", "0"}, {"WORLD_SIZE", "1"}}), "");

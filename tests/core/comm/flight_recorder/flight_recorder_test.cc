@@ -24,6 +24,7 @@
 #include "tessera/core/comm/flight_recorder/flight_ring.h"
 #include "tessera/process_group.h"
 #include "tessera/rendezvous.h"
+#include "tessera/tests/support/message_of.h"
 #include "tessera/tests/support/rank_processes.h"
 #include "tessera/tests/support/rank_threads.h"
 #include "tessera/tests/support/temporary_directory.h"
@@ -142,6 +143,22 @@ TEST(FlightDump, SaysWhatItCannotWrite) {
   EXPECT_THAT(
       ::testing::internal::GetCapturedStderr(),
       AllOf(HasSubstr("cannot write '/no such directory/flight-rank-0-"), Not(HasSubstr("wrote"))));
+}
+
+TEST(FlightDump, AFolderThatCannotTakeItIsRefusedAtTheStart) {
+  const TemporaryDirectory directory;
+  const auto refusal_of = [](const std::string& value) {
+    ::setenv("TESSERA_FLIGHT_DUMP", value.c_str(), /*overwrite=*/1);
+    const std::string message = testing::message_of([] { check_flight_dump_directory(); });
+    ::unsetenv("TESSERA_FLIGHT_DUMP");
+    return message;
+  };
+  EXPECT_THAT(refusal_of(directory.path() + "/none"),
+              AllOf(HasSubstr("TESSERA_FLIGHT_DUMP: got '"), HasSubstr("mkdir -p ")));
+  std::ofstream(directory.path() + "/file") << "no folder";
+  EXPECT_THAT(refusal_of(directory.path() + "/file"), HasSubstr("(Not a directory)"));
+  EXPECT_EQ(refusal_of(directory.path()), testing::kNothingThrown);
+  EXPECT_EQ(refusal_of(""), testing::kNothingThrown);
 }
 
 TEST(FlightDump, IsWrittenOnceWhenRanksDiffer) {

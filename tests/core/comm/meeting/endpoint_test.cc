@@ -173,14 +173,14 @@ TEST(Endpoint, AUrlNamesAnAddress) {
 TEST(Endpoint, Case24AUrlThatLeadsNowhereIsNamed) {
   RankProcessOptions unknown = at_url("tcp://no-such-host.invalid:29500");
   EXPECT_THAT(alone(unknown, 0).output,
-              HasSubstr("store_url: got 'no-such-host.invalid', which is unknown"));
-  EXPECT_THAT(alone(unknown, 1).output, HasSubstr("store_url tcp://no-such-host.invalid:29500: "
+              HasSubstr("TESSERA_STORE: got 'no-such-host.invalid', which is unknown"));
+  EXPECT_THAT(alone(unknown, 1).output, HasSubstr("TESSERA_STORE tcp://no-such-host.invalid:29500: "
                                                   "the host is unknown"));
   RankProcessOptions foreign = at_url("tcp://192.0.2.1:29500");  // of nobody (RFC 5737)
   EXPECT_THAT(alone(foreign, 0).output, HasSubstr("TESSERA_JOB_TOKEN: not set, although"));
   foreign.environment["TESSERA_JOB_TOKEN"] = "secret";
   EXPECT_THAT(alone(foreign, 0).output,
-              HasSubstr("store_url: got 192.0.2.1:29500, which rank 0 cannot listen at"));
+              HasSubstr("TESSERA_STORE: got 192.0.2.1:29500, which rank 0 cannot listen at"));
   const std::string url = absl::StrCat("tcp://127.0.0.1:", free_port());
   EXPECT_THAT(alone(at_url(url), 1).output,
               AllOf(HasSubstr("nobody listens"), HasSubstr("is rank 0 there?")));
