@@ -71,9 +71,10 @@ JobPage::~JobPage() {
 
 absl::StatusOr<std::unique_ptr<JobPage>> JobPage::create(int ranks) {
   const auto failed = [&](const char* what) {
-    return absl::ResourceExhaustedError(absl::StrCat(
-        "cannot make ", bytes(ranks), " bytes of memory to share with ", ranks, " ranks: ", what,
-        " said ", std::strerror(errno), "; see ulimit -n, ulimit -v and how much memory is free"));
+    return absl::ResourceExhaustedError(
+        absl::StrCat("cannot make ", bytes(ranks), " bytes of memory to share with ", ranks,
+                     " ranks: ", what, " said ", std::strerror(errno),
+                     "; see ulimit -n, ulimit -v, ulimit -f and how much memory is free"));
   };
   const int fd = ::memfd_create("tessera-job", MFD_CLOEXEC | MFD_ALLOW_SEALING);
   if (fd < 0) return failed("memfd_create");
