@@ -78,7 +78,7 @@ TEST(CommandLineTest, WhatNeedsSeveralHostsIsRefusedByName) {
                            "--rdzv-conf", "--master-addr", "--master-port", "--local-addr"}) {
     const std::string text = problems({flag, "value", "train"});
     EXPECT_THAT(text, HasSubstr(std::string(flag) + " value is refused: one host only"));
-    EXPECT_THAT(text, HasSubstr("scheduler"));
+    EXPECT_THAT(text, HasSubstr("mpirun or srun"));
   }
   for (const char* value : {"2", "1:4", "0"}) {
     EXPECT_THAT(problems({"--nnodes", value, "train"}), HasSubstr("is refused: one host only"));

@@ -7,8 +7,24 @@
 #include <c10/util/Exception.h>
 
 #include "tessera/core/comm/groups/host_memory.h"
+#include "tessera/errors.h"
 
 namespace tessera::internal::hosts {
+namespace {
+
+/// The groups that are made of the first two.
+void make_more(Levels& levels) {
+  levels.moves = duplicate(*levels.flat, "hosts: moves");
+  levels.inside_last = duplicate(*levels.inside, "hosts: last");
+  for (int local = 0; local < levels.locals(); ++local) {
+    auto made =
+        levels.flat->subgroup(levels.layout.column(local), absl::StrCat("hosts: across ", local));
+    if (made != nullptr) levels.across = std::move(made);
+  }
+  levels.calls = duplicate(*levels.across, "calls");
+}
+
+}  // namespace
 
 Levels make_levels(std::shared_ptr<ProcessGroup> flat, std::shared_ptr<ProcessGroup> inside,
                    HostLayout layout) {
@@ -16,22 +32,24 @@ Levels make_levels(std::shared_ptr<ProcessGroup> flat, std::shared_ptr<ProcessGr
   TORCH_INTERNAL_ASSERT(layout.ranks() == flat->size() && layout.is_two_level() &&
                         inside->size() == layout.ranks_per_host() &&
                         inside->rank() == layout.local_of(rank));
-  auto moves = duplicate(*flat, "hosts: moves");
-  auto inside_last = duplicate(*inside, "hosts: last");
-  std::shared_ptr<ProcessGroup> across;
-  for (int local = 0; local < layout.ranks_per_host(); ++local) {
-    auto made = flat->subgroup(layout.column(local), absl::StrCat("hosts: across ", local));
-    if (made != nullptr) across = std::move(made);
+  Levels levels{.layout = std::move(layout),
+                .rank = rank,
+                .flat = std::move(flat),
+                .moves = nullptr,
+                .inside = std::move(inside),
+                .inside_last = nullptr,
+                .across = nullptr,
+                .calls = nullptr};
+  try {
+    make_more(levels);
+  } catch (const CommError& error) {
+    // The others have made theirs and gone on, and failed. What unwinds here would be another cause
+    // for the ranks of this host.
+    levels.inside->abort(error.cause());
+    levels.flat->abort(error.cause());
+    throw;
   }
-  auto calls = duplicate(*across, "calls");
-  return {.layout = std::move(layout),
-          .rank = rank,
-          .flat = std::move(flat),
-          .moves = std::move(moves),
-          .inside = std::move(inside),
-          .inside_last = std::move(inside_last),
-          .across = std::move(across),
-          .calls = std::move(calls)};
+  return levels;
 }
 
 at::Tensor part_of(const at::Tensor& tensor, int64_t begin, int64_t numel) {
