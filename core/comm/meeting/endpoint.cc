@@ -8,6 +8,7 @@
 
 #include "tessera/core/comm/meeting/job_path.h"
 #include "tessera/core/comm/meeting/search.h"
+#include "tessera/core/comm/meeting/socket_path.h"
 #include "tessera/core/comm/meeting/time_limited_store.h"
 
 namespace tessera::internal {
@@ -64,6 +65,7 @@ Endpoint find_endpoint(EndpointOptions options) {
               "MASTER_PORT");
   const auto path = path_of_job(environment);
   TORCH_CHECK(path.ok(), "[rendezvous] ", std::string(path.status().message()));
+  if (environment.local_rank == 0) remove_dead_sockets(path->substr(0, path->rfind('/')));
   options.url_source = "the job's socket";
   return find_at_path(options, *path);
 }

@@ -12,7 +12,8 @@ namespace tessera::internal {
 /// were given no place: "<directory>/<job>", the same in all of them and in no other job.
 /// - The directory belongs to this user, has mode 0700 and is made if need be: tessera in
 ///   $XDG_RUNTIME_DIR, or /tmp/tessera-<user id> if that is not a directory of this user's alone.
-///   FailedPrecondition, with the remedy, if another user has made it first.
+///   FailedPrecondition, with the remedy, if another user has made it first. Who uses it removes
+///   what jobs of yesterday left there (remove_dead_sockets()).
 /// - The job is srun's step ("slurm-17.0"), else the launcher's process of this host, as the kernel
 ///   says it (find_launcher()), with PMIx's name of the job.
 absl::StatusOr<std::string> path_of_job(const Environment& environment);

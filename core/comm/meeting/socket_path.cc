@@ -11,9 +11,12 @@
 #include <cerrno>
 #include <cstddef>
 #include <cstring>
+#include <ctime>
+#include <filesystem>
 #include <fstream>
 #include <sstream>
 #include <string_view>
+#include <system_error>
 #include <utility>
 
 #include <absl/strings/numbers.h>
@@ -105,6 +108,25 @@ FileDescriptor reopen(int directory) {
       above_standard_streams(::openat(directory, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC)));
 }
 
+bool is_old_socket(int directory, const std::string& name) {
+  constexpr time_t kOld = 24 * 60 * 60;
+  struct stat status {};
+  return ::fstatat(directory, name.c_str(), &status, AT_SYMLINK_NOFOLLOW) == 0 &&
+         S_ISSOCK(status.st_mode) && ::time(nullptr) - status.st_mtime > kOld;
+}
+
+/// Whether no process has that socket. It hears nothing of the question, which is of the wrong type
+/// for it.
+bool is_dead(int directory, const std::string& name) {
+  const FileDescriptor socket(
+      above_standard_streams(::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0)));
+  if (!socket.is_open()) return false;
+  const sockaddr_un address = address_in(directory, name);
+  return ::connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) !=
+             0 &&
+         errno == ECONNREFUSED;
+}
+
 /// Takes our socket away, unless another one is there by now.
 void remove_socket(int directory, const std::string& name, uint64_t inode) {
   const FileDescriptor own = reopen(directory);
@@ -115,6 +137,21 @@ void remove_socket(int directory, const std::string& name, uint64_t inode) {
 }
 
 }  // namespace
+
+void remove_dead_sockets(const std::string& directory) {
+  const FileDescriptor own(
+      above_standard_streams(::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)));
+  if (!own.is_open()) return;
+  const DirectoryLock lock(own.get());  // whoever puts a new socket in place of a dead one has it
+  if (!lock.is_held()) return;
+  std::error_code none;
+  std::filesystem::directory_iterator entries(directory, none);
+  for (; entries != std::filesystem::directory_iterator(); entries.increment(none)) {
+    const std::string name = entries->path().filename();
+    if (name.size() > kMaxSocketName || !is_old_socket(own.get(), name)) continue;
+    if (is_dead(own.get(), name)) ::unlinkat(own.get(), name.c_str(), 0);
+  }
+}
 
 int peer_pid(int socket) {
   ucred peer{};

@@ -44,6 +44,12 @@ class SocketPath {
   std::string name_;  // in the directory
 };
 
+/// Local, does not block. Removes from `directory`, which only this user enters, the sockets whose
+/// processes have ended without doing so, as those do that are killed while they meet. Spared are
+/// those younger than a day: another kernel, of which this one sees no process, may share the
+/// directory. Nothing happens while another process holds the directory's lock, or on an error.
+void remove_dead_sockets(const std::string& directory);
+
 /// Local. The process at the other end of a Unix socket; 0 if that is unknown.
 int peer_pid(int socket);
 

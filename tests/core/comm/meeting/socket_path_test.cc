@@ -4,10 +4,12 @@
 #include <sys/file.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/un.h>
 #include <unistd.h>
 
 #include <cstdlib>
+#include <ctime>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -56,6 +58,34 @@ class SocketPathTest : public ::testing::Test {
 
   std::string directory_;
 };
+
+TEST_F(SocketPathTest, DeadSocketsOfYesterdayAreRemoved) {
+  const auto age = [&](const std::string& name) {
+    const timespec two_days_ago{.tv_sec = ::time(nullptr) - 2 * 24 * 60 * 60, .tv_nsec = 0};
+    const timespec times[] = {two_days_ago, two_days_ago};
+    const std::string path = absl::StrCat(directory_, "/", name);
+    ASSERT_EQ(::utimensat(AT_FDCWD, path.c_str(), times, AT_SYMLINK_NOFOLLOW), 0);
+  };
+  for (const char* name : {"dead", "young"}) leave_socket(name);
+  const auto listener = at("alive").listen().value();
+  std::ofstream(directory_ + "/file") << "a user's";
+  std::filesystem::create_symlink(directory_ + "/young", directory_ + "/link");
+  for (const char* name : {"dead", "alive", "file", "link"}) age(name);
+  {
+    const FileDescriptor holder(::open(directory_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    ASSERT_EQ(::flock(holder.get(), LOCK_EX | LOCK_NB), 0);
+    remove_dead_sockets(directory_);
+    EXPECT_EQ(entries(), 5U);
+  }
+  remove_dead_sockets(directory_);
+  EXPECT_EQ(entries(), 4U);
+  EXPECT_FALSE(std::filesystem::exists(directory_ + "/dead"));
+  EXPECT_TRUE(at("alive").connect().ok());
+  const FileDescriptor one = listener->accept();  // that one: the question is no connection
+  EXPECT_TRUE(one.is_open());
+  EXPECT_FALSE(listener->accept().is_open());
+  remove_dead_sockets(directory_ + "/none");
+}
 
 TEST_F(SocketPathTest, TheFirstListensAndTheOthersConnect) {
   const SocketPath path = at("store");
