@@ -178,8 +178,8 @@ void refuse_signs_of_several(VariableReader& reader) {
                                 " is; start the program with tessera-run, or unset ", name));
     return;
   }
-  for (const char* name :
-       {"SLURM_NTASKS", "SLURM_NTASKS_PER_NODE", "SLURM_JOB_NUM_NODES", "SLURM_NNODES"}) {
+  for (const char* name : {"SLURM_NTASKS", "SLURM_NPROCS", "SLURM_NTASKS_PER_NODE",
+                           "SLURM_JOB_NUM_NODES", "SLURM_NNODES"}) {
     const std::string tasks = reader.text(name);
     if (tasks.empty() || tasks == "0" || tasks == "1") continue;
     const bool is_script = reader.is_set(kSlurm.rank);

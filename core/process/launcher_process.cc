@@ -1,8 +1,7 @@
 #include "tessera/core/process/launcher_process.h"
 
-#include <unistd.h>
-
 #include <fstream>
+#include <optional>
 #include <string>
 
 #include <absl/strings/str_cat.h>
@@ -24,21 +23,27 @@ bool is_proxy(int pid) {
   return std::getline(file, name) && name == kProxy;
 }
 
+std::optional<std::string> variable_of_process(int pid, const std::string& name) {
+  if (pid == ::getpid()) return process_environment(name.c_str());
+  const auto variables = variables_of_process(pid);
+  return variables ? (*variables)(name.c_str()) : std::nullopt;
+}
+
 }  // namespace
 
-absl::StatusOr<LauncherProcess> find_launcher(const std::string& variable) {
-  const auto own = process_environment(variable.c_str());
-  auto status = process_status(::getpid());
+absl::StatusOr<LauncherProcess> find_launcher(const std::string& variable, int pid) {
+  const auto own = variable_of_process(pid, variable);
+  auto status = process_status(pid);
   while (status && status->parent > 0) {
-    const int pid = status->parent;
-    status = process_status(pid);
+    const int ancestor = status->parent;
+    status = process_status(ancestor);
     if (!status) break;
-    const auto variables = variables_of_process(pid);
+    const auto variables = variables_of_process(ancestor);
     const bool may_be_between = !variables || (own && (*variables)(variable.c_str()) == own);
-    if (is_proxy(pid) || !may_be_between) return LauncherProcess{pid, status->start_time};
+    if (is_proxy(ancestor) || !may_be_between) return LauncherProcess{ancestor, status->start_time};
   }
-  return absl::NotFoundError(absl::StrCat("no process that started this one and has not its ",
-                                          variable, " is to be seen"));
+  return absl::NotFoundError(absl::StrCat("no process that started process ", pid,
+                                          " and has not its ", variable, " is to be seen"));
 }
 
 }  // namespace tessera::internal

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <unistd.h>
+
 #include <cstdint>
 #include <string>
 
@@ -13,12 +15,12 @@ struct LauncherProcess {
   uint64_t start_time = 0;  ///< in ticks since boot
 };
 
-/// Local. The process of this host that started this rank and the others: the nearest ancestor that
-/// was not started with the value that this process has of `variable`, which the launcher gives to
-/// each rank and what is between them (a shell, numactl) passes on; or the proxy of MPICH's
-/// mpiexec, which may have been started by a rank itself. Ancestors that do not show their
-/// environment (of another user, setuid) are skipped. NotFound if there is none, or /proc is
+/// Local. The process of this host that started a rank, which is process `pid`, and the others: its
+/// nearest ancestor that was not started with the value that it has of `variable`, which the
+/// launcher gives to each rank and what is between them (a shell, numactl) passes on; or the proxy
+/// of MPICH's mpiexec, which may have been started by a rank itself. Ancestors that do not show
+/// their environment (of another user, setuid) are skipped. NotFound if there is none, or /proc is
 /// hidden.
-absl::StatusOr<LauncherProcess> find_launcher(const std::string& variable);
+absl::StatusOr<LauncherProcess> find_launcher(const std::string& variable, int pid = ::getpid());
 
 }  // namespace tessera::internal

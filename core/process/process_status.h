@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 
 namespace tessera::internal {
 
@@ -12,6 +13,7 @@ struct ProcessStatus {
   int parent = 0;           ///< pid of the process that started it; 0 if it cannot be seen
   uint64_t start_time = 0;  ///< in ticks since boot: a pid may be used again
 
+  bool is_stopped() const { return state == 'T' || state == 't'; }
   bool has_ended() const { return state == 'Z' || state == 'X'; }
   /// "is stopped (SIGSTOP or a debugger)", "computes", "sleeps"; "" for what a program is not in.
   std::string describe() const;
@@ -19,5 +21,8 @@ struct ProcessStatus {
 
 /// Local. Nothing if there is no such process, or /proc does not show it.
 std::optional<ProcessStatus> process_status(int pid);
+
+/// Local. Whether the process has a thread of that name; false, too, where /proc does not show it.
+bool has_thread(int pid, std::string_view name);
 
 }  // namespace tessera::internal

@@ -128,6 +128,7 @@ Lane::Lane(Mode mode, std::function<void()> interrupt)
                                 [queue = queue_.get(), interrupt = std::move(interrupt)] {
                                   queue->end_with_process();
                                   if (interrupt) interrupt();
+                                  return true;
                                 });
 }
 

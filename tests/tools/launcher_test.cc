@@ -371,7 +371,8 @@ TEST(LauncherTest, AProgramThatCannotRunIsNamed) {
   LaunchedJob here({"run-me"}, environment, "cd " + tmp.path());
   EXPECT_EQ(here.wait(), kNotFoundExit);
   EXPECT_THAT(here.err(), HasSubstr("did you mean './run-me'?"));
-  for (const char* few : {"ulimit -n 20", "ulimit -n 21"}) {  // of one more a rank has too few
+  // Of one descriptor more a rank has too few.
+  for (const char* few : {"ulimit -n 20", "ulimit -n 21", "ulimit -f 0"}) {
     EXPECT_EQ(LaunchedJob(shell_job(64, ":"), environment, few).wait(), kSystemExit) << few;
   }
 }

@@ -25,7 +25,7 @@ absl::StatusOr<SignalInbox> SignalInbox::open() {
   ::signal(SIGCHLD, SIG_DFL);
   sigset_t blocked = read;
   sigaddset(&blocked, SIGPIPE);
-  sigaddset(&blocked, SIGXFSZ);  // a full quota is told like a full disk
+  sigaddset(&blocked, SIGXFSZ);  // a file size limit is told like a full disk
   if (sigprocmask(SIG_BLOCK, &blocked, &inbox.original_mask_) != 0) {
     return absl::InternalError(absl::StrCat("cannot block signals: ", strerror(errno)));
   }

@@ -46,6 +46,8 @@ void check_order(const char* op, const Collective& call, int size) {
 }
 
 void check_reduce_op(const char* op, const Collective& call, int size) {
+  TORCH_CHECK(call.reduce <= ReduceOp::kBitXor, "[comm] ", op, ": got the ReduceOp ",
+              static_cast<int>(call.reduce), ", expected one of those in tessera/collective.h");
   check_order(op, call, size);
   const at::ScalarType dtype = call.input.scalar_type();
   TORCH_CHECK(call.reduce != ReduceOp::kAvg || at::isFloatingType(dtype), "[comm] ", op,

@@ -49,28 +49,36 @@ void begin(const Calls& calls, bool may_initialize) {
   progress.leave_to_application(calls);
 }
 
-/// `function`: what the program has called; `what`: what has not come if the time is over.
-void run(const Calls& calls, std::chrono::milliseconds timeout, bool may_initialize,
-         const char* function, const char* what) {
+bool begins(const Calls& calls, std::chrono::milliseconds timeout, bool may_initialize) {
   const Calls* const kept = &calls;
-  if (Progress::instance().run([kept, may_initialize] { begin(*kept, may_initialize); }, timeout)) {
-    return;
-  }
+  return Progress::instance().run([kept, may_initialize] { begin(*kept, may_initialize); },
+                                  timeout);
+}
+
+/// `function`: what the program has called; `what`: what has not come.
+[[noreturn]] void time_out(std::chrono::milliseconds timeout, const char* function,
+                           const std::string& what) {
   throw CommError({function, "world", -1, -1, "mpi"},
                   absl::StrCat("timed out: waited ", timeout.count(), " ms for ", what));
 }
 
 }  // namespace
 
-void initialize(const Calls& calls, std::chrono::milliseconds timeout) {
-  run(calls, timeout, /*may_initialize=*/true, "init_process_group",
-      "MPI_Init_thread, which waits for ranks that have not called it: mpirun says which have not "
-      "started, and ranks that have another TESSERA_BACKEND or TESSERA_HOST may meet elsewhere");
+void initialize(const Calls& calls, std::chrono::milliseconds timeout,
+                const std::function<std::string()>& absent) {
+  if (begins(calls, timeout, /*may_initialize=*/true)) return;
+  const std::string who = absent();
+  time_out(timeout, "init_process_group",
+           absl::StrCat("MPI_Init_thread, which waits for ranks that have not called it: ",
+                        who.empty() ? "mpirun says which have not started" : who,
+                        "; ranks that have another TESSERA_BACKEND or TESSERA_HOST may meet "
+                        "elsewhere"));
 }
 
 void require_initialized(const Calls& calls, std::chrono::milliseconds timeout) {
-  run(calls, timeout, /*may_initialize=*/false, "process_group",
-      "the thread that calls MPI, which is in a call of MPI's that has not returned");
+  if (begins(calls, timeout, /*may_initialize=*/false)) return;
+  time_out(timeout, "process_group",
+           "the thread that calls MPI, which is in a call of MPI's that has not returned");
 }
 
 }  // namespace tessera::internal::mpi

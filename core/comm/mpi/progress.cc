@@ -1,10 +1,10 @@
 #include "tessera/core/comm/mpi/progress.h"
 
+#include <pthread.h>
 #include <sched.h>
 
 #include <cstdio>
 #include <cstdlib>
-#include <future>
 #include <set>
 #include <utility>
 
@@ -51,7 +51,7 @@ bool Progress::post(std::function<void()> job) {
     jobs_.push_back(std::move(job));
   }
   changed_.notify_one();
-  if (is_first) EndingThread([this] { loop(); }, [this] { ask_to_end(); }).detach();
+  if (is_first) EndingThread([this] { loop(); }, [this] { return ask_to_end(); }).detach();
   return true;
 }
 
@@ -59,9 +59,13 @@ bool Progress::run(std::function<void()> job, std::chrono::milliseconds timeout)
   TORCH_CHECK(origin_.is_here(), "[mpi] process: got ", origin_.fork_error("a process of MPI"),
               ", expected the process that has begun to use MPI; make groups there");
   const auto task = std::make_shared<std::packaged_task<void()>>(std::move(job));
-  auto result = task->get_future();
+  const auto result = task->get_future().share();
   if (!post([task] { (*task)(); })) (*task)();
-  if (result.wait_for(timeout) != std::future_status::ready) return false;
+  if (result.wait_for(timeout) != std::future_status::ready) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    overdue_ = result;
+    return false;
+  }
   result.get();
   return true;
 }
@@ -110,6 +114,7 @@ bool Progress::look_at_worlds() {
 }
 
 void Progress::loop() {
+  ::pthread_setname_np(::pthread_self(), kThreadName);
   for (int idle_rounds = 0;; ++idle_rounds) {
     for (const auto& job : take_jobs()) {
       job();
@@ -122,12 +127,17 @@ void Progress::loop() {
   }
 }
 
-void Progress::ask_to_end() {
+/// Not to be expected where it is in a call of MPI's that has not returned within its time-out.
+bool Progress::ask_to_end() {
+  bool is_stuck = false;
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     process_ends_ = true;
+    is_stuck =
+        overdue_.valid() && overdue_.wait_for(std::chrono::seconds(0)) != std::future_status::ready;
   }
   changed_.notify_one();
+  return !is_stuck;
 }
 
 /// Behind it nothing is under way that a thread of this process could wait for.

@@ -4,6 +4,7 @@
 #include <condition_variable>
 #include <deque>
 #include <functional>
+#include <future>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -35,6 +36,9 @@ inline constexpr const char* kProcessEnds = "this process ends";
 /// its MPI later still does what is left itself.
 class Progress {
  public:
+  /// As ps -L and debuggers show it.
+  static constexpr const char* kThreadName = "tessera-mpi";
+
   /// Never destroyed.
   static Progress& instance();
 
@@ -71,7 +75,7 @@ class Progress {
   void pause(Expects expects, int idle_rounds);
   bool look_at_worlds();
   void end();
-  void ask_to_end();
+  bool ask_to_end();
   bool has_to_end();
   void let_go(const char* cause);
   bool is_over(std::optional<Clock::time_point>& failed);
@@ -83,6 +87,7 @@ class Progress {
   bool is_started_ = false;
   bool process_ends_ = false;
   bool has_ended_ = false;
+  std::shared_future<void> overdue_;  // the last job that run() has not waited for
   std::vector<std::shared_ptr<World>> worlds_;
   const Calls* owned_ = nullptr;
   bool may_look_ = false;    // while nothing is under way

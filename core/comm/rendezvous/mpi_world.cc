@@ -16,6 +16,7 @@
 #include "tessera/core/comm/agreement/fingerprint.h"
 #include "tessera/core/comm/agreement/refusal.h"
 #include "tessera/core/comm/agreement/text_exchange.h"
+#include "tessera/core/comm/mpi/absent_ranks.h"
 #include "tessera/core/comm/mpi/group.h"
 #include "tessera/core/comm/mpi/initialize.h"
 #include "tessera/core/comm/mpi/library.h"
@@ -57,7 +58,7 @@ std::shared_ptr<ProcessGroup> make_mpi_world(ProcessGroupOptions options,
   const auto library = mpi::load_library();
   TORCH_CHECK(library.ok(), std::string(library.status().message()));
   const mpi::Calls& calls = *library->calls;
-  mpi::initialize(calls, options.timeout);
+  mpi::initialize(calls, options.timeout, [&] { return mpi::absent_ranks(environment); });
   auto group = mpi::make_world("init_process_group", calls, calls.world(),
                                {.timeout = options.timeout, .report_after = options.report_after});
   const int size = group->size();

@@ -1,6 +1,8 @@
 // What threads do when the process ends: exit() waits for them before it destroys what is static.
 #include "tessera/core/process/ending_thread.h"
 
+#include <unistd.h>
+
 #include <atomic>
 #include <cstdlib>
 #include <thread>
@@ -31,6 +33,7 @@ struct AtThreadEnd {
       [] {
         is_asked = true;
         is_asked.notify_all();
+        return true;
       })
       .detach();
   std::exit(3);
@@ -38,13 +41,21 @@ struct AtThreadEnd {
 
 /// Nobody waits for the thread that ends the process.
 [[noreturn]] void exit_in_a_thread() {
-  EndingThread([] { std::exit(0); }, [] { std::_Exit(8); }).join();
+  EndingThread([] { std::exit(0); }, []() -> bool { std::_Exit(8); }).join();
   std::_Exit(7);
+}
+
+/// A thread that says it does not end is not waited for: that would be five seconds.
+[[noreturn]] void exit_beside_a_stuck_thread() {
+  std::atexit([] { std::_Exit(0); });
+  EndingThread([] { is_asked.wait(false); }, [] { return false; }).detach();
+  ::alarm(4);
+  std::exit(3);
 }
 
 [[noreturn]] void exit_behind_threads() {
   std::atexit([] { std::_Exit(0); });
-  EndingThread joined([] {}, [] { std::_Exit(8); });
+  EndingThread joined([] {}, []() -> bool { std::_Exit(8); });
   joined.join();
   std::atomic<bool> has_run = false;
   EndingThread detached([&] { has_run = true; });
@@ -56,6 +67,11 @@ struct AtThreadEnd {
 TEST(EndingThreadDeathTest, ExitWaitsForAThread) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   EXPECT_EXIT(exit_beside_a_thread(), ::testing::ExitedWithCode(0), "");
+}
+
+TEST(EndingThreadDeathTest, ExitDoesNotWaitForAThreadThatIsStuck) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  EXPECT_EXIT(exit_beside_a_stuck_thread(), ::testing::ExitedWithCode(0), "");
 }
 
 TEST(EndingThreadDeathTest, AThreadMayCallExit) {

@@ -118,6 +118,7 @@ TEST(Case34, ASignOfSeveralProcessesIsNoWorldOfOne) {
                     HasSubstr("torchrun --no-python")));
   EXPECT_EQ(problems({{"SLURM_JOB_ID", "7"}, {"SLURM_NTASKS", "1"}, {"SLURM_NNODES", "1"}}), "");
   EXPECT_THAT(problems({{"SLURM_NTASKS", "4x"}}), HasSubstr("SLURM_NTASKS is 4x"));
+  EXPECT_THAT(problems({{"SLURM_NPROCS", "4"}}), HasSubstr("SLURM_NPROCS is 4"));
   EXPECT_THAT(problems({{"SLURM_PROCID", "2"}, {"SLURM_LOCALID", "2"}, {"SLURM_NODEID", "0"}}),
               HasSubstr("SLURM_STEP_NUM_TASKS"));
 }

@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <limits>
 #include <list>
 #include <map>
 #include <random>
@@ -79,6 +80,7 @@ std::atomic<int64_t> most_under_way{0};
 std::atomic<int> fake_level{Calls::kMultiple};
 std::atomic<int> broken_rank{-1};
 std::atomic<int> mute_rank{-1};
+std::atomic<int> endless_rank{-1};
 
 /// Of a call; the check of who calls.
 class Alone {
@@ -127,6 +129,10 @@ int send(const void* data, size_t bytes, int to, int tag, Handle comm, Handle* r
   if (broken_rank.compare_exchange_strong(broken, -1)) return kBroken;
   if (tag != 0) data_bytes.fetch_add(static_cast<int64_t>(bytes));
   *request = new_request();
+  int endless = own.rank;
+  if (tag != 0 && endless_rank.compare_exchange_strong(endless, -1)) {
+    all.requests[*request].looks = std::numeric_limits<int>::max();
+  }
   if (mute_rank.load() == own.rank) {
     all.requests[*request].is_over = true;
     return 0;
@@ -273,6 +279,8 @@ int64_t fake_data_bytes() { return fake_mpi_parts::data_bytes.load(); }
 void set_fake_level(tessera::mpi::Calls::Level level) { fake_mpi_parts::fake_level.store(level); }
 
 void break_next_send(int rank) { fake_mpi_parts::broken_rank.store(rank); }
+
+void never_end_next_data_of(int rank) { fake_mpi_parts::endless_rank.store(rank); }
 
 void lose_sends_of(int rank) { fake_mpi_parts::mute_rank.store(rank); }
 

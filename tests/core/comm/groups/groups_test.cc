@@ -278,6 +278,8 @@ TEST(Groups, MisuseThrowsBeforeAnythingIsSent) {
        "got tensor on meta, expected it on cpu, where this rank's tensors of the group lie"},
       {"average", [](ProcessGroup& g) { g.all_reduce(at::zeros({2}, at::kInt), ReduceOp::kAvg); },
        "got AVG of Int, expected a floating dtype"},
+      {"unknown", [](ProcessGroup& g) { g.all_reduce(at::zeros({2}), static_cast<ReduceOp>(99)); },
+       "got the ReduceOp 99, expected one of those in tessera/collective.h"},
       {"root", [](ProcessGroup& g) { g.broadcast(at::zeros({2}), 2); },
        "got root 2, expected 0 to 1"},
       {"scatter size",

@@ -1,5 +1,8 @@
 // What goes wrong over MPI (the fake): named on every rank, and never a hang.
+#include <signal.h>
+
 #include <atomic>
+#include <cstdlib>
 #include <memory>
 #include <stdexcept>
 #include <string>
@@ -232,6 +235,28 @@ TEST(MpiFailures, Case29ARankThatDoesNotComeToTheWorldIsATimeOut) {
     tessera::mpi::process_group(testing::fake_mpi(), alone, kShort);
   });
   EXPECT_THAT(error, HasSubstr("timed out: waited 300 ms, and not all ranks of the communicator"));
+}
+
+/// A message that has left its sender's hands, and all ranks leave.
+[[noreturn]] void leave_behind_a_message(bool ends) {
+  if (!ends) testing::never_end_next_data_of(0);
+  run_mpi_ranks(
+      2,
+      [](std::shared_ptr<ProcessGroup> group) {
+        const at::Tensor tensor = at::ones({2000});
+        if (group->rank() == 0) group->send(tensor, 1, "kept");
+        if (group->rank() == 1) group->recv(tensor, 0, "kept");
+      },
+      kShort);
+  tessera::mpi::leave();
+  std::_Exit(3);
+}
+
+TEST(MpiFailuresDeathTest, WhatDoesNotEndWhenAllRanksHaveLeftIsGivenUp) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  EXPECT_EXIT(leave_behind_a_message(/*ends=*/true), ::testing::ExitedWithCode(3), "");
+  EXPECT_EXIT(leave_behind_a_message(/*ends=*/false), ::testing::KilledBySignal(SIGABRT),
+              "had failed: what was under way when all ranks left has not ended. MPI_Abort ends");
 }
 
 TEST(MpiLevels, AnMpiThatCannotBeUsedIsRefusedByName) {

@@ -251,6 +251,13 @@ TEST_F(MpiScenario, KilledOwner) {
                                }).c_str());
 }
 
+/// Beside one that never uses MPI.
+TEST(MpiStart, RankThatDoesNotCome) {
+  if (!is_job()) GTEST_SKIP() << "not started by under_mpirun.sh";
+  FAIL() << message_of(
+      [] { init_process_group({.timeout = std::chrono::seconds(3), .backend = "mpi"}); });
+}
+
 // Not run by under_mpirun.sh: for people who want to know.
 TEST_F(MpiScenario, CostOfWindows) {
   using Clock = std::chrono::steady_clock;

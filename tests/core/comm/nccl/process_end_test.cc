@@ -100,7 +100,10 @@ void exit_by_cause() {
       [ends] {
         while (!*ends) std::this_thread::yield();
       },
-      [ends] { *ends = true; })
+      [ends] {
+        *ends = true;
+        return true;
+      })
       .detach();
   store->hold(ends);
   if (proposes) (*world)->abort("the data ran out");
