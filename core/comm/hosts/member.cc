@@ -1,10 +1,7 @@
 #include "tessera/core/comm/hosts/member.h"
 
-#include <cstdlib>
 #include <exception>
-#include <mutex>
 #include <optional>
-#include <set>
 #include <string>
 #include <utility>
 
@@ -12,62 +9,24 @@
 
 #include "tessera/core/comm/groups/departure.h"
 #include "tessera/core/comm/hosts/world.h"
-#include "tessera/core/comm/shm/group.h"
 #include "tessera/core/process/error_text.h"
 #include "tessera/core/process/fork.h"
 #include "tessera/errors.h"
 
 namespace tessera::internal::hosts {
 
-// While this rank leaves MPI (Note [End of MPI]) the others may wait for a collective that it will
-// never start. So what it has started is over before that, and then its host's ranks hear that
-// nothing follows. Handlers of exit() run in the opposite order: MPI was there before any of these.
-class Member::Living {
- public:
-  static Living& all() {
-    static auto* const living = new Living;  // never destroyed: Note [End of the process]
-    return *living;
-  }
-  void add(Member* member) {
-    const std::lock_guard lock(mutex_);
-    members_.insert(member);
-  }
-  void remove(Member* member) {
-    const std::lock_guard lock(mutex_);
-    members_.erase(member);
-  }
-
- private:
-  Living() {
-    hold_across_fork(mutex_);
-    std::atexit([] { all().end(); });
-  }
-  void end() {
-    const std::lock_guard lock(mutex_);
-    for (Member* const member : members_) member->end_with_process();
-  }
-
-  std::mutex mutex_;
-  std::set<Member*> members_;
-};
-
-Member::Member(World& world, Levels levels) : world_(world), levels_(std::move(levels)) {}
+Member::Member(World& world, Levels levels)
+    : world_(world),
+      levels_(std::move(levels)),
+      leaves_(leave_groups_of_host({levels_.inside.get(), levels_.inside_last.get()})) {}
 
 Member::~Member() {
   if (first_ == nullptr) return;
-  Living::all().remove(this);  // in a child of fork(), too, whose handlers look at all
+  ends_calls_.reset();
   // In this order, and both before the groups go that they use.
   for (Lane* const lane : {first_.get(), last_.get()}) lane->drain();
   first_.reset();
   last_.reset();
-}
-
-void Member::end_with_process() {
-  if (!world_.origin().is_here()) return;
-  for (Lane* const lane : {first_.get(), last_.get()}) lane->drain();
-  for (ProcessGroup* const group : {levels_.inside.get(), levels_.inside_last.get()}) {
-    if (auto* const of_host = dynamic_cast<shm::Group*>(group)) of_host->leave();
-  }
 }
 
 std::shared_ptr<Work> Member::start(const Collective& call, First first, int64_t numel) {
@@ -85,7 +44,9 @@ std::shared_ptr<Work> Member::start(const Collective& call, First first, int64_t
     };
     last_ = std::make_unique<Lane>(Lane::Mode::kThread, interrupt);
     first_ = std::make_unique<Lane>(Lane::Mode::kThread, interrupt);
-    Living::all().add(this);
+    ends_calls_.emplace([first = first_.get(), last = last_.get()] {
+      for (Lane* const lane : {first, last}) lane->drain();
+    });
   }
   Collective own = call;
   std::shared_ptr<Work> after = std::exchange(own.after, nullptr);  // not of what it is made of

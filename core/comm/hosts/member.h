@@ -5,10 +5,12 @@
 #include <deque>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "tessera/core/comm/hosts/call_record.h"
+#include "tessera/core/comm/hosts/exit_action.h"
 #include "tessera/core/comm/hosts/levels.h"
 #include "tessera/core/comm/hosts/operation.h"
 #include "tessera/core/sched/lane.h"
@@ -52,9 +54,6 @@ class Member {
   bool is_idle() const { return open_.load(std::memory_order_acquire) == 0; }
 
  private:
-  class Living;
-
-  void end_with_process();
   template <typename Body>
   void guard(Operation& operation, Body&& body);
   void run_first(const std::shared_ptr<Operation>& operation, const std::shared_ptr<Work>& after,
@@ -65,11 +64,13 @@ class Member {
 
   World& world_;
   const Levels levels_;
+  const ExitAction leaves_;
   int64_t sequence_ = -1;
   std::atomic<int> open_{0};
   std::deque<std::shared_ptr<Operation>> between_hosts_;  // the first lane's
   std::unique_ptr<Lane> last_;                            // from the first collective on
   std::unique_ptr<Lane> first_;                           // it posts to the other, so it goes first
+  std::optional<ExitAction> ends_calls_;                  // theirs, and so before it leaves
 };
 
 }  // namespace tessera::internal::hosts

@@ -12,7 +12,8 @@ PartGroup::PartGroup(std::shared_ptr<World> world, std::shared_ptr<ProcessGroup>
     : ForwardingGroup(std::move(inner)),
       uncaught_at_start_(std::uncaught_exceptions()),
       world_(std::move(world)),
-      name_(std::move(name)) {}
+      name_(std::move(name)),
+      leaves_(leave_groups_of_host({inner_.get()})) {}
 
 PartGroup::~PartGroup() {
   if (std::uncaught_exceptions() > uncaught_at_start_) world_->fail_by_unwinding();

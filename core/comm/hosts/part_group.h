@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "tessera/core/comm/groups/forwarding_group.h"
+#include "tessera/core/comm/hosts/exit_action.h"
 #include "tessera/core/comm/hosts/world.h"
 
 namespace tessera::internal::hosts {
@@ -29,6 +30,7 @@ class PartGroup final : public ForwardingGroup {
   const int uncaught_at_start_;
   const std::shared_ptr<World> world_;
   const std::string name_;
+  const ExitAction leaves_;
 };
 
 }  // namespace tessera::internal::hosts

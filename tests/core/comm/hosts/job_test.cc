@@ -151,5 +151,29 @@ TEST_F(HostsScenario, RankThatDoesNotCome) {
                                }).c_str());
 }
 
+void sum_until_error(ProcessGroup& group) {
+  std::fprintf(stderr, "%s\n", message_of([&] {
+                                 while (true) {
+                                   at::Tensor tensor = at::ones({1000});
+                                   group.all_reduce(tensor, ReduceOp::kSum, "missed")->wait();
+                                 }
+                               }).c_str());
+}
+
+/// It is in exit() until the others have left, and its groups live.
+TEST_F(HostsScenario, RankThatExitsAtOnce) {
+  const auto world = init_process_group({.timeout = std::chrono::seconds(50)});
+  if (world->rank() == 1) std::exit(3);
+  sum_until_error(*world);
+}
+
+TEST_F(HostsScenario, RankThatExitsBesideAGroupOfItsHost) {
+  const auto world = init_process_group({.timeout = std::chrono::seconds(50)});
+  const auto left = world->subgroup({0, 1}, "left");
+  if (left != nullptr) left->barrier("once");
+  if (world->rank() == 1) std::exit(3);
+  sum_until_error(left != nullptr ? *left : *world);
+}
+
 }  // namespace
 }  // namespace tessera::internal

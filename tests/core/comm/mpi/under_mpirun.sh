@@ -181,6 +181,16 @@ says "MPI_Abort ends them"
 for rank in 0 2 3; do
   says "all_reduce #0 'missed' on group 'world', rank $rank: timed out: rank 0 waited 2000 ms for rank 1 (pid [0-9]* on left), which"
 done
+# A rank that is in exit(), where it waits for the others, has left all its groups.
+! on_hosts 40 "$bin/mpi_test" --gtest_filter='HostsScenario.RankThatExitsAtOnce' ||
+  die "a rank that exits went by:"
+for rank in 0 2 3; do
+  says "#0 'missed' on group 'world', rank $rank: rank 1 left group 'world' after 0 collectives"
+done
+! on_hosts 40 "$bin/mpi_test" --gtest_filter='HostsScenario.RankThatExitsBesideAGroupOfItsHost' ||
+  die "a rank that exits went by:"
+says "'missed' on group 'world/left', rank 0: rank 1 left the group after 1 collectives"
+
 # One rank that was told another backend is named by it, at once.
 # shellcheck disable=SC2016
 ! on_hosts 60 bash -c '[[ ${OMPI_COMM_WORLD_RANK-}${PMI_RANK-} != 1 ]] || export TESSERA_BACKEND=mpi
