@@ -35,6 +35,10 @@ constexpr Family kOthers[] = {
     {"mpiexec (MPICH, Intel MPI)", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"},
 };
 
+// By which launchers say no number of processes: PMIx's; Hydra's where it speaks to processes by a
+// port; those of Cray and IBM.
+constexpr const char* kLoneRanks[] = {"PMIX_RANK", "PMI_ID", "PALS_RANKID", "JSM_NAMESPACE_RANK"};
+
 constexpr const char* kNode = "SLURM_NODEID";
 constexpr const char* kBothOrNeither = "set both or neither";
 constexpr const char* kRemedy =
@@ -54,7 +58,9 @@ struct Identity {
     return is_one_per_node && world.count < inner.world.count;
   }
 
-  bool is_of_one_host() const { return local.has_value() && local->count == world.count; }
+  bool is_of_one_host() const {
+    return world.count == 1 || (local.has_value() && local->count == world.count);
+  }
 
   std::string text() const {
     return absl::StrCat(family->rank, ", ", family->size, " say rank ", world.number, " of ",
@@ -73,12 +79,15 @@ std::string without(const Family& family) {
 }
 
 void disagree(VariableReader& reader, const Identity& a, const Identity& b) {
-  // All of them: a part of a family is an error, too.
-  reader.problem(absl::StrCat(a.text(), ", but ", b.text(),
-                              ": two launchers disagree about this process; take out those that "
-                              "did not start it (",
-                              without(*b.family),
-                              " ./train), or set TESSERA_WORLD=single to train alone"));
+  // All of them: a part of a family is an error, too. Who says that it is one of several is right,
+  // where the other says that it is alone.
+  const std::string without_a = absl::StrCat(without(*a.family), " ./train");
+  const std::string without_b = absl::StrCat(without(*b.family), " ./train");
+  reader.problem(absl::StrCat(
+      a.text(), ", but ", b.text(),
+      ": two launchers disagree about this process; take out what did not start it (",
+      b.world.count == 1 ? "" : without_a, a.world.count == 1 || b.world.count == 1 ? "" : ", or ",
+      a.world.count == 1 ? "" : without_b, "), or set TESSERA_WORLD=single to train alone"));
 }
 
 /// A launcher that knows its own host alone, and several of them, or in it a launcher of several:
@@ -88,8 +97,8 @@ void refuse_worlds_apart(VariableReader& reader, const Identity& own, const Iden
       own.text(), ", all on this host (", own.family->local_size, "), but ", other.text(),
       ": one launcher has started the other, and the ranks of tessera-run or torchrun would know "
       "only each other; start the program by ",
-      other.family->launcher, " alone, or take out what did not start it (", without(*other.family),
-      " tessera-run ...)"));
+      other.family->launcher, " alone. If that has started tessera-run once, for all of them: ",
+      without(*other.family), " tessera-run ..."));
 }
 
 /// The pair of a rank and a size, which may not be part of a larger one.
@@ -170,6 +179,20 @@ std::vector<Identity> read_schedulers(VariableReader& reader) {
   return found;
 }
 
+/// tessera-run or torchrun of one host, which each of several processes may have started.
+void refuse_beside_lone_rank(VariableReader& reader, const Identity& own) {
+  for (const char* name : kLoneRanks) {
+    if (!reader.is_set(name)) continue;
+    reader.problem(absl::StrCat(
+        own.text(), ", all on this host, but ", name,
+        " is set: a launcher of unknown size has started tessera-run or torchrun, and the ranks of "
+        "each would know only each other; start the program by that launcher alone. If it has "
+        "started one, for all of them: env -u ",
+        name, " tessera-run ..."));
+    return;
+  }
+}
+
 /// A process that several processes were wanted for, and that has no rank.
 void refuse_signs_of_several(VariableReader& reader) {
   for (const char* name : {"TESSERA_STORE", "MASTER_ADDR"}) {
@@ -190,8 +213,7 @@ void refuse_signs_of_several(VariableReader& reader) {
         ", not one of srun's; start it by srun, or set TESSERA_WORLD=single to train alone"));
     return;
   }
-  // PMIx's; Hydra's where it speaks to processes by a port; those of Cray and IBM.
-  for (const char* name : {"PMIX_RANK", "PMI_ID", "PALS_RANKID", "JSM_NAMESPACE_RANK"}) {
+  for (const char* name : kLoneRanks) {
     if (!reader.is_set(name)) continue;
     reader.problem(absl::StrCat(
         "RANK, WORLD_SIZE: not set, although ", name,
@@ -240,7 +262,11 @@ void take(const VariableReader& reader, const Identity& identity, Environment& e
 void take_explicit(VariableReader& reader, Identity identity, Environment& environment) {
   const bool is_launchers = reader.is_set("TORCHELASTIC_RUN_ID");
   VariableReader quiet = reader;  // what is wrong with a scheduler's variables is of no interest
-  for (const Identity& other : read_schedulers(quiet)) {
+  const std::vector<Identity> others = read_schedulers(quiet);
+  if (is_launchers && identity.is_of_one_host() && others.empty()) {
+    refuse_beside_lone_rank(reader, identity);
+  }
+  for (const Identity& other : others) {
     if (other.world.count == 1 || (is_launchers && !identity.is_of_one_host())) continue;
     if (is_launchers) return refuse_worlds_apart(reader, identity, other);
     if (same(other.world, identity.world)) {

@@ -1,6 +1,8 @@
 #include "tessera/core/process/launcher_process.h"
 
+#include <algorithm>
 #include <fstream>
+#include <iterator>
 #include <optional>
 #include <string>
 
@@ -13,14 +15,18 @@
 namespace tessera::internal {
 namespace {
 
-// What starts the processes of MPICH and Intel MPI, and is never one of them, although it may have
-// the variables of a process that has started mpiexec.
-constexpr const char* kProxy = "hydra_pmi_proxy";
+// What starts the processes of MPICH and Intel MPI, of Open MPI, and of SLURM, and is never one of
+// them, although it may have the variables of a rank, which has started it itself or whose they
+// were.
+constexpr const char* kLaunchers[] = {"hydra_pmi_proxy", "mpirun",  "mpirun.openmpi", "mpiexec",
+                                      "mpiexec.openmpi", "orterun", "orted",          "prterun",
+                                      "prted",           "prte",    "slurmstepd"};
 
-bool is_proxy(int pid) {
+bool is_launcher(int pid) {
   std::ifstream file(absl::StrCat("/proc/", pid, "/comm"));
   std::string name;
-  return std::getline(file, name) && name == kProxy;
+  return std::getline(file, name) &&
+         std::find(std::begin(kLaunchers), std::end(kLaunchers), name) != std::end(kLaunchers);
 }
 
 std::optional<std::string> variable_of_process(int pid, const std::string& name) {
@@ -40,7 +46,8 @@ absl::StatusOr<LauncherProcess> find_launcher(const std::string& variable, int p
     if (!status) break;
     const auto variables = variables_of_process(ancestor);
     const bool may_be_between = !variables || (own && (*variables)(variable.c_str()) == own);
-    if (is_proxy(ancestor) || !may_be_between) return LauncherProcess{ancestor, status->start_time};
+    if (is_launcher(ancestor) || !may_be_between)
+      return LauncherProcess{ancestor, status->start_time};
   }
   return absl::NotFoundError(absl::StrCat("no process that started process ", pid,
                                           " and has not its ", variable, " is to be seen"));

@@ -17,8 +17,8 @@ struct LauncherProcess {
 
 /// Local. The process of this host that started a rank, which is process `pid`, and the others: its
 /// nearest ancestor that was not started with the value that it has of `variable`, which the
-/// launcher gives to each rank and what is between them (a shell, numactl) passes on; or the proxy
-/// of MPICH's mpiexec, which may have been started by a rank itself. Ancestors that do not show
+/// launcher gives to each rank and what is between them (a shell, numactl) passes on; or a launcher
+/// by its name, which may have been started by a rank itself. Ancestors that do not show
 /// their environment (of another user, setuid) are skipped. NotFound if there is none, or /proc is
 /// hidden.
 absl::StatusOr<LauncherProcess> find_launcher(const std::string& variable, int pid = ::getpid());

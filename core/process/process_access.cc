@@ -41,8 +41,9 @@ std::string access_problem(int pid) {
   return absl::StrCat(
       "it is closed to other processes of its user (", said,
       "): its program may be executed but not read (chmod +r), has a set-user-id bit or "
-      "capabilities, or has called prctl(PR_SET_DUMPABLE, 0); undo that, or start the ranks by "
-      "mpirun with TESSERA_BACKEND=mpi");
+      "capabilities, has called prctl(PR_SET_DUMPABLE, 0), or is in another user namespace "
+      "(a rootless container); undo that, or start the ranks by mpirun with TESSERA_BACKEND=mpi "
+      "and MPI's own shared memory off (Open MPI: --mca btl self,tcp; MPICH: UCX_TLS=tcp,self)");
 }
 
 }  // namespace tessera::internal

@@ -7,6 +7,7 @@ namespace tessera::internal {
 namespace {
 
 using ::testing::Contains;
+using ::testing::HasSubstr;
 using ::testing::Not;
 using ::testing::UnorderedElementsAre;
 
@@ -24,6 +25,14 @@ TEST(WorkerEnvironmentTest, SetsWhatTorchrunSets) {
           "TORCHELASTIC_MAX_RESTARTS=0", "TORCHELASTIC_RUN_ID=abc",
           "TORCHELASTIC_USE_AGENT_STORE=False", "TESSERA_STORE=file:///tmp/dir/store",
           "TESSERA_JOB_PAGE=/proc/9/fd/7:3:1", "TESSERA_JOB_TOKEN=s3cret", "OMP_NUM_THREADS=2"));
+}
+
+TEST(WorkerEnvironmentTest, ARankOfSeveralStartsNoJob) {
+  EXPECT_EQ(outer_job_problem({"PATH=/bin", "RANKS=2", "WORLD_SIZE=4"}), "");
+  EXPECT_EQ(outer_job_problem({"RANK=0", "WORLD_SIZE=1"}), "");
+  EXPECT_EQ(outer_job_problem({"RANK=0"}), "");
+  EXPECT_THAT(outer_job_problem({"RANK=0", "WORLD_SIZE=4"}),
+              HasSubstr("RANK, WORLD_SIZE: got '0' and '4', expected no variables of another"));
 }
 
 TEST(WorkerEnvironmentTest, ReplacesWhatAnOuterLauncherLeft) {

@@ -13,6 +13,7 @@
 #include "absl/strings/str_replace.h"
 #include "tessera/tools/run/command_line.h"
 #include "tessera/tools/run/launcher.h"
+#include "tessera/tools/run/worker_environment.h"
 
 namespace {
 
@@ -35,7 +36,10 @@ bool open_standard_descriptors() {
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (!open_standard_descriptors()) return tessera::internal::kSystemExit;
+  if (!open_standard_descriptors()) {
+    fprintf(stderr, "tessera-run: cannot open /dev/null: %s\n", strerror(errno));
+    return tessera::internal::kSystemExit;
+  }
   const int core_count = count_cores();
   auto command = tessera::internal::parse_command_line({argv + 1, argv + argc}, core_count);
   if (!command.ok()) {
@@ -54,6 +58,11 @@ int main(int argc, char** argv) {
   tessera::internal::Job job;
   job.program = std::move(command->program);
   for (char** entry = environ; *entry != nullptr; ++entry) job.inherited.emplace_back(*entry);
+  if (const std::string problem = tessera::internal::outer_job_problem(job.inherited);
+      !problem.empty()) {
+    fprintf(stderr, "tessera-run: %s\n", problem.c_str());
+    return tessera::internal::kUsageExit;
+  }
   job.worker_count = command->worker_count;
   job.core_count = core_count;
   job.grace_ms = command->grace_ms;

@@ -21,6 +21,20 @@ bool is_set(const std::vector<std::string>& inherited, const std::string& name) 
                      [&](const std::string& entry) { return name_of(entry) == name; });
 }
 
+std::string outer_job_problem(const std::vector<std::string>& inherited) {
+  std::map<std::string, std::string> outer = {{"RANK", ""}, {"WORLD_SIZE", ""}};
+  for (const std::string& entry : inherited) {
+    const auto found = outer.find(name_of(entry));
+    if (found != outer.end()) found->second = entry.substr(found->first.size() + 1);
+  }
+  if (outer["RANK"].empty() || outer["WORLD_SIZE"].empty() || outer["WORLD_SIZE"] == "1") return "";
+  return absl::StrCat(
+      "RANK, WORLD_SIZE: got '", outer["RANK"], "' and '", outer["WORLD_SIZE"],
+      "', expected no variables of another launcher: each of its processes would start a job of "
+      "its own; start the program itself here, or, if they are left over from another job: env -u "
+      "RANK -u WORLD_SIZE tessera-run ...");
+}
+
 std::vector<std::string> worker_environment(const std::vector<std::string>& inherited,
                                             const WorkerPlace& place) {
   const std::string rank = absl::StrCat(place.rank);

@@ -156,10 +156,14 @@ void append_call(std::string& out, const FlightRecord& call) {
 }
 
 bool write_file(const std::string& path, const std::string& text) {
+  errno = 0;
   std::ofstream file(path, std::ios::trunc);
   file << text;
   file.close();
-  if (!file) std::fprintf(stderr, "[comm] flight recorder: cannot write '%s'\n", path.c_str());
+  if (!file) {
+    std::fprintf(stderr, "[comm] flight recorder: cannot write '%s' (%s)\n", path.c_str(),
+                 std::strerror(errno));
+  }
   return static_cast<bool>(file);
 }
 
@@ -234,10 +238,12 @@ std::string flight_dump_directory() {
 void check_flight_dump_directory() {
   const std::string directory = flight_dump_directory();
   if (directory.empty()) return;
-  TORCH_CHECK(::access(absl::StrCat(directory, "/.").c_str(), W_OK | X_OK) == 0,
-              "[environment] TESSERA_FLIGHT_DUMP: got '", directory,
-              "', expected a folder that this process may write to (", std::strerror(errno),
-              "); make it: mkdir -p ", directory);
+  if (::access(absl::StrCat(directory, "/.").c_str(), W_OK | X_OK) == 0) return;
+  const int error = errno;
+  const bool can_be_made = error == ENOENT && directory.front() != '~';  // which no shell has seen
+  TORCH_CHECK(false, "[environment] TESSERA_FLIGHT_DUMP: got '", directory,
+              "', expected a folder that this process may write to (", std::strerror(error), "); ",
+              can_be_made ? absl::StrCat("make it: mkdir -p ", directory) : "name another one");
 }
 
 void write_flight_dump(const std::string& directory, int rank, const std::vector<RankFlight>& ranks,

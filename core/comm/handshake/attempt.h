@@ -195,7 +195,7 @@ class Attempt {
     return absl::StrCat(name_of(hello), does.empty() ? "" : ", which ", does);
   }
 
-  /// "rank 1, rank 2 did not come".
+  /// "rank 1, rank 2 did not come to /run/user/7/tessera/slurm-17.0".
   std::string missing_text(const std::vector<int>& missing) const {
     std::string strangers;
     const int64_t rejected = endpoint_.own != nullptr ? endpoint_.own->rejected() : 0;
@@ -208,7 +208,8 @@ class Attempt {
     if (!strangers.empty())
       absl::StrAppend(&strangers, ": give all ranks the same TESSERA_JOB_TOKEN");
     return absl::StrCat("timed out after ", options_.timeout.count(), " ms: rank ",
-                        absl::StrJoin(missing, ", rank "), " did not come", strangers);
+                        absl::StrJoin(missing, ", rank "), " did not come",
+                        endpoint_.place.empty() ? "" : " to ", endpoint_.place, strangers);
   }
 
   /// The failure that another rank has written for this one, if any.

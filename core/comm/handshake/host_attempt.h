@@ -152,10 +152,16 @@ class HostAttempt final : public Attempt {
                             "; give all ranks one kind of device");
       }
       if (transport_.is_local() && hello.host != first.host) {
+        const bool has_one_name = hello.host_name == first.host_name;
         return absl::StrCat(
             differ("the host or container", hello.host_name, first.host_name),
+            has_one_name ? " (another machine or PID namespace, of that name, too)" : "",
             " and shares no memory with it: CPUs of several hosts communicate by MPI; start the "
-            "ranks with mpirun or srun (backend 'mpi'), or all of them on one host");
+            "ranks with mpirun or srun (",
+            has_one_name ? "and TESSERA_BACKEND=mpi; Open MPI needs --mca btl self,tcp between PID "
+                           "namespaces of one machine"
+                         : "backend 'mpi'",
+            "), or all of them on one host");
       }
       if (hello.has_token(options_.job_token)) continue;
       return absl::StrCat("rank ", rank, " (pid ", hello.pid,

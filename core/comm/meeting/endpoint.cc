@@ -29,22 +29,7 @@ Endpoint find_at_url(EndpointOptions options) {
   return find_at_path(options, *path);
 }
 
-}  // namespace
-
-std::string describe_place(const EndpointOptions& options) {
-  const Environment& environment = options.environment;
-  if (options.store != nullptr) return "the store that the program gives";
-  if (!options.store_url.empty()) return options.store_url;
-  if (!environment.store_url.empty()) return environment.store_url;
-  std::string address = absl::StrCat("MASTER_ADDR ", environment.master_addr, ", MASTER_PORT ",
-                                     environment.master_port);
-  if (environment.agent_store) return absl::StrCat("torchrun's store, ", address);
-  if (!environment.master_addr.empty()) return address;
-  const auto path = path_of_job(environment);
-  return path.ok() ? *path : std::string(path.status().message());
-}
-
-Endpoint find_endpoint(EndpointOptions options) {
+Endpoint find(EndpointOptions options) {
   const Environment& environment = options.environment;
   if (options.store != nullptr) {
     return {.store = c10::make_intrusive<TimeLimitedStore>(options.store),
@@ -66,8 +51,30 @@ Endpoint find_endpoint(EndpointOptions options) {
   const auto path = path_of_job(environment);
   TORCH_CHECK(path.ok(), "[rendezvous] ", std::string(path.status().message()));
   if (environment.local_rank == 0) remove_dead_sockets(path->substr(0, path->rfind('/')));
-  options.url_source = "the job's socket";
+  options.url_source = "the job's socket, for TESSERA_STORE is not set";
   return find_at_path(options, *path);
+}
+
+}  // namespace
+
+std::string describe_place(const EndpointOptions& options) {
+  const Environment& environment = options.environment;
+  if (options.store != nullptr) return "the store that the program gives";
+  if (!options.store_url.empty()) return options.store_url;
+  if (!environment.store_url.empty()) return environment.store_url;
+  std::string address = absl::StrCat("MASTER_ADDR ", environment.master_addr, ", MASTER_PORT ",
+                                     environment.master_port);
+  if (environment.agent_store) return absl::StrCat("torchrun's store, ", address);
+  if (!environment.master_addr.empty()) return address;
+  const auto path = path_of_job(environment);
+  return path.ok() ? *path : std::string(path.status().message());
+}
+
+Endpoint find_endpoint(EndpointOptions options) {
+  const std::string place = describe_place(options);
+  Endpoint endpoint = find(std::move(options));
+  endpoint.place = place;
+  return endpoint;
 }
 
 }  // namespace tessera::internal

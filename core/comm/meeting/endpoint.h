@@ -33,6 +33,7 @@ struct Endpoint {
   c10::intrusive_ptr<c10d::Store> store;
   JobStore* own = nullptr;  ///< `store`, unless it is the user's
   bool is_host = false;     ///< whether this rank answers the others
+  std::string place = {};   ///< describe_place()
   /// When the search for it began: the time-out covers search and handshake.
   std::chrono::steady_clock::time_point since = std::chrono::steady_clock::now();
 };

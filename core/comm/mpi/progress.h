@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <deque>
@@ -30,7 +31,9 @@ inline constexpr const char* kProcessEnds = "this process ends";
 /// MPI can be initialised once in a process, so what is initialised here stays until the process
 /// ends. Then (atexit) this rank leaves its worlds and waits until the others have, as MPI_Finalize
 /// would; a rank that crashes instead is what mpirun ends all others for. After a failure some rank
-/// may never come: the wait is short, and MPI_Abort ends all ranks; so is that for MPI_Finalize. An
+/// may never come: the wait is short, and MPI_Abort ends all ranks; so is that for MPI_Finalize.
+/// That is short, too, once all ranks have come to it: MPICH 4.0 over UCX and TCP does not always
+/// return from it then, and the process ends by itself. An
 /// application's own MPI is left to it; at mpi::leave(), or else its MPI_Finalize, this thread lets
 /// go. Behind all that the thread ends (Note [End of the process]); an application that finalises
 /// its MPI later still does what is left itself.
@@ -57,6 +60,10 @@ class Progress {
   bool may_look() const { return may_look_; }
   /// The thread's: it has initialised this MPI and finalises it when the process ends.
   void own(const Calls& calls);
+  /// Any thread: whether it has.
+  bool owns() const { return is_owner_.load(std::memory_order_relaxed); }
+  /// Any thread: that is so on all ranks of MPI.
+  void note_all_own() { all_own_.store(true, std::memory_order_relaxed); }
   /// The thread's: an application finalises it, unless it is owned.
   void leave_to_application(const Calls& calls);
 
@@ -78,6 +85,8 @@ class Progress {
   bool ask_to_end();
   bool has_to_end();
   void let_go(const char* cause);
+  void await_ends();
+  bool finalizes(std::chrono::milliseconds longest);
   bool is_over(std::optional<Clock::time_point>& failed);
 
   const Origin origin_;
@@ -90,6 +99,8 @@ class Progress {
   std::shared_future<void> overdue_;  // the last job that run() has not waited for
   std::vector<std::shared_ptr<World>> worlds_;
   const Calls* owned_ = nullptr;
+  std::atomic<bool> is_owner_{false};
+  std::atomic<bool> all_own_{false};
   bool may_look_ = false;    // while nothing is under way
   bool has_failed_ = false;  // a world had when this process ended
 };

@@ -11,6 +11,7 @@
 #include <ATen/Parallel.h>
 #include <absl/strings/numbers.h>
 #include <absl/strings/str_cat.h>
+#include <absl/strings/str_split.h>
 #include <c10/util/Exception.h>
 
 #include "tessera/core/comm/agreement/fingerprint.h"
@@ -20,6 +21,7 @@
 #include "tessera/core/comm/mpi/group.h"
 #include "tessera/core/comm/mpi/initialize.h"
 #include "tessera/core/comm/mpi/library.h"
+#include "tessera/core/comm/mpi/progress.h"
 #include "tessera/core/process/machine.h"
 
 namespace tessera::internal {
@@ -33,18 +35,22 @@ void share_cores_of_host(const Environment& environment) {
                                std::max(1, cores / std::max(1, environment.local_world_size))));
 }
 
-std::vector<mpi::World::Place> exchange_places(ProcessGroup& group, const std::string& host) {
+/// Where all ranks are; and whether all of them finalise MPI as this one does.
+void exchange_places(mpi::Group& group, const std::string& host) {
+  mpi::Progress& progress = mpi::Progress::instance();
   std::vector<mpi::World::Place> places;
-  for (const std::string& text :
-       exchange_texts(group, absl::StrCat(::getpid(), " ", host), "places")) {
+  bool all_own = true;
+  for (const std::string& text : exchange_texts(
+           group, absl::StrCat(::getpid(), progress.owns() ? " own " : " app ", host), "places")) {
+    const std::vector<std::string> words = absl::StrSplit(text, absl::MaxSplits(' ', 2));
     mpi::World::Place place;
-    const size_t space = text.find(' ');
-    if (!absl::SimpleAtoi(text.substr(0, space), &place.pid) || space == std::string::npos)
-      continue;
-    place.host = text.substr(space + 1);
+    if (words.size() != 3 || !absl::SimpleAtoi(words[0], &place.pid)) continue;
+    all_own = all_own && words[1] == "own";
+    place.host = words[2];
     places.push_back(std::move(place));
   }
-  return places;
+  if (all_own) progress.note_all_own();
+  group.world().set_places(std::move(places));
 }
 
 }  // namespace
@@ -83,7 +89,7 @@ std::shared_ptr<ProcessGroup> make_mpi_world(ProcessGroupOptions options,
                 {absl::StrCat("backend ", options.backend == "hosts" ? "hosts" : "mpi",
                               " (TESSERA_BACKEND, ProcessGroupOptions::backend, TESSERA_HOST)")},
                 "init_process_group");
-  group->world().set_places(exchange_places(*group, host_name(environment)));
+  exchange_places(*group, host_name(environment));
   if (environment.is_of_scheduler()) share_cores_of_host(environment);
   return group;
 }

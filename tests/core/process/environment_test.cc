@@ -22,6 +22,7 @@ using ::testing::HasSubstr;
 using testing::lookup_in;
 using ::testing::Not;
 using testing::problems;
+using testing::recorded;
 using testing::TemporaryDirectory;
 using testing::Variables;
 
@@ -234,6 +235,20 @@ TEST(Identity, IsDescribedInALineWithoutASecret) {
                   HasSubstr(", rank 0 on node08"), Not(HasSubstr("secret")), Not(HasSubstr("\n"))));
   EXPECT_EQ(describe_identity(read_environment(lookup_in({})).value()),
             "rank 0 of 1, as no variable says otherwise");
+}
+
+TEST(Case34, WithoutAPlaceOneHostNeedsNoneAndSeveralNeedAnAddress) {
+  for (const char* record : {"srun", "openmpi", "mpich", "srun_openmpi", "batch_mpich"}) {
+    EXPECT_EQ(problems(recorded(record)), "") << record;
+  }
+  EXPECT_THAT(problems(recorded("batch_mpich_two_nodes")),
+              AllOf(HasSubstr("has started 3 of 4 ranks on this host"),
+                    HasSubstr("Ranks on CPUs need none: backend 'mpi' connects them")));
+  const auto several = read_environment(lookup_in(recorded("srun_three_nodes")));
+  ASSERT_TRUE(several.ok()) << several.status();
+  EXPECT_EQ(several->master_addr, "node08");
+  EXPECT_GE(several->master_port, 20000);
+  EXPECT_LT(several->master_port, 30000);
 }
 
 }  // namespace
