@@ -114,7 +114,12 @@ bool Progress::look_at_worlds() {
   const auto now = Clock::now();
   bool moved = false;
   for (const auto& world : worlds_) moved = world->advance(now) || moved;
-  std::erase_if(worlds_, [](const auto& world) { return world->is_retired(); });
+  std::erase_if(worlds_, [this](const auto& world) {
+    if (!world->is_retired()) return false;
+    const std::string cause = world->failure();
+    had_failed_ = had_failed_ || !(cause.empty() || cause == kFinalised);
+    return true;
+  });
   return moved;
 }
 
@@ -184,6 +189,7 @@ bool Progress::is_over(std::optional<Clock::time_point>& failed) {
     if (cause.empty()) continue;
     const bool is_of_group = world->failure().empty();
     has_failed_ = has_failed_ || !is_of_group;
+    had_failed_ = had_failed_ || has_failed_;
     const auto linger = is_of_group ? kLingerOfGroup : kLinger;
     const auto now = Clock::now();
     if (now - failed.value_or(now) < linger) {
@@ -242,7 +248,7 @@ bool Progress::finalizes(std::chrono::milliseconds longest) {
 void Progress::end() {
   if (!origin_.is_here()) return;
   leave(kFinalised);
-  if (!has_failed_ && all_own_) {
+  if (!had_failed_ && all_own_) {
     run([this] { await_ends(); }, kMaxWait);
     if (finalizes(kPatience)) return;
     std::fprintf(stderr,

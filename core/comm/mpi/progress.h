@@ -103,6 +103,7 @@ class Progress {
   std::atomic<bool> all_own_{false};
   bool may_look_ = false;    // while nothing is under way
   bool has_failed_ = false;  // a world had when this process ended
+  bool had_failed_ = false;  // a world had at any time, which all of its ranks know
 };
 
 }  // namespace tessera::internal::mpi
