@@ -93,6 +93,10 @@ void read_place(VariableReader& reader, Environment& environment) {
     if (value != "True" && value != "False") {
       reader.problem(absl::StrCat("TORCHELASTIC_USE_AGENT_STORE: got '", value,
                                   "', expected 'True' or 'False'"));
+    } else if (environment.agent_store && !reader.is_set("MASTER_ADDR")) {
+      reader.problem(
+          "TORCHELASTIC_USE_AGENT_STORE: got 'True', although MASTER_ADDR, where torchrun's store "
+          "is, is not set; unset it, as it is left over from another job");
     }
   }
   const bool is_somewhere = reader.is_set("TESSERA_STORE") || reader.is_set("MASTER_ADDR") ||

@@ -1,6 +1,7 @@
 #include "tessera/core/process/launch_family.h"
 
 #include <array>
+#include <iterator>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -93,6 +94,7 @@ void disagree(VariableReader& reader, const Identity& a, const Identity& b) {
 /// A launcher that knows its own host alone, and several of them, or in it a launcher of several:
 /// each would be a world of its own.
 void refuse_worlds_apart(VariableReader& reader, const Identity& own, const Identity& other) {
+  if (!own.local) return disagree(reader, own, other);  // a leftover, as launchers give it
   reader.problem(absl::StrCat(
       own.text(), ", all on this host (", own.family->local_size, "), but ", other.text(),
       ": one launcher has started the other, and the ranks of tessera-run or torchrun would know "
@@ -181,7 +183,9 @@ std::vector<Identity> read_schedulers(VariableReader& reader) {
 
 /// tessera-run or torchrun of one host, which each of several processes may have started.
 void refuse_beside_lone_rank(VariableReader& reader, const Identity& own) {
-  for (const char* name : kLoneRanks) {
+  std::vector<const char*> ranks(std::begin(kLoneRanks), std::end(kLoneRanks));
+  for (const Family& family : kOthers) ranks.push_back(family.rank);
+  for (const char* name : ranks) {
     if (!reader.is_set(name)) continue;
     reader.problem(absl::StrCat(
         own.text(), ", all on this host, but ", name,
@@ -303,6 +307,20 @@ void take_scheduler(VariableReader& reader, Environment& environment) {
                               first->family->size, " are; ", kRemedy));
 }
 
+/// A rank other than 0 is in no world of one, whatever else says so.
+void refuse_another_rank(VariableReader& reader, const Environment& environment) {
+  if (environment.world_size != 1 || environment.rank_variable.empty()) return;
+  for (const char* name : kLoneRanks) {
+    if (!reader.is_set(name) || reader.text(name) == "0") continue;
+    reader.problem(absl::StrCat(
+        environment.rank_variable, " is of a world of one process, but ", name, " is ",
+        reader.text(name),
+        ": a launcher has started several; take out what did not start this process (env -u ...), "
+        "or set TESSERA_WORLD=single to train alone"));
+    return;
+  }
+}
+
 /// Whether the process was told to be alone.
 bool is_single(VariableReader& reader) {
   if (!reader.is_set("TESSERA_WORLD")) return false;
@@ -326,7 +344,11 @@ void read_identity(VariableReader& reader, Environment& environment) {
     return;
   }
   const auto identity = read_explicit(reader);
-  if (identity) return take_explicit(reader, *identity, environment);
+  if (identity) {
+    take_explicit(reader, *identity, environment);
+    if (!reader.has_problems()) refuse_another_rank(reader, environment);
+    return;
+  }
   const bool is_set = reader.is_set(kExplicit.rank) || reader.is_set(kExplicit.size);
   for (const char* name : {kExplicit.local_rank, kExplicit.local_size}) {
     if (is_set || !reader.is_set(name)) continue;
@@ -335,6 +357,7 @@ void read_identity(VariableReader& reader, Environment& environment) {
     return;
   }
   if (!is_set && !reader.has_problems()) take_scheduler(reader, environment);
+  if (!reader.has_problems()) refuse_another_rank(reader, environment);
 }
 
 }  // namespace tessera::internal

@@ -36,7 +36,7 @@ namespace tessera {
 ///   that other machines reach
 /// - TORCHELASTIC_RUN_ID, TORCHELASTIC_RESTART_COUNT: the launcher's name of the job, and which
 ///   attempt this is; where ranks meet at an address, those of another job or attempt are not
-///   admitted (optional)
+///   admitted (optional), nor, there and at a path, those of another job of srun or mpirun
 ///
 /// TESSERA_JOB_PAGE: where ranks record for tessera-run why they fail (JobPage; optional).
 /// TESSERA_FLIGHT_DUMP: a directory into which a rank that fails first on CPUs, and every rank that

@@ -4,6 +4,7 @@
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include <filesystem>
 #include <system_error>
@@ -20,7 +21,8 @@ absl::StatusOr<std::string> create_store_directory() {
   std::string path;
   if (realpath(place, parent) != nullptr) {
     path = absl::StrCat(parent, "/tessera-run-XXXXXX");
-    if (mkdtemp(path.data()) != nullptr) return path;
+    // The umask may have taken rights from this user.
+    if (mkdtemp(path.data()) != nullptr && chmod(path.c_str(), 0700) == 0) return path;
   }
   return absl::UnavailableError(absl::StrCat("cannot make a directory under ", place, ": ",
                                              strerror(errno),

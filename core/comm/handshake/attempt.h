@@ -206,7 +206,9 @@ class Attempt {
                                " did not prove to belong to this job");
     }
     if (!strangers.empty())
-      absl::StrAppend(&strangers, ": give all ranks the same TESSERA_JOB_TOKEN");
+      absl::StrAppend(
+          &strangers,
+          ": give all ranks the same TESSERA_JOB_TOKEN, and each job a place of its own");
     return absl::StrCat("timed out after ", options_.timeout.count(), " ms: rank ",
                         absl::StrJoin(missing, ", rank "), " did not come",
                         endpoint_.place.empty() ? "" : " to ", endpoint_.place, strangers);

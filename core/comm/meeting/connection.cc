@@ -30,7 +30,7 @@ absl::Status senseless() {
 absl::Status rejected() {
   return absl::DataLossError(
       "does not accept this rank as one of its job: it is another program, has another "
-      "TESSERA_JOB_TOKEN, or belongs to another attempt");
+      "TESSERA_JOB_TOKEN, or belongs to another attempt or job; give each job a place of its own");
 }
 
 int milliseconds_until(Deadline deadline) {

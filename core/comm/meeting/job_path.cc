@@ -32,6 +32,8 @@ absl::StatusOr<std::string> own_directory() {
       is_for_user ? absl::StrCat(runtime, "/tessera") : absl::StrCat("/tmp/tessera-", ::geteuid());
   const bool is_made = ::mkdir(directory.c_str(), 0700) == 0;
   const int error = errno;
+  // A umask may have taken rights from this user, too, also of an earlier job.
+  if (is_own(directory)) ::chmod(directory.c_str(), 0700);
   if (is_own(directory)) return directory;
   const std::string reason =
       is_made || error == EEXIST
@@ -43,6 +45,8 @@ absl::StatusOr<std::string> own_directory() {
                    "; set TESSERA_STORE on all ranks to file:///directory/name in a directory of "
                    "this user's with mode 0700"));
 }
+
+}  // namespace
 
 absl::StatusOr<std::string> job_name(const Environment& environment) {
   if (absl::StartsWith(environment.job_id, "slurm-")) return environment.job_id;
@@ -59,8 +63,6 @@ absl::StatusOr<std::string> job_name(const Environment& environment) {
   return absl::StrCat("mpi-", launcher->pid, "-", launcher->start_time, "-",
                       absl::Hex(XXH3_64bits(where.data(), where.size())));
 }
-
-}  // namespace
 
 absl::StatusOr<std::string> path_of_job(const Environment& environment) {
   const auto name = job_name(environment);

@@ -1,5 +1,6 @@
 #include <absl/strings/str_cat.h>
 
+#include "tessera/core/comm/meeting/job_path.h"
 #include "tessera/core/comm/meeting/search.h"
 #include "tessera/core/comm/meeting/socket_path.h"
 #include "tessera/core/process/machine.h"
@@ -12,6 +13,9 @@ class PathSearch final : public Search {
   using Search::Search;
 
   Endpoint find(const std::string& path) {
+    // A launcher's two jobs may have been given one path. Of others' the path is the name.
+    Credentials job;
+    if (environment().is_of_scheduler()) job.run_id = job_name(environment()).value_or("");
     const auto endpoint = SocketPath::open(path);
     check(endpoint.status(), options_.url_source);
     while (true) {
@@ -20,7 +24,7 @@ class PathSearch final : public Search {
         suspect(peer_pid(socket->get()));
         const std::string who = host_ ? absl::StrCat("rank ", *host_, " (pid ", host_pid_, ")")
                                       : absl::StrCat("pid ", host_pid_);
-        if (auto entered = enter(*std::move(socket), {}, end(),
+        if (auto entered = enter(*std::move(socket), job, end(),
                                  absl::StrCat(who, ", which listens at ", path, ","))) {
           return *std::move(entered);
         }
@@ -29,7 +33,7 @@ class PathSearch final : public Search {
         if (!activity.empty()) absl::StrAppend(&problem_, " ", activity);
       } else if (absl::IsNotFound(socket.status())) {
         auto listener = endpoint->listen();
-        if (listener.ok() && *listener != nullptr) return host(*std::move(listener), {});
+        if (listener.ok() && *listener != nullptr) return host(*std::move(listener), job);
         if (absl::IsUnavailable(listener.status())) suspect(endpoint->lock_holder());
         note(listener.status());
       } else {

@@ -24,7 +24,7 @@ Search::Search(const EndpointOptions& options)
 
 Credentials Search::credentials() const {
   return {.token = environment().job_token,
-          .run_id = environment().run_id,
+          .run_id = absl::StrCat(environment().run_id, environment().job_id),
           .attempt = environment().attempt};
 }
 

@@ -134,8 +134,15 @@ TEST(Case34, ARankThatIsOneOfAnUnknownNumberIsNoWorldOfOne) {
   EXPECT_EQ(problems({{"PMIX_RANK", "0"}, {"TESSERA_WORLD", "single"}}), "");
   Variables set = {{"PMIX_RANK", "0"}, {"RANK", "0"}, {"WORLD_SIZE", "1"}};
   EXPECT_EQ(problems(set), "") << "by hand";
+  set["PMIX_RANK"] = "1";
+  EXPECT_THAT(problems(set),
+              HasSubstr("RANK is of a world of one process, but PMIX_RANK is 1: a "));
+  set["PMIX_RANK"] = "0";
   set["TORCHELASTIC_RUN_ID"] = "a launcher's";
   EXPECT_THAT(problems(set), HasSubstr("rank 0 of 1, all on this host, but PMIX_RANK is set"));
+  set.erase("PMIX_RANK");
+  set["PMI_RANK"] = "0";
+  EXPECT_THAT(problems(set), HasSubstr("rank 0 of 1, all on this host, but PMI_RANK is set"));
   Variables without = recorded("openmpi");
   without.erase("PMIX_RANK");
   EXPECT_EQ(problems(without), "") << "mpirun's own are enough";
@@ -354,7 +361,7 @@ TEST(Case34, WhatWasSetByHandMustNotContradictALauncher) {
                     HasSubstr("(env -u RANK -u WORLD_SIZE -u LOCAL_RANK -u LOCAL_WORLD_SIZE "
                               "./train), or set")));
   variables["TORCHELASTIC_RUN_ID"] = "another job's";
-  EXPECT_THAT(problems(variables), HasSubstr("rank 2 of 4: one launcher has started the other"));
+  EXPECT_THAT(problems(variables), HasSubstr("(env -u RANK -u WORLD_SIZE"));
   variables.erase("TORCHELASTIC_RUN_ID");
   variables["RANK"] = "3";
   variables["WORLD_SIZE"] = "4";
@@ -382,6 +389,7 @@ TEST(Case34, LaunchersOfOneHostAndOfSeveralProcessesAreWorldsApart) {
     variables["WORLD_SIZE"] = size;
     variables["OMPI_COMM_WORLD_RANK"] = variables["OMPI_COMM_WORLD_LOCAL_RANK"] = "0";
     variables["OMPI_COMM_WORLD_SIZE"] = variables["OMPI_COMM_WORLD_LOCAL_SIZE"] = "1";
+    variables["PMIX_RANK"] = "0";
     EXPECT_EQ(problems(variables), "") << "mpirun has started one tessera-run";
   }
 }

@@ -167,6 +167,30 @@ TEST(JobPaths, Case29ARankOfAnotherStepDoesNotCome) {
   }
 }
 
+/// Else the rank of each that comes first would train with the other's.
+TEST(JobPaths, RanksOfTwoJobsAtOnePlaceDoNotMeet) {
+  const TemporaryDirectory runtime;
+  RankProcessOptions options = launched_by(Family::kOpenMpi, 2, runtime);
+  options.environment["TEST_TIMEOUT_MS"] = "1500";
+  const std::string path = absl::StrCat("file://", runtime.path(), "/store");
+  const std::string address = absl::StrCat("tcp://127.0.0.1:", testing::free_port());
+  for (const std::string& place : {path, address}) {
+    options.environment["TESSERA_STORE"] = place;
+    options.environment_of_rank[1]["PMIX_NAMESPACE"] = "2";
+    const auto results = run_rank_processes(2, "meet_twice", options);
+    for (const RankResult& result : results) EXPECT_EQ(result.exit_code, 1) << result.output;
+    const std::string output = results[0].output + results[1].output;
+    EXPECT_THAT(output, Not(HasSubstr("met as")));
+    EXPECT_THAT(output, HasSubstr("give all ranks the same TESSERA_JOB_TOKEN, and each job a place "
+                                  "of its own"));
+    options.environment_of_rank[1]["PMIX_NAMESPACE"] =
+        options.environment_of_rank[0]["PMIX_NAMESPACE"];
+    for (const RankResult& result : run_rank_processes(2, "meet_twice", options)) {
+      EXPECT_EQ(result.exit_code, 0) << result.output;
+    }
+  }
+}
+
 TEST(JobPaths, Case27ARankGivenTwiceIsNamedByAll) {
   const TemporaryDirectory runtime;
   RankProcessOptions options = launched_by(Family::kOpenMpi, 3, runtime);
@@ -214,6 +238,24 @@ TEST(JobPaths, AShellInBetweenChangesNothing) {
   const std::string other = output_of(start + "; true");
   EXPECT_THAT(other, HasSubstr("/tessera/mpi-"));
   EXPECT_NE(other, path);
+}
+
+/// Root enters all the same, so the mode is looked at.
+TEST(JobPaths, AUmaskTakesNoRightsFromTheUser) {
+  const TemporaryDirectory runtime;
+  const std::string directory = runtime.path() + "/tessera";
+  const auto mode = [&] {
+    struct stat status {};
+    return ::stat(directory.c_str(), &status) == 0 ? status.st_mode & 07777 : 0;
+  };
+  RankProcessOptions options = launched_by(Family::kMpich, 2, runtime);
+  const mode_t before = ::umask(0777);
+  run_rank_processes(2, "say_path", options);
+  ::umask(before);
+  EXPECT_EQ(mode(), 0700U);
+  ASSERT_EQ(::chmod(directory.c_str(), 0600), 0);  // as an earlier job may have left it
+  run_rank_processes(2, "say_path", options);
+  EXPECT_EQ(mode(), 0700U);
 }
 
 TEST(JobPaths, TheLauncherIsTheNearestWithoutTheVariable) {
