@@ -114,12 +114,7 @@ bool Progress::look_at_worlds() {
   const auto now = Clock::now();
   bool moved = false;
   for (const auto& world : worlds_) moved = world->advance(now) || moved;
-  std::erase_if(worlds_, [this](const auto& world) {
-    if (!world->is_retired()) return false;
-    const std::string cause = world->failure();
-    had_failed_ = had_failed_ || !(cause.empty() || cause == kFinalised);
-    return true;
-  });
+  std::erase_if(worlds_, [](const auto& world) { return world->is_retired(); });
   return moved;
 }
 
@@ -189,7 +184,6 @@ bool Progress::is_over(std::optional<Clock::time_point>& failed) {
     if (cause.empty()) continue;
     const bool is_of_group = world->failure().empty();
     has_failed_ = has_failed_ || !is_of_group;
-    had_failed_ = had_failed_ || has_failed_;
     const auto linger = is_of_group ? kLingerOfGroup : kLinger;
     const auto now = Clock::now();
     if (now - failed.value_or(now) < linger) {
@@ -241,28 +235,29 @@ void Progress::await_ends() {
   }
 }
 
-bool Progress::finalizes(std::chrono::milliseconds longest) {
-  return run([this] { owned_->finalize(); }, longest);
+/// Whether it was over within these times: for all ranks to end, and for MPI_Finalize.
+bool Progress::finalizes(std::chrono::milliseconds others, std::chrono::milliseconds own) {
+  if (all_own_ && !run([this] { await_ends(); }, others)) return false;
+  return run([this] { owned_->finalize(); }, own);
 }
 
 void Progress::end() {
   if (!origin_.is_here()) return;
   leave(kFinalised);
-  if (!had_failed_ && all_own_) {
-    run([this] { await_ends(); }, kMaxWait);
-    if (finalizes(kPatience)) return;
+  if (has_failed_) {
+    // It waits for the others, and for the launcher's daemons, whose network may be gone.
+    if (finalizes(kLinger, kLinger)) return;
     std::fprintf(stderr,
-                 "[mpi] this process ends, and MPI_Finalize has not returned within %d s, although "
-                 "all ranks are in it: nothing is lost, but the launcher may call it a failure. "
-                 "MPICH 4.0 over UCX and TCP is known for it; use another MPICH, or Open MPI\n",
-                 static_cast<int>(kPatience.count()));
-    return;  // and its exit code stays
+                 "[mpi] this rank ends after a failure, without MPI_Finalize, which waits\n");
+    std::fflush(nullptr);
+    std::_Exit(1);
   }
-  // It waits for the others, and for the launcher's daemons, whose network may be gone.
-  if (finalizes(has_failed_ ? std::chrono::milliseconds(kLinger) : kMaxWait)) return;
-  std::fprintf(stderr, "[mpi] this rank ends after a failure, without MPI_Finalize, which waits\n");
-  std::fflush(nullptr);
-  std::_Exit(1);
+  if (finalizes(kMaxWait, all_own_ ? std::chrono::milliseconds(kPatience) : kMaxWait)) return;
+  std::fprintf(stderr,
+               "[mpi] this process ends, and MPI_Finalize has not returned within %d s, although "
+               "all ranks are in it: nothing is lost, but the launcher may call it a failure. "
+               "MPICH 4.0 over UCX and TCP is known for it; use another MPICH, or Open MPI\n",
+               static_cast<int>(kPatience.count()));
 }
 
 }  // namespace tessera::internal::mpi

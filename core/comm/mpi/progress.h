@@ -86,7 +86,7 @@ class Progress {
   bool has_to_end();
   void let_go(const char* cause);
   void await_ends();
-  bool finalizes(std::chrono::milliseconds longest);
+  bool finalizes(std::chrono::milliseconds others, std::chrono::milliseconds own);
   bool is_over(std::optional<Clock::time_point>& failed);
 
   const Origin origin_;
@@ -103,7 +103,6 @@ class Progress {
   std::atomic<bool> all_own_{false};
   bool may_look_ = false;    // while nothing is under way
   bool has_failed_ = false;  // a world had when this process ended
-  bool had_failed_ = false;  // a world had at any time, which all of its ranks know
 };
 
 }  // namespace tessera::internal::mpi
