@@ -65,11 +65,12 @@ AccessTarget::Pin& GatheredUnits::Unit::pin(Use use) noexcept {
 void GatheredUnits::Unit::Readers::unpin(Use /*use*/) noexcept {
   GatheredUnits& all = unit.all_;
   if (!all.setting_.free_eagerly) {
-    if (--pins > 0 || !unit.has_old_) return;
+    if (--pins > 0 || !unit.has_old_ || !all.origin_.is_here()) return;
     const std::lock_guard lock(all.mutex_);
     unit.end_use();
     return;
   }
+  if (!all.origin_.is_here()) return;
   const std::lock_guard lock(all.mutex_);
   --pins;
   unit.end_use();
@@ -83,6 +84,7 @@ AccessTarget::Pin& GatheredUnits::Unit::refuse() {
 
 void GatheredUnits::Unit::Refused::unpin(Use /*use*/) noexcept {
   GatheredUnits& all = unit.all_;
+  if (!all.origin_.is_here()) return;
   const std::lock_guard lock(all.mutex_);
   --pins;
   if (pins == 0 && !all.is_closed_) unit.buffer_.permit();
@@ -187,13 +189,18 @@ void GatheredUnits::Unit::prefetch() {
     fetch_ = gather_together(fetched_);
     return;
   }
-  fetch_ = all_.lane_.post([this, memory = fetched_, from = all_.source_now()] {
-    const Unobserved in_lane;
-    const TraceSpan span(all_.trace_, TraceTrack::kGather, planned().name,
-                         planned().layout.bytes());
-    const int64_t bytes = source_.window->fetch(memory, from);
-    all_.prefetched_bytes_ += bytes;
-  });
+  try {
+    fetch_ = all_.next_lane().post([this, memory = fetched_, from = all_.source_now()] {
+      const Unobserved in_lane;
+      const TraceSpan span(all_.trace_, TraceTrack::kGather, planned().name,
+                           planned().layout.bytes());
+      const int64_t bytes = source_.window->fetch(memory, from);
+      all_.prefetched_bytes_ += bytes;
+    });
+  } catch (const CommError&) {
+    // The process ends. Whoever reads the unit nevertheless hears of its group why that fails.
+    give_memory(std::exchange(fetched_, at::Tensor()), /*is_temporary=*/false);
+  }
 }
 
 void GatheredUnits::Unit::drop_prefetch() {

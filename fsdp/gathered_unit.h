@@ -50,6 +50,8 @@ class GatheredUnits::Unit final : public AccessTarget {
   void make_whole();
   /// Begins to gather it, if that needs no memory beyond what is there.
   void prefetch();
+  /// Whether reads of it have begun, of which make_whole() awaits the end.
+  bool is_being_read() const { return fetch_ != nullptr && source_.window != nullptr; }
   /// Frees what was prefetched for a use that did not come.
   void drop_prefetch();
 

@@ -14,7 +14,10 @@ namespace tessera::internal {
 // Note [Whole while needed]
 // An operator that uses a unit pins it while it runs. The first operator of another unit frees all
 // units that no operator pins and no scope holds, then gathers its own. So one unsharded-parameter
-// buffer is enough for a chain of blocks, and with a second one the next unit can be prefetched.
+// buffer is enough for a chain of blocks, and with a second one the next unit can be prefetched. If
+// that is still on its way when it is needed, the first buffer is free, and the unit after it is
+// asked for before this one has come: requests would else wait behind what the link carries the
+// other way, and it would idle after each unit.
 // The unit that is used last in forward is used first in backward and stays whole. An operator that
 // reads three units pins three: the pool grows, it never waits for a buffer. Root units, and all
 // units where they stay whole after forward, have buffers of their own, which are filled once and
@@ -34,6 +37,8 @@ BufferPool::Allocate memory_of(ProcessGroup* gathering) {
     return gathering->allocate(numel, dtype);
   };
 }
+
+Lane::Mode lane_mode(bool prefetch) { return prefetch ? Lane::Mode::kThread : Lane::Mode::kInline; }
 
 bool are_shared(const FlatParameters& flat, const UnitPlan& plan) {
   return plan.size() > 0 && flat.whole(0).defined();
@@ -74,7 +79,7 @@ GatheredUnits::GatheredUnits(Parts parts, Setting setting)
               {.fixed_unsharded_buffers = setting_.fixed_unsharded_buffers,
                .poison_freed = setting_.poison_freed},
               parts.meter),
-      lane_(setting_.prefetch ? Lane::Mode::kThread : Lane::Mode::kInline) {
+      lanes_{Lane(lane_mode(setting_.prefetch)), Lane(lane_mode(setting_.prefetch))} {
   ProcessGroup& group = parts.group;
   if (plan_.size() > 0 && parts.flat.shard(0).device() != group.device()) {
     host_ = std::make_shared<HostShards>(device_at(group.device()));
@@ -143,7 +148,7 @@ void GatheredUnits::close() {
   {
     const std::lock_guard lock(mutex_);
     drop_prefetches(nullptr);
-    lane_.close();
+    for (Lane& lane : lanes_) lane.close();
     is_closed_ = true;
     for (const auto& unit : units_) unit->close();
     memory_.close();
@@ -174,10 +179,12 @@ void GatheredUnits::enter(Unit& unit) {
   last_ = &unit;
   free_idle_buffers(unit);
   if (is_next) drop_prefetches(&unit);
+  std::optional<size_t> expected;
+  if (is_next && !setting_.free_eagerly) expected = order_.visit(phase(), unit.index());
+  const bool is_expected = expected.has_value() && setting_.prefetch;
+  if (is_expected && unit.is_being_read()) units_[*expected]->prefetch();
   if (!unit.is_fresh()) unit.make_whole();
-  if (!is_next || setting_.free_eagerly) return;
-  const std::optional<size_t> expected = order_.visit(phase(), unit.index());
-  if (expected.has_value() && setting_.prefetch) units_[*expected]->prefetch();
+  if (is_expected) units_[*expected]->prefetch();
 }
 
 void GatheredUnits::free_idle_buffers(const Unit& but) {
@@ -204,11 +211,18 @@ WindowSource::From GatheredUnits::source_now() const {
   return setting_.is_inside_backward() ? WindowSource::From::kSecond : WindowSource::From::kFirst;
 }
 
+/// Of those that wait for reads, the one that has begun longest ago.
+Lane& GatheredUnits::next_lane() {
+  next_lane_ = (next_lane_ + 1) % lanes_.size();
+  return lanes_[next_lane_];
+}
+
 AccessTarget& GatheredUnits::target(size_t unit) const { return *units_[unit]; }
 
 // --- Fences ---
 
 void GatheredUnits::free_all() {
+  if (!origin_.is_here()) return;
   const std::lock_guard lock(mutex_);
   drop_prefetches(nullptr);
   for (const auto& unit : units_) {
@@ -219,6 +233,7 @@ void GatheredUnits::free_all() {
 }
 
 void GatheredUnits::values_changed() {
+  if (!origin_.is_here()) return;
   const std::lock_guard lock(mutex_);
   drop_prefetches(nullptr);
   for (const auto& unit : units_) unit->invalidate();
@@ -227,6 +242,7 @@ void GatheredUnits::values_changed() {
 }
 
 void GatheredUnits::await_copies() {
+  if (!origin_.is_here()) return;
   const std::lock_guard lock(mutex_);
   if (host_ != nullptr) host_->await();
 }
@@ -235,6 +251,7 @@ void GatheredUnits::await_copies() {
 
 std::shared_ptr<void> GatheredUnits::hold(const std::vector<size_t>& units, HoldMode mode) {
   const bool writable = mode == HoldMode::kWritable;
+  if (!origin_.is_here()) throw CommError({}, origin_.fork_error("a rank"));
   {
     const std::lock_guard lock(mutex_);
     size_t held = 0;
@@ -261,11 +278,13 @@ std::shared_ptr<void> GatheredUnits::hold_all(HoldMode mode) {
 // --- Numbers ---
 
 std::optional<CommError> GatheredUnits::failure() const {
+  if (!origin_.is_here()) return std::nullopt;
   const std::lock_guard lock(mutex_);
   return failure_;
 }
 
 GatherCounts GatheredUnits::counts() const {
+  if (!origin_.is_here()) return {};
   const std::lock_guard lock(mutex_);
   GatherCounts counts = counts_;
   counts.bytes += prefetched_bytes_;
@@ -274,6 +293,7 @@ GatherCounts GatheredUnits::counts() const {
 }
 
 int64_t GatheredUnits::history() const {
+  if (!origin_.is_here()) return 0;
   const std::lock_guard lock(mutex_);
   return gathers_.value();
 }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -38,7 +39,8 @@ std::shared_ptr<ProcessGroup> make_gathering_group(ProcessGroup& group, const Sl
 
 /// Gathers the units of split parameters when operators use them and frees them afterwards. Local
 /// between fences where ranks read each other's memory; elsewhere gathers are collectives
-/// (CollectiveSource). Thread-safe, because operators of any thread call it. Note [Whole while
+/// (CollectiveSource). Thread-safe, because operators of any thread call it. In a child of fork()
+/// nothing waits or changes: hold() throws CommError there, and counts are 0. Note [Whole while
 /// needed] in gathered_units.cc, Note [Old values] in gathered_unit.cc.
 class GatheredUnits : public std::enable_shared_from_this<GatheredUnits> {
  public:
@@ -117,6 +119,7 @@ class GatheredUnits : public std::enable_shared_from_this<GatheredUnits> {
   void drop_prefetches(const Unit* but);
   AccessOrder::Phase phase() const;
   WindowSource::From source_now() const;
+  Lane& next_lane();
 
   void close();
 
@@ -140,7 +143,9 @@ class GatheredUnits : public std::enable_shared_from_this<GatheredUnits> {
   std::atomic<int64_t> prefetched_bytes_{0};  // by the lane
   bool is_closed_ = false;                    // the owner is gone
   std::unique_ptr<AccessObserver> observer_;
-  Lane lane_;  // last: its thread uses the rest
+  size_t next_lane_ = 0;
+  // One waits for a unit, one for the next. Last: their threads use the rest.
+  std::array<Lane, 2> lanes_;
 };
 
 }  // namespace tessera::internal

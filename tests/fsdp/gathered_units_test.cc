@@ -1,14 +1,27 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <chrono>
+#include <future>
+#include <memory>
 #include <string>
+#include <string_view>
+#include <thread>
+#include <utility>
 #include <vector>
 
 #include <absl/strings/str_cat.h>
+#include <absl/strings/str_split.h>
 #include <torch/torch.h>
 
+#include "tessera/core/comm/groups/forwarding_group.h"
 #include "tessera/tests/fsdp/gatherer.h"
 #include "tessera/tests/support/comparison.h"
+#include "tessera/tests/support/forked_child.h"
+#include "tessera/tests/support/message_of.h"
+#include "tessera/tests/support/patience.h"
+#include "tessera/tests/support/watched_window.h"
 
 // When units are gathered and freed, in what order, in how much memory and with how many bytes.
 // Names with a number are scenarios of docs/testing.md.
@@ -140,6 +153,110 @@ TEST(GatheredUnits, Scenario44_ADynamicGraphLeavesNoStaleGather) {
         train_on_threads(subject(model), at::kFloat, configuration_of(Strategy::kDdp), schedule, 3);
     EXPECT_EQ(bit_differences(got, expected), "") << model;
   }
+}
+
+/// Once armed, a read of one unit from another rank begins only when a read of a second unit has
+/// begun.
+class HeldReads {
+ public:
+  HeldReads(std::string held, std::string until)
+      : held_(std::move(held)), until_(std::move(until)) {}
+
+  void arm() { is_armed_ = true; }
+  void await_held() { EXPECT_EQ(is_held_.get_future().wait_for(kPatience), kReady); }
+  bool have_met() const { return has_begun_.wait_for(std::chrono::seconds(0)) == kReady; }
+
+  void note(std::string_view unit) {
+    if (!is_armed_) return;
+    if (unit == until_ && !is_noted_.exchange(true)) begun_.set_value();
+    if (unit == held_) {
+      if (!has_held_.exchange(true)) is_held_.set_value();
+      EXPECT_EQ(has_begun_.wait_for(kPatience), kReady) << until_ << " waits for " << held_;
+    }
+  }
+
+ private:
+  static constexpr auto kReady = std::future_status::ready;
+
+  const std::string held_, until_;
+  std::promise<void> begun_;
+  const std::shared_future<void> has_begun_{begun_.get_future()};
+  std::promise<void> is_held_;
+  std::atomic<bool> is_armed_{false};
+  std::atomic<bool> is_noted_{false};
+  std::atomic<bool> has_held_{false};
+};
+
+/// A group whose reads of other ranks' memory wait as HeldReads says.
+class HeldReadsGroup final : public ForwardingGroup {
+ public:
+  HeldReadsGroup(std::shared_ptr<ProcessGroup> inner, std::shared_ptr<HeldReads> reads)
+      : ForwardingGroup(std::move(inner)), reads_(std::move(reads)) {}
+
+  std::unique_ptr<Window> make_window(const at::Tensor& own, std::string_view name) override {
+    const auto before = [reads = reads_, own_rank = rank()](int from, const at::Tensor& /*to*/,
+                                                            std::string_view unit) {
+      if (from != own_rank) reads->note(unit);
+    };
+    return std::make_unique<WatchedWindow>(inner_->make_window(own, name), before);
+  }
+
+ protected:
+  std::shared_ptr<ProcessGroup> wrap(std::shared_ptr<ProcessGroup> inner) override {
+    return std::make_shared<HeldReadsGroup>(std::move(inner), reads_);
+  }
+
+ private:
+  const std::shared_ptr<HeldReads> reads_;
+};
+
+/// A slow link carries the next unit right behind the present one, with the two buffers that are
+/// there.
+TEST(GatheredUnits, TheNextUnitIsAskedForBeforeThePresentOneHasCome) {
+  for (const bool is_backward : {false, true}) {
+    Configuration configuration = blocks_configuration();
+    configuration.prefetch = true;
+    configuration.fixed_unsharded_buffers = true;
+    run_ranks(3, [&](std::shared_ptr<ProcessGroup> group) {
+      const auto reads =
+          std::make_shared<HeldReads>("blocks.3", is_backward ? "blocks.2" : "blocks.4");
+      const Gatherer rank(std::make_shared<HeldReadsGroup>(std::move(group), reads), configuration);
+      for (int step = 0; step < 2; ++step) rank.train(step);
+      if (!is_backward) reads->arm();
+      const at::Tensor loss = rank.loss(2);
+      reads->arm();
+      EXPECT_EQ(reads->have_met(), !is_backward);
+      loss.backward();
+      EXPECT_TRUE(reads->have_met());
+      rank.engine->step();
+    });
+  }
+}
+
+/// A thread that is not in the child has the lock there.
+TEST(GatheredUnits, AChildThatIsForkedWhileAnotherThreadGathersDoesNotWait) {
+  run_ranks(2, [](std::shared_ptr<ProcessGroup> group) {
+    const auto reads = std::make_shared<HeldReads>("blocks.3", "the child has ended");
+    const Gatherer rank(std::make_shared<HeldReadsGroup>(std::move(group), reads),
+                        blocks_configuration());
+    rank.train(0);
+    if (rank.world->rank() == 0) {
+      reads->arm();
+      std::thread reader([&] { rank.evaluate(1); });
+      reads->await_held();
+      const ForkedChild child = run_in_fork([&] {
+        EXPECT_EQ(rank.engine->gather_counts().gathers, 0);
+        return absl::StrCat(message_of([&] { rank.engine->step(); }), "\n",
+                            message_of([&] { (void)rank.engine->full_parameters(); }));
+      });
+      reads->note("the child has ended");
+      reader.join();
+      EXPECT_EQ(child.exit_code, 0) << child.text;
+      EXPECT_THAT(absl::StrSplit(child.text, '\n'),
+                  ::testing::Each(HasSubstr("this process is a fork of rank 0")));
+    }
+    rank.train(1);
+  });
 }
 
 // --- In how much memory ---

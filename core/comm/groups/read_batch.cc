@@ -1,12 +1,15 @@
 #include "tessera/core/comm/groups/read_batch.h"
 
+#include <chrono>
 #include <exception>
 
 namespace tessera::internal {
 
 void ReadBatch::wait() {
   std::exception_ptr first;
-  for (const auto& read : std::exchange(reads_, {})) {
+  const auto reads = std::exchange(reads_, {});
+  for (const auto& read : reads) read->wait_for(std::chrono::milliseconds(0));  // others may wait
+  for (const auto& read : reads) {
     try {
       read->wait();
     } catch (...) {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <memory>
 #include <utility>
 
@@ -31,6 +32,7 @@ class CoupledWork final : public Work {
   void wait() override {
     coupled(world_, [this] { inner_->wait(); });
   }
+  bool wait_for(std::chrono::milliseconds longest) override { return inner_->wait_for(longest); }
   int source() const override { return inner_->source(); }
 
  private:

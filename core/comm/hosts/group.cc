@@ -135,8 +135,9 @@ std::unique_ptr<tessera::Window> Group::make_windows(const at::Tensor& own,
   if (!problems.empty()) throw Disagreement(absl::StrJoin(problems, "\n"));
   flat = levels.flat->make_window(own, name);
   if (windows_++ == 0) cache_ = ReadCache::make(*levels.inside);
-  // For some units: of each, a part as large as this from every rank of another host.
-  constexpr int64_t kUnits = 3;
+  // Of each unit a part as large as this from every rank of another host: for one that some ranks
+  // still read, one that is read, one that comes and one that is asked for.
+  constexpr int64_t kUnits = 4;
   const int64_t others = levels.layout.ranks() - levels.locals();
   if (cache_ != nullptr) cache_->reserve(kUnits * others * static_cast<int64_t>(own.nbytes()));
   Window::Parts parts{.inside = std::move(inside),

@@ -23,7 +23,7 @@ namespace tessera::internal::hosts {
 /// Memory from allocate() is shared on the host. While they run, a reduction to a root and a
 /// reduce_scatter hold their input's bytes, and an all_gather its output's, divided by the ranks of
 /// a host; twice as much or more where hosts' ranks are no neighbours or slices are not in order.
-/// The windows of a group share memory for what they read from other hosts: as much as three of the
+/// The windows of a group share memory for what they read from other hosts: as much as four of the
 /// largest from every rank of other hosts, at most ReadCache::kMostBytes for a host, of which only
 /// what is used takes up space. Two threads for each group that communicates.
 ///

@@ -69,6 +69,10 @@ void OuterWork::wait() {
   while_absent(absences_, [this] { inner_->wait(); });
 }
 
+bool OuterWork::wait_for(std::chrono::milliseconds longest) {
+  return while_absent(absences_, [&] { return inner_->wait_for(longest); });
+}
+
 OuterGroup::OuterGroup(std::shared_ptr<ProcessGroup> inner, HostAbsences absences)
     : ForwardingGroup(std::move(inner)), absences_(std::move(absences)) {}
 

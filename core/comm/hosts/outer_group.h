@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <memory>
 #include <string_view>
 #include <vector>
@@ -23,6 +24,7 @@ class OuterWork final : public Work {
 
   bool is_completed() override { return inner_->is_completed(); }
   void wait() override;
+  bool wait_for(std::chrono::milliseconds longest) override;
   int source() const override { return inner_->source(); }
 
  private:

@@ -115,6 +115,15 @@ class ReadCache::Fetching final : public Work {
     return is_over_ || inner_->is_completed();
   }
 
+  /// From then on those of the others that wait for this rank do so with patience.
+  bool wait_for(std::chrono::milliseconds longest) override {
+    if (cache_->origin_.is_here()) {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      if (!is_over_) entry_.is_awaited.store(1, std::memory_order_relaxed);
+    }
+    return inner_->wait_for(longest);
+  }
+
   void wait() override {
     if (!cache_->origin_.is_here()) return inner_->wait();
     const std::lock_guard<std::mutex> lock(mutex_);
