@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <mutex>
 #include <new>
+#include <optional>
 #include <string_view>
 #include <unordered_map>
 #include <utility>
@@ -16,6 +17,7 @@
 #include <absl/container/flat_hash_map.h>
 #include <c10/util/SmallVector.h>
 
+#include "tessera/core/access/global_callback.h"
 #include "tessera/core/process/fork.h"
 
 namespace tessera::internal {
@@ -204,7 +206,7 @@ class Registry {
   Entries entries_;
   std::shared_ptr<const Snapshot> snapshot_;
   std::atomic<uint64_t> version_{0};
-  at::CallbackHandle handle_ = at::INVALID_CALLBACK_HANDLE;
+  std::optional<GlobalCallback> callback_;
 };
 
 /// The memory of the pins that a thread let go of last, for its next operator. Nested operators
@@ -310,11 +312,11 @@ void Registry::change(Change&& change) {
   before = std::exchange(snapshot_, std::move(snapshot));
   version_.fetch_add(1, std::memory_order_release);
   if (was_empty && !entries_.empty()) {
-    handle_ = at::addGlobalCallback(at::RecordFunctionCallback(&on_start, &on_end)
-                                        .needsInputs(true)
-                                        .scopes({at::RecordScope::FUNCTION}));
+    callback_.emplace(at::RecordFunctionCallback(&on_start, &on_end)
+                          .needsInputs(true)
+                          .scopes({at::RecordScope::FUNCTION}));
   } else if (!was_empty && entries_.empty()) {
-    at::removeCallback(handle_);
+    callback_.reset();
   }
 }
 

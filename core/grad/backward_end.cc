@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <mutex>
+#include <optional>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -11,6 +12,7 @@
 #include <c10/util/thread_name.h>
 #include <torch/csrc/autograd/engine.h>
 
+#include "tessera/core/access/global_callback.h"
 #include "tessera/core/process/fork.h"
 
 namespace tessera::internal {
@@ -85,7 +87,7 @@ struct BackwardWatch::Token {
 struct BackwardWatch::Observer {
   std::mutex mutex;
   int64_t watches = 0;
-  at::CallbackHandle handle = 0;
+  std::optional<GlobalCallback> callback;
   std::unordered_map<at::CallbackHandle, std::weak_ptr<Slot>> slots;  // by mark
 
   static Observer& get() {
@@ -159,13 +161,13 @@ struct BackwardWatch::Observer {
   void add() {
     std::lock_guard lock(mutex);
     if (watches++ > 0) return;
-    handle = at::addGlobalCallback(
+    callback.emplace(
         at::RecordFunctionCallback(&on_node_start).scopes({at::RecordScope::BACKWARD_FUNCTION}));
   }
 
   void remove() {
     std::lock_guard lock(mutex);
-    if (--watches == 0) at::removeCallback(handle);
+    if (--watches == 0) callback.reset();
   }
 };
 

@@ -1,0 +1,25 @@
+#include "tessera/core/access/global_callback.h"
+
+#include <atomic>
+#include <cstdlib>
+#include <utility>
+
+namespace tessera::internal {
+namespace {
+
+std::atomic<bool> has_exit_begun{false};
+
+}  // namespace
+
+GlobalCallback::GlobalCallback(at::RecordFunctionCallback callback)
+    : handle_(at::addGlobalCallback(std::move(callback))) {
+  // Behind the call, which makes the list: so it runs before the list is destroyed.
+  static const int registered = std::atexit([] { has_exit_begun = true; });
+  static_cast<void>(registered);
+}
+
+GlobalCallback::~GlobalCallback() {
+  if (!has_exit_begun) at::removeCallback(handle_);
+}
+
+}  // namespace tessera::internal

@@ -1,0 +1,20 @@
+#pragma once
+
+#include <ATen/record_function.h>
+
+namespace tessera::internal {
+
+/// A callback that LibTorch calls in all threads, from construction to destruction. Where exit()
+/// has begun meanwhile it stays: LibTorch's list of callbacks may be gone then. Thread-safe.
+class GlobalCallback {
+ public:
+  explicit GlobalCallback(at::RecordFunctionCallback callback);
+  ~GlobalCallback();
+  GlobalCallback(const GlobalCallback&) = delete;
+  GlobalCallback& operator=(const GlobalCallback&) = delete;
+
+ private:
+  const at::CallbackHandle handle_;
+};
+
+}  // namespace tessera::internal
