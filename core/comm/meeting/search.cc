@@ -6,6 +6,7 @@
 #include <absl/strings/str_cat.h>
 #include <c10/util/Exception.h>
 
+#include "tessera/core/comm/meeting/job_path.h"
 #include "tessera/core/process/failure_report.h"
 #include "tessera/errors.h"
 #include "tessera/time_out.h"
@@ -23,8 +24,12 @@ Search::Search(const EndpointOptions& options)
     : options_(options), start_(Clock::now()), end_(start_ + bounded(options.timeout)) {}
 
 Credentials Search::credentials() const {
+  std::string job = environment().job_id;
+  if (job.empty() && environment().is_of_scheduler() && environment().is_one_host()) {
+    job = job_name(environment()).value_or("");
+  }
   return {.token = environment().job_token,
-          .run_id = absl::StrCat(environment().run_id, environment().job_id),
+          .run_id = absl::StrCat(environment().run_id, job),
           .attempt = environment().attempt};
 }
 

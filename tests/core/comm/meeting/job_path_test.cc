@@ -216,7 +216,7 @@ TEST(JobPaths, Case28WorldSizesThatDifferAreNamedByAll) {
 /// What a shell's command prints.
 std::string output_of(const std::string& command) {
   std::FILE* output = ::popen(command.c_str(), "r");
-  char text[1024] = {};
+  char text[16384] = {};
   const size_t count = std::fread(text, 1, sizeof(text) - 1, output);
   ::pclose(output);
   return std::string(text, count);
@@ -238,6 +238,26 @@ TEST(JobPaths, AShellInBetweenChangesNothing) {
   const std::string other = output_of(start + "; true");
   EXPECT_THAT(other, HasSubstr("/tessera/mpi-"));
   EXPECT_NE(other, path);
+}
+
+/// MPICH tells its ranks no name of their job: it is the launcher that differs.
+TEST(JobPaths, RanksOfTwoLaunchersAtOneAddressDoNotMeet) {
+  const std::string program = std::filesystem::read_symlink("/proc/self/exe");
+  const auto rank = [&](int number) {
+    return absl::StrCat("PMI_RANK=", number, " MPI_LOCALRANKID=", number, " ", program,
+                        " --rank_body=meet_twice 2>&1");
+  };
+  const std::string start = absl::StrCat(
+      "unset RANK WORLD_SIZE; export PMI_SIZE=2 MPI_LOCALNRANKS=2 TEST_TIMEOUT_MS=1500 "
+      "TESSERA_STORE=tcp://127.0.0.1:",
+      testing::free_port(), "; ");
+  const std::string apart =
+      output_of(absl::StrCat(start, "(", rank(0), "; true) & (", rank(1), "; true) & wait"));
+  EXPECT_THAT(apart, Not(HasSubstr("met as")));
+  EXPECT_THAT(apart, HasSubstr("give all ranks the same TESSERA_JOB_TOKEN, and each job a place "
+                               "of its own"));
+  EXPECT_THAT(output_of(absl::StrCat(start, rank(0), " & ", rank(1), " & wait")),
+              AllOf(HasSubstr("met as 0 of 2"), HasSubstr("met as 1 of 2")));
 }
 
 /// Root enters all the same, so the mode is looked at.
