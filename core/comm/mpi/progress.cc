@@ -33,6 +33,9 @@ constexpr std::chrono::milliseconds kMaxWait = kMaxTimeOut;  // as MPI_Finalize 
 // once, or of one of its groups, after which they may go on for some time.
 constexpr auto kLinger = std::chrono::seconds(1);
 constexpr auto kLingerOfGroup = std::chrono::seconds(3);
+// For the launcher to read what this rank has written: MPICH's drops the rest when it hears of the
+// end (4 of 14 runs).
+constexpr auto kBeforeAbort = std::chrono::milliseconds(100);
 // How much later rank 0 finalises MPI. MPICH 4.0 over UCX and TCP, whose ranks may wait for each
 // other there without an end, was not seen to do so then (docs/hosts.md has the figures).
 constexpr auto kLastOne = std::chrono::milliseconds(200);
@@ -194,6 +197,7 @@ bool Progress::is_over(std::optional<Clock::time_point>& failed) {
                  "[mpi] this rank ends, and other ranks have not left the group within %d s after "
                  "it had failed: %s. MPI_Abort ends them.\n",
                  static_cast<int>(linger.count()), cause.c_str());
+    std::this_thread::sleep_for(kBeforeAbort);
     world->abort_all();
   }
   return worlds_.empty();
@@ -209,10 +213,24 @@ void Progress::let_go(const char* cause) {
       world->end();
     });
   }
+  const auto begin = Clock::now();
+  std::set<const World*> reported;
   while (!is_over(failed)) {
     if (!look_at_worlds()) std::this_thread::sleep_for(kRequestSleep);  // others may read still
+    for (const auto& world : worlds_) {
+      if (Clock::now() - begin < world->patience().report_after) continue;
+      if (reported.insert(world.get()).second) report_stay(*world);
+    }
   }
   for (const auto& world : all) world->set_failure(cause);
+}
+
+/// A rank that is stopped, or works on alone, keeps the others as long, as MPI_Finalize does.
+void Progress::report_stay(const World& world) {
+  const std::string ranks = world.ranks_that_stay();
+  if (ranks.empty()) return;
+  std::fprintf(stderr, "[mpi] rank %d leaves MPI and waits for those that have not: %s\n",
+               world.rank(), ranks.c_str());
 }
 
 void Progress::leave(const char* cause) {

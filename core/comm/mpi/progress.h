@@ -85,6 +85,7 @@ class Progress {
   bool ask_to_end();
   bool has_to_end();
   void let_go(const char* cause);
+  static void report_stay(const World& world);
   void await_ends();
   bool finalizes(std::chrono::milliseconds others, std::chrono::milliseconds own);
   bool is_over(std::optional<Clock::time_point>& failed);

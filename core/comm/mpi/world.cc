@@ -5,7 +5,9 @@
 
 #include <ATen/ops/empty.h>
 #include <absl/strings/str_cat.h>
+#include <absl/strings/str_join.h>
 
+#include "tessera/core/comm/flight_recorder/flight_dump.h"
 #include "tessera/core/comm/mpi/member.h"
 #include "tessera/core/process/error_text.h"
 #include "tessera/core/process/failure_report.h"
@@ -113,6 +115,18 @@ void World::remove(const Member& member) {
   gone_.insert(member.key());
   members_.erase(member.key());
   if (members_.empty()) end();
+}
+
+std::string World::ranks_that_stay() const {
+  std::vector<std::string> staying;
+  for (int rank = 0; is_ready() && rank < size(); ++rank) {
+    if (rank == this->rank() || has_ended(rank)) continue;
+    const bool is_near = pid_of(rank) != 0 && host_of(rank) == host_of(this->rank());
+    staying.push_back(
+        absl::StrCat("rank ", rank, place_of(rank),
+                     is_near ? absl::StrCat(", which ", process_state(pid_of(rank))) : ""));
+  }
+  return absl::StrJoin(staying, ", ");
 }
 
 void World::keep(Exchange& exchange, std::shared_ptr<void> owner) {

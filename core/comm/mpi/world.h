@@ -80,6 +80,9 @@ class World : public std::enable_shared_from_this<World> {
   void add(const std::shared_ptr<Member>& member);
   /// Whether rank `rank` has left.
   bool has_ended(int rank) const { return ended_ranks_.count(rank) != 0; }
+  /// The ranks that have not left, and what they do, as far as is known here: "rank 1 (pid 7 on
+  /// nodeB), which runs (sleeps)"; "" if all have.
+  std::string ranks_that_stay() const;
   /// Looks at `exchange`, which `owner` keeps, until it is over.
   void keep(Exchange& exchange, std::shared_ptr<void> owner);
   /// Takes data that comes with a message which nobody receives, or its sender would keep it.

@@ -227,6 +227,16 @@ TEST_F(MpiScenario, LateRank) {
   group->barrier("late");
 }
 
+/// All others have ended, and wait for it.
+TEST_F(MpiScenario, RankThatEndsLate) {
+  ProcessGroupOptions options;
+  options.backend = "mpi";
+  options.report_after = std::chrono::milliseconds(300);
+  const auto group = init_process_group(options);
+  group->barrier("all here");
+  if (group->rank() == 1) std::this_thread::sleep_for(std::chrono::milliseconds(1500));
+}
+
 TEST_F(MpiScenario, StoppedOwner) {
   ProcessGroupOptions options;
   options.backend = "mpi";
