@@ -221,7 +221,7 @@ absl::StatusOr<std::string> parse_store_url(const std::string& url) {
   if (::lstat(directory.c_str(), &status) != 0) {
     return bad("a directory ", directory, " that exists; make it: mkdir -m 700 ", directory);
   }
-  if (!S_ISDIR(status.st_mode)) return bad(directory, " to be a directory");
+  if (!S_ISDIR(status.st_mode)) return bad(directory, " to be a directory, and no link to one");
   if (status.st_uid != ::geteuid()) {
     return bad(directory, " to belong to this user (", ::geteuid(), "), not to user ",
                status.st_uid, "; ", own_directory_advice(directory));

@@ -100,7 +100,8 @@ void refuse_worlds_apart(VariableReader& reader, const Identity& own, const Iden
       ": one launcher has started the other, and the ranks of tessera-run or torchrun would know "
       "only each other; start the program by ",
       other.family->launcher, " alone. If that has started tessera-run once, for all of them: ",
-      without(*other.family), " tessera-run ..."));
+      without(*other.family), " tessera-run ...; if ", own.family->rank,
+      " is left over from another job: ", without(*own.family), " ./train"));
 }
 
 /// The pair of a rank and a size, which may not be part of a larger one.
@@ -192,7 +193,8 @@ void refuse_beside_lone_rank(VariableReader& reader, const Identity& own) {
         " is set: a launcher of unknown size has started tessera-run or torchrun, and the ranks of "
         "each would know only each other; start the program by that launcher alone. If it has "
         "started one, for all of them: env -u ",
-        name, " tessera-run ..."));
+        name, " tessera-run ...; if ", own.family->rank,
+        " is left over from another job: ", without(*own.family), " ./train"));
     return;
   }
 }
@@ -310,7 +312,11 @@ void take_scheduler(VariableReader& reader, Environment& environment) {
 /// A rank other than 0 is in no world of one, whatever else says so.
 void refuse_another_rank(VariableReader& reader, const Environment& environment) {
   if (environment.world_size != 1 || environment.rank_variable.empty()) return;
-  for (const char* name : kLoneRanks) {
+  std::vector<const char*> ranks(std::begin(kLoneRanks), std::end(kLoneRanks));
+  for (const Family& family : kOthers) {
+    if (!reader.is_set(family.size)) ranks.push_back(family.rank);
+  }
+  for (const char* name : ranks) {
     if (!reader.is_set(name) || reader.text(name) == "0") continue;
     reader.problem(absl::StrCat(
         environment.rank_variable, " is of a world of one process, but ", name, " is ",

@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <absl/strings/str_cat.h>
+
 namespace tessera::internal {
 namespace {
 
@@ -33,6 +35,16 @@ TEST(WorkerEnvironmentTest, ARankOfSeveralStartsNoJob) {
   EXPECT_EQ(outer_job_problem({"RANK=0"}), "");
   EXPECT_THAT(outer_job_problem({"RANK=0", "WORLD_SIZE=4"}),
               HasSubstr("RANK, WORLD_SIZE: got '0' and '4', expected no variables of another"));
+}
+
+TEST(WorkerEnvironmentTest, ANodeOfSeveralStartsNoJob) {
+  EXPECT_EQ(outer_job_problem({"PET_NNODES=1"}), "");
+  EXPECT_EQ(outer_job_problem({"PET_NNODES=1:1"}), "");
+  EXPECT_EQ(outer_job_problem({"PET_NNODES="}), "");
+  for (const char* nodes : {"2", "1:4"}) {
+    EXPECT_THAT(outer_job_problem({absl::StrCat("PET_NNODES=", nodes)}),
+                HasSubstr(absl::StrCat("PET_NNODES: got '", nodes, "', expected 1 or none")));
+  }
 }
 
 TEST(WorkerEnvironmentTest, ReplacesWhatAnOuterLauncherLeft) {

@@ -22,10 +22,18 @@ bool is_set(const std::vector<std::string>& inherited, const std::string& name) 
 }
 
 std::string outer_job_problem(const std::vector<std::string>& inherited) {
-  std::map<std::string, std::string> outer = {{"RANK", ""}, {"WORLD_SIZE", ""}};
+  std::map<std::string, std::string> outer = {{"RANK", ""}, {"WORLD_SIZE", ""}, {"PET_NNODES", ""}};
   for (const std::string& entry : inherited) {
     const auto found = outer.find(name_of(entry));
     if (found != outer.end()) found->second = entry.substr(found->first.size() + 1);
+  }
+  const std::string nodes = outer["PET_NNODES"];  // as torchrun takes it: "2", "1:4"
+  if (!nodes.empty() && nodes != "1" && nodes != "1:1") {
+    return absl::StrCat(
+        "PET_NNODES: got '", nodes,
+        "', expected 1 or none: tessera-run starts ranks on one host, and each of these nodes "
+        "would train alone; start the program by mpirun or srun, or, if it is left over from "
+        "another job: env -u PET_NNODES tessera-run ...");
   }
   if (outer["RANK"].empty() || outer["WORLD_SIZE"].empty() || outer["WORLD_SIZE"] == "1") return "";
   return absl::StrCat(

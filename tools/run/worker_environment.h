@@ -27,9 +27,9 @@ int threads_per_worker(int core_count, int world_size);
 /// Whether `inherited` ("NAME=value" strings) sets `name`.
 bool is_set(const std::vector<std::string>& inherited, const std::string& name);
 
-/// Why no job may start here: `inherited` has RANK and a WORLD_SIZE that is not 1, so that another
-/// launcher has started this process as one of several, each of which would start a job of its own.
-/// "" if one may.
+/// Why no job may start here: `inherited` has RANK and a WORLD_SIZE that is not 1, or a PET_NNODES
+/// (of PyTorchJob, for torchrun) that says several, so that this process is one of several, each of
+/// which would start a job of its own. "" if one may.
 std::string outer_job_problem(const std::vector<std::string>& inherited);
 
 /// The worker's environment as "NAME=value" strings: `inherited` with the variables that torchrun

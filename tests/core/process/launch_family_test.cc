@@ -135,9 +135,10 @@ TEST(Case34, ARankThatIsOneOfAnUnknownNumberIsNoWorldOfOne) {
   Variables set = {{"PMIX_RANK", "0"}, {"RANK", "0"}, {"WORLD_SIZE", "1"}};
   EXPECT_EQ(problems(set), "") << "by hand";
   set["PMIX_RANK"] = "1";
-  EXPECT_THAT(problems(set),
-              HasSubstr("RANK is of a world of one process, but PMIX_RANK is 1: a "));
+  EXPECT_THAT(problems(set), HasSubstr("RANK is of a world of one process, but PMIX_RANK is 1"));
   set["PMIX_RANK"] = "0";
+  set["PMI_RANK"] = "1";
+  EXPECT_THAT(problems(set), HasSubstr("but PMI_RANK is 1: a launcher has started several"));
   set["TORCHELASTIC_RUN_ID"] = "a launcher's";
   EXPECT_THAT(problems(set), HasSubstr("rank 0 of 1, all on this host, but PMIX_RANK is set"));
   set.erase("PMIX_RANK");
@@ -383,7 +384,8 @@ TEST(Case34, LaunchersOfOneHostAndOfSeveralProcessesAreWorldsApart) {
                       HasSubstr("OMPI_COMM_WORLD_SIZE say rank 2 of 4: one launcher has started "
                                 "the other"),
                       HasSubstr("start the program by Open MPI's mpirun alone"),
-                      HasSubstr("started tessera-run once, for all of them: env -u OMPI_COMM")));
+                      HasSubstr("started tessera-run once, for all of them: env -u OMPI_COMM"),
+                      HasSubstr("if RANK is left over from another job: env -u RANK")));
     variables["WORLD_SIZE"] = "16";  // torchrun, of several hosts
     EXPECT_EQ(problems(variables), "") << size;
     variables["WORLD_SIZE"] = size;
