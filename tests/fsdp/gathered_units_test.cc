@@ -275,6 +275,25 @@ TEST(GatheredUnits, TwoBuffersAreEnoughForAChainOfBlocks) {
   }
 }
 
+/// Also where the last operator has left a unit in one.
+TEST(GatheredUnits, AScopeKeepsNoBuffer) {
+  on_gatherers(2, blocks_configuration(), [](Gatherer& rank) {
+    const int64_t unit_bytes = rank.engine->units()[0].layout.bytes();
+    const auto whole = [&] {
+      return rank.engine->memory().now()[MemoryClass::kUnshardedParameters] / unit_bytes;
+    };
+    rank.evaluate(0);
+    {
+      const auto scope = rank.engine->gather(*rank.net);
+      EXPECT_EQ(whole(), 2 + kBlocks);
+    }
+    EXPECT_EQ(whole(), 2);
+    rank.train(0);
+    const GatherCounts counts = rank.engine->gather_counts();
+    EXPECT_EQ(counts.gathers, counts.frees);
+  });
+}
+
 /// An operator that reads three units needs three buffers.
 TEST(GatheredUnits, MoreBuffersAreCountedOnceAndKept) {
   on_gatherers(

@@ -79,14 +79,15 @@ std::shared_ptr<void> ParameterAccess::open_scope() {
 
 std::shared_ptr<void> ParameterAccess::gather(const torch::nn::Module& module) {
   std::set<size_t> units;
+  bool is_of_engine = false;
   for (const auto& parameter : module.named_parameters()) {
     for (size_t i = 0; i < table_.size(); ++i) {
-      if (plan_.has_place(i) && table_[i].tensor.is_same(parameter.value())) {
-        units.insert(plan_.place(i).unit);
-      }
+      if (!table_[i].tensor.is_same(parameter.value())) continue;
+      is_of_engine = true;
+      if (plan_.has_place(i)) units.insert(plan_.place(i).unit);  // else it is whole: frozen
     }
   }
-  TORCH_CHECK(!units.empty(), "[engine] gather: got a module '", module.name(),
+  TORCH_CHECK(is_of_engine, "[engine] gather: got a module '", module.name(),
               "' without parameters of this engine, expected (part of) the model that was "
               "parallelized");
   return count(store_.hold({units.begin(), units.end()}));

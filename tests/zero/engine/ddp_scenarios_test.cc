@@ -104,6 +104,10 @@ TEST_P(DdpScenarios, Scenario13_AModelWithoutParametersIsRefusedAndAFrozenOneIsN
     const std::string of_frozen = message_of([&] {
       const auto engine = parallelize(frozen, adamw(), options(), world);
       EXPECT_THAT(message_of([&] { engine->step(); }), HasSubstr("backward"));
+      EXPECT_NE(engine->gather(*frozen), nullptr);
+      const torch::nn::Linear other(2, 2);
+      EXPECT_THAT(message_of([&] { (void)engine->gather(*other); }),
+                  HasSubstr("got a module 'torch::nn::LinearImpl' without parameters of this"));
     });
     EXPECT_EQ(refusal, kNothingThrown);
     EXPECT_EQ(of_frozen, kNothingThrown);
