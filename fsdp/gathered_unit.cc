@@ -257,8 +257,9 @@ void GatheredUnits::Unit::hold(bool writable) {
     if (has_old_) drop_old();
     // What operators read now is not for writing.
     if (writable && has_source() && is_whole() && !can_free()) mark_stale();
-    // Buffers are for operators, and this may last.
-    if (!has_own_memory() && is_fresh() && can_free()) free(After::kFence);
+    // Buffers are for operators, and this may last. Where ranks gather together all would have to.
+    const bool reads_alone = source_.window != nullptr && !has_own_memory();
+    if (reads_alone && is_fresh() && can_free()) free(After::kFence);
     if (!is_fresh()) {
       all_.drop_prefetches(nullptr);
       const TraceSpan span(all_.trace_, TraceTrack::kGather, planned().name,

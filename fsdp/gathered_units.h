@@ -140,7 +140,7 @@ class GatheredUnits : public std::enable_shared_from_this<GatheredUnits> {
   std::optional<CommError> failure_;
   GatherCounts counts_;
   RollingHash gathers_;                       // collective ones
-  std::atomic<int64_t> prefetched_bytes_{0};  // by the lane
+  std::atomic<int64_t> prefetched_bytes_{0};  // by the lanes
   bool is_closed_ = false;                    // the owner is gone
   std::unique_ptr<AccessObserver> observer_;
   size_t next_lane_ = 0;

@@ -182,11 +182,16 @@ std::vector<Identity> read_schedulers(VariableReader& reader) {
   return found;
 }
 
-/// tessera-run or torchrun of one host, which each of several processes may have started.
-void refuse_beside_lone_rank(VariableReader& reader, const Identity& own) {
+/// By which launchers tell a process its rank, with a number of processes or without.
+std::vector<const char*> rank_variables() {
   std::vector<const char*> ranks(std::begin(kLoneRanks), std::end(kLoneRanks));
   for (const Family& family : kOthers) ranks.push_back(family.rank);
-  for (const char* name : ranks) {
+  return ranks;
+}
+
+/// tessera-run or torchrun of one host, which each of several processes may have started.
+void refuse_beside_lone_rank(VariableReader& reader, const Identity& own) {
+  for (const char* name : rank_variables()) {
     if (!reader.is_set(name)) continue;
     reader.problem(absl::StrCat(
         own.text(), ", all on this host, but ", name,
@@ -312,11 +317,7 @@ void take_scheduler(VariableReader& reader, Environment& environment) {
 /// A rank other than 0 is in no world of one, whatever else says so.
 void refuse_another_rank(VariableReader& reader, const Environment& environment) {
   if (environment.world_size != 1 || environment.rank_variable.empty()) return;
-  std::vector<const char*> ranks(std::begin(kLoneRanks), std::end(kLoneRanks));
-  for (const Family& family : kOthers) {
-    if (!reader.is_set(family.size)) ranks.push_back(family.rank);
-  }
-  for (const char* name : ranks) {
+  for (const char* name : rank_variables()) {
     if (!reader.is_set(name) || reader.text(name) == "0") continue;
     reader.problem(absl::StrCat(
         environment.rank_variable, " is of a world of one process, but ", name, " is ",

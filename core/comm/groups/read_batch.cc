@@ -8,7 +8,8 @@ namespace tessera::internal {
 void ReadBatch::wait() {
   std::exception_ptr first;
   const auto reads = std::exchange(reads_, {});
-  for (const auto& read : reads) read->wait_for(std::chrono::milliseconds(0));  // others may wait
+  // Other ranks of the host may wait for any of them, with patience once this rank does, too.
+  for (const auto& read : reads) read->wait_for(std::chrono::milliseconds(0));
   for (const auto& read : reads) {
     try {
       read->wait();

@@ -21,10 +21,11 @@ class AddressSearch final : public Search {
     const TcpAddress address = resolve(environment().rank == 0);
     check_token(address);
     if (environment().rank == 0) return listen(address);
+    const Credentials job = credentials();
     while (true) {
       auto socket = address.connect(soon());
       if (socket.ok()) {
-        if (auto entered = enter(*std::move(socket), credentials(), soon(),
+        if (auto entered = enter(*std::move(socket), job, soon(),
                                  absl::StrCat("what listens at ", address.text()))) {
           return *std::move(entered);
         }

@@ -134,15 +134,15 @@ TEST(Case34, ARankThatIsOneOfAnUnknownNumberIsNoWorldOfOne) {
   EXPECT_EQ(problems({{"PMIX_RANK", "0"}, {"TESSERA_WORLD", "single"}}), "");
   Variables set = {{"PMIX_RANK", "0"}, {"RANK", "0"}, {"WORLD_SIZE", "1"}};
   EXPECT_EQ(problems(set), "") << "by hand";
-  set["PMIX_RANK"] = "1";
-  EXPECT_THAT(problems(set), HasSubstr("RANK is of a world of one process, but PMIX_RANK is 1"));
-  set["PMIX_RANK"] = "0";
-  set["PMI_RANK"] = "1";
-  EXPECT_THAT(problems(set), HasSubstr("but PMI_RANK is 1: a launcher has started several"));
+  for (const std::string name : {"PMIX_RANK", "PMI_RANK"}) {
+    set[name] = "1";
+    EXPECT_THAT(problems(set), HasSubstr("RANK is of a world of one process, but " + name +
+                                         " is 1: a launcher has started several"));
+    set[name] = "0";
+  }
   set["TORCHELASTIC_RUN_ID"] = "a launcher's";
   EXPECT_THAT(problems(set), HasSubstr("rank 0 of 1, all on this host, but PMIX_RANK is set"));
   set.erase("PMIX_RANK");
-  set["PMI_RANK"] = "0";
   EXPECT_THAT(problems(set), HasSubstr("rank 0 of 1, all on this host, but PMI_RANK is set"));
   Variables without = recorded("openmpi");
   without.erase("PMIX_RANK");
