@@ -148,7 +148,12 @@ case $scenario in
       [[ ! -f $scratch/error.$rank ]] || names "$rank" 2 3
     done ;;
   unheard_rank | stopped_rank)
-    for rank in 0 1 3; do names "$rank" 2; done ;;
+    for rank in 0 1 3; do names "$rank" 2; done
+    # Rank 3 shares its memory, and sees its end whomever it waits for itself.
+    for rank in 0 1 3; do
+      [[ $scenario == stopped_rank ]] || grep -q ' died$' "$scratch/error.$rank" ||
+        die "rank $rank does not say that rank 2 has died"
+    done ;;
   unheard_host)
     for rank in 0 1; do names "$rank" 2 3; done ;;
   cut_link | healed_link)

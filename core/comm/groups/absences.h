@@ -1,6 +1,7 @@
 #pragma once
 
 #include <memory>
+#include <string>
 
 namespace tessera::internal {
 
@@ -20,6 +21,9 @@ class Absences {
   /// Any thread, several at a time.
   virtual void begin_absence() = 0;
   virtual void end_absence() = 0;
+  /// Any thread, does not block. Why these ranks have failed, if the process of one of them has
+  /// ended without leaving, which is the first cause unless there was another; else "".
+  virtual std::string lost_rank() = 0;
 
  protected:
   Absences() = default;
@@ -38,6 +42,19 @@ class SharesAbsences {
   ~SharesAbsences() = default;
   SharesAbsences(const SharesAbsences&) = default;
   SharesAbsences& operator=(const SharesAbsences&) = default;
+};
+
+/// A group of several hosts, whose network does not tell that a process has ended.
+class WatchesHost {
+ public:
+  /// Local. From now on it fails when a rank of this host is lost, whoever waits for whom.
+  virtual void watch(std::weak_ptr<Absences> host) = 0;
+
+ protected:
+  WatchesHost() = default;
+  ~WatchesHost() = default;
+  WatchesHost(const WatchesHost&) = default;
+  WatchesHost& operator=(const WatchesHost&) = default;
 };
 
 }  // namespace tessera::internal

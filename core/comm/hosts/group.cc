@@ -200,6 +200,8 @@ std::shared_ptr<ProcessGroup> make_group(std::shared_ptr<ProcessGroup> flat,
   if (!layout.is_two_level()) return flat;
   const auto* const recorded = dynamic_cast<const Recorded*>(flat.get());
   auto flights = recorded == nullptr ? nullptr : recorded->flights();
+  auto* const watches = dynamic_cast<WatchesHost*>(flat.get());
+  if (watches != nullptr) watches->watch(absences_of(*inside));
   flat = std::make_shared<OuterGroup>(std::move(flat), absences_of(*inside));
   auto world = std::make_shared<World>(*flat, *inside, std::move(flights));
   return std::make_shared<Group>(

@@ -55,9 +55,10 @@ std::shared_ptr<Work> Window::start_remote_read(int rank, int64_t begin, const a
   if (version == kUnversioned || parts_.cache == nullptr) {
     return parts_.flat->start_read(rank, begin, to, tag, version);
   }
-  const auto check = [inside = parts_.inside, own = layout_.local_of(rank_), reader = rank_,
-                      dtype = dtype_, tag = std::string(tag)] {
+  const auto check = [inside = parts_.inside, flat = parts_.flat, own = layout_.local_of(rank_),
+                      reader = rank_, dtype = dtype_, tag = std::string(tag)] {
     as_rank(reader, [&] { check_failure(*inside, own, dtype, tag); });
+    check_failure(*flat, reader, dtype, tag);
   };
   check();
   const ReadKey key{.window = parts_.number,

@@ -103,6 +103,11 @@ void Group::abort(std::string_view cause) noexcept {
   }
 }
 
+void Group::watch(std::weak_ptr<Absences> host) {
+  Progress::instance().post(
+      [world = member_->world_ptr(), host = std::move(host)] { world->watch(host); });
+}
+
 std::shared_ptr<Group> make_world(const char* function, const Calls& calls, Handle comm,
                                   Call::Patience patience) {
   const auto world = std::make_shared<World>(calls, comm, patience);

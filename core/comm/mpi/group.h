@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "tessera/core/comm/groups/absences.h"
 #include "tessera/core/comm/mpi/member.h"
 #include "tessera/process_group.h"
 
@@ -18,7 +19,7 @@ namespace tessera::internal::mpi {
 /// (Note [Windows over MPI]); there are no shared buffers. A group
 /// that reduces holds 8 MiB, or 32 KiB for each rank if that is more. In a child of fork() every
 /// call throws CommError at once.
-class Group final : public ProcessGroup, public Recorded {
+class Group final : public ProcessGroup, public Recorded, public WatchesHost {
  public:
   /// Makes the member known to its world.
   explicit Group(std::shared_ptr<Member> member);
@@ -43,6 +44,7 @@ class Group final : public ProcessGroup, public Recorded {
 
   World& world() { return member_->world(); }
   std::shared_ptr<FlightRing> flights() const override { return member_->world().ring(); }
+  void watch(std::weak_ptr<Absences> host) override;
 
  private:
   const int uncaught_at_start_;

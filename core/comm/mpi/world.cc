@@ -16,6 +16,7 @@ namespace tessera::internal::mpi {
 namespace {
 
 constexpr int kEnvelopeTag = 0;
+constexpr auto kBetweenLooksAtHost = std::chrono::milliseconds(100);
 
 /// A message's data that nobody wants.
 struct Drained {
@@ -270,8 +271,18 @@ void World::fail_by(const std::exception& error) {
   }
 }
 
+/// MPI does not tell that a process has ended, and ranks may wait for others that wait for it.
+void World::look_at_host(Clock::time_point now) {
+  if (now < next_look_at_host_ || !is_ready()) return;
+  next_look_at_host_ = now + kBetweenLooksAtHost;
+  const std::shared_ptr<Absences> host = host_.lock();
+  const std::string cause = host == nullptr ? "" : host->lost_rank();
+  if (!cause.empty() && set_failure(cause)) tell_failure();
+}
+
 bool World::advance(Clock::time_point now) {
   try {
+    look_at_host(now);
     bool moved = look();
     const auto members = members_;  // a member may go
     for (const auto& [key, member] : members) {

@@ -15,6 +15,7 @@
 #include <string_view>
 #include <vector>
 
+#include "tessera/core/comm/groups/absences.h"
 #include "tessera/core/comm/mpi/call.h"
 #include "tessera/core/comm/mpi/envelope.h"
 #include "tessera/core/comm/mpi/flights.h"
@@ -105,6 +106,8 @@ class World : public std::enable_shared_from_this<World> {
   void end();
   /// This rank makes no more calls: the others, who may wait for one, hear it of every group.
   void make_no_calls();
+  /// Fails when a rank of this host is lost.
+  void watch(std::weak_ptr<Absences> host) { host_ = std::move(host); }
 
   /// Runs it; what it throws fails the world, because the others wait for this rank.
   template <typename Body>
@@ -146,6 +149,7 @@ class World : public std::enable_shared_from_this<World> {
   };
 
   void fail_by(const std::exception& error);
+  void look_at_host(Clock::time_point now);
   bool look();
   void get_ready();
   void await_envelope(Incoming& incoming);
@@ -179,6 +183,8 @@ class World : public std::enable_shared_from_this<World> {
   std::set<uint64_t> gone_;
   std::set<int> ended_ranks_;
   std::string failed_group_;
+  std::weak_ptr<Absences> host_;
+  Clock::time_point next_look_at_host_;
   Flights flights_{*this};
   bool is_leaving_ = false;
   Clock::time_point patient_until_;  // while leaving, for what is under way

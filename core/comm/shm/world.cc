@@ -225,7 +225,13 @@ bool World::is_excused(int rank, std::chrono::milliseconds timeout) const {
   return away < timeout + kReturn && !is_stopped(rank);
 }
 
-void World::check_peers(const std::function<std::string(const std::string&)>& describe) {
+std::string World::lost_rank() {
+  if (!origin_.is_here()) return "";
+  const bool is_lost = check_peers([](const std::string& cause) { return cause; });
+  return is_lost ? poison().cause() : "";
+}
+
+bool World::check_peers(const std::function<std::string(const std::string&)>& describe) {
   const int own_pid = ::getpid();
   for (int rank = 0; rank < size_; ++rank) {
     RankState& state = page_->rank(rank);
@@ -243,9 +249,10 @@ void World::check_peers(const std::function<std::string(const std::string&)>& de
       if (!poison().is_set()) report_failure(state.number, describe(cause), state.pid);
       poison().set(cause);
       dump_flights(cause);
-      return;
+      return true;
     }
   }
+  return false;
 }
 
 RankFlight World::flight_of(int rank, uint64_t count) const {

@@ -167,12 +167,13 @@ class World final : public Absences {
   /// Local. Note [Absent ranks].
   void begin_absence() override;
   void end_absence() override;
+  std::string lost_rank() override;
   /// Whether a rank is absent, so that who has waited `timeout` for it waits on.
   bool is_excused(int rank, std::chrono::milliseconds timeout) const;
 
   /// Local, does not block. If the process of a rank has ended without leaving, sets the world's
-  /// poison and tells the launcher what `describe` makes of it.
-  void check_peers(const std::function<std::string(const std::string& cause)>& describe);
+  /// poison, tells the launcher what `describe` makes of it and returns true.
+  bool check_peers(const std::function<std::string(const std::string& cause)>& describe);
 
   /// Local. Publishes that a thread is blocked, or (with the place that an earlier call returned)
   /// that it still is. Returns the place of the record; negative if there is no room, and nothing

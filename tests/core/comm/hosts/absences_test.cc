@@ -85,5 +85,42 @@ TEST(HostAbsences, WhoWaitsForARankThatReadsOfAnotherHostNamesThatHost) {
   EXPECT_THAT(errors[3], HasSubstr("barrier #2 'second' on group 'world', rank 3" + cause));
 }
 
+// Rank 2 fetches a part for rank 3, too, and is held up before it has it. Rank 0 ends the world.
+TEST(HostAbsences, WhoWaitsForWhatAnotherRankFetchesLearnsThatAnotherHostHasFailed) {
+  std::atomic<int> steps{0};
+  bool has_learned = false;
+  const auto errors = run_mpi_hosts_expecting_errors(
+      hosts_in_order(2, 2), [&](std::shared_ptr<ProcessGroup> group) {
+        const auto window = group->make_window(group->allocate(100, at::kFloat), "w");
+        group->barrier("first");
+        at::Tensor to = at::zeros({100});
+        const auto read = [&] { return window->start_read(0, 0, to, "unit", /*version=*/1); };
+        if (group->rank() == 2) {
+          const auto work = read();
+          work->wait_for(std::chrono::milliseconds(0));  // says that it is going to wait
+          ++steps;
+          // A third of the time after which rank 3 reads for itself, whatever it knows.
+          const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+          while (steps.load() < 3 && std::chrono::steady_clock::now() < deadline) {
+            std::this_thread::yield();
+          }
+          has_learned = steps.load() == 3;
+        } else if (group->rank() == 3) {
+          await(steps, 1);
+          const auto work = read();
+          EXPECT_FALSE(work->is_completed());
+          ++steps;
+          const std::string error = message_of([&] { work->wait(); });
+          ++steps;
+          throw std::runtime_error(error);
+        } else if (group->rank() == 0) {
+          await(steps, 2);
+          group->abort("the user's reason");
+        }
+      });
+  EXPECT_TRUE(has_learned);
+  EXPECT_THAT(errors[3], HasSubstr("read 'unit' on group 'world', rank 3: the user's reason"));
+}
+
 }  // namespace
 }  // namespace tessera::internal

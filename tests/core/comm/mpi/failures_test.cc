@@ -13,6 +13,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "tessera/core/comm/groups/absences.h"
 #include "tessera/errors.h"
 #include "tessera/mpi_group.h"
 #include "tessera/tests/core/comm/groups/call_differences.h"
@@ -82,6 +83,33 @@ TEST(MpiFailures, AGroupThatHasFailedSaysTheSameAgainAndItsSiblingsGoOn) {
                 HasSubstr("rank 1 called all_reduce SUM float32[4] 'sum' where rank 0"));
     reduce(*world, 3, "the world's");
   });
+}
+
+/// Ranks of one host, of which one is lost from some moment on.
+class LosingHost final : public Absences {
+ public:
+  void begin_absence() override {}
+  void end_absence() override {}
+  std::string lost_rank() override { return is_lost_ ? "rank 7 died" : ""; }
+  void lose() { is_lost_ = true; }
+
+ private:
+  std::atomic<bool> is_lost_{false};
+};
+
+// Only rank 1 is on that host, and nobody waits for it.
+TEST(MpiFailures, ARankThatItsHostHasLostEndsAllWhoeverWaitsForWhom) {
+  const auto host = std::make_shared<LosingHost>();
+  const auto errors = run_mpi_ranks_expecting_errors(3, [&](std::shared_ptr<ProcessGroup> group) {
+    if (group->rank() == 1) dynamic_cast<WatchesHost&>(*group).watch(host);
+    for (int i = 0; i < 3; ++i) group->barrier("while none is lost");
+    if (group->rank() == 2) host->lose();
+    at::Tensor tensor = at::ones({3});
+    if (group->rank() != 2) group->recv(tensor, 2, "never sent");
+    if (group->rank() == 2) group->recv(tensor, 0, "never sent");
+  });
+  EXPECT_THAT(errors, Each(HasSubstr("'never sent' on group 'world', rank ")));
+  EXPECT_THAT(errors, Each(HasSubstr(": rank 7 died")));
 }
 
 TEST(MpiFailures, TheTimeOutNamesWhoIsMissing) {
