@@ -27,6 +27,7 @@ if(TESSERA_SANITIZE)
 endif()
 
 # tessera_test_limit(<variable> <seconds>): how long a test may take that a plain build ends in them.
+# Limits are for hangs, so three times what the slowest machine of ours has needed, or more.
 macro(tessera_test_limit variable seconds)
   math(EXPR ${variable} "${seconds} * ${tessera_test_patience}")
 endmacro()

@@ -106,10 +106,9 @@ tessera_example_refusal(dtype "got 'int8', expected float, bfloat16 or float16" 
 tessera_example_refusal(flags "--batch: got 0.*--width: got 10|--width: got 10.*--batch: got 0"
                         --batch=0 --width=10)
 
-tessera_test_limit(seconds 180)
+tessera_test_limit(seconds 600)
 set_tests_properties(${examples_tests} PROPERTIES LABELS examples TIMEOUT ${seconds}
                                                   ENVIRONMENT "${tessera_test_environment}")
-tessera_test_limit(seconds 300)
 set_tests_properties(examples.on_gpu PROPERTIES LABELS "examples;cuda_host" TIMEOUT ${seconds}
                                                ENVIRONMENT "${tessera_test_gpu_environment}")
 if(launcher_tests)

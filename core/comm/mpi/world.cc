@@ -271,9 +271,10 @@ void World::fail_by(const std::exception& error) {
   }
 }
 
-/// MPI does not tell that a process has ended, and ranks may wait for others that wait for it.
+/// MPI does not tell that a process has ended, and ranks may wait for others that wait for it. When
+/// this rank has ended, who was the first to see all ranks' ends may be gone.
 void World::look_at_host(Clock::time_point now) {
-  if (now < next_look_at_host_ || !is_ready()) return;
+  if (now < next_look_at_host_ || !is_ready() || ended_) return;
   next_look_at_host_ = now + kBetweenLooksAtHost;
   const std::shared_ptr<Absences> host = host_.lock();
   const std::string cause = host == nullptr ? "" : host->lost_rank();
