@@ -2,10 +2,12 @@
 
 #include <memory>
 #include <string>
+#include <string_view>
 
 namespace tessera::internal {
 
-/// What a rank tells those that it shares memory with: that it waits for others than them.
+/// What a rank tells those that it shares memory with: that it waits for others than them, or what
+/// it has heard of those. And what it sees of them.
 ///
 /// Note [Absent ranks]
 /// ~~~~~~~~~~~~~~~~~~~
@@ -24,6 +26,8 @@ class Absences {
   /// Any thread, does not block. Why these ranks have failed, if the process of one of them has
   /// ended without leaving, which is the first cause unless there was another; else "".
   virtual std::string lost_rank() = 0;
+  /// Any thread. Makes `cause` the failure of these ranks, unless they have one.
+  virtual void fail(std::string_view cause) noexcept = 0;
 
  protected:
   Absences() = default;
@@ -47,7 +51,8 @@ class SharesAbsences {
 /// A group of several hosts, whose network does not tell that a process has ended.
 class WatchesHost {
  public:
-  /// Local. From now on it fails when a rank of this host is lost, whoever waits for whom.
+  /// Local. From now on it fails when a rank of this host is lost, and the ranks of this host fail
+  /// with it, whoever waits for whom.
   virtual void watch(std::weak_ptr<Absences> host) = 0;
 
  protected:

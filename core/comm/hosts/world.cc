@@ -14,6 +14,7 @@ namespace tessera::internal::hosts {
 World::World(ProcessGroup& flat, ProcessGroup& inside, std::shared_ptr<FlightRing> flights)
     : of_all_(duplicate(flat, "hosts: failures")),
       of_host_(duplicate(inside, "hosts: failures")),
+      absences_(absences_of(inside)),
       flights_(std::move(flights)) {}
 
 World::~World() {
@@ -30,10 +31,12 @@ std::string World::failure() const {
 std::string World::fail(std::string_view cause) noexcept {
   if (!origin_.is_here()) return "";  // the lock may be held by nobody
   try {
-    std::string first;
+    const auto host = absences_.lock();
+    std::string first = host == nullptr ? "" : host->lost_rank();  // else what came of it
+    if (first.empty()) first = cause.empty() ? "no cause given" : std::string(cause);
     {
       const std::lock_guard<std::mutex> lock(mutex_);
-      if (failure_.empty()) failure_ = cause.empty() ? "no cause given" : std::string(cause);
+      if (failure_.empty()) failure_ = first;
       first = failure_;
     }
     of_all_->abort(first);

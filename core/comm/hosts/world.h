@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "tessera/core/comm/flight_recorder/flight.h"
+#include "tessera/core/comm/hosts/outer_group.h"
 #include "tessera/core/process/fork.h"
 #include "tessera/process_group.h"
 
@@ -33,8 +34,8 @@ class World {
   const std::shared_ptr<FlightRing>& flights() const { return flights_; }
   /// Why calls fail; "" if they do not, as far as this rank knows.
   std::string failure() const;
-  /// Makes `cause` that reason, on all ranks, unless there is one; returns it. No effect in a child
-  /// of fork().
+  /// Makes `cause` that reason, on all ranks, unless there is one; returns it. If a rank of this
+  /// host has died, that is the reason. No effect in a child of fork().
   std::string fail(std::string_view cause) noexcept;
   /// The same because an exception unwinds a group.
   void fail_by_unwinding() noexcept;
@@ -49,6 +50,7 @@ class World {
   const Origin origin_;
   const std::shared_ptr<ProcessGroup> of_all_;
   const std::shared_ptr<ProcessGroup> of_host_;
+  const HostAbsences absences_;
   const std::shared_ptr<FlightRing> flights_;
   mutable std::mutex mutex_;
   std::string failure_;

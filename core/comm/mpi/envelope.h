@@ -38,6 +38,7 @@ struct Envelope {
     kAskFlight,   ///< asks for the last `signature.numel` calls; `sequence` numbers the questions
     kFlight,      ///< a part of the answer
     kAsksNoMore,  ///< the sender would leave the world, but for others' questions after a failure
+    kLost,        ///< a rank has died: the world has failed with `text`, and nothing ends well
   };
   static constexpr size_t kTagBytes = 160;
   static constexpr size_t kPayloadBytes = 512;

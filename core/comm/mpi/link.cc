@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include <absl/strings/str_cat.h>
 #include <c10/util/Exception.h>
 
 namespace tessera::internal::mpi {
@@ -19,7 +20,7 @@ int Link::draw_tag() {
 
 void Link::release() { calls_.release(&comm_); }
 
-void Link::check(int code, const char* function) const {
+void Link::check(int code, std::string_view function) const {
   if (code == 0) return;
   char text[256] = "";
   calls_.error_text(code, text, sizeof(text));
@@ -33,7 +34,9 @@ Exchange::Exchange(Link& link, const std::vector<int>& world_ranks, int own_tag)
       tags_(world_ranks.size(), kNoTag) {}
 
 void Exchange::note_send(int to, int64_t bytes, int code, Handle request) {
-  link_.check(code, "MPI_Isend");
+  if (code != 0) {
+    link_.check(code, absl::StrCat("MPI_Isend to rank ", world_ranks_[static_cast<size_t>(to)]));
+  }
   sent_bytes_ += bytes;
   open_.push_back({request, to, /*receives=*/false, step_});
 }

@@ -4,6 +4,7 @@
 #include <deque>
 #include <list>
 #include <memory>
+#include <string_view>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
@@ -34,7 +35,7 @@ class Link {
   void release();
 
   /// Throws c10::Error "MPI_Isend: <MPI's text>" unless `code` is 0.
-  void check(int code, const char* function) const;
+  void check(int code, std::string_view function) const;
 
  private:
   const Calls& calls_;

@@ -360,13 +360,13 @@ void Member::fail(const std::string& cause, int culprit) {
 // third rank, has sent earlier. So a rank could lose a collective that the thrower has finished: of
 // an error that all ranks find by that collective and throw alike, it would name only that another
 // rank has left. What the thrower had called may therefore still end well, but not for long: if it
-// had not finished, its part never comes.
-constexpr auto kDoomed = std::chrono::seconds(1);
-
+// had not finished, its part never comes. The ranks of this host hear of it a little later, for a
+// collective of several hosts goes on among them. A rank that has died finishes nothing: of that
+// everyone hears at once.
 void Member::end_all_after(int world_rank, const std::string& cause) {
   const auto called = called_.find(rank_of(world_rank));
   const int64_t sequence = called == called_.end() ? 0 : called->second;
-  doom_ = Doom{cause, sequence, Call::Clock::now() + kDoomed};
+  doom_ = Doom{cause, sequence, Call::Clock::now() + World::kDoomed};
   mailbox_.end_all(cause);
   reads_.end_all(cause);
 }

@@ -9,14 +9,11 @@
 
 #include "tessera/core/comm/flight_recorder/flight_dump.h"
 #include "tessera/core/comm/mpi/member.h"
-#include "tessera/core/process/error_text.h"
-#include "tessera/core/process/failure_report.h"
 
 namespace tessera::internal::mpi {
 namespace {
 
 constexpr int kEnvelopeTag = 0;
-constexpr auto kBetweenLooksAtHost = std::chrono::milliseconds(100);
 
 /// A message's data that nobody wants.
 struct Drained {
@@ -35,18 +32,6 @@ struct Drained {
 };
 
 }  // namespace
-
-std::string World::failure() const {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  return failure_;
-}
-
-bool World::set_failure(const std::string& cause) {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  if (!failure_.empty()) return false;
-  failure_ = cause.empty() ? "no cause given" : cause;
-  return true;
-}
 
 void World::set_places(std::vector<Place> places) {
   const std::lock_guard<std::mutex> lock(mutex_);
@@ -93,9 +78,12 @@ void World::send(const Envelope& envelope, int to) {
   if (ended_ranks_.count(to) != 0 && envelope.kind != Envelope::Kind::kEnded) return;
   Outgoing& outgoing = outgoing_.emplace_back();
   outgoing.envelope = envelope;
-  link_->check(calls_.send(&outgoing.envelope, sizeof(Envelope), to, kEnvelopeTag, link_->comm(),
-                           &outgoing.request),
-               "MPI_Isend");
+  const int code = calls_.send(&outgoing.envelope, sizeof(Envelope), to, kEnvelopeTag,
+                               link_->comm(), &outgoing.request);
+  if (code == 0) return;
+  outgoing_.pop_back();
+  // After a failure some ranks may be gone, which keeps nothing from the others.
+  if (failure().empty()) link_->check(code, absl::StrCat("MPI_Isend to rank ", to, place_of(to)));
 }
 
 void World::send_to_others(const Envelope& envelope) {
@@ -143,16 +131,6 @@ void World::drain(int from, const Envelope& message) {
   keep(drained->exchange, drained);
 }
 
-void World::tell_failure() {
-  const std::string cause = failure();
-  flights_.dump(cause);
-  Envelope envelope;
-  envelope.kind = Envelope::Kind::kFailed;
-  envelope.set_cause(cause);
-  send_to_others(envelope);
-  end_calls(cause);
-}
-
 void World::end_calls(const std::string& cause) {
   for (const auto& [key, member] : members_) member->end_all(cause);
 }
@@ -193,12 +171,7 @@ void World::dispatch(int from, const Envelope& envelope) {
   }
   if (envelope.kind == Envelope::Kind::kFlight) return flights_.take(from, envelope);
   if (envelope.kind == Envelope::Kind::kAsksNoMore) return flights_.note_asks_no_more(from);
-  if (envelope.group == 0) {
-    const std::string cause(envelope.cause());
-    if (!set_failure(cause)) return;
-    for (const auto& [key, member] : members_) member->end_all_after(from, cause);
-    return;
-  }
+  if (envelope.group == 0) return take_failure(from, envelope);
   const auto member = members_.find(envelope.group);
   if (member != members_.end()) {
     const std::shared_ptr<Member> kept = member->second;
@@ -248,42 +221,29 @@ bool World::look() {
 
 bool World::look_at_outgoing() {
   const size_t before = outgoing_.size() + kept_.size();
-  outgoing_.remove_if([this](Outgoing& outgoing) {
+  int problem = 0;
+  outgoing_.remove_if([&](Outgoing& outgoing) {
     int is_over = 0;
     int source = 0;
-    link_->check(calls_.test(&outgoing.request, &is_over, &source), "MPI_Test");
-    return is_over != 0;
+    const int code = calls_.test(&outgoing.request, &is_over, &source);
+    if (code != 0) problem = code;
+    return code != 0 || is_over != 0;
   });
-  kept_.remove_if([](Kept& kept) { return kept.exchange->is_over(); });
+  kept_.remove_if([](Kept& kept) {
+    try {
+      return kept.exchange->is_over();
+    } catch (const std::exception&) {  // given up already, and its other side may be gone
+      return true;
+    }
+  });
+  if (failure().empty()) link_->check(problem, "MPI_Test");
   return outgoing_.size() + kept_.size() != before;
-}
-
-/// An error of MPI itself, or of this rank's part in a call, which the others wait for.
-void World::fail_by(const std::exception& error) {
-  const std::string cause = absl::StrCat(
-      is_ready() ? absl::StrCat("rank ", rank(), " failed: ") : std::string(), error_text(error));
-  if (!set_failure(cause)) return;
-  report_failure(-1, cause);
-  try {
-    if (is_ready()) tell_failure();
-  } catch (const std::exception&) {  // what failed once may fail again; peers then time out
-    end_calls(cause);
-  }
-}
-
-/// MPI does not tell that a process has ended, and ranks may wait for others that wait for it. When
-/// this rank has ended, who was the first to see all ranks' ends may be gone.
-void World::look_at_host(Clock::time_point now) {
-  if (now < next_look_at_host_ || !is_ready() || ended_) return;
-  next_look_at_host_ = now + kBetweenLooksAtHost;
-  const std::shared_ptr<Absences> host = host_.lock();
-  const std::string cause = host == nullptr ? "" : host->lost_rank();
-  if (!cause.empty() && set_failure(cause)) tell_failure();
 }
 
 bool World::advance(Clock::time_point now) {
   try {
     look_at_host(now);
+    if (now >= host_fails_at_) fail_host();
     bool moved = look();
     const auto members = members_;  // a member may go
     for (const auto& [key, member] : members) {
@@ -336,14 +296,6 @@ void World::retire(Clock::time_point now) {
   }
   link_->release();
   retired_ = true;
-}
-
-void World::abort_all() {
-  flights_.give_up();
-  // Of a duplicate, MPICH tells its ranks one by one, and those that do not call MPI do not hear
-  // it; of MPI_COMM_WORLD it tells the launcher, which ends them.
-  const bool is_of_all = comm_ == calls_.world();
-  calls_.abort(is_ready() && !is_of_all ? link_->comm() : comm_, 1);
 }
 
 }  // namespace tessera::internal::mpi

@@ -34,6 +34,8 @@ inline constexpr const char* kFinalised = "MPI has been finalised";
 class World : public std::enable_shared_from_this<World> {
  public:
   using Clock = std::chrono::steady_clock;
+  /// Note [Failures overtake data]
+  static constexpr auto kDoomed = std::chrono::seconds(1);
 
   /// Where a rank is: its process, and what its host is called.
   struct Place {
@@ -106,7 +108,7 @@ class World : public std::enable_shared_from_this<World> {
   void end();
   /// This rank makes no more calls: the others, who may wait for one, hear it of every group.
   void make_no_calls();
-  /// Fails when a rank of this host is lost.
+  /// Fails when a rank of this host is lost, and they with it.
   void watch(std::weak_ptr<Absences> host) { host_ = std::move(host); }
 
   /// Runs it; what it throws fails the world, because the others wait for this rank.
@@ -149,7 +151,12 @@ class World : public std::enable_shared_from_this<World> {
   };
 
   void fail_by(const std::exception& error);
+  void take_failure(int from, const Envelope& envelope);
+  std::string lost_rank() const;
+  void fail_if_lost();
   void look_at_host(Clock::time_point now);
+  void await_cause();
+  void fail_host();
   bool look();
   void get_ready();
   void await_envelope(Incoming& incoming);
@@ -185,6 +192,7 @@ class World : public std::enable_shared_from_this<World> {
   std::string failed_group_;
   std::weak_ptr<Absences> host_;
   Clock::time_point next_look_at_host_;
+  Clock::time_point host_fails_at_ = Clock::time_point::max();
   Flights flights_{*this};
   bool is_leaving_ = false;
   Clock::time_point patient_until_;  // while leaving, for what is under way

@@ -82,13 +82,7 @@ void Member::fail(const CallDescriptor& call, const std::string& cause, int culp
   throw error(call, channel_.poison.cause());
 }
 
-void Member::abort(std::string_view cause) noexcept {
-  if (!world_->origin().is_here()) return;
-  if (!world_->poison().is_set()) report_failure(-1, cause);
-  world_->poison().set(cause);
-  world_->ring_bells(world_->channel());
-  world_->dump_flights(cause);
-}
+void Member::abort(std::string_view cause) noexcept { world_->fail(cause); }
 
 CommError Member::error(const CallDescriptor& call, const std::string& cause) const {
   return {{to_string(call.signature.op), group_name_, call.sequence, rank_,

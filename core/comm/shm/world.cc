@@ -231,6 +231,14 @@ std::string World::lost_rank() {
   return is_lost ? poison().cause() : "";
 }
 
+void World::fail(std::string_view cause) noexcept {
+  if (!origin_.is_here()) return;
+  if (!poison().is_set()) report_failure(-1, cause);
+  poison().set(cause);
+  ring_bells(channel());
+  dump_flights(cause);
+}
+
 bool World::check_peers(const std::function<std::string(const std::string&)>& describe) {
   const int own_pid = ::getpid();
   for (int rank = 0; rank < size_; ++rank) {

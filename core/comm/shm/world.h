@@ -168,6 +168,8 @@ class World final : public Absences {
   void begin_absence() override;
   void end_absence() override;
   std::string lost_rank() override;
+  /// Sets the world's poison and wakes who waits.
+  void fail(std::string_view cause) noexcept override;
   /// Whether a rank is absent, so that who has waited `timeout` for it waits on.
   bool is_excused(int rank, std::chrono::milliseconds timeout) const;
 

@@ -79,6 +79,7 @@ std::atomic<int64_t> under_way{0};
 std::atomic<int64_t> most_under_way{0};
 std::atomic<int> fake_level{Calls::kMultiple};
 std::atomic<int> broken_rank{-1};
+std::atomic<int> gone_rank{-1};
 std::atomic<int> mute_rank{-1};
 std::atomic<int> endless_rank{-1};
 
@@ -127,6 +128,7 @@ int send(const void* data, size_t bytes, int to, int tag, Handle comm, Handle* r
   const Communicator& own = all.communicators.at(comm);
   int broken = own.rank;
   if (broken_rank.compare_exchange_strong(broken, -1)) return kBroken;
+  if (to == gone_rank.load()) return kBroken;
   if (tag != 0) data_bytes.fetch_add(static_cast<int64_t>(bytes));
   *request = new_request();
   int endless = own.rank;
@@ -279,6 +281,8 @@ int64_t fake_data_bytes() { return fake_mpi_parts::data_bytes.load(); }
 void set_fake_level(tessera::mpi::Calls::Level level) { fake_mpi_parts::fake_level.store(level); }
 
 void break_next_send(int rank) { fake_mpi_parts::broken_rank.store(rank); }
+
+void break_sends_to(int rank) { fake_mpi_parts::gone_rank.store(rank); }
 
 void never_end_next_data_of(int rank) { fake_mpi_parts::endless_rank.store(rank); }
 

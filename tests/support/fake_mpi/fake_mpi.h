@@ -27,6 +27,9 @@ void set_fake_level(tessera::mpi::Calls::Level level);
 /// The next send of this rank number fails with an error that says "broken wire".
 void break_next_send(int rank);
 
+/// Sends to this rank number fail so from now on, as if its process were gone; -1: to nobody.
+void break_sends_to(int rank);
+
 /// The next data that this rank number sends arrives, and is not seen to be over.
 void never_end_next_data_of(int rank);
 

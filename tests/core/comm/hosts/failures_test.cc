@@ -189,6 +189,27 @@ TEST(HostFailures, AbortOfRanksThatOnlyMpiConnectsReachesTheGroupsOfOneHost) {
   }
 }
 
+// Rank 0 waits in memory that it shares, for a rank that computes and has not heard of it, either.
+TEST(HostFailures, AbortReachesARankThatWaitsInsideAnotherHost) {
+  for (const bool is_of_world : {false, true}) {
+    std::atomic<bool> is_over{false};
+    const auto errors = run_mpi_hosts_expecting_errors(
+        hosts_in_order(2, 2), [&](std::shared_ptr<ProcessGroup> world) {
+          const auto host = split(*world, {0, 0, 1, 1}, "host");
+          if (world->rank() == 1) {
+            while (!is_over.load()) std::this_thread::yield();
+          }
+          if (world->rank() == 3) world->abort("the user's reason");
+          const std::string error =
+              message_of([&] { (is_of_world ? *world : *host).barrier("of all"); });
+          if (world->rank() == 0) is_over = true;
+          throw std::runtime_error(error);
+        });
+    EXPECT_THAT(errors, Each(HasSubstr("barrier #")));
+    EXPECT_THAT(errors, Each(HasSubstr(": the user's reason")));
+  }
+}
+
 TEST(HostFailures, TheTimeOutNamesTheRankThatIsMissingAndNotThoseWhoWaitForIt) {
   std::atomic<int> over{0};
   const auto errors = run_mpi_hosts_expecting_errors(

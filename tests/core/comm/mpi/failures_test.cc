@@ -6,6 +6,7 @@
 #include <memory>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <vector>
 
@@ -28,6 +29,7 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::AnyOf;
+using ::testing::ContainsRegex;
 using ::testing::Each;
 using ::testing::HasSubstr;
 using testing::message_of;
@@ -91,9 +93,13 @@ class LosingHost final : public Absences {
   void begin_absence() override {}
   void end_absence() override {}
   std::string lost_rank() override { return is_lost_ ? "rank 7 died" : ""; }
+  void fail(std::string_view cause) noexcept override { failure_ = cause; }
   void lose() { is_lost_ = true; }
+  /// Once the ranks that failed have returned.
+  std::string failure() const { return failure_; }
 
  private:
+  std::string failure_;
   std::atomic<bool> is_lost_{false};
 };
 
@@ -110,6 +116,32 @@ TEST(MpiFailures, ARankThatItsHostHasLostEndsAllWhoeverWaitsForWhom) {
   });
   EXPECT_THAT(errors, Each(HasSubstr("'never sent' on group 'world', rank ")));
   EXPECT_THAT(errors, Each(HasSubstr(": rank 7 died")));
+  EXPECT_EQ(host->failure(), "rank 7 died");
+}
+
+// Rank 1 tells the others in their order, and cannot reach the first.
+TEST(MpiFailures, ARankThatIsGoneDoesNotKeepTheCauseFromTheOthers) {
+  const auto host = std::make_shared<LosingHost>();
+  std::atomic<int> over{0};
+  const auto errors = run_mpi_ranks_expecting_errors(4, [&](std::shared_ptr<ProcessGroup> group) {
+    const int rank = group->rank();
+    if (rank == 1) dynamic_cast<WatchesHost&>(*group).watch(host);
+    group->barrier("before");
+    at::Tensor tensor = at::ones({3});
+    if (rank == 0) {
+      testing::break_sends_to(0);
+      host->lose();
+      while (over.load() < 3) std::this_thread::yield();
+      return;
+    }
+    const std::string error = message_of([&] { group->recv(tensor, 0, "never sent"); });
+    ++over;
+    throw std::runtime_error(error);
+  });
+  testing::break_sends_to(-1);
+  for (const int rank : {1, 2, 3}) {
+    EXPECT_THAT(errors[static_cast<size_t>(rank)], HasSubstr(": rank 7 died"));
+  }
 }
 
 TEST(MpiFailures, TheTimeOutNamesWhoIsMissing) {
@@ -191,7 +223,8 @@ TEST(MpiFailures, AnErrorOfMpiNamesRankAndFunction) {
         reduce(*group, 3000, "second");
       },
       kShort);
-  EXPECT_THAT(errors, Each(HasSubstr("rank 1 failed: MPI_Isend: broken wire")));
+  EXPECT_THAT(errors,
+              Each(ContainsRegex("rank 1 failed: MPI_Isend to rank [0-9]+[^:]*: broken wire")));
   // Rank 0 may hear of it before it has finished what rank 1 has.
   EXPECT_THAT(errors[0], AnyOf(HasSubstr("all_reduce #1 'second' on group 'world', rank 0"),
                                HasSubstr("all_reduce #0 'first' on group 'world', rank 0")));

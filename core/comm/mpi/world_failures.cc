@@ -1,0 +1,119 @@
+// How a world fails, by what, and who is told.
+#include <chrono>
+#include <exception>
+#include <thread>
+
+#include <absl/strings/str_cat.h>
+
+#include "tessera/core/comm/mpi/member.h"
+#include "tessera/core/comm/mpi/world.h"
+#include "tessera/core/process/error_text.h"
+#include "tessera/core/process/failure_report.h"
+
+namespace tessera::internal::mpi {
+namespace {
+
+constexpr auto kBetweenLooksAtHost = std::chrono::milliseconds(100);
+// For a collective of several hosts to go on inside this one; before the thrower may end all.
+constexpr auto kUntilHostFails = World::kDoomed * 3 / 4;
+// For the host of a rank that has ended to tell of it. Who sends to that rank may learn sooner.
+constexpr auto kUntilTold = 3 * kBetweenLooksAtHost;
+
+}  // namespace
+
+std::string World::failure() const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return failure_;
+}
+
+bool World::set_failure(const std::string& cause) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (!failure_.empty()) return false;
+  failure_ = cause.empty() ? "no cause given" : cause;
+  return true;
+}
+
+void World::tell_failure() {
+  const std::string cause = failure();
+  flights_.dump(cause);
+  Envelope envelope;
+  envelope.kind = lost_rank().empty() ? Envelope::Kind::kFailed : Envelope::Kind::kLost;
+  envelope.set_cause(cause);
+  send_to_others(envelope);
+  end_calls(cause);
+  fail_host();
+}
+
+/// Note [Failures overtake data]
+void World::take_failure(int from, const Envelope& envelope) {
+  const std::string cause(envelope.cause());
+  if (!set_failure(cause)) return;
+  if (envelope.kind == Envelope::Kind::kLost) {
+    end_calls(cause);
+    return fail_host();
+  }
+  for (const auto& [key, member] : members_) member->end_all_after(from, cause);
+  host_fails_at_ = Clock::now() + kUntilHostFails;
+}
+
+/// An error of MPI itself, or of this rank's part in a call, which the others wait for.
+void World::fail_by(const std::exception& error) {
+  if (failure().empty()) await_cause();
+  const std::string cause = absl::StrCat(
+      is_ready() ? absl::StrCat("rank ", rank(), " failed: ") : std::string(), error_text(error));
+  if (!set_failure(cause)) return;
+  report_failure(-1, cause);
+  try {
+    if (is_ready()) tell_failure();
+  } catch (const std::exception&) {  // what failed once may fail again; peers then time out
+    end_calls(cause);
+  }
+}
+
+/// MPI does not tell that a process has ended, and ranks may wait for others that wait for it. When
+/// this rank has ended, who was the first to see all ranks' ends may be gone.
+void World::look_at_host(Clock::time_point now) {
+  if (now < next_look_at_host_ || !is_ready() || ended_) return;
+  next_look_at_host_ = now + kBetweenLooksAtHost;
+  fail_if_lost();
+}
+
+/// Of this host. "" if none is lost.
+std::string World::lost_rank() const {
+  const std::shared_ptr<Absences> host = host_.lock();
+  return host == nullptr ? "" : host->lost_rank();
+}
+
+void World::fail_if_lost() {
+  const std::string cause = lost_rank();
+  if (!cause.empty() && set_failure(cause)) tell_failure();
+}
+
+/// An error of MPI's may come of a rank's end, of which its host tells.
+void World::await_cause() {
+  if (!is_ready() || host_.expired()) return;
+  for (const auto end = Clock::now() + kUntilTold; failure().empty() && Clock::now() < end;) {
+    try {
+      fail_if_lost();
+      look();
+    } catch (const std::exception&) {  // another one
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+}
+
+void World::fail_host() {
+  host_fails_at_ = Clock::time_point::max();
+  const std::shared_ptr<Absences> host = host_.lock();
+  if (host != nullptr) host->fail(failure());
+}
+
+void World::abort_all() {
+  flights_.give_up();
+  // Of a duplicate, MPICH tells its ranks one by one, and those that do not call MPI do not hear
+  // it; of MPI_COMM_WORLD it tells the launcher, which ends them.
+  const bool is_of_all = comm_ == calls_.world();
+  calls_.abort(is_ready() && !is_of_all ? link_->comm() : comm_, 1);
+}
+
+}  // namespace tessera::internal::mpi
