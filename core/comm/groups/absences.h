@@ -23,8 +23,10 @@ class Absences {
   /// Any thread, several at a time.
   virtual void begin_absence() = 0;
   virtual void end_absence() = 0;
-  /// Any thread, does not block. Why these ranks have failed, if the process of one of them has
-  /// ended without leaving, which is the first cause unless there was another; else "".
+  /// Any thread, does not block. Why these ranks have failed; "" if they have not. That the process
+  /// of one has ended without leaving is such a cause, though nobody may have seen it so far.
+  virtual std::string failure() = 0;
+  /// The same if a process has so ended, else "".
   virtual std::string lost_rank() = 0;
   /// Any thread. Makes `cause` the failure of these ranks, unless they have one.
   virtual void fail(std::string_view cause) noexcept = 0;

@@ -32,7 +32,7 @@ std::string World::fail(std::string_view cause) noexcept {
   if (!origin_.is_here()) return "";  // the lock may be held by nobody
   try {
     const auto host = absences_.lock();
-    std::string first = host == nullptr ? "" : host->lost_rank();  // else what came of it
+    std::string first = host == nullptr ? "" : host->failure();  // of which this may have come
     if (first.empty()) first = cause.empty() ? "no cause given" : std::string(cause);
     {
       const std::lock_guard<std::mutex> lock(mutex_);

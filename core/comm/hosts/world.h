@@ -34,8 +34,8 @@ class World {
   const std::shared_ptr<FlightRing>& flights() const { return flights_; }
   /// Why calls fail; "" if they do not, as far as this rank knows.
   std::string failure() const;
-  /// Makes `cause` that reason, on all ranks, unless there is one; returns it. If a rank of this
-  /// host has died, that is the reason. No effect in a child of fork().
+  /// Makes `cause` that reason, on all ranks, unless there is one, or the ranks of this host have
+  /// failed: then theirs. Returns it. No effect in a child of fork().
   std::string fail(std::string_view cause) noexcept;
   /// The same because an exception unwinds a group.
   void fail_by_unwinding() noexcept;

@@ -225,6 +225,12 @@ bool World::is_excused(int rank, std::chrono::milliseconds timeout) const {
   return away < timeout + kReturn && !is_stopped(rank);
 }
 
+std::string World::failure() {
+  if (!origin_.is_here()) return "";
+  const std::string lost = lost_rank();
+  return lost.empty() && poison().is_set() ? poison().cause() : lost;
+}
+
 std::string World::lost_rank() {
   if (!origin_.is_here()) return "";
   const bool is_lost = check_peers([](const std::string& cause) { return cause; });

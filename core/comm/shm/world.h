@@ -167,6 +167,7 @@ class World final : public Absences {
   /// Local. Note [Absent ranks].
   void begin_absence() override;
   void end_absence() override;
+  std::string failure() override;
   std::string lost_rank() override;
   /// Sets the world's poison and wakes who waits.
   void fail(std::string_view cause) noexcept override;

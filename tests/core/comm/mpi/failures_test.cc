@@ -92,14 +92,15 @@ class LosingHost final : public Absences {
  public:
   void begin_absence() override {}
   void end_absence() override {}
+  std::string failure() override { return lost_rank(); }
   std::string lost_rank() override { return is_lost_ ? "rank 7 died" : ""; }
-  void fail(std::string_view cause) noexcept override { failure_ = cause; }
+  void fail(std::string_view cause) noexcept override { heard_ = cause; }
   void lose() { is_lost_ = true; }
   /// Once the ranks that failed have returned.
-  std::string failure() const { return failure_; }
+  std::string heard() const { return heard_; }
 
  private:
-  std::string failure_;
+  std::string heard_;
   std::atomic<bool> is_lost_{false};
 };
 
@@ -116,7 +117,7 @@ TEST(MpiFailures, ARankThatItsHostHasLostEndsAllWhoeverWaitsForWhom) {
   });
   EXPECT_THAT(errors, Each(HasSubstr("'never sent' on group 'world', rank ")));
   EXPECT_THAT(errors, Each(HasSubstr(": rank 7 died")));
-  EXPECT_EQ(host->failure(), "rank 7 died");
+  EXPECT_EQ(host->heard(), "rank 7 died");
 }
 
 // Rank 1 tells the others in their order, and cannot reach the first.
