@@ -262,6 +262,7 @@ bool World::advance(Clock::time_point now) {
 
 bool World::is_busy() const {
   if (is_making_ || !outgoing_.empty() || !kept_.empty() || flights_.is_busy()) return true;
+  if (host_fails_at_ != Clock::time_point::max()) return true;
   return std::any_of(members_.begin(), members_.end(),
                      [](const auto& entry) { return entry.second->is_busy(); });
 }
