@@ -144,7 +144,7 @@ std::unique_ptr<tessera::Window> Group::make_windows(const at::Tensor& own,
                       .flat = std::move(flat),
                       .cache = cache_,
                       .number = windows_,
-                      .absences = absences_of(*levels.inside),
+                      .host_ranks = host_ranks_of(*levels.inside),
                       .world = world_};
   return std::make_unique<Window>(levels.layout, levels.rank, own, std::move(parts));
 }
@@ -200,9 +200,10 @@ std::shared_ptr<ProcessGroup> make_group(std::shared_ptr<ProcessGroup> flat,
   if (!layout.is_two_level()) return flat;
   const auto* const recorded = dynamic_cast<const Recorded*>(flat.get());
   auto flights = recorded == nullptr ? nullptr : recorded->flights();
+  const WeakHostRanks host_ranks = host_ranks_of(*inside);
   auto* const watches = dynamic_cast<WatchesHost*>(flat.get());
-  if (watches != nullptr) watches->watch(absences_of(*inside));
-  flat = std::make_shared<OuterGroup>(std::move(flat), absences_of(*inside));
+  if (watches != nullptr) watches->watch(host_ranks);
+  flat = std::make_shared<OuterGroup>(std::move(flat), host_ranks);
   auto world = std::make_shared<World>(*flat, *inside, std::move(flights));
   return std::make_shared<Group>(
       std::move(world), make_levels(std::move(flat), std::move(inside), std::move(layout)));

@@ -10,10 +10,10 @@ namespace {
 /// Runs `body`, which may wait for other hosts. If it fails the rank stays absent: those who wait
 /// for it shall find the cause, not that it has come back without anything.
 template <typename Body>
-auto while_absent(const HostAbsences& absences, Body&& body) {
+auto while_absent(const WeakHostRanks& host_ranks, Body&& body) {
   class Absence {
    public:
-    explicit Absence(std::shared_ptr<Absences> of) : of_(std::move(of)) {
+    explicit Absence(std::shared_ptr<HostRanks> of) : of_(std::move(of)) {
       if (of_ != nullptr) of_->begin_absence();
     }
     ~Absence() {
@@ -24,9 +24,9 @@ auto while_absent(const HostAbsences& absences, Body&& body) {
     void keep() { of_ = nullptr; }
 
    private:
-    std::shared_ptr<Absences> of_;
+    std::shared_ptr<HostRanks> of_;
   };
-  Absence absence(absences.lock());
+  Absence absence(host_ranks.lock());
   try {
     return body();
   } catch (const CommError&) {
@@ -37,51 +37,51 @@ auto while_absent(const HostAbsences& absences, Body&& body) {
 
 class OuterWindow final : public tessera::Window {
  public:
-  OuterWindow(std::unique_ptr<tessera::Window> inner, HostAbsences absences)
-      : inner_(std::move(inner)), absences_(std::move(absences)) {}
+  OuterWindow(std::unique_ptr<tessera::Window> inner, WeakHostRanks host_ranks)
+      : inner_(std::move(inner)), host_ranks_(std::move(host_ranks)) {}
 
   std::shared_ptr<Work> start_read(int rank, int64_t begin, const at::Tensor& to,
                                    std::string_view tag, int64_t version) override {
     return std::make_shared<OuterWork>(inner_->start_read(rank, begin, to, tag, version),
-                                       absences_);
+                                       host_ranks_);
   }
   int64_t load(int rank, int64_t index) const override {
-    return while_absent(absences_, [&] { return inner_->load(rank, index); });
+    return while_absent(host_ranks_, [&] { return inner_->load(rank, index); });
   }
   void store(int64_t index, int64_t value) override { inner_->store(index, value); }
 
  private:
   const std::unique_ptr<tessera::Window> inner_;
-  const HostAbsences absences_;
+  const WeakHostRanks host_ranks_;
 };
 
 }  // namespace
 
-HostAbsences absences_of(ProcessGroup& inside) {
-  auto* const shares = dynamic_cast<SharesAbsences*>(&inside);
-  return shares == nullptr ? nullptr : shares->absences();
+WeakHostRanks host_ranks_of(ProcessGroup& inside) {
+  auto* const shares = dynamic_cast<HasHostRanks*>(&inside);
+  return shares == nullptr ? nullptr : shares->host_ranks();
 }
 
-OuterWork::OuterWork(std::shared_ptr<Work> inner, HostAbsences absences)
-    : inner_(std::move(inner)), absences_(std::move(absences)) {}
+OuterWork::OuterWork(std::shared_ptr<Work> inner, WeakHostRanks host_ranks)
+    : inner_(std::move(inner)), host_ranks_(std::move(host_ranks)) {}
 
 void OuterWork::wait() {
-  while_absent(absences_, [this] { inner_->wait(); });
+  while_absent(host_ranks_, [this] { inner_->wait(); });
 }
 
 bool OuterWork::wait_for(std::chrono::milliseconds longest) {
-  return while_absent(absences_, [&] { return inner_->wait_for(longest); });
+  return while_absent(host_ranks_, [&] { return inner_->wait_for(longest); });
 }
 
-OuterGroup::OuterGroup(std::shared_ptr<ProcessGroup> inner, HostAbsences absences)
-    : ForwardingGroup(std::move(inner)), absences_(std::move(absences)) {}
+OuterGroup::OuterGroup(std::shared_ptr<ProcessGroup> inner, WeakHostRanks host_ranks)
+    : ForwardingGroup(std::move(inner)), host_ranks_(std::move(host_ranks)) {}
 
 std::shared_ptr<Work> OuterGroup::as_outer(std::shared_ptr<Work> work) const {
-  return std::make_shared<OuterWork>(std::move(work), absences_);
+  return std::make_shared<OuterWork>(std::move(work), host_ranks_);
 }
 
 std::shared_ptr<Work> OuterGroup::run(const Collective& collective) {
-  return as_outer(while_absent(absences_, [&] { return inner_->run(collective); }));
+  return as_outer(while_absent(host_ranks_, [&] { return inner_->run(collective); }));
 }
 
 std::vector<std::shared_ptr<Work>> OuterGroup::run_batch(const std::vector<Collective>& messages) {
@@ -91,17 +91,17 @@ std::vector<std::shared_ptr<Work>> OuterGroup::run_batch(const std::vector<Colle
 }
 
 std::unique_ptr<Window> OuterGroup::make_window(const at::Tensor& own, std::string_view name) {
-  auto window = while_absent(absences_, [&] { return inner_->make_window(own, name); });
-  return std::make_unique<OuterWindow>(std::move(window), absences_);
+  auto window = while_absent(host_ranks_, [&] { return inner_->make_window(own, name); });
+  return std::make_unique<OuterWindow>(std::move(window), host_ranks_);
 }
 
 std::shared_ptr<ProcessGroup> OuterGroup::subgroup(const std::vector<int>& ranks,
                                                    std::string_view name) {
-  return while_absent(absences_, [&] { return ForwardingGroup::subgroup(ranks, name); });
+  return while_absent(host_ranks_, [&] { return ForwardingGroup::subgroup(ranks, name); });
 }
 
 std::shared_ptr<ProcessGroup> OuterGroup::wrap(std::shared_ptr<ProcessGroup> inner) {
-  return std::make_shared<OuterGroup>(std::move(inner), absences_);
+  return std::make_shared<OuterGroup>(std::move(inner), host_ranks_);
 }
 
 }  // namespace tessera::internal::hosts

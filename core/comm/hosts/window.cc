@@ -72,7 +72,8 @@ std::shared_ptr<Work> Window::start_remote_read(int rank, int64_t begin, const a
         return flat->start_read(rank, begin, memory, tag, version);
       },
       check);
-  return std::make_shared<OuterWork>(std::move(work), parts_.absences);  // also of another's fetch
+  // Also where another rank of this host fetches it.
+  return std::make_shared<OuterWork>(std::move(work), parts_.host_ranks);
 }
 
 int64_t Window::load(int rank, int64_t index) const {

@@ -23,7 +23,7 @@ class Window final : public tessera::Window {
     std::shared_ptr<tessera::Window> flat;    ///< of all
     std::shared_ptr<ReadCache> cache;         ///< null: each rank reads for itself
     int64_t number = 0;                       ///< among the windows that share the cache
-    HostAbsences absences;
+    WeakHostRanks host_ranks;
     std::weak_ptr<World> world;  ///< that fails with a read
   };
 

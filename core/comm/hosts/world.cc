@@ -14,7 +14,7 @@ namespace tessera::internal::hosts {
 World::World(ProcessGroup& flat, ProcessGroup& inside, std::shared_ptr<FlightRing> flights)
     : of_all_(duplicate(flat, "hosts: failures")),
       of_host_(duplicate(inside, "hosts: failures")),
-      absences_(absences_of(inside)),
+      host_ranks_(host_ranks_of(inside)),
       flights_(std::move(flights)) {}
 
 World::~World() {
@@ -31,7 +31,7 @@ std::string World::failure() const {
 std::string World::fail(std::string_view cause) noexcept {
   if (!origin_.is_here()) return "";  // the lock may be held by nobody
   try {
-    const auto host = absences_.lock();
+    const auto host = host_ranks_.lock();
     std::string first = host == nullptr ? "" : host->failure();  // of which this may have come
     if (first.empty()) first = cause.empty() ? "no cause given" : std::string(cause);
     {

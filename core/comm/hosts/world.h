@@ -50,7 +50,7 @@ class World {
   const Origin origin_;
   const std::shared_ptr<ProcessGroup> of_all_;
   const std::shared_ptr<ProcessGroup> of_host_;
-  const HostAbsences absences_;
+  const WeakHostRanks host_ranks_;
   const std::shared_ptr<FlightRing> flights_;
   mutable std::mutex mutex_;
   std::string failure_;

@@ -103,7 +103,7 @@ void Group::abort(std::string_view cause) noexcept {
   }
 }
 
-void Group::watch(std::weak_ptr<Absences> host) {
+void Group::watch(std::weak_ptr<HostRanks> host) {
   Progress::instance().post(
       [world = member_->world_ptr(), host = std::move(host)] { world->watch(host); });
 }

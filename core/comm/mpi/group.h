@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "tessera/core/comm/groups/absences.h"
+#include "tessera/core/comm/groups/host_ranks.h"
 #include "tessera/core/comm/mpi/member.h"
 #include "tessera/process_group.h"
 
@@ -44,7 +44,7 @@ class Group final : public ProcessGroup, public Recorded, public WatchesHost {
 
   World& world() { return member_->world(); }
   std::shared_ptr<FlightRing> flights() const override { return member_->world().ring(); }
-  void watch(std::weak_ptr<Absences> host) override;
+  void watch(std::weak_ptr<HostRanks> host) override;
 
  private:
   const int uncaught_at_start_;

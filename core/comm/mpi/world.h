@@ -15,7 +15,7 @@
 #include <string_view>
 #include <vector>
 
-#include "tessera/core/comm/groups/absences.h"
+#include "tessera/core/comm/groups/host_ranks.h"
 #include "tessera/core/comm/mpi/call.h"
 #include "tessera/core/comm/mpi/envelope.h"
 #include "tessera/core/comm/mpi/flights.h"
@@ -109,7 +109,7 @@ class World : public std::enable_shared_from_this<World> {
   /// This rank makes no more calls: the others, who may wait for one, hear it of every group.
   void make_no_calls();
   /// Fails when a rank of this host is lost, and they with it.
-  void watch(std::weak_ptr<Absences> host) { host_ = std::move(host); }
+  void watch(std::weak_ptr<HostRanks> host) { host_ = std::move(host); }
 
   /// Runs it; what it throws fails the world, because the others wait for this rank.
   template <typename Body>
@@ -190,7 +190,7 @@ class World : public std::enable_shared_from_this<World> {
   std::set<uint64_t> gone_;
   std::set<int> ended_ranks_;
   std::string failed_group_;
-  std::weak_ptr<Absences> host_;
+  std::weak_ptr<HostRanks> host_;
   Clock::time_point next_look_at_host_;
   Clock::time_point host_fails_at_ = Clock::time_point::max();
   Flights flights_{*this};

@@ -80,7 +80,7 @@ void World::look_at_host(Clock::time_point now) {
 
 /// Of this host. "" if none is lost.
 std::string World::lost_rank() const {
-  const std::shared_ptr<Absences> host = host_.lock();
+  const std::shared_ptr<HostRanks> host = host_.lock();
   return host == nullptr ? "" : host->lost_rank();
 }
 
@@ -104,7 +104,7 @@ void World::await_cause() {
 
 void World::fail_host() {
   host_fails_at_ = Clock::time_point::max();
-  const std::shared_ptr<Absences> host = host_.lock();
+  const std::shared_ptr<HostRanks> host = host_.lock();
   if (host != nullptr) host->fail(failure());
 }
 

@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "tessera/core/comm/groups/absences.h"
+#include "tessera/core/comm/groups/host_ranks.h"
 #include "tessera/core/comm/shm/exchange.h"
 #include "tessera/core/comm/shm/mailbox.h"
 #include "tessera/core/comm/shm/member.h"
@@ -23,7 +23,7 @@ namespace tessera::internal::shm {
 /// threads of one process, and may mix both kinds of buffer in one collective. In a child of fork()
 /// every call throws CommError at once, and the destructor releases only what belongs to the child:
 /// see Note [Fork].
-class Group final : public ProcessGroup, public SharesAbsences {
+class Group final : public ProcessGroup, public HasHostRanks {
  public:
   Group(std::unique_ptr<Member> member, Lane::Mode mode);
   ~Group() override;
@@ -46,7 +46,7 @@ class Group final : public ProcessGroup, public SharesAbsences {
   std::shared_ptr<ProcessGroup> subgroup(const std::vector<int>& ranks,
                                          std::string_view name) override;
   void abort(std::string_view cause) noexcept override;
-  std::shared_ptr<Absences> absences() override { return member_->world_ptr(); }
+  std::shared_ptr<HostRanks> host_ranks() override { return member_->world_ptr(); }
   /// This rank makes no more calls, as its process ends: who waits for one hears it.
   void leave() { member_->leave(); }
 

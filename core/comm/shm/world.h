@@ -13,7 +13,7 @@
 
 #include "tessera/core/comm/flight_recorder/flight_dump.h"
 #include "tessera/core/comm/flight_recorder/flight_ring.h"
-#include "tessera/core/comm/groups/absences.h"
+#include "tessera/core/comm/groups/host_ranks.h"
 #include "tessera/core/comm/shm/arena.h"
 #include "tessera/core/comm/shm/progress.h"
 #include "tessera/core/comm/shm/sync.h"
@@ -106,7 +106,7 @@ struct PartOfJob {
 /// What all groups of one rank share: the control page, the arena, the peers. The rank leaves the
 /// world when the last group, and so this object, is gone; a child of fork() leaves nothing.
 /// Thread-safe.
-class World final : public Absences {
+class World final : public HostRanks {
  public:
   /// Local. One rank makes the control page for ranks of these processes; the others open it by the
   /// range that it made known, and by its descriptor if that was passed on.

@@ -14,7 +14,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "tessera/core/comm/groups/absences.h"
+#include "tessera/core/comm/groups/host_ranks.h"
 #include "tessera/errors.h"
 #include "tessera/mpi_group.h"
 #include "tessera/tests/core/comm/groups/call_differences.h"
@@ -88,7 +88,7 @@ TEST(MpiFailures, AGroupThatHasFailedSaysTheSameAgainAndItsSiblingsGoOn) {
 }
 
 /// Ranks of one host, of which one is lost from some moment on.
-class LosingHost final : public Absences {
+class LosingHost final : public HostRanks {
  public:
   void begin_absence() override {}
   void end_absence() override {}

@@ -11,7 +11,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "tessera/core/comm/groups/absences.h"
+#include "tessera/core/comm/groups/host_ranks.h"
 #include "tessera/process_group.h"
 #include "tessera/tests/support/message_of.h"
 #include "tessera/tests/support/rank_threads.h"
@@ -29,7 +29,7 @@ std::string error_for_absent(const std::function<void(ProcessGroup&)>& call) {
       2,
       [&](std::shared_ptr<ProcessGroup> group) {
         if (group->rank() == 1) {
-          dynamic_cast<SharesAbsences&>(*group).absences()->begin_absence();
+          dynamic_cast<HasHostRanks&>(*group).host_ranks()->begin_absence();
           is_absent.store(true);
           while (!is_over.load()) std::this_thread::yield();
           return;

@@ -6,8 +6,8 @@
 
 namespace tessera::internal {
 
-/// What a rank tells those that it shares memory with: that it waits for others than them, or what
-/// it has heard of those. And what it sees of them.
+/// The ranks of one host, for one of them that communicates with other hosts, too: it tells them
+/// when it waits for those, and what fails there; and it sees when one of them has died.
 ///
 /// Note [Absent ranks]
 /// ~~~~~~~~~~~~~~~~~~~
@@ -17,9 +17,9 @@ namespace tessera::internal {
 /// host, and who waits for it then waits as long as that may last: it learns the cause from the
 /// absent one. It ends all the same if no cause comes. A rank whose process is stopped is not
 /// excused.
-class Absences {
+class HostRanks {
  public:
-  virtual ~Absences() = default;
+  virtual ~HostRanks() = default;
   /// Any thread, several at a time.
   virtual void begin_absence() = 0;
   virtual void end_absence() = 0;
@@ -32,22 +32,22 @@ class Absences {
   virtual void fail(std::string_view cause) noexcept = 0;
 
  protected:
-  Absences() = default;
-  Absences(const Absences&) = default;
-  Absences& operator=(const Absences&) = default;
+  HostRanks() = default;
+  HostRanks(const HostRanks&) = default;
+  HostRanks& operator=(const HostRanks&) = default;
 };
 
-/// A group whose ranks see each other's.
-class SharesAbsences {
+/// A group whose ranks are all on one host.
+class HasHostRanks {
  public:
   /// Its rank leaves no earlier than this is gone.
-  virtual std::shared_ptr<Absences> absences() = 0;
+  virtual std::shared_ptr<HostRanks> host_ranks() = 0;
 
  protected:
-  SharesAbsences() = default;
-  ~SharesAbsences() = default;
-  SharesAbsences(const SharesAbsences&) = default;
-  SharesAbsences& operator=(const SharesAbsences&) = default;
+  HasHostRanks() = default;
+  ~HasHostRanks() = default;
+  HasHostRanks(const HasHostRanks&) = default;
+  HasHostRanks& operator=(const HasHostRanks&) = default;
 };
 
 /// A group of several hosts, whose network does not tell that a process has ended.
@@ -55,7 +55,7 @@ class WatchesHost {
  public:
   /// Local. From now on it fails when a rank of this host is lost, and the ranks of this host fail
   /// with it, whoever waits for whom.
-  virtual void watch(std::weak_ptr<Absences> host) = 0;
+  virtual void watch(std::weak_ptr<HostRanks> host) = 0;
 
  protected:
   WatchesHost() = default;
