@@ -16,11 +16,14 @@ trap 'rm -rf "$scratch"' EXIT
 
 not_run() { echo "launchers.sh: not run: $*"; exit 77; }
 
-# first <text of its --version> <programs>...: the first of the programs that says the text.
+# first <text of its --version> <programs>...: the first of the programs that is installed and says the
+# text.
 first() {
   local said=$1 program version
   shift
   for program in "$@"; do
+    # The shell's "<program>: command not found" would match a text that is part of the name.
+    command -v "$program" >/dev/null || continue
     # Not in a pipe, which would fail where grep has seen enough before the program has said all.
     version=$("$program" --version 2>&1 || true)
     if [[ ${version,,} =~ $said ]]; then
