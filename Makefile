@@ -26,18 +26,20 @@ build = torch=$$(cmake/bootstrap.sh path); \
 check = ctest --test-dir build/$(1)$(suffix) -j $$((2 * $(JOBS))) --output-on-failure --no-tests=error \
   --output-log build/$(1)$(suffix)/ctest.log $(2)
 
-.PHONY: help bootstrap build install test test-release sanitize test-all core-asan core-tsan all-asan all-tsan \
-  demo prove reproduce package tidy format clean
+.PHONY: help bootstrap build install test test-release test-everything sanitize test-all core-asan core-tsan \
+  all-asan all-tsan injected-faults durations demo prove reproduce package tidy format clean
 .NOTPARALLEL:  # the builds take turns; each uses all JOBS
 
 help:
 	@echo 'make demo        train the GPT example under zero3 and compare the memory of all strategies'
 	@echo 'make prove       check the claims of README from outside, against LibTorch alone'
 	@echo 'make reproduce   make the figures and numbers of README from raw results (RUN=<folder>)'
-	@echo 'make test        build all, run all tests'
+	@echo 'make test        build the library, programs and tests; run what each change must pass'
 	@echo 'make sanitize    the tests of core under the sanitizers (asan and ubsan, tsan)'
-	@echo 'make test-all    also every test under the sanitizers, and the newest LibTorch'
+	@echo 'make test-all    also what make test leaves out, every test under the sanitizers, the newest'
+	@echo '                 LibTorch, and faults that are put into the library and must be noticed'
 	@echo 'make build       build all (build/release)'
+	@echo 'make durations   where the seconds of the last build and its tests went'
 	@echo 'make install     what programs need, and no more (PREFIX=<folder>)'
 	@echo 'make package     a .tar.gz and, on Debian and Ubuntu, a .deb (build/release/packages)'
 	@echo 'make tidy        clang-tidy on the files changed since BASE (default: origin, else HEAD~1;'
@@ -51,12 +53,17 @@ bootstrap:
 	@cmake/bootstrap.sh
 
 build: bootstrap
-	@$(call build,release)
+	@$(call build,release,all everything)
 
-test-release: build
+test-release: bootstrap
+	@$(call build,release)
 	@$(call check,release)
 
 test: test-release
+
+# What each change runs, the tests that it leaves out, and all rows of what it takes some rows of.
+test-everything: build
+	@TESSERA_TEST_ALL=1 $(call check,release,-C All)
 
 # Communication, layout, sched and step are core: it has the threads and the raw memory.
 # Its tests are one program, which leaves the second core idle: both kinds run at once.
@@ -74,11 +81,30 @@ all-asan all-tsan: all-%: bootstrap
 	@$(call build,$*)
 	@$(call check,$*,-LE 'install|tree')
 
-test-all: test-release all-asan all-tsan
+# Faults are put into a copy of the tree.
+injected := build/injected$(suffix)
+injected-faults: bootstrap
+	@rm -rf $(injected)/tree && mkdir -p $(injected)/tree
+	@git ls-files -z | xargs -0 cp --parents -t $(injected)/tree
+	@torch=$$(cmake/bootstrap.sh path); \
+	  cmake --preset release -S $(injected)/tree -B $(injected)/build -DTESSERA_TORCH="$$torch" >/dev/null
+	@tests/injected_faults.py $(injected)/tree $(injected)/build
+
+test-all: test-everything all-asan all-tsan injected-faults
 	@$(MAKE) --no-print-directory test-release TORCH=2.15.0
 
+durations:
+	@tests/durations.py $(release)
+
+# The first program trains while the others compile.
 demo: bootstrap
-	@$(call build,release,gpt memory_compare quickstart tessera-run)
+	@echo 'demo: building the library and a first program: 2 to 4 minutes on 2 cores'
+	@$(call build,release,quickstart tessera-run)
+	@cmake --build $(release) -j $(JOBS) --target gpt memory_compare >$(release)/demo.log 2>&1 & rest=$$!; \
+	  examples/demo.sh --first $(release)/bin || { kill $$rest; exit 1; }; \
+	  echo; echo 'demo: building a GPT and the comparison of memory: 1 to 2 minutes on 2 cores'; \
+	  tail -n +1 -f --pid=$$rest $(release)/demo.log; wait $$rest
+	@echo
 	@examples/demo.sh $(release)/bin
 
 prove: bootstrap

@@ -63,3 +63,12 @@ function(tessera_programs library_prefix program_prefix)
   set(${library_prefix}libraries ${libraries} PARENT_SCOPE)
   set(${library_prefix}programs ${programs} PARENT_SCOPE)
 endfunction()
+
+# tessera_only_in_everything(<targets>...): targets that `make test` needs not. The target `all` is what
+# is tested after each change; `make build` and `make test-all` build the rest, `everything`, too. Their
+# tests are of ctest's configuration All (`ctest -C All`). docs/testing.md says what is where, and why.
+add_custom_target(everything)
+function(tessera_only_in_everything)
+  set_target_properties(${ARGN} PROPERTIES EXCLUDE_FROM_ALL ON)
+  add_dependencies(everything ${ARGN})
+endfunction()

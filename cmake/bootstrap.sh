@@ -8,6 +8,8 @@
 #                               differs from Debian 12, do nothing else
 #   cmake/bootstrap.sh format   also clang-format, with which the tests check formatting
 #   cmake/bootstrap.sh lint     also clang-format and clang-tidy
+#   cmake/bootstrap.sh ci       also what continuous integration tests with: clang-format, Open MPI and
+#                               MPICH (and what --mpi does), SLURM, iproute2, a cache of the compiler
 #   cmake/bootstrap.sh --cuda   also LibTorch's CUDA half and NVIDIA's libraries,
 #                               for running on GPUs; no build needs them
 #   cmake/bootstrap.sh --mpi    also the headers of Open MPI and MPICH (Debian's packages,
@@ -45,13 +47,23 @@ libbenchmark-dev header benchmark/benchmark.h
 nlohmann-json3-dev header nlohmann/json.hpp
 libxxhash-dev    header xxhash.h
 libsodium-dev    header sodium.h
+procps           command pkill
 LIST
   if command -v dpkg >/dev/null; then  # for make package
     echo "dpkg-dev command dpkg-shlibdeps"
     echo "file command file"
   fi
   if [[ ${1:-} == lint ]]; then echo "clang-tidy-14 command clang-tidy-14"; fi
-  if [[ ${1:-} =~ ^(lint|format)$ ]]; then echo "clang-format-14 command clang-format-14"; fi
+  if [[ ${1:-} =~ ^(lint|format|ci)$ ]]; then echo "clang-format-14 command clang-format-14"; fi
+  if [[ ${1:-} == ci ]]; then cat <<'LIST'
+ccache           command ccache
+openmpi-bin      command mpirun.openmpi
+mpich            command mpiexec.hydra
+slurmctld        command slurmctld
+slurmd           command slurmd
+iproute2         command tc
+LIST
+  fi
 }
 
 # How a system differs from Debian 12: docs/dependencies.md says how this is known.
@@ -235,9 +247,10 @@ fetch_mpi() {
 cuda= mpi=
 case ${1:-} in
   '' | path | requirements | format | lint) ;;
+  ci) mpi=yes ;;
   --cuda) cuda=yes ;;
   --mpi) mpi=yes ;;
-  *) die "got '$1', expected path, requirements, format, lint, --cuda, --mpi or nothing" ;;
+  *) die "got '$1', expected path, requirements, format, lint, ci, --cuda, --mpi or nothing" ;;
 esac
 if [[ ${1:-} == path ]]; then echo "$torch"; exit; fi
 if [[ ${1:-} == requirements ]]; then

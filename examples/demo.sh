@@ -1,13 +1,19 @@
 #!/usr/bin/env bash
-# What Tessera is for, in about two minutes: the same training under every strategy, equal to the last digit; a byte-level GPT that
-# learns C++ from LibTorch's headers on two ranks, its parameters split; what every strategy needs of memory; and a run that
-# is killed and goes on.
+# What Tessera is for: the same training under every strategy, equal to the last digit; a byte-level GPT that learns C++ from
+# LibTorch's headers on two ranks, its parameters split; what every strategy needs of memory; and a run that is killed and
+# goes on. Before that, the small program of examples/quickstart under every strategy.
 #
-#   examples/demo.sh [folder of the programs]     after `make build`; `make demo` does both
+#   examples/demo.sh [folder of the programs]         after `make build`; `make demo` does both
+#   examples/demo.sh --first <folder of the programs>  examples/quickstart alone, which is built first
 #
 # STEPS: of the training. CHART: where the chart goes.
 set -euo pipefail
 
+first=
+if [[ ${1:-} == --first ]]; then
+  first=yes
+  shift
+fi
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 bin=${1:-$here/build/release/bin}
 steps=${STEPS:-900}
@@ -19,7 +25,9 @@ strategies=(ddp zero1 zero2 zero3)
 threads=$(($(nproc) / ranks))
 export OMP_NUM_THREADS=${OMP_NUM_THREADS:-$((threads > 0 ? threads : 1))}
 
-for program in tessera-run gpt memory_compare; do
+programs=(tessera-run quickstart)
+[[ -n $first ]] || programs+=(gpt memory_compare)
+for program in "${programs[@]}"; do
   if [[ ! -x $bin/$program ]]; then
     echo "demo: no program '$bin/$program'; run 'make demo', or name the folder they are in" >&2
     exit 1
@@ -34,6 +42,22 @@ on() {
   shift 2
   "$bin/tessera-run" --standalone --nproc-per-node "$ranks" -- "$bin/$program" "$@" | sed -u 's/^\[0\] //'
 }
+
+# What examples/quickstart says of itself, under each strategy.
+if [[ -n $first ]]; then
+  echo "== A first training, $ranks ranks: a classifier of points on a spiral (examples/quickstart/main.cc) =="
+  for strategy in "${strategies[@]}"; do
+    on $ranks quickstart --strategy="$strategy" | tee "$scratch/$strategy.out" | sed "s/^/$strategy: /"
+  done
+  for strategy in "${strategies[@]}"; do
+    if ! diff "$scratch/${strategies[0]}.out" "$scratch/$strategy.out"; then
+      echo "demo: $strategy differs from ${strategies[0]} (above)" >&2
+      exit 1
+    fi
+  done
+  echo 'What is sharded changes where the state lives, and not a bit of what is trained.'
+  exit
+fi
 
 echo "== 1. One training, four strategies, $ranks ranks: the first five steps =="
 for strategy in "${strategies[@]}"; do

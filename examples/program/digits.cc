@@ -3,8 +3,9 @@
 #include <fstream>
 #include <stdexcept>
 
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/from_blob.h>
 #include <absl/strings/str_cat.h>
-#include <torch/types.h>
 
 #include "tessera/examples/program/idx_file.h"
 
@@ -28,7 +29,7 @@ DigitSets own_digits() {
                                           "; it is part of the source tree: check it out again"));
   }
   const at::Tensor rows =
-      torch::from_blob(bytes.data(), {kDigits, kPixels + 1}, at::kByte).to(at::kFloat);
+      at::from_blob(bytes.data(), {kDigits, kPixels + 1}, at::kByte).to(at::kFloat);
   const at::Tensor pixels = rows.narrow(1, 0, kPixels).reshape({kDigits, 1, 8, 8}) / 16.0;
   const at::Tensor digit = rows.select(1, kPixels).to(at::kLong);
   constexpr int64_t kToTest = kDigits - kDigitsToTrainOn;

@@ -9,9 +9,9 @@
 #include <stdexcept>
 #include <vector>
 
+#include <ATen/ops/from_blob.h>
 #include <absl/strings/str_cat.h>
 #include <absl/strings/str_join.h>
-#include <torch/types.h>
 
 namespace program {
 namespace {
@@ -79,8 +79,7 @@ at::Tensor read_idx_file(const std::string& path, int dimensions) {
                             absl::StrJoin(sizes, " x "),
                             ", as its head says, and none of them 0; fetch it again"));
   }
-  return torch::from_blob(const_cast<unsigned char*>(bytes.data() + head), sizes, at::kByte)
-      .clone();
+  return at::from_blob(const_cast<unsigned char*>(bytes.data() + head), sizes, at::kByte).clone();
 }
 
 }  // namespace program

@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include <absl/strings/str_cat.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>
@@ -25,6 +26,12 @@ using ::testing::Each;
 using ::testing::HasSubstr;
 
 constexpr int kWorld = 3;
+/// Of time-outs that tests wait for. The ranks must have met and taken a step within it, too.
+constexpr auto kLimit = std::chrono::milliseconds(1500);
+
+std::string waited_for_limit() {
+  return absl::StrCat("timed out: waited ", kLimit.count(), " ms for ");
+}
 
 class EngineLimits : public ::testing::Test {
  protected:
@@ -76,15 +83,14 @@ TEST_P(EngineFailures, ATimeOutInAStepNamesTheUnitOnEveryRank) {
   options.after_step = [](Engine& engine, int step) {
     if (step == 1 && engine.group().rank() == 0) fake().hold();
   };
-  const auto errors = train_expecting_errors(subject("OddMlp"), GetParam(), options,
-                                             std::chrono::milliseconds(500));
-  EXPECT_THAT(errors, Each(AllOf(HasSubstr("timed out: waited 500 ms for "),
+  const auto errors = train_expecting_errors(subject("OddMlp"), GetParam(), options, kLimit);
+  EXPECT_THAT(errors, Each(AllOf(HasSubstr(waited_for_limit()),
                                  ContainsRegex("\\[comm\\] .*'(bucket|layer)[ 0-9]+' on group "))));
 }
 
 /// The host's own channel has the same time-out.
 TEST_P(EngineFailures, ARankThatDoesNotStepIsNamed) {
-  const Decorate make = over_nccl({.timeout = std::chrono::milliseconds(500)});
+  const Decorate make = over_nccl({.timeout = kLimit});
   const auto errors = run_ranks_expecting_errors(kWorld, [&](std::shared_ptr<ProcessGroup> world) {
     const int rank = world->rank();
     world = make(std::move(world));
@@ -93,7 +99,7 @@ TEST_P(EngineFailures, ARankThatDoesNotStepIsNamed) {
     train(subject("OddMlp"), at::kFloat, GetParam(), schedule, world);
   });
   for (const int rank : {0, 1}) {
-    EXPECT_THAT(errors[rank], HasSubstr("timed out: waited 500 ms for rank 2, which left"));
+    EXPECT_THAT(errors[rank], HasSubstr(waited_for_limit() + "rank 2, which left"));
   }
 }
 
@@ -102,9 +108,9 @@ INSTANTIATE_TEST_SUITE_P(, EngineFailures, ::testing::ValuesIn(named_configurati
 
 /// A limit, not a feature: gathers are collectives here.
 TEST_F(EngineLimits, RanksThatGatherMoreOrLessThanOthersAreToldSo) {
-  const auto errors = train_expecting_errors(
-      subject("Branches"), configuration_of(Strategy::kZero3), {}, std::chrono::milliseconds(500));
-  EXPECT_THAT(errors, Each(AllOf(HasSubstr("timed out: waited 500 ms for "),
+  const auto errors =
+      train_expecting_errors(subject("Branches"), configuration_of(Strategy::kZero3), {}, kLimit);
+  EXPECT_THAT(errors, Each(AllOf(HasSubstr(waited_for_limit()),
                                  ContainsRegex("\\[comm\\] all_gather #[0-9]+ '"))));
 }
 

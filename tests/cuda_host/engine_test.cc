@@ -15,6 +15,7 @@
 
 #include "tessera/tests/core/comm/nccl/nccl_ranks.h"
 #include "tessera/tests/cuda_host/nccl_worlds.h"
+#include "tessera/tests/support/breadth.h"
 #include "tessera/tests/support/comparison.h"
 #include "tessera/tests/support/training.h"
 
@@ -61,7 +62,7 @@ TEST_P(EngineOverNccl, TrainsToTheBitsOfSharedMemory) {
 /// Odd sizes and parameters that nobody uses, everywhere.
 INSTANTIATE_TEST_SUITE_P(Strategies, EngineOverNccl,
                          ::testing::Combine(::testing::ValuesIn(named_configurations()),
-                                            ::testing::Values(1, 2, 3),
+                                            ::testing::ValuesIn(spanning_sizes({1, 2, 3})),
                                             ::testing::Values("UnusedEverywhere"),
                                             ::testing::ValuesIn(kSchedules)),
                          name_of);

@@ -28,7 +28,7 @@ Decorate over_nccl(const NcclWorldOptions& options) {
     world.rank = given->rank();
     world.size = given->size();
     world.timeout = options.timeout;
-    world.store_poll = std::chrono::milliseconds(5);
+    world.store_poll = std::chrono::milliseconds(100);  // as in nccl_ranks.cc
     world.local_poll = std::chrono::milliseconds(1);
     return nccl::make_world(std::move(world));
   };

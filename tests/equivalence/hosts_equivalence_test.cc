@@ -71,7 +71,7 @@ std::vector<HostsCase> hosts_cases() {
   const std::vector<const char*> models = {"Blocks",   "TiedBlocks",       "MixedDtypes",
                                            "Branches", "UnusedEverywhere", "OddMlp"};
   for (const bool has_windows : {true, false}) {
-    for (const Configuration& configuration : configurations_of_world(kRanksOnHosts)) {
+    for (const Configuration& configuration : spanning_configurations(kRanksOnHosts)) {
       const int second = configuration.reshard_after_forward.value_or(1);
       const bool has_second_shards =
           second > 1 && second < configuration.degrees_at(kRanksOnHosts).parameters;

@@ -12,6 +12,7 @@
 #include <torch/torch.h>
 
 #include "tessera/parallelize.h"
+#include "tessera/tests/support/breadth.h"
 #include "tessera/tests/support/comparison.h"
 #include "tessera/tests/support/configuration.h"
 #include "tessera/tests/support/models.h"
@@ -182,7 +183,7 @@ TEST_P(Join, TrainsAsOneProcessWithTheBatchesOfAllRanks) {
     const Subject& model = subject(models[i % models.size()]);
     const Outcome expected = join_oracle(model, world(), join_runs()[i]);
     size_t turn = i;
-    for (const Configuration& configuration : configurations_of_world(world())) {
+    for (const Configuration& configuration : spanning_configurations(world())) {
       if (turn++ % 3 != 0 && configuration.keeps_bits()) continue;  // the others have their bits
       EXPECT_EQ(differences(train_joined(model.name, configuration, world(), join_runs()[i]),
                             expected, model.tolerance),
@@ -197,7 +198,7 @@ TEST_P(Join, HasTheBitsOfDdpUnderEveryConfiguration) {
     JoinRun run = join_runs()[i];
     run.dtype = at::kFloat;
     const Outcome expected = train_joined("OddMlp", configuration_of(Strategy::kDdp), world(), run);
-    for (const Configuration& configuration : configurations_of_world(world())) {
+    for (const Configuration& configuration : spanning_configurations(world())) {
       if (!configuration.keeps_bits() || configuration.name == "ddp") continue;
       EXPECT_EQ(bit_differences(train_joined("OddMlp", configuration, world(), run), expected), "")
           << configuration << " run " << i;
@@ -253,7 +254,7 @@ TEST_P(Join, ChangesNoBitWhileAllRanksHaveBatches) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Worlds, Join, ::testing::Values(1, 2, 3, 4));
+INSTANTIATE_TEST_SUITE_P(Worlds, Join, ::testing::ValuesIn(spanning_worlds()));
 
 TEST(JoinNegativeControl, AnotherDivisorIsNoticed) {
   const Configuration zero3 = configuration_of(Strategy::kZero3);

@@ -8,6 +8,7 @@
 #include <torch/torch.h>
 
 #include "tessera/lamb_options.h"
+#include "tessera/tests/support/breadth.h"
 #include "tessera/tests/support/comparison.h"
 #include "tessera/tests/support/configuration.h"
 #include "tessera/tests/support/group_without_windows.h"
@@ -45,7 +46,7 @@ std::map<std::string, at::Tensor> plain_lamb_loop(const LambOptions& options,
 }
 
 class LambEquivalence : public ::testing::TestWithParam<int> {};
-INSTANTIATE_TEST_SUITE_P(World, LambEquivalence, ::testing::Values(1, 2, 3, 4));
+INSTANTIATE_TEST_SUITE_P(World, LambEquivalence, ::testing::ValuesIn(spanning_worlds()));
 
 TEST_P(LambEquivalence, AllStrategiesTrainToTheBitsOfDdp) {
   size_t turn = 0;
@@ -60,7 +61,7 @@ TEST_P(LambEquivalence, AllStrategiesTrainToTheBitsOfDdp) {
     };
     const Outcome expected = train_by_lamb(lamb(), model, narrow(configuration_of(Strategy::kDdp)),
                                            schedule, GetParam());
-    const std::vector<Configuration> configurations = configurations_of_world(GetParam());
+    const std::vector<Configuration> configurations = spanning_configurations(GetParam());
     for (size_t i = turn % 2; i < configurations.size(); i += 2) {
       if (!configurations[i].keeps_bits()) continue;
       EXPECT_EQ(bit_differences(
@@ -77,7 +78,7 @@ TEST_P(LambEquivalence, BesideMuonAllStrategiesTrainToTheBitsOfDdp) {
   const OptimizerPlan both = muon_and(lamb(), MuonOptions(0.02));
   const Outcome expected =
       train_by_lamb(both, "OddMlp", configuration_of(Strategy::kDdp), schedule, GetParam());
-  for (const Configuration& configuration : configurations_of_world(GetParam())) {
+  for (const Configuration& configuration : spanning_configurations(GetParam())) {
     if (!configuration.keeps_bits()) continue;
     EXPECT_EQ(bit_differences(train_by_lamb(both, "OddMlp", configuration, schedule, GetParam()),
                               expected),

@@ -7,6 +7,7 @@
 
 #include <torch/torch.h>
 
+#include "tessera/tests/support/breadth.h"
 #include "tessera/tests/support/comparison.h"
 #include "tessera/tests/support/configuration.h"
 #include "tessera/tests/support/given_gradients.h"
@@ -68,7 +69,7 @@ std::map<std::string, at::Tensor> plain_muon_loop(const MuonOptions& options,
 }
 
 class MuonEquivalence : public ::testing::TestWithParam<int> {};
-INSTANTIATE_TEST_SUITE_P(World, MuonEquivalence, ::testing::Values(1, 2, 3, 4));
+INSTANTIATE_TEST_SUITE_P(World, MuonEquivalence, ::testing::ValuesIn(spanning_worlds()));
 
 TEST_P(MuonEquivalence, AllStrategiesTrainToTheBitsOfDdp) {
   size_t turn = 0;
@@ -77,7 +78,7 @@ TEST_P(MuonEquivalence, AllStrategiesTrainToTheBitsOfDdp) {
     const Schedule& schedule = schedules()[turn++ % schedules().size()];
     const Outcome expected =
         train_by_muon(muon(), model, configuration_of(Strategy::kDdp), schedule, GetParam());
-    const std::vector<Configuration> configurations = configurations_of_world(GetParam());
+    const std::vector<Configuration> configurations = spanning_configurations(GetParam());
     for (size_t i = turn % 2; i < configurations.size(); i += 2) {
       if (!configurations[i].keeps_bits()) continue;
       EXPECT_EQ(
@@ -101,7 +102,7 @@ TEST_P(MuonEquivalence, AllStrategiesTrainToTheBitsOfDdpInOtherPrecisions) {
         muon().ns_in_bfloat16(true).adjust_lr(MuonOptions::AdjustLr::kMatchRmsAdamW);
     const Outcome expected = train_by_muon(
         options, "OddMlp", narrow(configuration_of(Strategy::kDdp)), schedule, GetParam(), dtype);
-    for (const Configuration& configuration : configurations_of_world(GetParam())) {
+    for (const Configuration& configuration : spanning_configurations(GetParam())) {
       if (!configuration.keeps_bits()) continue;
       EXPECT_EQ(bit_differences(train_by_muon(options, "OddMlp", narrow(configuration), schedule,
                                               GetParam(), dtype),
@@ -200,7 +201,7 @@ TEST_P(MuonEquivalence, RanksThatCannotReadEachOthersMemoryTrainTheSame) {
   for (const char* const model : {"OddMlp", "UnusedEverywhere", "MixedDtypes"}) {
     const Outcome expected =
         train_by_muon(muon(), model, configuration_of(Strategy::kDdp), schedule, GetParam());
-    for (const Configuration& configuration : configurations_of_world(GetParam())) {
+    for (const Configuration& configuration : spanning_configurations(GetParam())) {
       const auto reshard = configuration.reshard_after_forward;
       if (!configuration.keeps_bits() || (reshard.has_value() && *reshard != 1)) continue;
       if (configuration.shares_parameters) continue;

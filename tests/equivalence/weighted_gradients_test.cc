@@ -12,6 +12,7 @@
 #include <torch/torch.h>
 
 #include "tessera/parallelize.h"
+#include "tessera/tests/support/breadth.h"
 #include "tessera/tests/support/comparison.h"
 #include "tessera/tests/support/configuration.h"
 #include "tessera/tests/support/given_gradients.h"
@@ -154,7 +155,7 @@ TEST_P(WeightedGradients, AreThoseOfAllSamplesInOneBatch) {
     const Subject& model = subject(kUnevenModels[i]);
     const Outcome expected = concatenated(model, world(), 2, 0.05);
     size_t turn = i;
-    for (const Configuration& configuration : configurations_of_world(world())) {
+    for (const Configuration& configuration : spanning_configurations(world())) {
       if (turn++ % kUnevenModels.size() != 0 && configuration.keeps_bits()) continue;
       for (const bool scales : {false, true}) {
         const Weighing weighing{.dtype = at::kDouble, .adjust = [scales](Options& options) {
@@ -185,7 +186,7 @@ TEST_P(WeightedGradients, HaveTheBitsOfDdpUnderEveryConfiguration) {
     const std::string& model = kUnevenModels[i % kUnevenModels.size()];
     const Outcome expected =
         train_weighted(model, configuration_of(Strategy::kDdp), world(), weighings[i]);
-    for (const Configuration& configuration : configurations_of_world(world())) {
+    for (const Configuration& configuration : spanning_configurations(world())) {
       if (!configuration.keeps_bits() || configuration.name == "ddp") continue;
       EXPECT_EQ(
           bit_differences(train_weighted(model, configuration, world(), weighings[i]), expected),
@@ -262,7 +263,7 @@ TEST_P(WeightedGradients, AreNotRoundedToTheDtypeOfTheLoss) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Worlds, WeightedGradients, ::testing::Values(1, 2, 3, 4));
+INSTANTIATE_TEST_SUITE_P(Worlds, WeightedGradients, ::testing::ValuesIn(spanning_worlds()));
 
 /// The negative control: a sample less, or another weight, is noticed.
 TEST(WeightedGradientsNegativeControl, OtherWeightsAreNoticed) {

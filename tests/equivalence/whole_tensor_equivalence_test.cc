@@ -8,6 +8,7 @@
 
 #include <torch/torch.h>
 
+#include "tessera/tests/support/breadth.h"
 #include "tessera/tests/support/comparison.h"
 #include "tessera/tests/support/configuration.h"
 #include "tessera/tests/support/factored.h"
@@ -141,7 +142,7 @@ class WholeTensorEquivalence : public ::testing::TestWithParam<int> {
  protected:
   int world() const { return GetParam(); }
 };
-INSTANTIATE_TEST_SUITE_P(World, WholeTensorEquivalence, ::testing::Values(1, 2, 3, 4));
+INSTANTIATE_TEST_SUITE_P(World, WholeTensorEquivalence, ::testing::ValuesIn(spanning_worlds()));
 
 /// Once and with three micro-steps that are reduced each.
 TEST_P(WholeTensorEquivalence, HasTheBitsOfAPlainLoopUnderEveryConfiguration) {
@@ -152,7 +153,7 @@ TEST_P(WholeTensorEquivalence, HasTheBitsOfAPlainLoopUnderEveryConfiguration) {
     schedule.steps = 3;
     if (turn++ % 3 == 1) schedule.micro_steps = 3;
     const auto expected = plain_factored_loop(is_mixed, subject(model), schedule, world());
-    const std::vector<Configuration> configurations = configurations_of_world(world());
+    const std::vector<Configuration> configurations = spanning_configurations(world());
     for (size_t i = 0; i < configurations.size(); ++i) {
       // Each model meets the named ones and a third of the others.
       if (!configurations[i].keeps_bits() || (i >= 4 && i % 3 != turn % 3)) continue;
@@ -174,7 +175,7 @@ TEST_P(WholeTensorEquivalence, HasTheBitsOfDdpOverMastersAndUnderClipping) {
   for (const char* const model : {"OddMlp", "Gapped"}) {
     const Outcome expected =
         train_by_factored(true, model, narrow(configuration_of(Strategy::kDdp)), schedule, world());
-    for (const Configuration& configuration : configurations_of_world(world())) {
+    for (const Configuration& configuration : spanning_configurations(world())) {
       if (!configuration.keeps_bits()) continue;
       const Outcome got = train_by_factored(true, model, narrow(configuration), schedule, world());
       EXPECT_EQ(bit_differences(got, expected), "") << configuration << " " << model;

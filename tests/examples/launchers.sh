@@ -6,6 +6,7 @@
 #   launchers.sh <folder of the programs> <openmpi[+mpi] | mpich[+mpi] | torchrun | srun> <text>
 #
 # With +mpi ranks communicate by that MPI (TESSERA_BACKEND=mpi), else over shared memory.
+# srun is of the SLURM that manages this machine, or else of one that starts for the test.
 # Exits with 77, "not run", where the launcher is not installed (or SLURM grants nothing).
 set -euo pipefail
 bin=$1 launcher=${2%+mpi} text=$3
@@ -48,13 +49,19 @@ case $launcher in
     if [[ -z $program ]]; then  # where the benchmarks' peers are
       program=$("$(dirname "${BASH_SOURCE[0]}")/../../bench/peers/setup.sh" path)
       program=${program%/*}/torchrun
+      # setup.sh writes this last: an installation that was broken off has none.
+      [[ -e ${program%/bin/*}/requirements.txt ]] || not_run "torchrun is not installed"
     fi
     [[ -x $program ]] || not_run "torchrun is not installed"
     launch=("$program" --no-python --standalone --nproc-per-node 4) ;;
   srun)
     command -v srun >/dev/null || not_run "SLURM is not installed"
-    timeout 10 srun --immediate=5 --nodes 1 --ntasks 4 --overcommit true >"$scratch/srun" 2>&1 ||
-      not_run "SLURM grants no four tasks: $(tail -n 1 "$scratch/srun")"
+    grants() { timeout 20 srun --immediate=5 --nodes 1 --ntasks 4 --overcommit true >"$scratch/srun" 2>&1; }
+    if ! grants; then
+      [[ -z ${SLURM_CONF:-} ]] || not_run "SLURM grants no four tasks: $(tail -n 1 "$scratch/srun")"
+      rm -rf "$scratch"  # nobody manages this machine: a SLURM of its own
+      exec "$(dirname "${BASH_SOURCE[0]}")/one_node_slurm.sh" "${BASH_SOURCE[0]}" "$@"
+    fi
     launch=(srun --nodes 1 --ntasks 4 --overcommit --kill-on-bad-exit=1) ;;
   *) echo "launchers.sh: got the launcher '$launcher'" >&2; exit 64 ;;
 esac

@@ -3,6 +3,7 @@
 #   resume.sh <folder of the programs> <text>
 set -euo pipefail
 bin=$1 text=$2
+steps=120  # so many that a run is killed long before its end, however late this shell is
 scratch=$(mktemp -d)
 trap 'pkill -KILL -f -- "--checkpoint=$scratch" || true; rm -rf "$scratch"' EXIT
 fail() {
@@ -15,7 +16,7 @@ gpt() { # <ranks> <arguments>
   local ranks=$1
   shift
   "$bin/tessera-run" --standalone --nproc-per-node "$ranks" -- "$bin/gpt" --data="$text" --layers=4 --heads=4 \
-    --width=96 --context=96 --batch=4 --steps=60 --warmup=2 --eval_batches=2 --sample_bytes=0 --keep=0 "$@"
+    --width=96 --context=96 --batch=4 --steps=$steps --warmup=2 --eval_batches=2 --sample_bytes=0 --keep=0 "$@"
 }
 hash_in() { grep -o 'parameters  *[0-9a-f]\{16\}' "$1" | grep -o '[0-9a-f]*$'; }
 last_step() { ls "$1" | sed -n 's/^step-\([0-9]*\)$/\1/p' | sort -n | tail -n 1; }
@@ -36,7 +37,7 @@ wait_for_step "$scratch/run" 5 $job
 pkill -KILL -f -- "--checkpoint=$scratch/run" || fail 'there was nothing to kill'
 if wait $job; then fail 'a killed run ended with code 0'; fi
 killed_after=$(last_step "$scratch/run")
-[[ $killed_after -ge 5 && $killed_after -lt 60 ]] || fail "killed after step $killed_after"
+[[ $killed_after -ge 5 && $killed_after -lt $steps ]] || fail "killed after step $killed_after"
 cp -r "$scratch/run" "$scratch/older"
 
 gpt 2 --strategy=zero1 --checkpoint="$scratch/run" --losses_out="$scratch/losses" >"$scratch/resumed.out" ||
@@ -44,7 +45,7 @@ gpt 2 --strategy=zero1 --checkpoint="$scratch/run" --losses_out="$scratch/losses
 grep -q "goes on from $scratch/run/step-$killed_after, saved by 2 ranks" "$scratch/resumed.out" ||
   fail "nothing of step $killed_after"
 same_as_straight "$scratch/resumed.out" || fail 'the run that goes on ends with other parameters'
-[[ $(last_step "$scratch/run") -eq 60 ]] || fail 'no checkpoint at the end'
+[[ $(last_step "$scratch/run") -eq $steps ]] || fail 'no checkpoint at the end'
 # Steps that were lost with the run are in its losses twice, with the same values.
 sort -un "$scratch/losses" | cmp - "$scratch/straight.losses" || fail 'other losses'
 
@@ -69,6 +70,6 @@ stopped_after=$(sed -n 's/.*stopped and saved after step //p' "$scratch/stopped.
 ls "$scratch/older" | grep -q "^step-$killed_after[.]replaced-" || fail 'what came after step 3 is not set aside'
 
 # The comparison can fail: a step less is another run.
-gpt 2 --strategy=ddp --steps=59 >"$scratch/shorter.out" || fail 'a shorter run'
+gpt 2 --strategy=ddp --steps=$((steps - 1)) >"$scratch/shorter.out" || fail 'a shorter run'
 if same_as_straight "$scratch/shorter.out"; then fail 'nothing was compared'; fi
 echo "killed after step $killed_after, went on, and ended with the same parameters"

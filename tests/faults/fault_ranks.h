@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 #include <functional>
 #include <memory>
@@ -14,6 +15,7 @@
 
 #include "tessera/errors.h"
 #include "tessera/process_group.h"
+#include "tessera/tests/support/breadth.h"
 #include "tessera/tests/support/configuration.h"
 #include "tessera/tests/support/rank_threads.h"
 #include "tessera/tests/support/setting.h"
@@ -177,9 +179,18 @@ inline std::ostream& operator<<(std::ostream& out, Who who) {
 /// their own; HSDP on four ranks. Only those that suit, where that is given.
 inline std::vector<Setting> settings(const std::vector<int>& sizes, Suits suits = nullptr) {
   std::vector<Setting> all;
+  size_t turn = 0;
   for (const Configuration& configuration : named_configurations()) {
-    for (const int size : sizes) all.push_back({configuration, size});
-    all.push_back({configuration, sizes.back(), ProcessGroupOptions::Lane::kThread});
+    // Each configuration in the largest world and, in turn, in one of the others, if not in all.
+    const size_t others = sizes.size() - 1;
+    for (size_t i = 0; i < sizes.size(); ++i) {
+      const bool has_turn = i == others || i == turn % std::max<size_t>(others, 1);
+      if (takes_all_rows() || has_turn) all.push_back({configuration, sizes[i]});
+    }
+    if (takes_all_rows() || turn % 2 == 1) {
+      all.push_back({configuration, sizes.back(), ProcessGroupOptions::Lane::kThread});
+    }
+    ++turn;
   }
   all.push_back({hybrid(2, 2, 2), 4});
   std::erase_if(

@@ -10,6 +10,7 @@
 
 #include "tessera/tests/gpu/gpu_comparison.h"
 #include "tessera/tests/gpu/gpu_worlds.h"
+#include "tessera/tests/support/breadth.h"
 #include "tessera/tests/support/training.h"
 
 namespace tessera::internal::testing {
@@ -81,7 +82,7 @@ INSTANTIATE_TEST_SUITE_P(Alone, EngineOnGpu,
 INSTANTIATE_TEST_SUITE_P(Strategies, EngineOnGpu,
                          ::testing::Combine(::testing::ValuesIn(late_and_waiting()),
                                             ::testing::Values(Over::kHost, Over::kNccl),
-                                            ::testing::Values(1, 2, 3),
+                                            ::testing::ValuesIn(spanning_sizes({1, 2, 3})),
                                             ::testing::Values("UnusedEverywhere"),
                                             ::testing::ValuesIn(kSchedules)),
                          name_of);

@@ -12,6 +12,7 @@
 #include "tessera/parallelize.h"
 #include "tessera/state_stream.h"
 #include "tessera/tests/gpu/gpu_worlds.h"
+#include "tessera/tests/support/breadth.h"
 #include "tessera/tests/support/comparison.h"
 #include "tessera/tests/support/engine_rank.h"
 #include "tessera/tests/support/gpu_for_tests.h"
@@ -78,13 +79,14 @@ TEST_P(OffloadBits, AreThoseOfTheResidentRun) {
   EXPECT_EQ(bit_differences(outcome, expected), "");
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Strategies, OffloadBits,
-    ::testing::Combine(::testing::ValuesIn(offloading_configurations()), ::testing::Values(1, 2, 3),
-                       ::testing::Values("UnusedEverywhere"),
-                       ::testing::Values("OnceClipped", "ThriceClipped", "ThriceNoSync"),
-                       ::testing::Bool()),
-    offload_name);
+INSTANTIATE_TEST_SUITE_P(Strategies, OffloadBits,
+                         ::testing::Combine(::testing::ValuesIn(offloading_configurations()),
+                                            ::testing::ValuesIn(spanning_sizes({1, 2, 3})),
+                                            ::testing::Values("UnusedEverywhere"),
+                                            ::testing::Values("OnceClipped", "ThriceClipped",
+                                                              "ThriceNoSync"),
+                                            ::testing::Bool()),
+                         offload_name);
 
 /// What the kernels do not have: other norms, groups and values are clipped by the host.
 TEST(Offload, ClipsAsOnACpu) {

@@ -29,8 +29,13 @@ END
 chmod +x "$scratch/rank"
 rank=("$scratch/rank" "$bin/hosts_test" --rank_body=hosts_exit_in_backward)
 
+all_have_said() {
+  for other in 0 1 3; do [[ -s $scratch/error.$other ]] || return 1; done
+}
+
 for configuration; do
   export HOSTS_CONFIGURATION=$configuration
+  again=2
   for ((time = 1; time <= times; ++time)); do
     rm -f "$scratch"/error.* "$scratch"/code.*
     timeout --kill-after=5 60 "$program" --oversubscribe --bind-to none \
@@ -41,8 +46,14 @@ for configuration; do
       cat "$scratch/out" "$scratch"/error.* >&2 || true
       exit 1
     }
-    left=$(cat "$scratch/code.2" 2>/dev/null || echo none)
     # On a busy machine ranks may not leave in time, and MPI_Abort ends all, whatever their codes.
+    # Where it has ended one that had yet to name rank 2, the time does not count: twice at most, for a
+    # rank that hangs names it never.
+    if ! all_have_said && grep -q 'MPI_Abort ends them' "$scratch/out" && ((again > 0)); then
+      again=$((again - 1)) time=$((time - 1))
+      continue
+    fi
+    left=$(cat "$scratch/code.2" 2>/dev/null || echo none)
     if ! [[ $left =~ ^(none|1|137|143)$ ]] || ! grep -q 'MPI_Abort ends them' "$scratch/out"; then
       [[ $left == 3 ]] || die "rank 2 has ended with $left, expected 3"
     fi

@@ -7,6 +7,8 @@
 #include <absl/strings/str_cat.h>
 #include <torch/nn/module.h>
 
+#include "tessera/tests/support/breadth.h"
+
 namespace tessera::internal::testing {
 
 std::ostream& operator<<(std::ostream& stream, const Configuration& configuration) {
@@ -115,6 +117,17 @@ std::vector<Configuration> configurations_of_world(int world) {
     if (configuration.suits(world) && is_new) configurations.push_back(std::move(configuration));
   }
   return configurations;
+}
+
+std::vector<Configuration> spanning_configurations(int world) {
+  if (takes_all_rows()) return configurations_of_world(world);
+  // Named ones cut alike in all worlds. Only an even one has groups of ranks within it.
+  if (world > 2 && world % 2 == 0) {
+    return {apart(configuration_of(Strategy::kZero2)), apart(hybrid(1, 1, 2)),
+            world == 4 ? hybrid(2, 4, 4) : hybrid(2, 2, 2)};
+  }
+  return {configuration_of(Strategy::kZero1), apart(configuration_of(Strategy::kZero2)),
+          configuration_of(Strategy::kZero3), apart(configuration_of(Strategy::kZero3))};
 }
 
 Configuration configuration_called(const std::string& name) {

@@ -73,6 +73,11 @@ std::vector<Configuration> named_and_apart_configurations();
 /// zero3 resharding, wrapped by default and hostile, hybrids.
 std::vector<Configuration> configurations_of_world(int world);
 
+/// What a suite takes that repeats the table for one optimizer, policy or scope: rows that cut
+/// units and share parameters in each way that there is, or all of configurations_of_world(world)
+/// (takes_all_rows()).
+std::vector<Configuration> spanning_configurations(int world);
+
 /// The one of them, in any world, that is called `name`. Throws std::out_of_range.
 Configuration configuration_called(const std::string& name);
 

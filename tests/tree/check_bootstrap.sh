@@ -22,7 +22,7 @@ system() {  # ID, VERSION_ID, g++, cmake
 }
 printf '#!/bin/sh\necho "apt-get was called: $*"; exit 1\n' >"$scratch/bin/apt-get"
 chmod +x "$scratch/bin/apt-get"
-for name in ninja git ld.lld python3 dpkg dpkg-shlibdeps file; do program $name "$name 99"; done
+for name in ninja git ld.lld python3 dpkg dpkg-shlibdeps file pkill; do program $name "$name 99"; done
 
 says() {  # arguments of bootstrap.sh
   said=$(env -u CXX "${environment[@]}" PATH="$scratch/bin:$PATH" OS_RELEASE="$scratch/os-release" \

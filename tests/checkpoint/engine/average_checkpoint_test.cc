@@ -9,6 +9,7 @@
 
 #include "tessera/checkpoint.h"
 #include "tessera/checkpoints.h"
+#include "tessera/tests/support/breadth.h"
 #include "tessera/tests/support/message_of.h"
 #include "tessera/tests/support/rank_threads.h"
 #include "tessera/tests/support/state_run.h"
@@ -30,10 +31,10 @@ class AverageCheckpoint : public ::testing::TestWithParam<int> {
  protected:
   int world() const { return GetParam(); }
 };
-INSTANTIATE_TEST_SUITE_P(World, AverageCheckpoint, ::testing::Values(1, 2, 3, 4));
+INSTANTIATE_TEST_SUITE_P(World, AverageCheckpoint, ::testing::ValuesIn(spanning_worlds()));
 
 TEST_P(AverageCheckpoint, GoesOnUnderAnyConfigurationAndWorld) {
-  for (const int other : {1, 2, 3, 4}) {
+  for (const int other : spanning_worlds()) {
     for (const bool is_narrow : {false, true}) {
       const auto made = [&](const Configuration& configuration) {
         return with_average(is_narrow ? in_bfloat16(configuration) : configuration);

@@ -14,6 +14,7 @@
 #include <torch/torch.h>
 
 #include "tessera/checkpoints.h"
+#include "tessera/tests/support/breadth.h"
 #include "tessera/tests/support/rank_threads.h"
 #include "tessera/tests/support/state_run.h"
 #include "tessera/tests/support/temporary_directory.h"
@@ -76,7 +77,7 @@ class EngineCheckpoint : public ::testing::TestWithParam<int> {
  protected:
   int world() const { return GetParam(); }
 };
-INSTANTIATE_TEST_SUITE_P(World, EngineCheckpoint, ::testing::Values(1, 2, 3, 4));
+INSTANTIATE_TEST_SUITE_P(World, EngineCheckpoint, ::testing::ValuesIn(spanning_worlds()));
 
 TEST_P(EngineCheckpoint, GoesOnUnderAnyConfigurationBitForBit) {
   for (const char* model : {"OddMlp", "BatchNorm", "FrozenLayers", "ChannelsLast", "TiedMlp",
@@ -99,7 +100,7 @@ TEST_P(EngineCheckpoint, GoesOnUnderAnyConfigurationBitForBit) {
 }
 
 TEST_P(EngineCheckpoint, Case60_LoadsAtAnyNumberOfRanksWithMastersAndLossScale) {
-  for (const int other : {1, 2, 3, 4}) {
+  for (const int other : spanning_worlds()) {
     for (const Configuration& plain : configurations_at(other)) {
       const Configuration from = in_bfloat16(plain);
       const Configuration to = in_bfloat16(configurations_at(world()).back());

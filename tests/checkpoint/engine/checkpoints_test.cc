@@ -13,6 +13,7 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include "tessera/tests/support/breadth.h"
 #include "tessera/tests/support/rank_threads.h"
 #include "tessera/tests/support/state_run.h"
 #include "tessera/tests/support/temporary_directory.h"
@@ -91,7 +92,7 @@ class Runs : public ::testing::TestWithParam<int> {
   const TemporaryDirectory directory_;
   std::string path() const { return directory_.path() + "/run"; }
 };
-INSTANTIATE_TEST_SUITE_P(World, Runs, ::testing::Values(1, 2, 3, 4));
+INSTANTIATE_TEST_SUITE_P(World, Runs, ::testing::ValuesIn(spanning_worlds()));
 
 /// What is left of a rank's run at its end.
 struct Rest {

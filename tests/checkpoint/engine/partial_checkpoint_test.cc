@@ -8,6 +8,7 @@
 
 #include "tessera/checkpoint.h"
 #include "tessera/checkpoints.h"
+#include "tessera/tests/support/breadth.h"
 #include "tessera/tests/support/message_of.h"
 #include "tessera/tests/support/rank_threads.h"
 #include "tessera/tests/support/same_bits.h"
@@ -30,7 +31,7 @@ class PartialCheckpoints : public ::testing::TestWithParam<int> {
  protected:
   int world() const { return GetParam(); }
 };
-INSTANTIATE_TEST_SUITE_P(World, PartialCheckpoints, ::testing::Values(1, 2, 3, 4));
+INSTANTIATE_TEST_SUITE_P(World, PartialCheckpoints, ::testing::ValuesIn(spanning_worlds()));
 
 TEST_P(PartialCheckpoints, OfBeforeAreLoadedBehindAndTheOtherWayRound) {
   for (const Configuration& from : configurations_at(world())) {

@@ -297,7 +297,7 @@ TEST(AccumulateUpdating, ASecondCallBeforeStepIsRefusedOnAllRanks) {
 /// each of them has: no configuration applies such a step.
 TEST(AccumulateTooLarge, ANormThatIsNotFiniteIsRefusedUnderEveryConfiguration) {
   for (const int size : {1, 2, 3}) {
-    for (const Configuration& configuration : configurations_of_world(size)) {
+    for (const Configuration& configuration : spanning_configurations(size)) {
       run_ranks(size, [&configuration](const std::shared_ptr<ProcessGroup>& world) {
         torch::nn::Sequential model(torch::nn::Linear(8, 8), torch::nn::Linear(8, 8));
         model->to(torch::kDouble);

@@ -9,6 +9,7 @@
 
 #include "tessera/lamb_options.h"
 #include "tessera/lion_options.h"
+#include "tessera/tests/support/breadth.h"
 #include "tessera/tests/support/muon_plan.h"
 #include "tessera/tests/support/state_run.h"
 #include "tessera/tests/zero/state/saved_rank.h"
@@ -82,7 +83,7 @@ class EveryAlgorithm : public ::testing::TestWithParam<int> {
     });
   }
 };
-INSTANTIATE_TEST_SUITE_P(World, EveryAlgorithm, ::testing::Values(1, 2, 3, 4));
+INSTANTIATE_TEST_SUITE_P(World, EveryAlgorithm, ::testing::ValuesIn(spanning_worlds()));
 
 TEST_P(EveryAlgorithm, HasTheSameBitsUnderEveryConfigurationAndMovesBetweenThem) {
   const std::vector<Configuration> configurations = configurations_at(world());

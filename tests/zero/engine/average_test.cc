@@ -13,6 +13,7 @@
 #include <torch/torch.h>
 
 #include "tessera/memory_meter.h"
+#include "tessera/tests/support/breadth.h"
 #include "tessera/tests/support/comparison.h"
 #include "tessera/tests/support/same_bits.h"
 #include "tessera/tests/support/state_run.h"
@@ -83,8 +84,8 @@ struct AveragingCase {
 std::vector<AveragingCase> averaging_cases(
     const std::function<bool(const Configuration&)>& wants = {}) {
   std::vector<AveragingCase> all;
-  for (const int world : {1, 2, 3, 4}) {
-    for (const Configuration& configuration : configurations_of_world(world)) {
+  for (const int world : spanning_worlds()) {
+    for (const Configuration& configuration : spanning_configurations(world)) {
       if (!wants || wants(configuration)) all.push_back({configuration, world});
     }
   }

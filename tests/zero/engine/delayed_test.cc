@@ -12,6 +12,7 @@
 
 #include <torch/torch.h>
 
+#include "tessera/tests/support/breadth.h"
 #include "tessera/tests/support/comparison.h"
 #include "tessera/tests/support/delayed_group.h"
 #include "tessera/tests/support/training.h"
@@ -55,16 +56,28 @@ TEST_P(DelayedLanes, FindEveryWaitInPlace) {
   EXPECT_EQ(bit_differences(delayed, expected), "");
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Scenario45, DelayedLanes,
-    ::testing::Combine(::testing::ValuesIn(delayed_configurations()),
-                       ::testing::Values("OddMlp", "Branches", "RankOrder", "CheckpointedTwice",
-                                         "CheckpointedOnSomeRanks", "Blocks", "BranchingBlocks"),
-                       ::testing::ValuesIn(schedules())),
-    [](const auto& info) {
-      return std::get<0>(info.param).name + "_" + std::get<1>(info.param) + "_" +
-             std::get<2>(info.param).name;
-    });
+/// Each configuration meets each model; schedules take turns, unless all rows are taken.
+std::vector<DelayedCase> delayed_cases() {
+  std::vector<DelayedCase> cases;
+  size_t turn = 0;
+  for (const Configuration& configuration : delayed_configurations()) {
+    for (const char* model : {"OddMlp", "Branches", "RankOrder", "CheckpointedTwice",
+                              "CheckpointedOnSomeRanks", "Blocks", "BranchingBlocks"}) {
+      ++turn;
+      for (size_t i = 0; i < schedules().size(); ++i) {
+        if (!takes_all_rows() && i != turn % schedules().size()) continue;
+        cases.emplace_back(configuration, model, schedules()[i]);
+      }
+    }
+  }
+  return cases;
+}
+
+INSTANTIATE_TEST_SUITE_P(Scenario45, DelayedLanes, ::testing::ValuesIn(delayed_cases()),
+                         [](const auto& info) {
+                           return std::get<0>(info.param).name + "_" + std::get<1>(info.param) +
+                                  "_" + std::get<2>(info.param).name;
+                         });
 
 struct Promised final : Work {
   bool is_completed() override { return true; }

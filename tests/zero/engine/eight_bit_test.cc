@@ -15,6 +15,7 @@
 #include "tessera/checkpoint.h"
 #include "tessera/eight_bit_state.h"
 #include "tessera/lion_options.h"
+#include "tessera/tests/support/breadth.h"
 #include "tessera/tests/support/message_of.h"
 #include "tessera/tests/support/state_run.h"
 #include "tessera/tests/support/state_streams.h"
@@ -112,7 +113,7 @@ class EightBit : public ::testing::TestWithParam<int> {
     });
   }
 };
-INSTANTIATE_TEST_SUITE_P(World, EightBit, ::testing::Values(1, 2, 3, 4));
+INSTANTIATE_TEST_SUITE_P(World, EightBit, ::testing::ValuesIn(spanning_worlds()));
 
 TEST_P(EightBit, HasTheSameBitsUnderEveryConfigurationAndMovesBetweenThem) {
   const std::vector<Configuration> configurations = configurations_at(world());
@@ -133,7 +134,7 @@ TEST_P(EightBit, HasTheSameBitsInEveryRowOfTheTable) {
   const Task task = tasks().front();
   const StateDict expected =
       trained(task, configuration_of(Strategy::kDdp), 0, 3, {}, StateScope::kEveryRank).back();
-  for (const Configuration& configuration : configurations_of_world(world())) {
+  for (const Configuration& configuration : spanning_configurations(world())) {
     if (!configuration.keeps_bits()) continue;
     const States all = trained(task, configuration, 0, 3, {}, StateScope::kEveryRank);
     EXPECT_EQ(bit_differences(all.back(), expected), "") << configuration;

@@ -10,6 +10,7 @@
 
 #include "tessera/checkpoint.h"
 #include "tessera/elementwise.h"
+#include "tessera/tests/support/breadth.h"
 #include "tessera/tests/support/message_of.h"
 #include "tessera/tests/support/own_optimizer.h"
 #include "tessera/tests/support/state_run.h"
@@ -82,7 +83,7 @@ class OwnOptimizer : public ::testing::TestWithParam<int> {
     });
   }
 };
-INSTANTIATE_TEST_SUITE_P(World, OwnOptimizer, ::testing::Values(1, 2, 3, 4));
+INSTANTIATE_TEST_SUITE_P(World, OwnOptimizer, ::testing::ValuesIn(spanning_worlds()));
 
 TEST_P(OwnOptimizer, HasTheSameBitsUnderEveryConfigurationAndMovesBetweenThem) {
   const std::vector<Configuration> configurations = configurations_at(world());

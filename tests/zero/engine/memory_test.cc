@@ -10,6 +10,7 @@
 
 #include "tessera/memory_meter.h"
 #include "tessera/parallelize.h"
+#include "tessera/tests/support/breadth.h"
 #include "tessera/tests/support/configuration.h"
 #include "tessera/tests/support/rank_threads.h"
 #include "tessera/tests/support/training.h"
@@ -62,13 +63,20 @@ struct MemoryCase {
 
 std::vector<MemoryCase> memory_cases() {
   std::vector<MemoryCase> cases;
-  for (const int world : {1, 2, 3, 4, 6}) {
+  const std::vector<int> worlds =
+      takes_all_rows() ? std::vector<int>{1, 2, 3, 4, 6} : std::vector<int>{1, 3, 4};
+  for (const int world : worlds) {
     for (const Configuration& configuration : configurations_of_world(world)) {
       if (configuration.free_eagerly) continue;  // a test's policy, not a training's
       if (world > 3 && !configuration.degrees.has_value() &&
           configuration.reshard_after_forward != 2)
         continue;
-      for (const int micro_steps : {1, 3}) cases.push_back({configuration, world, micro_steps});
+      const std::vector<int> both = {1, 3};
+      const size_t turn = cases.size() % 2;
+      for (size_t i = 0; i < both.size(); ++i) {
+        if (takes_all_rows() || i == turn) cases.push_back({configuration, world, both[i]});
+        if (!takes_all_rows() && i == turn) break;
+      }
     }
   }
   return cases;

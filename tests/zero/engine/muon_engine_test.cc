@@ -11,6 +11,7 @@
 #include <torch/torch.h>
 
 #include "tessera/checkpoint.h"
+#include "tessera/tests/support/breadth.h"
 #include "tessera/tests/support/comparison.h"
 #include "tessera/tests/support/group_without_windows.h"
 #include "tessera/tests/support/muon_plan.h"
@@ -55,12 +56,12 @@ class MuonEngine : public ::testing::TestWithParam<int> {
  protected:
   int world() const { return GetParam(); }
 };
-INSTANTIATE_TEST_SUITE_P(World, MuonEngine, ::testing::Values(1, 2, 3, 4));
+INSTANTIATE_TEST_SUITE_P(World, MuonEngine, ::testing::ValuesIn(spanning_worlds()));
 
 TEST_P(MuonEngine, MemoryIsAsPredictedToTheByte) {
   for (const char* const model : {"OddMlp", "MixedDtypes"}) {
     for (const bool has_windows : {true, false}) {
-      for (const Configuration& configuration : configurations_of_world(world())) {
+      for (const Configuration& configuration : spanning_configurations(world())) {
         const auto reshard = configuration.reshard_after_forward;
         if (!has_windows && (configuration.shares_parameters || reshard.has_value())) continue;
         run_ranks(world(), [&](std::shared_ptr<ProcessGroup> group) {

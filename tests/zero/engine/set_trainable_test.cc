@@ -12,6 +12,7 @@
 #include "tessera/eight_bit_options.h"
 #include "tessera/lamb_options.h"
 #include "tessera/lion_options.h"
+#include "tessera/tests/support/breadth.h"
 #include "tessera/tests/support/comparison.h"
 #include "tessera/tests/support/muon_plan.h"
 #include "tessera/tests/support/oracle.h"
@@ -83,13 +84,13 @@ class SetTrainable : public ::testing::TestWithParam<int> {
  protected:
   int world() const { return GetParam(); }
 };
-INSTANTIATE_TEST_SUITE_P(World, SetTrainable, ::testing::Values(1, 2, 3, 4));
+INSTANTIATE_TEST_SUITE_P(World, SetTrainable, ::testing::ValuesIn(spanning_worlds()));
 
 TEST_P(SetTrainable, HasTheBitsOfDdpUnderEveryConfiguration) {
   for (const char* model : {"OddMlp", "FrozenBlocks", "MixedDtypes"}) {
     const Outcome expected =
         train_changing(model, at::kFloat, configuration_of(Strategy::kDdp), world());
-    for (const Configuration& configuration : configurations_of_world(world())) {
+    for (const Configuration& configuration : spanning_configurations(world())) {
       if (!configuration.keeps_bits()) continue;
       EXPECT_EQ(
           bit_differences(train_changing(model, at::kFloat, configuration, world()), expected), "")

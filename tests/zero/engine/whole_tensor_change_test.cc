@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include "tessera/tests/support/breadth.h"
 #include "tessera/tests/support/factored.h"
 #include "tessera/tests/support/message_of.h"
 #include "tessera/tests/support/state_run.h"
@@ -23,7 +24,7 @@ bool is_of_last_layer(std::string_view name) { return name.starts_with("layer2."
 bool is_of_others(std::string_view name) { return !is_of_last_layer(name); }
 
 class WholeTensorChange : public ::testing::TestWithParam<int> {};
-INSTANTIATE_TEST_SUITE_P(World, WholeTensorChange, ::testing::Values(1, 2, 3, 4));
+INSTANTIATE_TEST_SUITE_P(World, WholeTensorChange, ::testing::ValuesIn(spanning_worlds()));
 
 TEST_P(WholeTensorChange, AGroupThatIsAddedHasTheBitsOfDdp) {
   const AlgorithmOptions factored = whole_tensor<Factored>(FactoredOptions());

@@ -11,6 +11,7 @@
 #include <torch/torch.h>
 
 #include "tessera/checkpoint.h"
+#include "tessera/tests/support/breadth.h"
 #include "tessera/tests/support/factored.h"
 #include "tessera/tests/support/group_without_windows.h"
 #include "tessera/tests/support/message_of.h"
@@ -85,14 +86,14 @@ class WholeTensorEngine : public ::testing::TestWithParam<int> {
     });
   }
 };
-INSTANTIATE_TEST_SUITE_P(World, WholeTensorEngine, ::testing::Values(1, 2, 3, 4));
+INSTANTIATE_TEST_SUITE_P(World, WholeTensorEngine, ::testing::ValuesIn(spanning_worlds()));
 
 TEST_P(WholeTensorEngine, MemoryIsAsPredictedToTheByteAndDoesNotGrow) {
   const OptimizerPlan plan = factored_and_adamw();
   const OptimizerPlan alone = factored();
   for (const char* const model : {"OddMlp", "MixedDtypes"}) {
     for (const bool has_windows : {true, false}) {
-      for (const Configuration& configuration : configurations_of_world(world())) {
+      for (const Configuration& configuration : spanning_configurations(world())) {
         const auto reshard = configuration.reshard_after_forward;
         if (!has_windows && (configuration.shares_parameters || reshard.has_value())) continue;
         run_ranks(world(), [&](std::shared_ptr<ProcessGroup> group) {

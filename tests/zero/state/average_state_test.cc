@@ -8,6 +8,7 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include "tessera/tests/support/breadth.h"
 #include "tessera/tests/support/message_of.h"
 #include "tessera/tests/support/state_run.h"
 #include "tessera/tests/support/state_streams.h"
@@ -54,7 +55,7 @@ class AverageState : public ::testing::TestWithParam<int> {
  protected:
   int world() const { return GetParam(); }
 };
-INSTANTIATE_TEST_SUITE_P(World, AverageState, ::testing::Values(1, 2, 3, 4));
+INSTANTIATE_TEST_SUITE_P(World, AverageState, ::testing::ValuesIn(spanning_worlds()));
 
 /// Each pair of configurations meets one of the models.
 TEST_P(AverageState, GoesOnUnderAnyConfigurationBitForBit) {
@@ -84,7 +85,7 @@ TEST_P(AverageState, GoesOnUnderAnyConfigurationBitForBit) {
 
 /// Each pair of configurations meets one of the precisions, and each configuration both.
 TEST_P(AverageState, LoadsIntoAnyNumberOfRanksAlsoOverMasters) {
-  for (const int other : {1, 2, 3, 4}) {
+  for (const int other : spanning_worlds()) {
     const std::vector<Configuration> sources = configurations_at(other);
     for (const bool is_narrow : {false, true}) {
       const auto made = [&](const Configuration& configuration) {

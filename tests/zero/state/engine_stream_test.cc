@@ -8,6 +8,7 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include "tessera/tests/support/breadth.h"
 #include "tessera/tests/support/rank_threads.h"
 #include "tessera/tests/support/state_run.h"
 #include "tessera/tests/support/state_streams.h"
@@ -48,7 +49,7 @@ class EngineStream : public ::testing::TestWithParam<int> {
  protected:
   int world() const { return GetParam(); }
 };
-INSTANTIATE_TEST_SUITE_P(World, EngineStream, ::testing::Values(1, 2, 3, 4));
+INSTANTIATE_TEST_SUITE_P(World, EngineStream, ::testing::ValuesIn(spanning_worlds()));
 
 TEST_P(EngineStream, GoesOnUnderAnyConfigurationBitForBit) {
   for (const char* model : {"OddMlp", "BatchNorm", "FrozenLayers", "ChannelsLast", "TiedMlp",
@@ -68,7 +69,7 @@ TEST_P(EngineStream, GoesOnUnderAnyConfigurationBitForBit) {
 }
 
 TEST_P(EngineStream, IsWhatTheStateDictSays) {
-  for (const int other : {1, 2, 3, 4}) {
+  for (const int other : spanning_worlds()) {
     for (Configuration from : configurations_at(other)) {
       from.precision.parameters = at::kBFloat16;
       const StateDict expected =

@@ -12,6 +12,7 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include "tessera/tests/support/breadth.h"
 #include "tessera/tests/support/rank_threads.h"
 #include "tessera/tests/support/state_run.h"
 #include "tessera/tests/zero/state/saved_rank.h"
@@ -75,7 +76,7 @@ class EngineState : public ::testing::TestWithParam<int> {
     }
   }
 };
-INSTANTIATE_TEST_SUITE_P(World, EngineState, ::testing::Values(1, 2, 3, 4));
+INSTANTIATE_TEST_SUITE_P(World, EngineState, ::testing::ValuesIn(spanning_worlds()));
 
 TEST_P(EngineState, GoesOnUnderAnyConfigurationBitForBit) {
   expect_continuity("OddMlp", configurations_at(world()));
@@ -104,7 +105,7 @@ TEST_P(EngineState, GoesOnWithMastersAndLossScale) {
 }
 
 TEST_P(EngineState, LoadsIntoAnyNumberOfRanks) {
-  for (const int other : {1, 2, 3, 4}) {
+  for (const int other : spanning_worlds()) {
     for (const Configuration& from : configurations_at(other)) {
       const StateDict expected =
           saved_after(2, other, "ChannelsLast", from, StateScope::kEveryRank).front();

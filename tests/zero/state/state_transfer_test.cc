@@ -9,6 +9,7 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include "tessera/tests/support/breadth.h"
 #include "tessera/tests/support/rank_threads.h"
 #include "tessera/tests/support/state_run.h"
 
@@ -81,7 +82,7 @@ class StateTransferAt : public ::testing::TestWithParam<int> {
  protected:
   int world() const { return GetParam(); }
 };
-INSTANTIATE_TEST_SUITE_P(World, StateTransferAt, ::testing::Values(1, 2, 3, 4));
+INSTANTIATE_TEST_SUITE_P(World, StateTransferAt, ::testing::ValuesIn(spanning_worlds()));
 
 using StateTransferAmongRanks = StateTransferAt;
 INSTANTIATE_TEST_SUITE_P(World, StateTransferAmongRanks, ::testing::Values(2, 3, 4));

@@ -8,6 +8,7 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include "tessera/tests/support/breadth.h"
 #include "tessera/tests/support/rank_threads.h"
 #include "tessera/tests/support/state_run.h"
 #include "tessera/tests/support/state_streams.h"
@@ -87,7 +88,7 @@ class StreamedStateAt : public ::testing::TestWithParam<int> {
  protected:
   int world() const { return GetParam(); }
 };
-INSTANTIATE_TEST_SUITE_P(World, StreamedStateAt, ::testing::Values(1, 2, 3, 4));
+INSTANTIATE_TEST_SUITE_P(World, StreamedStateAt, ::testing::ValuesIn(spanning_worlds()));
 
 TEST_P(StreamedStateAt, RanksTogetherWriteEveryElementOnce) {
   for (const StateModel model : {kFloats, kHalfs}) {

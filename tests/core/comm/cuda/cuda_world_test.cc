@@ -226,12 +226,16 @@ TEST(CudaWorld, RanksOnDifferentKindsOfDeviceAreNamed) {
   }
 }
 
+/// By then processes must have started.
+constexpr const char* kLimitOfProcesses = "5000";
+
 TEST(CudaWorld, ARankThatDoesNotComeIsNamedAtTheTimeOut) {
   RankProcessOptions options;
   options.environment["WORLD_SIZE"] = options.environment["LOCAL_WORLD_SIZE"] = "3";
-  options.environment["TEST_TIMEOUT_MS"] = "1500";
+  options.environment["TEST_TIMEOUT_MS"] = kLimitOfProcesses;
   for (const RankResult& result : run(2, "init_on_cuda", options)) {
-    EXPECT_THAT(result.output, HasSubstr("timed out after 1500 ms: rank 2 did not come"));
+    EXPECT_THAT(result.output, HasSubstr(absl::StrCat("timed out after ", kLimitOfProcesses,
+                                                      " ms: rank 2 did not come")));
   }
 }
 
@@ -239,13 +243,14 @@ TEST(CudaWorld, ARankWhoseDriverStallsIsNamedAtTheTimeOut) {
   RankProcessOptions options;
   options.environment = {{"TESSERA_CUDA_LIBRARIES", FAKE_CUDA},
                          {"TESSERA_NCCL", FAKE_NCCL},
-                         {"TEST_TIMEOUT_MS", "1500"}};
+                         {"TEST_TIMEOUT_MS", kLimitOfProcesses}};
   options.environment_of_rank[1]["FAKE_CUDA_STALLS"] = "1";
   testing::RankProcesses ranks(3, "init_on_cuda", options);
   for (const int rank : {0, 2}) {
-    EXPECT_TRUE(ranks.wait_for_output(rank,
-                                      "timed out after 1500 ms: rank 1 came, but did not report "
-                                      "success or failure"));
+    EXPECT_TRUE(
+        ranks.wait_for_output(rank, absl::StrCat("timed out after ", kLimitOfProcesses,
+                                                 " ms: rank 1 came, but did not report success "
+                                                 "or failure")));
   }
   ranks.kill(1);
   ranks.wait();

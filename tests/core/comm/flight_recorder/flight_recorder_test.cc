@@ -186,9 +186,12 @@ TEST(FlightDump, IsWrittenOnceWhenRanksDiffer) {
   }
 }
 
+/// Far longer than ranks that are on time are apart.
+constexpr auto kReportAfter = std::chrono::milliseconds(1000);
+
 testing::RankThreadOptions reporting_soon() {
   testing::RankThreadOptions options;
-  options.report_after = std::chrono::milliseconds(50);
+  options.report_after = kReportAfter;
   return options;
 }
 
@@ -233,12 +236,18 @@ TEST(FlightReport, SoDoesAMessage) {
       reporting_soon());
   ASSERT_EQ(warnings.texts().size(), 1U);
   EXPECT_THAT(warnings.texts()[0],
-              HasSubstr("[comm] recv float32[3] from rank 0 'halo' on group 'world': rank 1 has "
-                        "waited 50 ms for rank 0 (pid "));
+              HasSubstr(absl::StrCat("[comm] recv float32[3] from rank 0 'halo' on group 'world': "
+                                     "rank 1 has waited ",
+                                     kReportAfter.count(), " ms for rank 0 (pid ")));
 }
 
+/// Of processes, whose late rank must be stopped, or in pause(), by then.
+constexpr auto kReportOfProcesses = std::chrono::milliseconds(2000);
+/// What a report says of the wait that is meant: no earlier one.
+constexpr const char* kLate = "barrier 'late' #3";
+
 const testing::RankProcessBody kWaitLong("wait long", [] {
-  const auto world = init_process_group({.report_after = std::chrono::milliseconds(100)});
+  const auto world = init_process_group({.report_after = kReportOfProcesses});
   world->barrier("all here");
   if (world->rank() == 1) ::raise(SIGSTOP);  // until the test says so
   world->barrier("late");
@@ -246,7 +255,7 @@ const testing::RankProcessBody kWaitLong("wait long", [] {
 
 TEST(FlightReport, ALongWaitSaysThatAProcessIsStopped) {
   testing::RankProcesses ranks(2, "wait long");
-  ASSERT_TRUE(ranks.wait_for_output(0, "until the time-out of"));
+  ASSERT_TRUE(ranks.wait_for_output(0, kLate));
   ranks.kill(1, SIGCONT);
   const auto results = ranks.wait();
   for (const auto& result : results) EXPECT_EQ(result.exit_code, 0) << result.output;
@@ -257,7 +266,7 @@ TEST(FlightReport, ALongWaitSaysThatAProcessIsStopped) {
 }
 
 const testing::RankProcessBody kComeLate("come late", [] {
-  const auto world = init_process_group({.report_after = std::chrono::milliseconds(100)});
+  const auto world = init_process_group({.report_after = kReportOfProcesses});
   ::signal(SIGUSR1, [](int) {});
   world->barrier("all here");
   if (world->rank() == 1) ::pause();  // until the test has seen the report
@@ -266,7 +275,7 @@ const testing::RankProcessBody kComeLate("come late", [] {
 
 TEST(FlightReport, ALongWaitSaysThatAProcessRuns) {
   testing::RankProcesses ranks(2, "come late");
-  ASSERT_TRUE(ranks.wait_for_output(0, "until the time-out of"));
+  ASSERT_TRUE(ranks.wait_for_output(0, kLate));
   ranks.kill(1, SIGUSR1);
   const auto results = ranks.wait();
   for (const auto& result : results) EXPECT_EQ(result.exit_code, 0) << result.output;
@@ -276,7 +285,8 @@ TEST(FlightReport, ALongWaitSaysThatAProcessRuns) {
 const testing::RankProcessBody kDie("die", [] {
   const auto world = testing::join();
   world->barrier("all here");
-  if (world->rank() == 1) ::raise(SIGKILL);
+  testing::say("has met");
+  if (world->rank() == 1) ::pause();  // until the test kills it
   world->barrier("never");
 });
 
@@ -284,7 +294,11 @@ TEST(FlightDump, HasTheLastCallsOfARankThatWasKilled) {
   const TemporaryDirectory directory;
   testing::RankProcessOptions options;
   options.environment = {{"TESSERA_FLIGHT_DUMP", directory.path()}};
-  const auto results = testing::run_rank_processes(2, "die", options);
+  testing::RankProcesses ranks(2, "die", options);
+  // Before that rank 0 could see the end in 'all here', and would not begin 'never'.
+  ASSERT_TRUE(ranks.wait_for_output(0, "has met"));
+  ranks.kill(1);
+  const auto results = ranks.wait();
   EXPECT_THAT(results[0].output, HasSubstr("[comm] flight recorder: wrote "));
   for (const auto& entry : std::filesystem::directory_iterator(directory.path())) {
     EXPECT_THAT(

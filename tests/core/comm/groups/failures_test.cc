@@ -118,6 +118,7 @@ TEST(Failures, AFailedGroupRethrowsItsFirstCauseAndOthersGoOn) {
 }
 
 TEST(Failures, ATimeOutNamesTheMissingRanks) {
+  constexpr auto kLimit = std::chrono::milliseconds(1500);
   std::promise<void> done;
   auto gate = done.get_future().share();
   std::atomic<int> failed{0};
@@ -135,11 +136,12 @@ TEST(Failures, ATimeOutNamesTheMissingRanks) {
                                                      throw;
                                                    }
                                                  },
-                                                 {.timeout = std::chrono::milliseconds(400)});
+                                                 {.timeout = kLimit});
   const std::string place = absl::StrCat(" (pid ", ::getpid(), ")");
-  EXPECT_THAT(errors, Each(HasSubstr(absl::StrCat(" waited 400 ms for rank 1", place,
-                                                  ", which has finished 3 collectives, rank 3",
-                                                  place, ", which has finished 3 collectives"))));
+  EXPECT_THAT(errors,
+              Each(HasSubstr(absl::StrCat(" waited ", kLimit.count(), " ms for rank 1", place,
+                                          ", which has finished 3 collectives, rank 3", place,
+                                          ", which has finished 3 collectives"))));
 }
 
 TEST(Failures, ARankThatLeftIsNamed) {
@@ -243,10 +245,12 @@ TEST(Failures, ARankNumberGivenTwiceIsNamedOnEveryRank) {
 }
 
 TEST(Failures, MissingRanksAreNamedWhenTheyDoNotCome) {
+  constexpr auto kLimit = std::chrono::milliseconds(1500);
   const auto errors = run_ranks_expecting_errors(
       2, [](std::shared_ptr<ProcessGroup>) { FAIL() << "the ranks met"; },
-      {.timeout = std::chrono::milliseconds(300), .world_size_of = [](int) { return 4; }});
-  EXPECT_THAT(errors, Each(HasSubstr("timed out after 300 ms: rank 2, rank 3 did not come")));
+      {.timeout = kLimit, .world_size_of = [](int) { return 4; }});
+  EXPECT_THAT(errors, Each(HasSubstr(absl::StrCat("timed out after ", kLimit.count(),
+                                                  " ms: rank 2, rank 3 did not come"))));
 }
 
 TEST(Failures, WorldSizesThatDifferAreNamedOnEveryRank) {

@@ -40,49 +40,51 @@ TEST(MessageFailures, SizesThatDifferAreNamedOnBothRanks) {
 
 TEST(MessageFailures, TheTimeOutNamesPeerAndTagAndWhatHasComeInstead) {
   testing::RankThreadOptions options;
-  options.timeout = std::chrono::milliseconds(200);
-  std::atomic<bool> is_over{false};
-  const auto until_over = [&] {
-    while (!is_over.load()) std::this_thread::yield();
+  options.timeout = std::chrono::milliseconds(1000);
+  std::atomic<bool> is_sent{false}, is_over{false};
+  const auto await = [](const std::atomic<bool>& flag) {
+    while (!flag.load()) std::this_thread::yield();
   };
-  const auto note_over = [&](auto&& call) {
+  const auto and_set = [](std::atomic<bool>& flag, auto&& call) {
     try {
       call();
     } catch (...) {
-      is_over.store(true);
+      flag.store(true);
       throw;
     }
+    flag.store(true);
   };
   const auto of_receiver = run_ranks_expecting_errors(
       2,
       [&](std::shared_ptr<ProcessGroup> group) {
         if (group->rank() == 0) {
-          group->send(at::zeros({2}), 1, "other");
-          return until_over();
+          and_set(is_sent, [&] { group->send(at::zeros({2}), 1, "other"); });
+          return await(is_over);
         }
         at::Tensor tensor = at::zeros({3});
-        note_over([&] { group->recv(tensor, 0, "wanted"); });
+        await(is_sent);
+        and_set(is_over, [&] { group->recv(tensor, 0, "wanted"); });
       },
       options);
   const std::string place = absl::StrCat(" (pid ", ::getpid(), ")");
-  EXPECT_THAT(of_receiver[1], HasSubstr(absl::StrCat(
-                                  "recv 'wanted' on group 'world', rank 1: timed out: waited 200 "
-                                  "ms for rank 0",
-                                  place,
-                                  " to send 'wanted', in recv float32[3] from rank 0 'wanted' "
-                                  "of rank 1")));
+  const std::string waited =
+      absl::StrCat("timed out: waited ", options.timeout.count(), " ms for ");
+  EXPECT_THAT(
+      of_receiver[1],
+      HasSubstr(absl::StrCat("recv 'wanted' on group 'world', rank 1: ", waited, "rank 0", place,
+                             " to send 'wanted', in recv float32[3] from rank 0 'wanted' "
+                             "of rank 1")));
   EXPECT_THAT(of_receiver[1], HasSubstr("what has come: send float32[2] to rank 1 'other' of rank"
                                         " 0"));
   is_over.store(false);
   const auto of_sender = run_ranks_expecting_errors(
       2,
       [&](std::shared_ptr<ProcessGroup> group) {
-        if (group->rank() == 1) return until_over();
-        note_over([&] { group->send(at::zeros({kLarge}), 1, "big"); });
+        if (group->rank() == 1) return await(is_over);
+        and_set(is_over, [&] { group->send(at::zeros({kLarge}), 1, "big"); });
       },
       options);
-  EXPECT_THAT(of_sender[0], HasSubstr(absl::StrCat("timed out: waited 200 ms for rank 1", place,
-                                                   " to receive 'big'")));
+  EXPECT_THAT(of_sender[0], HasSubstr(absl::StrCat(waited, "rank 1", place, " to receive 'big'")));
 }
 
 TEST(MessageFailures, ARankThatLeavesIsNamed) {

@@ -1,8 +1,10 @@
 // What goes wrong between ranks of several hosts: one cause on every rank, and never a hang.
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cstdlib>
 #include <functional>
+#include <latch>
 #include <memory>
 #include <stdexcept>
 #include <string>
@@ -28,6 +30,7 @@ using ::testing::Each;
 using ::testing::HasSubstr;
 using testing::hosts_in_order;
 using testing::hosts_in_turn;
+using testing::kNothingThrown;
 using testing::message_of;
 using testing::place_of_host;
 using testing::run_host_ranks;
@@ -193,9 +196,20 @@ TEST(HostFailures, AbortOfRanksThatOnlyMpiConnectsReachesTheGroupsOfOneHost) {
 TEST(HostFailures, AbortReachesARankThatWaitsInsideAnotherHost) {
   for (const bool is_of_world : {false, true}) {
     std::atomic<bool> is_over{false};
+    // Before that rank 3 must not abort: others would hear of it in split().
+    std::latch all_have_split(4);
     const auto errors = run_mpi_hosts_expecting_errors(
         hosts_in_order(2, 2), [&](std::shared_ptr<ProcessGroup> world) {
-          const auto host = split(*world, {0, 0, 1, 1}, "host");
+          std::shared_ptr<ProcessGroup> host;
+          const std::string problem = message_of([&] {
+            host = split(*world, {0, 0, 1, 1}, "host");
+          });
+          if (problem != kNothingThrown) {
+            all_have_split.count_down();
+            is_over = true;
+            throw std::runtime_error(problem);
+          }
+          all_have_split.arrive_and_wait();
           if (world->rank() == 1) {
             while (!is_over.load()) std::this_thread::yield();
           }
@@ -211,24 +225,29 @@ TEST(HostFailures, AbortReachesARankThatWaitsInsideAnotherHost) {
 }
 
 TEST(HostFailures, TheTimeOutNamesTheRankThatIsMissingAndNotThoseWhoWaitForIt) {
+  constexpr auto kLimit = std::chrono::milliseconds(3000);
   std::atomic<int> over{0};
   const auto errors = run_mpi_hosts_expecting_errors(
       hosts_in_order(2, 2),
       [&](std::shared_ptr<ProcessGroup> group) {
-        reduces(1000)(*group);
         if (group->rank() == 2) {
+          reduces(1000)(*group);
           while (over.load() < 3) std::this_thread::yield();
           return;
         }
-        const std::string text = message_of([&] { reduces(1000, "second")(*group); });
+        const std::string text = message_of([&] {
+          reduces(1000)(*group);
+          reduces(1000, "second")(*group);
+        });
         ++over;
         throw std::runtime_error(text);
       },
-      std::chrono::milliseconds(1000));
+      kLimit);
   for (const int rank : {0, 1, 3}) {
     EXPECT_THAT(errors[static_cast<size_t>(rank)],
-                HasSubstr("timed out: rank 3 of the world waited 1000 ms for rank 2 of the world" +
-                          place_of_host(1) + ", which has finished "));
+                HasSubstr(absl::StrCat("timed out: rank 3 of the world waited ", kLimit.count(),
+                                       " ms for rank 2 of the world", place_of_host(1),
+                                       ", which has finished ")));
     EXPECT_THAT(errors[static_cast<size_t>(rank)],
                 HasSubstr("all_reduce #1 'second' on group 'world', rank "));
   }

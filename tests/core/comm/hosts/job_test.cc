@@ -151,20 +151,22 @@ TEST_F(HostsScenario, RankThatDoesNotCome) {
                                }).c_str());
 }
 
-void sum_until_error(ProcessGroup& group) {
-  std::fprintf(stderr, "%s\n", message_of([&] {
-                                 while (true) {
-                                   at::Tensor tensor = at::ones({1000});
-                                   group.all_reduce(tensor, ReduceOp::kSum, "missed")->wait();
-                                 }
-                               }).c_str());
+[[noreturn]] void sum_for_ever(ProcessGroup& group) {
+  while (true) {
+    at::Tensor tensor = at::ones({1000});
+    group.all_reduce(tensor, ReduceOp::kSum, "missed")->wait();
+  }
 }
 
 /// It is in exit() until the others have left, and its groups live.
 TEST_F(HostsScenario, RankThatExitsAtOnce) {
   const auto world = init_process_group({.timeout = std::chrono::seconds(50)});
-  if (world->rank() == 1) std::exit(3);
-  sum_until_error(*world);
+  const auto meet_and_sum = [&] {
+    world->barrier("all have met");  // as above
+    if (world->rank() == 1) std::exit(3);
+    sum_for_ever(*world);
+  };
+  std::fprintf(stderr, "%s\n", message_of(meet_and_sum).c_str());
 }
 
 TEST_F(HostsScenario, RankThatExitsBesideAGroupOfItsHost) {
@@ -172,7 +174,8 @@ TEST_F(HostsScenario, RankThatExitsBesideAGroupOfItsHost) {
   const auto left = world->subgroup({0, 1}, "left");
   if (left != nullptr) left->barrier("once");
   if (world->rank() == 1) std::exit(3);
-  sum_until_error(left != nullptr ? *left : *world);
+  const auto sum = [&] { sum_for_ever(left != nullptr ? *left : *world); };
+  std::fprintf(stderr, "%s\n", message_of(sum).c_str());
 }
 
 }  // namespace

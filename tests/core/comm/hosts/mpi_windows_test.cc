@@ -1,5 +1,6 @@
 // Windows of ranks on several hosts, whose memory MPI (the fake) reads between hosts, and what that
 // sends: Note [One copy for a host].
+#include <latch>
 #include <string>
 
 #include <ATen/Functions.h>
@@ -74,9 +75,12 @@ TEST(MpiWindowsOfHosts, BringAPartToAHostOnce) {
 }
 
 TEST(MpiWindowsOfHosts, AReadOfAGroupThatHasFailedNamesTheReaderAndTheUnit) {
-  testing::run_mpi_hosts(hosts_in_order(2, 2), [](std::shared_ptr<ProcessGroup> group) {
+  // A rank that is still making its window would hear of the others' barriers there.
+  std::latch windows_are_made(4);
+  testing::run_mpi_hosts(hosts_in_order(2, 2), [&](std::shared_ptr<ProcessGroup> group) {
     const at::Tensor own = group->allocate(3, at::kFloat);
     const auto window = group->make_window(own, "w");
+    windows_are_made.arrive_and_wait();
     message_of([&] { group->barrier(absl::StrCat("of rank ", group->rank())); });
     for (int i = 0; i < 8; ++i) {  // each rank, of this host and of the other, in both ways
       const int64_t version = i < 4 ? 1 : Window::kUnversioned;

@@ -171,11 +171,11 @@ TEST(JobPaths, Case29ARankOfAnotherStepDoesNotCome) {
 TEST(JobPaths, RanksOfTwoJobsAtOnePlaceDoNotMeet) {
   const TemporaryDirectory runtime;
   RankProcessOptions options = launched_by(Family::kOpenMpi, 2, runtime);
-  options.environment["TEST_TIMEOUT_MS"] = "1500";
   const std::string path = absl::StrCat("file://", runtime.path(), "/store");
   const std::string address = absl::StrCat("tcp://127.0.0.1:", testing::free_port());
   for (const std::string& place : {path, address}) {
     options.environment["TESSERA_STORE"] = place;
+    options.environment["TEST_TIMEOUT_MS"] = "5000";  // each must see the other by then
     options.environment_of_rank[1]["PMIX_NAMESPACE"] = "2";
     const auto results = run_rank_processes(2, "meet_twice", options);
     for (const RankResult& result : results) EXPECT_EQ(result.exit_code, 1) << result.output;
@@ -183,6 +183,7 @@ TEST(JobPaths, RanksOfTwoJobsAtOnePlaceDoNotMeet) {
     EXPECT_THAT(output, Not(HasSubstr("met as")));
     EXPECT_THAT(output, HasSubstr("give all ranks the same TESSERA_JOB_TOKEN, and each job a place "
                                   "of its own"));
+    options.environment.erase("TEST_TIMEOUT_MS");  // these meet
     options.environment_of_rank[1]["PMIX_NAMESPACE"] =
         options.environment_of_rank[0]["PMIX_NAMESPACE"];
     for (const RankResult& result : run_rank_processes(2, "meet_twice", options)) {
@@ -248,11 +249,12 @@ TEST(JobPaths, RanksOfTwoLaunchersAtOneAddressDoNotMeet) {
                         " --rank_body=meet_twice 2>&1");
   };
   const std::string start = absl::StrCat(
-      "unset RANK WORLD_SIZE; export PMI_SIZE=2 MPI_LOCALNRANKS=2 TEST_TIMEOUT_MS=1500 "
+      "unset RANK WORLD_SIZE; export PMI_SIZE=2 MPI_LOCALNRANKS=2 "
       "TESSERA_STORE=tcp://127.0.0.1:",
       testing::free_port(), "; ");
-  const std::string apart =
-      output_of(absl::StrCat(start, "(", rank(0), "; true) & (", rank(1), "; true) & wait"));
+  // Each must see the other within the time-out, which those that meet do not have.
+  const std::string apart = output_of(absl::StrCat(start, "export TEST_TIMEOUT_MS=5000; (", rank(0),
+                                                   "; true) & (", rank(1), "; true) & wait"));
   EXPECT_THAT(apart, Not(HasSubstr("met as")));
   EXPECT_THAT(apart, HasSubstr("give all ranks the same TESSERA_JOB_TOKEN, and each job a place "
                                "of its own"));

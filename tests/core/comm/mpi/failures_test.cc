@@ -2,7 +2,9 @@
 #include <signal.h>
 
 #include <atomic>
+#include <chrono>
 #include <cstdlib>
+#include <latch>
 #include <memory>
 #include <stdexcept>
 #include <string>
@@ -11,6 +13,7 @@
 #include <vector>
 
 #include <ATen/Functions.h>
+#include <absl/strings/str_cat.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -36,7 +39,10 @@ using testing::message_of;
 using testing::run_mpi_ranks;
 using testing::run_mpi_ranks_expecting_errors;
 
-constexpr auto kShort = std::chrono::milliseconds(300);
+constexpr auto kShort = std::chrono::milliseconds(1000);
+
+/// What a time-out of that says.
+std::string waited_short() { return absl::StrCat(" waited ", kShort.count(), " ms"); }
 
 void reduce(ProcessGroup& group, int64_t numel, const std::string& tag) {
   at::Tensor tensor = at::ones({numel});
@@ -104,12 +110,27 @@ class LosingHost final : public HostRanks {
   std::atomic<bool> is_lost_{false};
 };
 
+/// Makes the call and waits until all ranks have made it, or have failed to.
+template <typename Call>
+void after_all(std::latch& all, Call&& call) {
+  try {
+    call();
+  } catch (...) {
+    all.count_down();
+    throw;
+  }
+  all.arrive_and_wait();
+}
+
 // Only rank 1 is on that host, and nobody waits for it.
 TEST(MpiFailures, ARankThatItsHostHasLostEndsAllWhoeverWaitsForWhom) {
   const auto host = std::make_shared<LosingHost>();
+  std::latch none_was_lost(3);
   const auto errors = run_mpi_ranks_expecting_errors(3, [&](std::shared_ptr<ProcessGroup> group) {
     if (group->rank() == 1) dynamic_cast<WatchesHost&>(*group).watch(host);
-    for (int i = 0; i < 3; ++i) group->barrier("while none is lost");
+    after_all(none_was_lost, [&] {
+      for (int i = 0; i < 3; ++i) group->barrier("while none is lost");
+    });
     if (group->rank() == 2) host->lose();
     at::Tensor tensor = at::ones({3});
     if (group->rank() != 2) group->recv(tensor, 2, "never sent");
@@ -123,19 +144,24 @@ TEST(MpiFailures, ARankThatItsHostHasLostEndsAllWhoeverWaitsForWhom) {
 // Rank 1 tells the others in their order, and cannot reach the first.
 TEST(MpiFailures, ARankThatIsGoneDoesNotKeepTheCauseFromTheOthers) {
   const auto host = std::make_shared<LosingHost>();
+  std::latch are_there(4);
   std::atomic<int> over{0};
   const auto errors = run_mpi_ranks_expecting_errors(4, [&](std::shared_ptr<ProcessGroup> group) {
     const int rank = group->rank();
     if (rank == 1) dynamic_cast<WatchesHost&>(*group).watch(host);
-    group->barrier("before");
+    const auto meet = [&] { after_all(are_there, [&] { group->barrier("before"); }); };
     at::Tensor tensor = at::ones({3});
     if (rank == 0) {
+      meet();
       testing::break_sends_to(0);
       host->lose();
       while (over.load() < 3) std::this_thread::yield();
       return;
     }
-    const std::string error = message_of([&] { group->recv(tensor, 0, "never sent"); });
+    const std::string error = message_of([&] {
+      meet();
+      group->recv(tensor, 0, "never sent");
+    });
     ++over;
     throw std::runtime_error(error);
   });
@@ -150,26 +176,29 @@ TEST(MpiFailures, TheTimeOutNamesWhoIsMissing) {
   const auto errors = run_mpi_ranks_expecting_errors(
       3,
       [&](std::shared_ptr<ProcessGroup> group) {
-        reduce(*group, 3000, "first");
         if (group->rank() == 1) {
+          reduce(*group, 3000, "first");
           while (!is_over.load()) std::this_thread::yield();
           return reduce(*group, 3, "too late");
         }
-        const std::string error = message_of([&] { reduce(*group, 3, "second"); });
+        const std::string error = message_of([&] {
+          reduce(*group, 3000, "first");
+          reduce(*group, 3, "second");
+        });
         is_over.store(true);
         throw std::runtime_error(error);
       },
       kShort);
   for (const int rank : {0, 2}) {
-    EXPECT_THAT(errors[rank], AllOf(HasSubstr("all_reduce #1 'second' on group 'world', rank " +
-                                              std::to_string(rank)),
-                                    HasSubstr(" waited 300 ms for rank 1, which has "
-                                              "called 1 collectives")));
+    EXPECT_THAT(
+        errors[rank],
+        AllOf(HasSubstr("all_reduce #1 'second' on group 'world', rank " + std::to_string(rank)),
+              HasSubstr(waited_short() + " for rank 1, which has called 1 collectives")));
   }
   // Whichever it learns first: what the others said, or what they called.
   EXPECT_THAT(errors[1],
               AllOf(HasSubstr("all_reduce #1 'too late' on group 'world', rank 1: "),
-                    AnyOf(HasSubstr(" waited 300 ms for rank 1"),
+                    AnyOf(HasSubstr(waited_short() + " for rank 1"),
                           HasSubstr("where rank 0 called all_reduce SUM float32[3] 'second'"))));
 }
 
@@ -248,12 +277,16 @@ TEST(MpiFailures, MessagesThatDoNotFitAreNamedOnBothRanks) {
 }
 
 TEST(MpiFailures, AMessageThatNobodySendsIsNamed) {
+  std::latch is_sent(2);
   std::atomic<bool> is_over{false};
   const auto errors = run_mpi_ranks_expecting_errors(
       2,
       [&](std::shared_ptr<ProcessGroup> group) {
+        const auto send_other = [&] {
+          if (group->rank() == 0) group->send(at::zeros({2}), 1, "other");
+        };
+        after_all(is_sent, send_other);
         if (group->rank() == 0) {
-          group->send(at::zeros({2}), 1, "other");
           while (!is_over.load()) std::this_thread::yield();
           return;
         }
@@ -263,8 +296,8 @@ TEST(MpiFailures, AMessageThatNobodySendsIsNamed) {
         throw std::runtime_error(error);
       },
       kShort);
-  EXPECT_THAT(errors[1], HasSubstr("recv 'wanted' on group 'world', rank 1: timed out: waited 300 "
-                                   "ms for rank 0 to send 'wanted'"));
+  EXPECT_THAT(errors[1], HasSubstr("recv 'wanted' on group 'world', rank 1: timed out:" +
+                                   waited_short() + " for rank 0 to send 'wanted'"));
   EXPECT_THAT(errors[1], HasSubstr("what has come: send float32[2] to rank 1 'other' of rank 0"));
   const auto left = run_mpi_ranks_expecting_errors(2, [](std::shared_ptr<ProcessGroup> group) {
     at::Tensor tensor = at::zeros({3});
@@ -296,7 +329,8 @@ TEST(MpiFailures, Case29ARankThatDoesNotComeToTheWorldIsATimeOut) {
     const auto alone = testing::fake_communicator(-7, 2, 0);
     tessera::mpi::process_group(testing::fake_mpi(), alone, kShort);
   });
-  EXPECT_THAT(error, HasSubstr("timed out: waited 300 ms, and not all ranks of the communicator"));
+  EXPECT_THAT(error,
+              HasSubstr("timed out:" + waited_short() + ", and not all ranks of the communicator"));
 }
 
 /// A message that has left its sender's hands, and all ranks leave.

@@ -35,7 +35,8 @@ using testing::TemporaryDirectory;
 using testing::WarningsOfRanks;
 
 constexpr auto kTimeOut = std::chrono::seconds(20);
-constexpr auto kSoon = std::chrono::milliseconds(50);
+/// Far longer than ranks that are on time are apart.
+constexpr auto kReportAfter = std::chrono::seconds(1);
 
 /// Makes failures be written down while alive.
 class DumpsInto {
@@ -136,7 +137,7 @@ TEST(FlightsOverMpi, HostsRecordWhatTheirRanksCalled) {
 
 /// Runs the ranks, of which the progress thread, which warns, tells `warnings`.
 void run_reporting(int size, WarningsOfRanks& warnings, const testing::MpiBody& body,
-                   std::chrono::milliseconds report_after = kSoon) {
+                   std::chrono::milliseconds report_after = kReportAfter) {
   const auto set = [](c10::WarningHandler* handler) {
     mpi::Progress::instance().run([handler] { c10::WarningUtils::set_warning_handler(handler); },
                                   kTimeOut);
@@ -169,7 +170,8 @@ TEST(FlightsOverMpi, NegativeControlNobodySaysItWhereNobodyWantsIt) {
       2, warnings,
       [](std::shared_ptr<ProcessGroup> group) {
         group->barrier("all here");
-        if (group->rank() == 1) std::this_thread::sleep_for(2 * kSoon);  // less would pass, too
+        // Less would pass, too.
+        if (group->rank() == 1) std::this_thread::sleep_for(std::chrono::milliseconds(100));
         group->barrier("late");
       },
       std::chrono::milliseconds(0));

@@ -28,6 +28,7 @@ using testing::impatient;
 using testing::NcclRankOptions;
 using testing::run_nccl_ranks;
 using testing::run_nccl_ranks_expecting_errors;
+using testing::waited_impatiently;
 
 class HostGather : public ::testing::Test {
  protected:
@@ -153,7 +154,7 @@ TEST_F(HostGather, TimesOutFromItsWaitOn) {
     EXPECT_THAT(errors[rank],
                 AllOf(HasSubstr("[comm] all_gather #2 'vote' on group 'world', rank " +
                                 std::to_string(rank)),
-                      HasSubstr("timed out: waited 300 ms for rank 1, which has begun 2")));
+                      HasSubstr(waited_impatiently() + "rank 1, which has begun 2")));
   }
 }
 
@@ -163,7 +164,7 @@ TEST_F(HostGather, IsNotLateBeforeAnyoneWaits) {
       [](std::shared_ptr<Group> group, HostDevice&) {
         const at::Tensor all = words(2, 0);
         const auto work = group->start_gather_on_host(all, words(1, 1 + group->rank()), "vote");
-        std::this_thread::sleep_for(2 * impatient().timeout);  // more than the time-out
+        std::this_thread::sleep_for(5 * impatient().timeout / 4);  // more than the time-out
         work->wait();
         EXPECT_EQ(all.sum().item<int64_t>(), 3);
       },
@@ -184,7 +185,7 @@ TEST_F(HostGather, ADroppedOneLeavesTheChannelUsable) {
             }
           }
           EXPECT_THAT(exchange_texts(*group, "end", "end"), Each("end"));
-          std::this_thread::sleep_for(2 * impatient().timeout);  // nobody is late for those
+          std::this_thread::sleep_for(5 * impatient().timeout / 4);  // nobody is late for those
           group->barrier("after");
         },
         impatient());
@@ -233,7 +234,7 @@ TEST_F(HostGather, OutlivesItsGroup) {
         work->wait();
       },
       impatient());
-  EXPECT_THAT(errors[0], HasSubstr("timed out: waited 300 ms for rank 1, which left the group"));
+  EXPECT_THAT(errors[0], HasSubstr(waited_impatiently() + "rank 1, which left the group"));
 }
 
 TEST_F(HostGather, EndsWhenAnotherRankGivesUp) {

@@ -90,11 +90,10 @@ TEST_F(NcclLanes, EachLaneHasItsOwnCommunicatorAndStream) {
 }
 
 TEST_F(NcclLanes, ControlOneCommunicatorForBothLanesIsCaught) {
-  testing::NcclRankOptions options;
-  options.timeout = std::chrono::milliseconds(300);
+  testing::NcclRankOptions options = testing::impatient();
   options.make = make_joined_lanes;
   EXPECT_THAT(run_nccl_ranks_expecting_errors(2, cross, options),
-              Each(HasSubstr("timed out: waited 300 ms for ")));
+              Each(HasSubstr(testing::waited_impatiently())));
 }
 
 TEST_F(NcclLanes, CallsReachNcclInTheOrderInWhichTheyAreMade) {

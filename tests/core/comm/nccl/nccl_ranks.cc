@@ -10,6 +10,7 @@
 #include <thread>
 
 #include <ATen/Functions.h>
+#include <absl/strings/str_cat.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 
@@ -51,8 +52,12 @@ FakeNccl& fake() {
 
 NcclRankOptions impatient() {
   NcclRankOptions options;
-  options.timeout = std::chrono::milliseconds(300);
+  options.timeout = std::chrono::milliseconds(1000);
   return options;
+}
+
+std::string waited_impatiently() {
+  return absl::StrCat("timed out: waited ", impatient().timeout.count(), " ms for ");
 }
 
 std::vector<std::string> run_nccl_ranks_expecting_errors(int size, const NcclBody& body,
@@ -77,7 +82,8 @@ std::vector<std::string> run_nccl_ranks_expecting_errors(int size, const NcclBod
       world.size = size;
       world.timeout = options.timeout;
       world.compare = options.compare;
-      world.store_poll = std::chrono::milliseconds(5);
+      // Ranks that are asked have four of these and 100 ms to answer.
+      world.store_poll = std::chrono::milliseconds(100);
       world.local_poll = std::chrono::milliseconds(1);
       try {
         // The group is this frame's, so that an exception of the body unwinds it.

@@ -28,8 +28,10 @@ struct NcclRankOptions {
   int absent_rank = -1;  ///< does not come
 };
 
-/// With a time-out that tests wait for: 300 ms.
+/// With a time-out that tests wait for, and within which the ranks must have met.
 NcclRankOptions impatient();
+/// What the end of that says first: "timed out: waited 1000 ms for ".
+std::string waited_impatiently();
 
 /// Runs `body` on `size` threads, each a rank of an NCCL world over the fake, and waits until all
 /// communicators are down. what() of each rank's exception, "" for none. Aborts the program if that

@@ -99,7 +99,7 @@ TEST_F(NcclNotes, WhoIsMissingOrHasLeftAtATimeOutBeganIt) {
         impatient());
     ASSERT_TRUE(note().has_value());
     EXPECT_EQ(note()->culprit, 2);
-    EXPECT_THAT(note()->text, HasSubstr("timed out: waited 300 ms for rank 2, which "));
+    EXPECT_THAT(note()->text, HasSubstr(testing::waited_impatiently() + "rank 2, which "));
   }
 }
 

@@ -1,0 +1,188 @@
+#!/usr/bin/env python3
+"""Breaks the library in one place after the other and checks that a test fails each time.
+
+    tests/injected_faults.py [--only NAME] <tree> <build folder>
+    tests/injected_faults.py --check <tree>
+
+Each fault replaces some text of one source file, builds the test programs and runs them until one fails.
+A fault that no program notices means that tests are missing: such a run ends with 1. Afterwards the
+tests that failed run once more without any fault and must pass, because a test that always fails
+notices nothing. `make injected-faults` calls this on a copy of the tree: files of <tree> are edited, and
+restored however the run ends. --check only looks whether every fault has its place in the sources.
+"""
+
+import argparse
+import dataclasses
+import pathlib
+import re
+import subprocess
+import sys
+import time
+
+_PROGRAMS = ("optim_test", "zero_test", "equivalence_test", "core_test")
+_LIMIT_S = 900  # of one program; one that hangs has noticed the fault, too
+
+
+@dataclasses.dataclass(frozen=True)
+class Fault:
+    """`before` is in `file` exactly once."""
+
+    name: str
+    file: str
+    before: str
+    after: str
+    programs: tuple[str, ...] = _PROGRAMS
+
+
+_FAULTS = (
+    # A gradient is taken from where the segment before it begins.
+    Fault("wrong_slice", "optim/flat_elementwise.cc",
+          "gradients + at,", "gradients + (i == 0 ? at : segments[i - 1].buffer_offset),"),
+    # What another rank's slice begins is not updated in this one.
+    Fault("skipped_update", "optim/flat_elementwise.cc",
+          "    if (used[segment.parameter] == 0) continue;\n    const size_t group",
+          "    if (used[segment.parameter] == 0 || segment.parameter_offset > 0) continue;\n"
+          "    const size_t group"),
+    # The all-gather of updates takes the values of the rank at the other end.
+    Fault("swapped_ranks", "zero/parameters/parameter_all_gather.cc",
+          "axis.group->rank() * slice_numel",
+          "(axis.group->size() - 1 - axis.group->rank()) * slice_numel"),
+    # Steps are counted from zero again when state is loaded or moved.
+    Fault("stale_step_counts", "optim/flat_elementwise.cc",
+          "  steps_.assign(counts.begin(), counts.end());\n", ""),
+    # Gradients of three ranks and more are divided by one rank too few.
+    Fault("wrong_divisor", "core/comm/shm/reduce_kernels.cc",
+          ".divisor = divisor == 0.0 ? ranks : divisor,",
+          ".divisor = divisor == 0.0 ? (ranks > 2 ? ranks - 1 : ranks) : divisor,"),
+    # Nobody waits until all ranks have updated the parameters that they share.
+    Fault("missed_wait", "zero/parameters/parameter_store.cc",
+          '  if (reads_of_others()) group_.barrier("parameters updated");\n', ""),
+    # Owners of matrices read the others' directions before these are there.
+    Fault("missed_wait_for_directions", "zero/step/direction_exchange.cc",
+          "if (window_ != nullptr) return group_->barrier(tag);",
+          'if (window_ != nullptr) return tag == "directions" ? void() : group_->barrier(tag);'),
+    # LAMB's norms are those of the rank's own piece.
+    Fault("norm_of_one_piece", "zero/step/direction_exchange.cc",
+          "for (int rank = 0; rank < plan_.ranks(); ++rank) {\n      const std::span<const int64_t> words",
+          "for (int rank = rank_; rank <= rank_; ++rank) {\n      const std::span<const int64_t> words"),
+    # Results of matrices come from the rank after their owner.
+    Fault("wrong_owner", "zero/step/direction_exchange.cc",
+          "fetch(entry.owner, plan_.results_begin()",
+          "fetch((entry.owner + 1) % plan_.ranks(), plan_.results_begin()"),
+    # States of whole tensors lie on top of each other.
+    Fault("states_overlap", "zero/step/whole_tensor_plan.cc",
+          "      end += aligned(state.bytes(entries_[i].dtype));\n", ""),
+    # Two blocks of 8-bit codes have one scale.
+    Fault("shared_scales", "optim/elementwise_optimizer.h",
+          "return at < 0 ? -1 : at / block;",
+          "return at < 0 ? -1 : block > 1 ? at / block / 2 * 2 : at / block;"),
+    # Averages leave out units that a step has not used.
+    Fault("stale_average", "zero/step/host_commit.cc",
+          "if (average != nullptr) average->update(",
+          "if (average != nullptr && parts_.plan.is_used(unit, used)) average->update("),
+    # The first unit's masters are not rounded into its parameters.
+    Fault("stale_parameters", "zero/parameters/master_values.cc",
+          "  if (has_copy(unit)) show(unit, values_[unit], flat);",
+          "  if (has_copy(unit) && unit > 0) show(unit, values_[unit], flat);"),
+    # A norm that clips one group clips what has the number of its parameter in the unit.
+    Fault("wrong_group", "zero/step/gradient_clip.cc",
+          "clipping_.group(plan_[unit].parameters[segment.parameter])",
+          "clipping_.group(segment.parameter)"),
+    # Of a step's micro-steps only the first one counts.
+    Fault("dropped_micro_step", "core/reduce/reduced_gradient.cc",
+          "    value_.add_(part);\n", "    ;\n"),
+)
+
+
+class Failed(Exception):
+    """What stands in the way of an answer."""
+
+
+def _source(fault: Fault, tree: pathlib.Path) -> str:
+    """The file in which the fault has its place."""
+    text = (tree / fault.file).read_text()
+    if text.count(fault.before) != 1:
+        raise Failed(f"{fault.name}: {fault.file} has {text.count(fault.before)} times, expected once:\n"
+                     f"{fault.before}")
+    return text
+
+
+def _build(build: pathlib.Path, programs: tuple[str, ...]) -> None:
+    command = ["cmake", "--build", str(build), "--target", *programs]
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    if done.returncode != 0:
+        raise Failed(f"{' '.join(command)} failed:\n{done.stdout[-4000:]}")
+
+
+def _run(build: pathlib.Path, program: str, arguments: list[str]) -> tuple[bool, list[str]]:
+    """Whether `program` passes, and the tests of it that failed."""
+    command = [str(build / "bin" / program), "--gtest_brief=1", *arguments]
+    try:
+        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                              errors="replace", timeout=_LIMIT_S, cwd=build)
+    except subprocess.TimeoutExpired:
+        return False, []
+    failed = re.findall(r"^\[  FAILED  \] ([^\s,]+)(?:,.*)?(?: \(\d+ ms\))$", done.stdout, re.M)
+    return done.returncode == 0, failed
+
+
+def _inject(fault: Fault, tree: pathlib.Path, build: pathlib.Path) -> tuple[str, list[str]] | None:
+    """The program that notices `fault`, and its tests that do; None if all programs pass."""
+    text = _source(fault, tree)
+    path = tree / fault.file
+    path.write_text(text.replace(fault.before, fault.after))
+    try:
+        _build(build, fault.programs)
+        for program in fault.programs:
+            passes, failed = _run(build, program, ["--gtest_fail_fast"])
+            if not passes:
+                return program, failed
+        return None
+    finally:
+        path.write_text(text)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--only", help="the fault of this name")
+    parser.add_argument("--check", action="store_true", help="break nothing")
+    parser.add_argument("tree", type=pathlib.Path)
+    parser.add_argument("build", type=pathlib.Path, nargs="?")
+    arguments = parser.parse_args()
+    if arguments.check == (arguments.build is not None):
+        parser.error("expected --check or a build folder")
+    faults = [fault for fault in _FAULTS if arguments.only in (None, fault.name)]
+    if not faults:
+        parser.error(f"--only: got '{arguments.only}', expected one of {', '.join(f.name for f in _FAULTS)}")
+    unnoticed = []
+    noticed: dict[str, set[str]] = {}
+    try:
+        if arguments.check:
+            for fault in faults:
+                _source(fault, arguments.tree)
+            return 0
+        for fault in faults:
+            start = time.monotonic()
+            found = _inject(fault, arguments.tree, arguments.build)
+            took = f"{time.monotonic() - start:.0f} s"
+            if found is None:
+                unnoticed.append(fault.name)
+                print(f"{fault.name}: NOT NOTICED ({took})", flush=True)
+                continue
+            program, tests = found
+            noticed.setdefault(program, set()).update(tests)
+            print(f"{fault.name}: {program} {' '.join(tests) or 'crashes or hangs'} ({took})", flush=True)
+        _build(arguments.build, _PROGRAMS)
+        for program, tests in noticed.items():
+            passes, _ = _run(arguments.build, program, ["--gtest_filter=" + ":".join(sorted(tests))])
+            if not passes:
+                raise Failed(f"{program} fails without any fault, too: {' '.join(sorted(tests))}")
+    except Failed as error:
+        print(f"injected_faults.py: {error}", file=sys.stderr)
+        return 2
+    print(f"{len(faults) - len(unnoticed)} of {len(faults)} faults noticed")
+    return 1 if unnoticed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,6 @@
+// For tests that include torch/torch.h.
+#pragma once
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/torch.h>
