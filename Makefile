@@ -78,8 +78,8 @@ core-asan core-tsan: core-%: bootstrap
 	@$(call check,$*,-L '^core$$')
 
 all-asan all-tsan: all-%: bootstrap
-	@$(call build,$*)
-	@$(call check,$*,-LE 'install|tree')
+	@$(call build,$*,all everything)
+	@$(call check,$*,-C All -LE 'install|tree')
 
 # Faults are put into a copy of the tree.
 injected := build/injected$(suffix)

@@ -219,7 +219,12 @@ TEST(Endpoint, Case32StrangersAreCountedWhereARankIsMissing) {
   RankProcessOptions options = at_port(port);
   options.environment["WORLD_SIZE"] = options.environment["LOCAL_WORLD_SIZE"] = "2";
   options.environment["TESSERA_JOB_TOKEN"] = "ours";
-  options.environment["TEST_TIMEOUT_MS"] = "3000";
+  // The stranger must have come by then, which takes a process under a sanitizer seconds.
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  options.environment["TEST_TIMEOUT_MS"] = "20000";
+#else
+  options.environment["TEST_TIMEOUT_MS"] = "6000";
+#endif
   RankProcesses host(1, "meet_again_and_again", options);
   const auto address = TcpAddress::resolve("127.0.0.1", port, Deadline::max()).value();
   while (!address.connect(Deadline::max()).ok()) std::this_thread::yield();
