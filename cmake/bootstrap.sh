@@ -9,7 +9,7 @@
 #   cmake/bootstrap.sh format   also clang-format, with which the tests check formatting
 #   cmake/bootstrap.sh lint     also clang-format and clang-tidy
 #   cmake/bootstrap.sh ci       also what continuous integration tests with: clang-format, Open MPI and
-#                               MPICH (and what --mpi does), SLURM, iproute2, a cache of the compiler
+#                               MPICH (and what --mpi does), SLURM, iproute2, ccache, venv
 #   cmake/bootstrap.sh --cuda   also LibTorch's CUDA half and NVIDIA's libraries,
 #                               for running on GPUs; no build needs them
 #   cmake/bootstrap.sh --mpi    also the headers of Open MPI and MPICH (Debian's packages,
@@ -62,6 +62,7 @@ mpich            command mpiexec.hydra
 slurmctld        command slurmctld
 slurmd           command slurmd
 iproute2         command tc
+python3-venv     module ensurepip
 LIST
   fi
 }
@@ -119,6 +120,7 @@ is_there() {  # kind, what
   case $1 in
     command) command -v "$2" >/dev/null ;;
     header) ${CXX:-g++} -std=c++20 -E -x c++ - >/dev/null 2>&1 <<<"#include <$2>" ;;
+    module) python3 -c "import $2" 2>/dev/null ;;
     pip) [[ -n ${TESSERA_TORCH:-} || -d $torch ]] || python_with_pip >/dev/null ;;
   esac
 }
