@@ -22,11 +22,12 @@ if(CMAKE_BUILD_TYPE STREQUAL "Debug")
 endif()
 
 if(TESSERA_SANITIZE)
-  # vptr: LibTorch's hidden type information makes it report good casts.
   add_compile_options(-fsanitize=${TESSERA_SANITIZE} -fno-sanitize-recover=all
                       -fno-omit-frame-pointer)
   if(TESSERA_SANITIZE MATCHES "undefined")
-    add_compile_options(-fno-sanitize=vptr)
+    # vptr: LibTorch's hidden type information makes it report good casts. The others are half of
+    # what the compiler adds, and AddressSanitizer reports what they are about.
+    add_compile_options(-fno-sanitize=vptr,null,object-size,pointer-overflow)
   endif()
   add_link_options(-fsanitize=${TESSERA_SANITIZE})
 endif()

@@ -21,8 +21,10 @@ function(tessera_library name)
   # flags would have to be the same.
   set(kernels ${sources})
   list(FILTER kernels INCLUDE REGEX "kernels[^/]*\\.cc$")
-  set_source_files_properties(${kernels} PROPERTIES COMPILE_OPTIONS "-O3"
-                                                    SKIP_PRECOMPILE_HEADERS ON)
+  set_source_files_properties(${kernels} PROPERTIES SKIP_PRECOMPILE_HEADERS ON)
+  if(NOT TESSERA_SANITIZE)
+    set_source_files_properties(${kernels} PROPERTIES COMPILE_OPTIONS "-O3")
+  endif()
 endfunction()
 
 # tessera_use_pch(<target>): torch/torch.h costs 14 s per file; precompiled once

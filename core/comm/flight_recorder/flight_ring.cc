@@ -51,8 +51,11 @@ uint64_t FlightRing::begin(const CallSignature& signature, int64_t sequence, std
   std::memcpy(words.data(), &record, sizeof(record));
   const uint64_t number = begun_.fetch_add(1, std::memory_order_relaxed);
   Slot& slot = slots_[number % kRecords];
+  // A thread that was kept waiting here while others made kRecords calls meets one of them in its
+  // slot, which keeps it.
+  uint64_t version = slot.version.load(std::memory_order_relaxed);
+  if (version > number || !slot.version.compare_exchange_strong(version, kWritten)) return number;
   // Each word is released after this: a reader that sees one sees that the old record is gone.
-  slot.version.store(0, std::memory_order_relaxed);
   for (size_t i = 0; i < kWords; ++i) slot.words[i].store(words[i], std::memory_order_release);
   slot.version.store(number + 1, std::memory_order_release);
   return number;

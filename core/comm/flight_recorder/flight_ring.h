@@ -51,14 +51,16 @@ class FlightRing {
 
   /// How many calls have begun.
   uint64_t begun() const { return begun_.load(std::memory_order_acquire); }
-  /// The last `count` calls, the oldest first, but those that are being written.
+  /// The last `count` calls, the oldest first, but those that are being written, and those whose
+  /// thread was kept waiting in begin() while others made kRecords calls.
   std::vector<FlightRecord> last(uint64_t count = kRecords) const;
 
  private:
   static constexpr size_t kWords = sizeof(FlightRecord) / sizeof(uint64_t);
   using Words = std::array<uint64_t, kWords>;
+  static constexpr uint64_t kWritten = ~uint64_t{0};  // while a thread writes the slot
   struct Slot {
-    std::atomic<uint64_t> version;  // the call's number plus one; 0 while it is written
+    std::atomic<uint64_t> version;  // the call's number plus one, kWritten, or 0 before the first
     std::atomic<uint64_t> words[kWords];
   };
 

@@ -67,25 +67,25 @@ TEST(FlightRing, KeepsTheLastCallsAndWhenTheyWereOver) {
 
 TEST(FlightRing, ReadersSeeWholeRecordsWhileThreadsWrite) {
   const auto ring = std::make_unique<FlightRing>();
-  std::vector<std::thread> writers;
-  for (int writer = 0; writer < 2; ++writer) {
+  constexpr int kWriters = 8, kCalls = 2000;  // more than cores: they are stopped in the middle
+  std::vector<std::jthread> writers;
+  for (int writer = 0; writer < kWriters; ++writer) {
     writers.emplace_back([&, writer] {
       const std::string name(static_cast<size_t>(writer) + 1, 'w');
-      for (int i = 0; i < 2000; ++i) ring->end(ring->begin(sum_of(writer), writer, name, name));
+      for (int i = 0; i < kCalls; ++i) ring->end(ring->begin(sum_of(writer), writer, name, name));
     });
   }
-  int seen = 0;
-  while (ring->begun() < 4000) {
+  while (ring->begun() < kWriters * kCalls) {
     for (const FlightRecord& record : ring->last()) {
       const std::string name(static_cast<size_t>(record.sequence) + 1, 'w');
       ASSERT_EQ(record.tag.beginning(), name);
       ASSERT_EQ(record.group(), name);
       ASSERT_EQ(record.signature.numel, record.sequence);
-      ++seen;
     }
   }
-  for (std::thread& writer : writers) writer.join();
-  EXPECT_EQ(ring->last().size(), FlightRing::kRecords);
+  writers.clear();
+  // A writer may have found its slot taken by a call that is long gone, but not many of the last.
+  EXPECT_GT(ring->last().size(), FlightRing::kRecords / 2);
 }
 
 /// A rank that has called these on group "world", from number 0.
