@@ -33,6 +33,8 @@ SamplerState DistributedSampler::state() const { return shared_->state(); }
 
 void DistributedSampler::load_state(const SamplerState& state) { shared_->load_state(state); }
 
+bool DistributedSampler::is_never_advanced() const { return shared_->is_never_advanced(); }
+
 void DistributedSampler::check_ranks(ProcessGroup& group) const {
   internal::require_equal(group, shared_->lines(group.rank(), group.size()), "sampler");
 }

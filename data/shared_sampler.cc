@@ -131,8 +131,14 @@ std::optional<std::vector<size_t>> SharedSampler::next(size_t batch_size) {
   samples.reserve(static_cast<size_t>(batch));
   for (int64_t i = 0; i < batch; ++i) samples.push_back(sample(given_ + i));
   given_ += batch;
+  has_given_ = true;
   batches_.push_back(batch);
   return samples;
+}
+
+bool SharedSampler::is_never_advanced() const {
+  const std::lock_guard lock(mutex_);
+  return has_given_ && !has_advanced_;
 }
 
 std::vector<size_t> SharedSampler::indices() const {
@@ -181,6 +187,7 @@ void SharedSampler::advance_samples(int64_t samples) {
 }
 
 void SharedSampler::consume(int64_t samples) {
+  has_advanced_ = true;
   done_ += samples;
   cursor_ = std::min(size_, begin_ + done_ * world_);
   if (done_ == count_ && options_.remainder == Remainder::kDrop) cursor_ = size_;

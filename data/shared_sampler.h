@@ -32,6 +32,7 @@ class SharedSampler {
   int64_t total_size() const;
   void reset(std::optional<size_t> new_size);
   std::optional<std::vector<size_t>> next(size_t batch_size);
+  bool is_never_advanced() const;
 
   /// One line for each thing that ranks must have in common.
   std::vector<std::string> lines(int group_rank, int group_size) const;
@@ -56,6 +57,8 @@ class SharedSampler {
   int64_t epoch_ = 0;
   int64_t cursor_ = 0;             // how many samples of the epoch's order
   bool may_pass_be_empty_ = true;  // the epoch was named since the last pass began
+  bool has_given_ = false;         // a batch, ever
+  bool has_advanced_ = false;      // over a sample, ever
 
   // This rank's part of the pass, in samples.
   int64_t begin_ = 0;                 // cursor_ when it began

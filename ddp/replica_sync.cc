@@ -1,5 +1,9 @@
 #include "tessera/ddp/replica_sync.h"
 
+#include <utility>
+
+#include "tessera/core/layout/read_only_memory.h"
+
 namespace tessera::internal {
 namespace {
 
@@ -19,17 +23,29 @@ void overwrite(const at::Tensor& tensor, const at::Tensor& values) {
   once(detached, detached).copy_(once(values, detached));
 }
 
-void sync_replicas(ProcessGroup& group, const std::vector<at::Tensor>& tensors, int from_rank,
-                   std::string_view what) {
-  if (group.size() == 1) return;
-  for (const at::Tensor& tensor : tensors) {
+std::vector<UnwrittenReplica> sync_replicas(ProcessGroup& group,
+                                            const std::vector<at::Tensor>& tensors, int from_rank,
+                                            std::string_view what) {
+  std::vector<UnwrittenReplica> unwritten;
+  if (group.size() == 1) return unwritten;
+  const ReadOnlyMemory read_only;
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    const at::Tensor& tensor = tensors[i];
     if (tensor.numel() == 0) continue;
     const at::Tensor detached = tensor.data();  // as in overwrite()
-    const at::Tensor values = detached.contiguous();
+    const bool may_write = group.rank() == from_rank || !read_only.holds(detached);
+    const at::Tensor values =
+        may_write ? detached.contiguous() : detached.clone(at::MemoryFormat::Contiguous);
     // Bytes, because groups do not know every dtype that a buffer may have.
     group.broadcast(values.reshape({-1}).view(at::kByte), from_rank, what)->wait();
-    if (!values.is_same(detached)) overwrite(tensor, values);
+    if (!may_write) {
+      std::string problem = read_only.problem(detached, values);
+      if (!problem.empty()) unwritten.push_back({i, std::move(problem)});
+    } else if (!values.is_same(detached)) {
+      overwrite(tensor, values);
+    }
   }
+  return unwritten;
 }
 
 }  // namespace tessera::internal

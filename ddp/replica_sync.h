@@ -1,5 +1,7 @@
 #pragma once
 
+#include <cstddef>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -14,10 +16,18 @@ namespace tessera::internal {
 /// counts. Grad mode must be off. Local.
 void overwrite(const at::Tensor& tensor, const at::Tensor& values);
 
+/// A tensor that could not take another rank's values.
+struct UnwrittenReplica {
+  size_t index;         ///< of the tensors that were given
+  std::string problem;  ///< "lies in memory that this process may not write ..."
+};
+
 /// Gives every rank the values that rank `from_rank` holds in `tensors` (any strides and dtypes;
 /// equal shapes on all ranks). Collective, blocking; one broadcast per tensor, of its bytes. `what`
-/// names them in errors.
-void sync_replicas(ProcessGroup& group, const std::vector<at::Tensor>& tensors, int from_rank,
-                   std::string_view what);
+/// names them in errors. A tensor in memory that this process may not write is compared instead;
+/// returns those that have other values, on this rank.
+std::vector<UnwrittenReplica> sync_replicas(ProcessGroup& group,
+                                            const std::vector<at::Tensor>& tensors, int from_rank,
+                                            std::string_view what);
 
 }  // namespace tessera::internal

@@ -7,7 +7,9 @@
 #include <ATen/core/grad_mode.h>
 #include <absl/strings/str_cat.h>
 #include <absl/strings/str_join.h>
+#include <c10/util/Exception.h>
 
+#include "tessera/core/layout/read_only_memory.h"
 #include "tessera/core/numbers/round_up.h"
 #include "tessera/ddp/replica_sync.h"
 
@@ -68,11 +70,14 @@ void SyncedBuffers::add_batch(const std::vector<NamedTensor>& buffers, at::Scala
   Batch batch{.flat = group_.allocate(bytes / static_cast<int64_t>(c10::elementSize(dtype)), dtype),
               .is_mean = is_mean};
   batch.flat.zero_();
+  const ReadOnlyMemory read_only;
   const at::Tensor all = batch.flat.view(at::kByte);
   for (size_t i = 0; i < buffers.size(); ++i) {
     const at::Tensor& tensor = buffers[i].tensor;
     const at::Tensor own = all.narrow(0, begins[i], tensor.numel() * tensor.element_size());
-    batch.places.push_back({buffers[i], own.view(tensor.scalar_type()).view(tensor.sizes())});
+    batch.places.push_back({.buffer = buffers[i],
+                            .copy = own.view(tensor.scalar_type()).view(tensor.sizes()),
+                            .is_read_only = read_only.holds(tensor)});
   }
   batches_.push_back(std::move(batch));
 }
@@ -114,7 +119,13 @@ void SyncedBuffers::finish() {
     std::exchange(batch.work, nullptr)->wait();
     if (batch.is_mean && divisor_ != 0) batch.flat.div_(divisor_);
     for (const Place& place : batch.places) {
-      if (place.is_as_planned()) overwrite(place.buffer.tensor, place.copy);
+      if (!place.is_as_planned()) continue;
+      if (!place.is_read_only) {
+        overwrite(place.buffer.tensor, place.copy);
+      } else if (!batch.is_mean) {  // else it is what parallelize() found equal on all ranks
+        const std::string problem = ReadOnlyMemory().problem(place.buffer.tensor, place.copy);
+        TORCH_CHECK(problem.empty(), "[ddp] buffer '", place.buffer.name, "' ", problem);
+      }
     }
   }
 }

@@ -49,6 +49,7 @@ class SyncedBuffers {
   struct Place {
     NamedTensor buffer;
     at::Tensor copy;
+    bool is_read_only = false;  // its memory, for this process
     bool is_as_planned() const;
   };
   /// Buffers that one collective makes equal.

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include <absl/strings/str_cat.h>
+#include <xxhash.h>
 
 #include "tessera/core/access/unobserved.h"
 #include "tessera/core/process/error_text.h"
@@ -112,7 +113,9 @@ std::string GatheredUnits::Unit::write_error() const {
   return absl::StrCat("[fsdp] unit '", planned().name,
                       "': an operator writes one of its parameters (", names,
                       ") outside engine->modify_parameters(), and the write would not reach the "
-                      "other ranks; write it inside, so that all ranks take the new values");
+                      "other ranks; write it inside, so that all ranks take the new values, or, if "
+                      "forward writes it (running statistics, a spectral norm's vector), make it a "
+                      "buffer by register_buffer()");
 }
 
 /// A gather has failed. The operator goes on and meets the storage; let that say why it has no
@@ -159,6 +162,7 @@ void GatheredUnits::Unit::fill_and_attach(at::Tensor memory, bool is_temporary,
     buffer_.attach(std::move(memory));
   }
   readers_.load()->is_temporary = is_temporary;
+  gathered_ = all_.setting_.poison_freed && has_source() ? hashes() : std::vector<uint64_t>();
   ++all_.counts_.gathers;
   if (!original_error_.empty()) {
     buffer_.set_access_error(std::exchange(original_error_, ""));
@@ -239,9 +243,35 @@ void GatheredUnits::Unit::free(After after) {
       !all_.setting_.is_inside_backward()) {
     source_.window->keep_second(buffer_.memory());
   }
+  if (!is_stale_) find_written();
   is_stale_ = false;
   give_memory(buffer_.detach(), std::exchange(readers_.load()->is_temporary, false));
   ++all_.counts_.frees;
+}
+
+/// Of each of its parameters; empty if they do not lie on the CPU.
+std::vector<uint64_t> GatheredUnits::Unit::hashes() const {
+  std::vector<uint64_t> hashes;
+  const at::Tensor& memory = buffer_.memory();
+  if (!memory.device().is_cpu()) return hashes;
+  const auto* const data = static_cast<const char*>(memory.const_data_ptr());
+  const auto width = static_cast<int64_t>(memory.element_size());
+  for (size_t i = 0; i < planned().parameters.size(); ++i) {
+    const Range range = planned().layout.parameter_range(i);
+    hashes.push_back(
+        XXH3_64bits(data + range.begin * width, static_cast<size_t>(range.numel * width)));
+  }
+  return hashes;
+}
+
+/// A parameter that something has written past the operators since the unit was gathered.
+void GatheredUnits::Unit::find_written() {
+  const std::vector<uint64_t> before = std::exchange(gathered_, {});
+  if (before.empty()) return;
+  const std::vector<uint64_t> now = hashes();
+  for (size_t i = 0; i < before.size(); ++i) {
+    if (now[i] != before[i]) all_.written_ = planned().parameters[i];
+  }
 }
 
 void GatheredUnits::Unit::give_memory(const at::Tensor& memory, bool is_temporary) {
@@ -271,6 +301,7 @@ void GatheredUnits::Unit::hold(bool writable) {
   }
   ++holds_;
   if (writable) ++all_.writable_holds_;
+  if (writable) gathered_.clear();
 }
 
 void GatheredUnits::Unit::release(bool writable) {

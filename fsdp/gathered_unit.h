@@ -103,6 +103,9 @@ class GatheredUnits::Unit final : public AccessTarget {
   void fill(const at::Tensor& memory);
   std::shared_ptr<Work> gather_together(const at::Tensor& memory);
 
+  std::vector<uint64_t> hashes() const;
+  void find_written();
+
   void end_use();
   void mark_stale();
   void set_aside(at::Tensor memory);
@@ -123,8 +126,9 @@ class GatheredUnits::Unit final : public AccessTarget {
   std::atomic<bool> has_old_{false};   // the last reader of a memory has to look for more
   bool is_stale_ = false;              // whole, but of values that have changed
   int64_t holds_ = 0;
-  std::string original_error_;  // of its buffer, while that tells of a failure instead
-  at::Tensor fetched_;          // what a prefetch under way fills
+  std::vector<uint64_t> gathered_;  // hashes(), as it was gathered; empty: not to be compared
+  std::string original_error_;      // of its buffer, while that tells of a failure instead
+  at::Tensor fetched_;              // what a prefetch under way fills
   std::shared_ptr<Work> fetch_;
 };
 

@@ -236,6 +236,7 @@ void GatheredUnits::values_changed() {
   if (!origin_.is_here()) return;
   const std::lock_guard lock(mutex_);
   drop_prefetches(nullptr);
+  written_.reset();
   for (const auto& unit : units_) unit->invalidate();
   last_ = nullptr;
   order_.begin();
@@ -281,6 +282,12 @@ std::optional<CommError> GatheredUnits::failure() const {
   if (!origin_.is_here()) return std::nullopt;
   const std::lock_guard lock(mutex_);
   return failure_;
+}
+
+std::optional<size_t> GatheredUnits::written() const {
+  if (!origin_.is_here()) return std::nullopt;
+  const std::lock_guard lock(mutex_);
+  return written_;
 }
 
 GatherCounts GatheredUnits::counts() const {

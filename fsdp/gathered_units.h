@@ -100,6 +100,10 @@ class GatheredUnits : public std::enable_shared_from_this<GatheredUnits> {
   /// The error of a gather that failed; the operators that needed it have thrown the same.
   std::optional<CommError> failure() const;
 
+  /// With poison_freed: a parameter that something wrote while its unit was whole and that no
+  /// operator said it would (a raw pointer). Until values_changed().
+  std::optional<size_t> written() const;
+
   GatherCounts counts() const;
 
   /// A RollingHash of the collective gathers so far; 0 where gathers are no collectives.
@@ -137,6 +141,7 @@ class GatheredUnits : public std::enable_shared_from_this<GatheredUnits> {
   AccessOrder order_;
   Unit* last_ = nullptr;  // of those in unsharded-parameter buffers
   int64_t writable_holds_ = 0;
+  std::optional<size_t> written_;  // written()
   std::optional<CommError> failure_;
   GatherCounts counts_;
   RollingHash gathers_;                       // collective ones

@@ -7,6 +7,8 @@
 
 #include <c10/util/Exception.h>
 
+#include "tessera/core/layout/readable.h"
+
 namespace tessera::internal {
 
 namespace {
@@ -53,7 +55,8 @@ void run_optimizer_step(const ErasedForm& form, const torch::optim::OptimizerOpt
     if (has_any || form.write_step) of_parameters[key] = std::move(state);
   }
   optimizer->step();
-  if (values.data_ptr() != memory.data_ptr()) memory.copy_(values);  // set_data()
+  const at::Tensor updated = in_memory(values.detach());
+  if (updated.data_ptr() != memory.data_ptr()) memory.copy_(updated);  // set_data()
 
   const auto found = of_parameters.find(key);
   if (found == of_parameters.end()) {
@@ -66,7 +69,7 @@ void run_optimizer_step(const ErasedForm& form, const torch::optim::OptimizerOpt
               ": got a state of another type than its ", form.traits, " say, expected that one");
   std::vector<std::pair<at::Tensor, at::Tensor>> replaced;  // from, to
   for (size_t i = 0; i < kept_states.size(); ++i) {
-    const at::Tensor& made = form.states[i].of(*found->second);
+    const at::Tensor made = in_memory(form.states[i].of(*found->second));
     const at::Tensor& kept = kept_states[i];
     if (!made.defined()) require_kept(form, i, step, kept);
     if (!made.defined()) continue;

@@ -1,9 +1,11 @@
 #include "tessera/checkpoint/directory/run_directory.h"
 
+#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cstdio>
+#include <ctime>
 #include <string_view>
 #include <utility>
 
@@ -14,6 +16,7 @@
 #include "tessera/checkpoint/format/step_names.h"
 #include "tessera/checkpoint/step/step_reader.h"
 #include "tessera/core/process/machine.h"
+#include "tessera/core/process/process_status.h"
 
 namespace tessera::internal {
 namespace {
@@ -27,6 +30,27 @@ absl::Status make_directory(FileSystem& files, const std::string& path) {
                                             "' first, or name another directory"));
   }
   return status.ok() ? files.sync_directory(parent_path(path)) : status;
+}
+
+/// " (started 2026-11-28 14:03:22 UTC)", as pids are used again; "" where /proc does not say.
+std::string start_text() {
+  const auto status = process_status(::getpid());
+  const long ticks_per_second = ::sysconf(_SC_CLK_TCK);
+  timespec since_boot{};
+  if (!status.has_value() || ticks_per_second <= 0 ||
+      ::clock_gettime(CLOCK_BOOTTIME, &since_boot) != 0) {
+    return "";
+  }
+  const std::time_t start =
+      std::time(nullptr) -
+      (since_boot.tv_sec - static_cast<std::time_t>(status->start_time) / ticks_per_second);
+  std::tm parts{};
+  char text[32];
+  if (::gmtime_r(&start, &parts) == nullptr ||
+      std::strftime(text, sizeof(text), "%Y-%m-%d %H:%M:%S UTC", &parts) == 0) {
+    return "";
+  }
+  return absl::StrCat(" (started ", text, ")");
 }
 
 absl::Status with_remedy(const absl::Status& status, std::string_view remedy) {
@@ -54,8 +78,11 @@ absl::StatusOr<std::unique_ptr<RunDirectory>> RunDirectory::open(FileSystem& fil
   if (!lock.ok()) return lock.status();
   std::unique_ptr<RunDirectory> run(new RunDirectory(files, path, *std::move(lock)));
   status = run->probe();
-  if (status.ok()) status = run->remove_leftovers();
   if (!status.ok()) return status;
+  if (status = run->remove_leftovers(); !status.ok()) {  // of a file that somebody still uses (NFS)
+    std::fprintf(stderr, "%s; what an earlier job has left stays for now\n",
+                 std::string(status.message()).c_str());
+  }
   return run;
 }
 
@@ -126,35 +153,50 @@ absl::Status RunDirectory::find_whole_step_but(const std::vector<int64_t>& doome
 
 absl::StatusOr<bool> RunDirectory::delete_step(int64_t step) {
   const std::string path = join_path(path_, step_name(step));
+  std::string strays;
+  if (const auto reader = StepReader::open(files_, path); reader.ok()) {
+    strays = (*reader)->strays_text();
+  }
   const auto lock = files_.lock_content(join_path(path, kManifestName), /*alone=*/true);
-  if (absl::IsFailedPrecondition(lock.status())) return false;
+  if (is_held(lock.status())) return false;
   const std::string trash = join_path(path_, trash_step_name(step, draw_nonce()));
-  absl::Status status = files_.rename(path, trash);
+  if (absl::Status status = files_.rename(path, trash); !status.ok()) return status;
+  verified_.erase(step);
+  if (!strays.empty()) {
+    std::fprintf(stderr, "[checkpoint] '%s' is deleted with what its manifest does not name: %s\n",
+                 path.c_str(), strays.c_str());
+  }
   // The name must be gone for good before the first file is.
-  if (status.ok()) status = files_.sync_directory(path_);
+  absl::Status status = files_.sync_directory(path_);
   if (status.ok()) status = remove_tree(files_, trash);
   if (!status.ok()) return status;
-  verified_.erase(step);
   return true;
 }
 
-absl::StatusOr<std::vector<int64_t>> RunDirectory::retain(const Retention& retention) {
+RunDirectory::Retained RunDirectory::retain(const Retention& retention) {
+  Retained retained;
   const auto committed = list_steps(files_, path_);
-  if (!committed.ok()) return committed.status();
+  if (!committed.ok()) {
+    retained.status = committed.status();
+    return retained;
+  }
   const std::vector<int64_t> doomed = steps_to_delete(*committed, retention);
-  std::vector<int64_t> deleted;
-  if (doomed.empty()) return deleted;
-  if (absl::Status status = find_whole_step_but(doomed); !status.ok()) return status;
+  if (doomed.empty()) return retained;
+  retained.status = find_whole_step_but(doomed);
+  if (!retained.status.ok()) return retained;
   for (const int64_t step : doomed) {
     const auto done = delete_step(step);
-    if (!done.ok()) return done.status();
-    if (*done) deleted.push_back(step);
+    if (!done.ok()) {
+      retained.status.Update(done.status());
+    } else if (*done) {
+      retained.deleted.push_back(step);
+    }
   }
-  return deleted;
+  return retained;
 }
 
 std::string holder_of_this_process() {
-  return absl::StrCat("pid ", ::getpid(), " on host ", machine_name());
+  return absl::StrCat("pid ", ::getpid(), start_text(), " on host ", machine_name());
 }
 
 }  // namespace tessera::internal

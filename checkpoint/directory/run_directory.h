@@ -20,7 +20,8 @@ namespace tessera::internal {
 class RunDirectory {
  public:
   /// Makes `path` (0700) if only its last name is missing, locks it, proves by a probe that files
-  /// can be written, and removes what a job left there that died while it saved or deleted.
+  /// can be written, and removes what a job left there that died while it saved or deleted; what
+  /// cannot be removed yet is named on stderr and stays.
   /// `holder` is what another job is told: "pid 12 on host a". FailedPrecondition where another job
   /// holds the lock, with that job's text, or `path` is no directory. `files` must outlive this.
   static absl::StatusOr<std::unique_ptr<RunDirectory>> open(FileSystem& files,
@@ -46,11 +47,17 @@ class RunDirectory {
   /// Removes what saves and deletions have left that did not end. Not while a step is written.
   absl::Status remove_leftovers();
 
-  /// Deletes the steps that `retention` does not keep, and returns which: each is renamed first, so
-  /// that no half of a step looks like one. Deletes nothing unless one of the steps that remain is
-  /// known to be whole (note_verified()) and its files are still there: DataLoss otherwise. Steps
-  /// that somebody reads stay, and so does whatever is being written.
-  absl::StatusOr<std::vector<int64_t>> retain(const Retention& retention);
+  /// What retain() did.
+  struct Retained {
+    std::vector<int64_t> deleted;
+    absl::Status status;  ///< the first error; each step is tried
+  };
+  /// Deletes the steps that `retention` does not keep: each is renamed first, so that no half of a
+  /// step looks like one. Files of a step that its manifest does not name go with it, and are named
+  /// on stderr. Deletes nothing unless one of the steps that remain is known to be whole
+  /// (note_verified()) and its files are still there: DataLoss otherwise. Steps that somebody reads
+  /// stay, and so does whatever is being written.
+  Retained retain(const Retention& retention);
 
  private:
   RunDirectory(FileSystem& files, std::string path, std::unique_ptr<FileLock> lock);
@@ -66,7 +73,7 @@ class RunDirectory {
   std::set<int64_t> verified_;
 };
 
-/// What a job writes into its lock: "pid 12 on host a". Local.
+/// What a job writes into its lock: "pid 12 (started 2026-11-28 14:03:22 UTC) on host a". Local.
 std::string holder_of_this_process();
 
 }  // namespace tessera::internal

@@ -1,12 +1,24 @@
 #include "tessera/checkpoint/directory/step_list.h"
 
 #include <algorithm>
+#include <cerrno>
 
 #include "tessera/checkpoint/format/step_names.h"
 
 namespace tessera::internal {
 
 bool is_damage(const absl::Status& status) {
+  switch (errno_of(status)) {
+    case 0:
+      break;
+    case ENOENT:
+    case ENOTDIR:
+    case EISDIR:
+    case ELOOP:
+      return true;
+    default:
+      return false;
+  }
   switch (status.code()) {
     case absl::StatusCode::kOk:
     case absl::StatusCode::kPermissionDenied:

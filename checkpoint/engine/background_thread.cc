@@ -7,6 +7,8 @@
 #include <set>
 #include <utility>
 
+#include "tessera/core/process/thread_without_signals.h"
+
 namespace tessera::internal {
 
 namespace {
@@ -70,7 +72,8 @@ void BackgroundThread::Desk::serve() {
 }
 
 BackgroundThread::BackgroundThread()
-    : desk_(std::make_unique<Desk>()), thread_([desk = desk_.get()] { desk->serve(); }) {
+    : desk_(std::make_unique<Desk>()),
+      thread_(thread_without_signals([desk = desk_.get()] { desk->serve(); })) {
   Living::all().add(this);
 }
 

@@ -17,6 +17,7 @@
 #include "tessera/checkpoint/engine/step_load.h"
 #include "tessera/checkpoint/engine/step_save.h"
 #include "tessera/checkpoint/engine/tracked.h"
+#include "tessera/checkpoint/engine/unsavable.h"
 #include "tessera/checkpoint/files/posix_file_system.h"
 #include "tessera/checkpoint/format/step_names.h"
 #include "tessera/core/comm/agreement/fingerprint.h"
@@ -88,6 +89,7 @@ class Checkpoints::Run {
   bool is_writing_ = false;  // the thread was given a save and not waited for
   std::optional<int64_t> rewound_to_;  // StepSave::Contents, of the next save
   int64_t saved_ = -1;                 // the step that was loaded, or whose save was begun last
+  int64_t begun_at_ = 0;               // the step at which this run of the program goes on
   StagedState staged_;
   StepSave::Contents contents_;  // of the save that is under way
   std::exception_ptr error_;     // of that save, once the thread was waited for
@@ -159,7 +161,11 @@ Checkpoints::Run::Run(Engine& engine, const std::string& directory, CheckpointsO
       background_(group_for(engine.group(), "background")),
       flags_(*control_, /*words=*/1),
       calls_per_exchange_(control_->can().has_host_channel ? 16 : 1),
-      staged_(CheckpointAccess::meter(engine)) {}
+      staged_(CheckpointAccess::meter(engine)) {
+  refuse_on_all_ranks(*control_, unsavable(engine_, options_.notes), "checkpoint");
+  engine_.wait();
+  begun_at_ = engine_.steps();
+}
 
 Checkpoints::Run::~Run() {
   if (!is_writing_ || !origin_.is_here()) return;
@@ -194,7 +200,7 @@ std::optional<LoadedCheckpoint> Checkpoints::Run::load(const LoadOptions& option
   refuse_on_all_ranks(*control_, problem, "checkpoint");
   if (is_first() && !remarks.empty()) std::fprintf(stderr, "%s\n", remarks.c_str());
   knows_past_ = true;
-  saved_ = loaded->step;
+  saved_ = begun_at_ = loaded->step;
   // Newer steps are damaged, or are left on purpose: no past of what comes now.
   const bool goes_back = options.step.has_value() || !loaded->rejected.empty();
   rewound_to_ = goes_back ? std::optional(loaded->step) : std::nullopt;
@@ -284,6 +290,7 @@ void Checkpoints::Run::stage() {
   things.check_ranks(*control_);
   refuse_on_all_ranks(*control_, problem_of([&] { contents_.options.extras = things.save(); }),
                       "checkpoint");
+  if (is_first() && contents_.step > begun_at_) things.say_doubts();
   if (options_.asynchronous) {
     refuse_on_all_ranks(*control_, problem_of([&] { engine_.write_state(staged_); }), "checkpoint");
   }
@@ -308,11 +315,11 @@ void Checkpoints::Run::write_in_background() {
 
 /// What cannot be deleted is no reason to stop a run.
 void Checkpoints::Run::delete_old_steps() {
-  const auto deleted =
+  const RunDirectory::Retained retained =
       directory_lock_->retain({.keep_last = options_.keep, .keep_every = options_.keep_every});
-  if (deleted.ok()) return;
+  if (retained.status.ok()) return;
   std::fprintf(stderr, "[checkpoint] old steps stay: %s\n",
-               std::string(deleted.status().message()).c_str());
+               std::string(retained.status.message()).c_str());
 }
 
 void Checkpoints::Run::finish() {

@@ -1,9 +1,13 @@
 #include <algorithm>
+#include <cerrno>
+#include <chrono>
 #include <cstdio>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -19,6 +23,7 @@
 #include "tessera/checkpoint/engine/model_source.h"
 #include "tessera/checkpoint/engine/step_load.h"
 #include "tessera/checkpoint/engine/step_source.h"
+#include "tessera/checkpoint/files/patient_file_system.h"
 #include "tessera/checkpoint/files/posix_file_system.h"
 #include "tessera/checkpoint/format/step_names.h"
 #include "tessera/checkpoint/step/step_reader.h"
@@ -34,10 +39,18 @@ using namespace internal;
 
 namespace {
 
+constexpr const char* kDamaged = "damaged\n";
+
 /// What a rank tells the others of a step: nothing, or whether it is damaged, and its message.
 std::string report_of(const absl::Status& status) {
   if (status.ok()) return "";
-  return absl::StrCat(is_damage(status) ? "damaged\n" : "other\n", status.message());
+  if (is_damage(status)) return absl::StrCat(kDamaged, status.message());
+  const char* const remedy =
+      may_pass(status)
+          ? "; nothing was changed, and the step may be whole: start again when it can be "
+            "read, or name an older one by LoadOptions::step"
+          : "";
+  return absl::StrCat("other\n", status.message(), remedy);
 }
 
 /// What the ranks think of a step.
@@ -46,9 +59,26 @@ struct Verdict {
   std::string problem;      ///< refusal_text() of all; "" if it can be used
 };
 
-Verdict verdict_of(ProcessGroup& group, const absl::Status& status) {
-  const std::vector<std::string> reports =
+/// Where another rank finds damage and rank 0, which would set the step aside, has not, rank 0
+/// looks by `look_again`: the damage may be the other rank's, in its memory or in what its host has
+/// cached.
+Verdict verdict_of(ProcessGroup& group, const absl::Status& status,
+                   const std::function<absl::Status()>& look_again) {
+  std::vector<std::string> reports =
       exchange_texts(group, report_of(status), "checkpoint: verdict");
+  const auto is_damaged = [](const std::string& report) { return report.starts_with(kDamaged); };
+  std::string unseen;
+  if (!is_damaged(reports[0]) && std::any_of(reports.begin(), reports.end(), is_damaged)) {
+    reports[0] = exchange_texts(group, group.rank() == 0 ? report_of(look_again()) : std::string(),
+                                "checkpoint: second look")
+                     .front();
+    if (reports[0].empty()) {
+      unseen =
+          "\nrank 0 has read all of the step and finds no damage, so that it is not passed "
+          "over; look at the host of the rank that does, or name an older step by "
+          "LoadOptions::step";
+    }
+  }
   Verdict verdict;
   bool is_other = false;
   std::vector<std::string> problems;
@@ -59,8 +89,8 @@ Verdict verdict_of(ProcessGroup& group, const absl::Status& status) {
     is_other = is_other || parts.first == "other";
     problems.push_back(parts.second);
   }
-  verdict.is_damaged = verdict.is_damaged && !is_other;
-  verdict.problem = refusal_text(problems, "checkpoint");
+  verdict.is_damaged = verdict.is_damaged && !is_other && unseen.empty();
+  verdict.problem = refusal_text(problems, "checkpoint") + unseen;
   return verdict;
 }
 
@@ -147,6 +177,24 @@ class Load {
     return steps;
   }
 
+  /// A file that is absent may be one that this host does not see yet (NFS): it is damage if it is
+  /// absent a second later, too.
+  absl::StatusOr<std::unique_ptr<StepReader>> open(int64_t step) {
+    const std::string path = join_path(directory_, step_name(step));
+    absl::StatusOr<std::unique_ptr<StepReader>> reader = StepReader::open(files_, path);
+    if (errno_of(reader.status()) != ENOENT) return reader;
+    std::this_thread::sleep_for(std::chrono::seconds(1));
+    return StepReader::open(files_, path);
+  }
+
+  void say_strays(const StepReader& reader) const {
+    const std::string strays = reader.strays_text();
+    if (strays.empty() || group_.rank() != 0) return;
+    std::fprintf(stderr,
+                 "[checkpoint] '%s' also has %s, which its manifest does not name; ignored\n",
+                 reader.path().c_str(), strays.c_str());
+  }
+
   /// Nothing where the step is damaged, with a line more in `rejected`.
   std::optional<LoadedCheckpoint> attempt(int64_t step, std::vector<std::string>& rejected) {
     const auto reject = [&](const Verdict& verdict) {
@@ -155,17 +203,18 @@ class Load {
           absl::StrCat("[checkpoint] ", step_name(step), " is not used: ", verdict.problem));
       return std::nullopt;
     };
-    absl::StatusOr<std::unique_ptr<StepReader>> reader =
-        StepReader::open(files_, join_path(directory_, step_name(step)));
+    absl::StatusOr<std::unique_ptr<StepReader>> reader = open(step);
+    const auto verify = [&] { return reader.ok() ? (*reader)->verify_all() : reader.status(); };
     require_seen_by_all(step, reader.status());
-    const Verdict opened = verdict_of(group_, reader.status());
+    const Verdict opened = verdict_of(group_, reader.status(), verify);
     if (!opened.problem.empty()) return reject(opened);
+    say_strays(**reader);
 
     require_one_save((*reader)->manifest());
     StepSource source(**reader);
     LoadedCheckpoint loaded;
     absl::Status status = read_extras(**reader, loaded);
-    const Verdict extras = verdict_of(group_, status);
+    const Verdict extras = verdict_of(group_, status, verify);
     if (!extras.problem.empty()) return reject(extras);
     refuse_on_all_ranks(group_, find_problem_(loaded), "checkpoint");
     try {
@@ -178,8 +227,8 @@ class Load {
       }
     } catch (const Disagreement&) {
       // Every rank is here, with nothing changed; either files are damaged or they do not fit.
-      const Verdict verdict = verdict_of(group_, source.status());
-      if (verdict.is_damaged) return reject(verdict);
+      const Verdict verdict = verdict_of(group_, source.status(), verify);
+      if (!verdict.problem.empty()) return reject(verdict);
       throw;
     }
     return loaded;
@@ -263,7 +312,8 @@ class Load {
     return absl::OkStatus();
   }
 
-  PosixFileSystem files_;
+  PosixFileSystem posix_;
+  PatientFileSystem files_{posix_};
   Engine& engine_;
   ProcessGroup& group_;
   const std::string directory_;

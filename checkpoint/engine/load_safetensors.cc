@@ -18,6 +18,7 @@
 #include "tessera/checkpoint/step/tensor_file.h"
 #include "tessera/core/comm/agreement/fingerprint.h"
 #include "tessera/core/comm/agreement/refusal.h"
+#include "tessera/core/layout/read_only_memory.h"
 #include "tessera/core/layout/strides.h"
 #include "tessera/core/process/error_text.h"
 #include "tessera/engine.h"
@@ -76,6 +77,7 @@ class Loading {
         for (const SafetensorsTensor& tensor : files_[file].header().tensors) place(file, tensor);
       }
       find_missing();
+      if (problems_.empty()) find_unwritable();
     }
     if (problems_.empty()) return "";
     return absl::StrCat("load_safetensors: nothing was changed:\n  ",
@@ -120,9 +122,10 @@ class Loading {
   /// Copies all, one tensor at a time.
   void copy() const {
     const at::NoGradGuard no_grad;
+    const ReadOnlyMemory read_only;
     for (const Move& move : moves_) {
       at::Tensor to = move.target;
-      to.copy_(read(move));
+      if (!read_only.holds(to)) to.copy_(read(move));  // else plan() has found it equal
     }
   }
 
@@ -225,6 +228,17 @@ class Loading {
     }
   }
 
+  /// What copy() would have to write and cannot.
+  void find_unwritable() {
+    const ReadOnlyMemory read_only;
+    for (const Move& move : moves_) {
+      if (!read_only.holds(move.target)) continue;
+      const at::Tensor values = read(move).to(move.target.scalar_type());
+      const std::string problem = read_only.problem(move.target, values);
+      if (!problem.empty()) problems_.push_back(absl::StrCat("'", move.name, "' ", problem));
+    }
+  }
+
   const SafetensorsOptions& options_;
   std::map<std::string, Target> targets_;
   size_t parameters_ = 0;
@@ -279,7 +293,10 @@ LoadedSafetensors load_safetensors(torch::nn::Module& model, Engine& engine,
   ModelSource source(engine.parameters(), dtypes_of(engine), values, ModelSource::Missing::kStays);
   engine.read_state(source);
   const at::NoGradGuard no_grad;
-  for (auto& [tensor, value] : others) tensor.copy_(value);
+  const ReadOnlyMemory read_only;
+  for (auto& [tensor, value] : others) {
+    if (!read_only.holds(tensor)) tensor.copy_(value);  // else plan() has found it equal
+  }
   return loading.result();
 }
 

@@ -3,13 +3,11 @@
 #include <string_view>
 #include <utility>
 
+#include "tessera/core/layout/readable.h"
+
 namespace tessera::internal {
 
 namespace {
-
-EntryForm form_of(const StateEntry& entry) {
-  return {.sizes = entry.sizes, .strides = entry.strides, .dtype = entry.dtype};
-}
 
 EntryForm form_of(const at::Tensor& tensor) {
   return {.sizes = tensor.sizes().vec(),
@@ -23,10 +21,14 @@ std::string_view view_of(const at::Tensor& values) {
 
 }  // namespace
 
+EntryForm form_of(const StateEntry& entry) {
+  return {.sizes = entry.sizes, .strides = entry.strides, .dtype = entry.dtype};
+}
+
 ShardSink::ShardSink(FileSystem& files, std::string directory, ShardIdentity identity,
                      std::map<std::string, at::Tensor> own)
     : files_(files), directory_(std::move(directory)), identity_(std::move(identity)) {
-  for (auto& [name, tensor] : own) own_[name] = tensor.detach().cpu().contiguous();
+  for (auto& [name, tensor] : own) own_[name] = in_memory(tensor.detach()).cpu().contiguous();
 }
 
 void ShardSink::begin(const std::vector<StateOutline>& entries) { status_ = create(entries); }

@@ -17,6 +17,9 @@
 
 namespace tessera::internal {
 
+/// What a file says of an entry.
+EntryForm form_of(const StateEntry& entry);
+
 /// Writes a rank's part of a run's state into its file of a step, and tensors of its own with it.
 /// Throws nothing: finish() says what went wrong. Belongs to one thread.
 class ShardSink : public StateSink {

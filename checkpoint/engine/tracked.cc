@@ -1,5 +1,6 @@
 #include "tessera/checkpoint/engine/tracked.h"
 
+#include <cstdio>
 #include <cstring>
 #include <mutex>
 #include <sstream>
@@ -17,6 +18,7 @@
 #include "tessera/checkpoint/files/file_system.h"
 #include "tessera/checkpoint/format/dtype_names.h"
 #include "tessera/checkpoint/format/entry_form.h"
+#include "tessera/checkpoint/format/utf8.h"
 #include "tessera/sampler_state.h"
 
 namespace tessera::internal {
@@ -43,6 +45,14 @@ class TrackedSampler final : public Tracked {
     CheckpointExtras extras;
     for (const auto& [key, number] : sampler_.state().numbers()) extras.values[key] = number;
     return extras;
+  }
+  std::string doubt() const override {
+    return sampler_.is_never_advanced()
+               ? "got a sampler whose batches were used and none advanced over, so that a resumed "
+                 "run would begin its epoch again; call advance() after each step with the number "
+                 "of "
+                 "its batches"
+               : "";
   }
   std::string problem_of(const CheckpointExtras& saved) const override {
     try {
@@ -258,6 +268,8 @@ std::unique_ptr<Tracked> tracked(at::Tensor& tensor) {
   TORCH_CHECK(
       tensor.defined() && tensor.layout() == at::kStrided,
       "[checkpoint] track: got a tensor that is undefined or not dense, expected a dense one");
+  TORCH_CHECK(!dtype_name(tensor.scalar_type()).empty(), "[checkpoint] track: got a tensor of ",
+              tensor.scalar_type(), ", expected a dtype that safetensors has; convert it first");
   return std::make_unique<TrackedTensor>(tensor);
 }
 std::unique_ptr<Tracked> tracked(int64_t& number) {
@@ -267,6 +279,8 @@ std::unique_ptr<Tracked> tracked(double& number) {
   return std::make_unique<TrackedValue<double>>(number);
 }
 std::unique_ptr<Tracked> tracked(std::string& text) {
+  TORCH_CHECK(is_utf8(text), "[checkpoint] track: got the text '", printable(text),
+              "', expected UTF-8");
   return std::make_unique<TrackedValue<std::string>>(text);
 }
 std::unique_ptr<Tracked> tracked(Checkpoints::Functions functions) {
@@ -295,6 +309,16 @@ CheckpointExtras TrackedThings::save() const {
     add_to(all.rank_tensors, name, std::move(extras.rank_tensors));
   }
   return all;
+}
+
+void TrackedThings::say_doubts() {
+  if (has_doubted_) return;
+  for (const auto& [name, thing] : things_) {
+    const std::string doubt = thing->doubt();
+    if (doubt.empty()) continue;
+    std::fprintf(stderr, "[checkpoint] '%s': %s\n", name.c_str(), doubt.c_str());
+    has_doubted_ = true;
+  }
 }
 
 std::string TrackedThings::problem_of(const CheckpointExtras& saved) const {

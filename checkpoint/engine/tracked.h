@@ -32,6 +32,9 @@ class Tracked {
   virtual void check_ranks(ProcessGroup& /*group*/) const {}
   /// Copies: what training does next does not change them.
   virtual CheckpointExtras save() const = 0;
+  /// Why what save() gives after steps were made would be of no use, "got ..., expected ..."; "" if
+  /// nothing is seen.
+  virtual std::string doubt() const { return ""; }
   /// What forbids to load `saved`, "got ..., expected ..."; "" if nothing.
   virtual std::string problem_of(const CheckpointExtras& saved) const = 0;
   /// After problem_of() had nothing to say. Returns what the user should know; "" if nothing.
@@ -54,6 +57,8 @@ class TrackedThings {
 
   void check_ranks(ProcessGroup& group) const;
   CheckpointExtras save() const;
+  /// Says on stderr, until there was something to say, the Tracked::doubt() of all.
+  void say_doubts();
   /// What forbids to load them: missing, unknown or unfit, one line each; "" if nothing.
   std::string problem_of(const CheckpointExtras& saved) const;
   /// What the user should know, one line each; "" if nothing.
@@ -61,6 +66,7 @@ class TrackedThings {
 
  private:
   std::map<std::string, std::unique_ptr<Tracked>> things_;
+  bool has_doubted_ = false;
 };
 
 }  // namespace tessera::internal

@@ -1,11 +1,63 @@
 #include "tessera/checkpoint/files/file_system.h"
 
 #include <algorithm>
+#include <cerrno>
 
+#include <absl/strings/cord.h>
 #include <absl/strings/escaping.h>
+#include <absl/strings/numbers.h>
 #include <absl/strings/str_cat.h>
 
 namespace tessera::internal {
+
+namespace {
+
+constexpr const char* kErrno = "tessera/errno";
+
+}  // namespace
+
+absl::Status with_errno(absl::Status status, int error) {
+  status.SetPayload(kErrno, absl::Cord(absl::StrCat(error)));
+  return status;
+}
+
+int errno_of(const absl::Status& status) {
+  const auto text = status.GetPayload(kErrno);
+  int error = 0;
+  return text.has_value() && absl::SimpleAtoi(std::string(*text), &error) ? error : 0;
+}
+
+bool may_pass(const absl::Status& status) {
+  switch (errno_of(status)) {
+    case 0:
+    case ENOENT:
+    case ENOTDIR:
+    case EISDIR:
+    case ELOOP:
+    case ENAMETOOLONG:
+    case EEXIST:
+    case EACCES:
+    case EPERM:
+    case EROFS:
+    case EINVAL:
+    case ENOSYS:
+    case EOPNOTSUPP:
+    case EMFILE:
+    case ENFILE:
+    case ENOMEM:
+    case ENOSPC:
+    case EDQUOT:
+    case EFBIG:
+    case EOVERFLOW:
+      return false;
+    default:
+      return true;
+  }
+}
+
+bool is_held(const absl::Status& status) {
+  return absl::IsFailedPrecondition(status) && errno_of(status) == 0;  // EBUSY has that code, too
+}
 
 std::string join_path(std::string_view directory, std::string_view name) {
   std::string path(directory);

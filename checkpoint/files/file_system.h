@@ -90,6 +90,17 @@ class FileSystem {
                                                                  bool alone) = 0;
 };
 
+/// `status` as the failure of a system call with errno `error`.
+absl::Status with_errno(absl::Status status, int error);
+/// That errno; 0 of a status that is of no system call.
+int errno_of(const absl::Status& status);
+/// Whether the same call may succeed later although nobody does anything: not where something is
+/// absent, of another kind, forbidden, impossible or used up.
+bool may_pass(const absl::Status& status);
+
+/// Whether a lock was refused because somebody else has it.
+bool is_held(const absl::Status& status);
+
 /// "/a/b" and "c": "/a/b/c".
 std::string join_path(std::string_view directory, std::string_view name);
 /// The directory that has `path`'s last name: "." for a bare name.

@@ -2,17 +2,20 @@
 
 #include <dirent.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <csignal>
 #include <cstdio>
 #include <cstring>
 #include <ctime>
+#include <mutex>
 #include <utility>
 
 #include <absl/strings/str_cat.h>
@@ -92,11 +95,56 @@ class PosixReadableFile : public ReadableFile {
   const std::string path_;
 };
 
-class PosixFileLock : public FileLock {
+/// The descriptors of locks. A child of fork() shares each with its parent, whose lock would last
+/// as long as the child, so there they are closed.
+class LockDescriptors {
  public:
-  explicit PosixFileLock(FileDescriptor fd) : fd_(std::move(fd)) {}
+  static LockDescriptors& all() {
+    static auto* const descriptors = new LockDescriptors;  // never destroyed
+    return *descriptors;
+  }
+  /// Of more than there is room for, children keep the lock.
+  void add(int fd) {
+    const std::lock_guard lock(mutex_);
+    *std::find(fds_.begin(), fds_.end() - 1, -1) = fd;
+  }
+  void remove(int fd) {
+    const std::lock_guard lock(mutex_);
+    std::replace(fds_.begin(), fds_.end(), fd, -1);
+  }
 
  private:
+  // Not hold_across_fork(), which needs LibTorch: tessera-checkpoint links this.
+  LockDescriptors() {
+    fds_.fill(-1);
+    ::pthread_atfork([] { all().mutex_.lock(); }, [] { all().mutex_.unlock(); },
+                     [] {
+                       for (int& fd : all().fds_) {
+                         if (fd >= 0) ::close(std::exchange(fd, -1));
+                       }
+                       all().mutex_.unlock();
+                     });
+  }
+
+  std::mutex mutex_;
+  std::array<int, 65> fds_;  // -1: a free place
+};
+
+class PosixFileLock : public FileLock {
+ public:
+  explicit PosixFileLock(FileDescriptor fd) : fd_(std::move(fd)) {
+    LockDescriptors::all().add(fd_.get());
+  }
+  ~PosixFileLock() override {
+    if (::getpid() == owner_) {
+      LockDescriptors::all().remove(fd_.get());
+    } else {
+      (void)fd_.release();  // fork() has closed it
+    }
+  }
+
+ private:
+  const pid_t owner_ = ::getpid();
   FileDescriptor fd_;  // closing it unlocks
 };
 
@@ -128,9 +176,11 @@ absl::Status lock_descriptor(int fd, int kind, const std::string& path) {
 }  // namespace
 
 absl::Status file_error(int error, std::string_view operation, std::string_view path) {
-  return {absl::ErrnoToStatusCode(error),
-          absl::StrCat("[checkpoint] cannot ", std::string(operation), " '", std::string(path),
-                       "': ", std::strerror(error), " (errno ", error, ")")};
+  return with_errno(
+      {absl::ErrnoToStatusCode(error),
+       absl::StrCat("[checkpoint] cannot ", std::string(operation), " '", std::string(path),
+                    "': ", std::strerror(error), " (errno ", error, ")")},
+      error);
 }
 
 namespace {
@@ -296,7 +346,7 @@ absl::StatusOr<std::unique_ptr<FileLock>> PosixFileSystem::lock_content(const st
   FileDescriptor fd = open_descriptor(path, O_RDONLY | O_NOFOLLOW | O_NONBLOCK);
   if (!fd.is_open()) return file_error(errno, "open", path);
   absl::Status status = lock_descriptor(fd.get(), alone ? LOCK_EX : LOCK_SH, path);
-  if (absl::IsFailedPrecondition(status)) {  // its text is the content's, not the holder's
+  if (is_held(status)) {  // its text is the content's, not the holder's
     return absl::FailedPreconditionError(
         absl::StrCat("[checkpoint] cannot lock '", path, "': it is being ",
                      alone ? "read by another process" : "removed"));

@@ -1,10 +1,12 @@
 #include "tessera/checkpoint/step/step_reader.h"
 
 #include <algorithm>
+#include <cerrno>
 #include <set>
 #include <utility>
 
 #include <absl/strings/str_cat.h>
+#include <absl/strings/str_join.h>
 
 #include "tessera/checkpoint/format/block_checksums.h"
 #include "tessera/checkpoint/format/safetensors.h"
@@ -40,7 +42,7 @@ StepReader::StepReader(FileSystem& files, std::string path, std::unique_ptr<File
 absl::StatusOr<std::unique_ptr<StepReader>> StepReader::open(FileSystem& files,
                                                              const std::string& path) {
   auto lock = files.lock_content(join_path(path, kManifestName), /*alone=*/false);
-  if (absl::IsFailedPrecondition(lock.status())) return lock.status();
+  if (is_held(lock.status())) return lock.status();
   std::unique_ptr<FileLock> held;
   if (lock.ok()) held = *std::move(lock);
   std::unique_ptr<StepReader> reader(new StepReader(files, path, std::move(held)));
@@ -88,7 +90,8 @@ absl::Status StepReader::check_names() {
   for (const ManifestFile& file : manifest_.files) {
     const std::string path = join_path(path_, file.name);
     if (unknown.erase(file.name) == 0) {
-      return damage(path, "got no such file, expected it, because the manifest has it");
+      return with_errno(damage(path, "got no such file, expected it, because the manifest has it"),
+                        ENOENT);
     }
     const auto entry = files_.entry(path);
     if (!entry.ok()) return entry.status();
@@ -99,9 +102,19 @@ absl::Status StepReader::check_names() {
       return damage(path, absl::StrCat("got ", entry->bytes, " bytes, expected ", file.bytes));
     }
   }
-  if (unknown.empty()) return absl::OkStatus();
-  return damage(join_path(path_, printable(*unknown.begin())),
-                "got a file that the manifest does not have, expected none; remove it");
+  strays_.assign(unknown.begin(), unknown.end());
+  return absl::OkStatus();
+}
+
+std::string StepReader::strays_text() const {
+  if (strays_.empty()) return "";
+  constexpr size_t kMost = 5;
+  std::vector<std::string> names;
+  for (size_t i = 0; i < strays_.size() && i < kMost; ++i) {
+    names.push_back(absl::StrCat("'", printable(strays_[i]), "'"));
+  }
+  if (strays_.size() > kMost) names.emplace_back("...");
+  return absl::StrJoin(names, ", ");
 }
 
 absl::Status StepReader::check_header(int64_t rank) {

@@ -5,6 +5,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include <absl/status/status.h>
 #include <absl/status/statusor.h>
@@ -21,14 +22,17 @@ namespace tessera::internal {
 /// says. While it lives no job deletes the step (lock_content). Local; belongs to one thread.
 class StepReader {
  public:
-  /// Opens the step `path`, "<directory of the run>/step-<N>": verifies the manifest, that the
-  /// directory has the manifest's files and nothing else, each a regular file of its length and
-  /// with a header of this save. Values are verified when they are read. `files` must outlive this.
+  /// Opens the step `path`, "<directory of the run>/step-<N>": verifies the manifest and that the
+  /// directory has the manifest's files, each a regular file of its length and with a header of
+  /// this save. Values are verified when they are read. `files` must outlive this.
   static absl::StatusOr<std::unique_ptr<StepReader>> open(FileSystem& files,
                                                           const std::string& path);
 
   const std::string& path() const { return path_; }
   const Manifest& manifest() const { return manifest_; }
+  /// What else is in the directory, "'eval.json', '.nfs01'"; "" if nothing. It belongs to no step,
+  /// and nobody reads it.
+  std::string strays_text() const;
 
   /// Fills `to` with elements of the entry `name` from `begin` on, in the order of its memory.
   /// Reads and verifies only the blocks that these touch. On an error `to` may hold bad bytes.
@@ -58,6 +62,7 @@ class StepReader {
   const std::string path_;
   const std::unique_ptr<FileLock> lock_;  // null where files have no locks
   Manifest manifest_;
+  std::vector<std::string> strays_;
   std::map<int64_t, OpenFile> open_files_;
   int64_t uses_ = 0;
 };

@@ -11,6 +11,8 @@
 #include <ATen/ops/empty.h>
 #include <c10/util/Exception.h>
 
+#include "tessera/core/process/thread_without_signals.h"
+
 namespace tessera::internal {
 namespace {
 
@@ -76,7 +78,7 @@ class HostStream final : public Stream {
                   static_cast<HostStream*>(stream)->push([run, argument] { run(argument); });
                 }} {
     // Detached, because a destructor must not wait for work that waits for a peer.
-    std::thread([queue = queue_, longest_delay, seed] {
+    thread_without_signals([queue = queue_, longest_delay, seed] {
       run_queue(*queue, longest_delay, seed);
     }).detach();
   }

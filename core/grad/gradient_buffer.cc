@@ -9,6 +9,7 @@
 
 #include "tessera/core/grad/finite_kernels.h"
 #include "tessera/core/layout/flat_buffer.h"
+#include "tessera/core/layout/readable.h"
 
 namespace tessera::internal {
 namespace {
@@ -49,7 +50,8 @@ void GradientBuffer::begin_micro_step() {
   received_now_ = 0;
 }
 
-int64_t GradientBuffer::receive(size_t position, const at::Tensor& gradient, double weight) {
+int64_t GradientBuffer::receive(size_t position, const at::Tensor& given, double weight) {
+  const at::Tensor gradient = in_memory(given);
   const at::Tensor& parameter = table_[unit_.parameters[position]].tensor;
   const Range range = unit_.layout.parameter_range(position);
   State& state = state_[position];

@@ -178,7 +178,7 @@ std::string describe(FlatParameters::Violation violation, const std::string& par
           "parameter '", parameter,
           "' was written outside engine->modify_parameters(); write it inside, so that all ranks "
           "take the new values (an engine->modify_parameters(rank, []{}) now gives all ranks what "
-          "`rank` holds)");
+          "`rank` holds), or, if forward writes it, make it a buffer by register_buffer()");
     case FlatParameters::Violation::kUnfrozen:
       return absl::StrCat("parameter '", parameter,
                           "' is frozen in this engine and requires grad now; change what trains by "

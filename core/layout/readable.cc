@@ -1,5 +1,6 @@
 #include "tessera/core/layout/readable.h"
 
+#include <ATen/Functions.h>
 #include <c10/util/Exception.h>
 
 #include "tessera/core/layout/flat_buffer.h"
@@ -23,6 +24,21 @@ std::string reading_problem(const at::Tensor& tensor) {
     return error_text(error);
   }
   return "it has less memory than elements";
+}
+
+at::Tensor in_memory(const at::Tensor& tensor) {
+  if (!tensor.defined()) return tensor;
+  if (tensor.layout() == at::kSparse) {
+    const at::Tensor values = tensor._values();
+    const at::Tensor resolved = in_memory(values);
+    if (resolved.is_same(values)) return tensor;
+    return at::_sparse_coo_tensor_unsafe(tensor._indices(), resolved, tensor.sizes(),
+                                         values.options().layout(at::kSparse),
+                                         tensor.is_coalesced());
+  }
+  if (tensor.layout() != at::kStrided) return tensor;
+  if (tensor._is_zerotensor()) return at::zeros(tensor.sizes(), tensor.options());
+  return tensor.resolve_conj().resolve_neg();
 }
 
 }  // namespace tessera::internal

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "tessera/core/process/fork.h"
+#include "tessera/core/process/thread_without_signals.h"
 
 namespace tessera::internal {
 namespace {
@@ -46,7 +47,7 @@ class EndingThread::All {
     const std::lock_guard lock(mutex_);
     entries_.push_back(entry);
     try {
-      entry->thread = std::thread([this, entry, run = std::move(run)]() mutable {
+      entry->thread = thread_without_signals([this, entry, run = std::move(run)]() mutable {
         run();
         run = nullptr;  // what it holds goes before it counts as over
         finish(entry);

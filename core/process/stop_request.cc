@@ -55,6 +55,11 @@ StopRequest::StopRequest(std::initializer_list<int> signals) {
     all.earlier[signal] = earlier;
   }
   ++all.requests;
+  // Whoever started this process may have blocked them, and then none would ever come.
+  sigset_t wanted;
+  sigemptyset(&wanted);
+  for (const int signal : signals) sigaddset(&wanted, signal);
+  ::pthread_sigmask(SIG_UNBLOCK, &wanted, nullptr);
 }
 
 StopRequest::~StopRequest() {

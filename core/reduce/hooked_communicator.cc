@@ -8,6 +8,7 @@
 #include <c10/util/Exception.h>
 
 #include "tessera/core/layout/flat_buffer.h"
+#include "tessera/core/layout/readable.h"
 #include "tessera/core/process/error_text.h"
 #include "tessera/errors.h"
 
@@ -68,7 +69,8 @@ std::shared_ptr<Work> HookedCommunicator::start(Level level, const PlannedUnit& 
   const int64_t before = group_.bytes();
   const at::Tensor result = run(bucket);
   sent_bytes_ = group_.bytes() - before;
-  if (result.const_data_ptr() != full.const_data_ptr()) full.copy_(result.reshape({-1}));
+  const at::Tensor values = in_memory(result).reshape({-1});
+  if (values.const_data_ptr() != full.const_data_ptr()) full.copy_(values);
   return completed_work();
 }
 

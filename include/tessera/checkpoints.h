@@ -64,7 +64,8 @@ class Checkpoints final {
  public:
   /// Collective, blocking. Makes `directory` as save_checkpoint() does, locks it and proves that it
   /// can be written and that all ranks see it; throws c10::Error on every rank where that is not so
-  /// or another job holds it. `engine` must outlive this.
+  /// or another job holds it, and where no checkpoint can have something of the engine's state or
+  /// of the notes: a name, a dtype. `engine` must outlive this.
   Checkpoints(Engine& engine, const std::string& directory, CheckpointsOptions options = {});
   /// Waits for a save that is under way, as exit() does; what it says is lost but for a line on
   /// stderr. Local. During stack unwinding it poisons the world, as a ProcessGroup's does.
@@ -76,7 +77,8 @@ class Checkpoints final {
   // Local; on all ranks alike, before load(). What is tracked by reference must outlive this. A
   // name is used once.
 
-  /// Which samples have been consumed. A save throws c10::Error on every rank where ranks differ.
+  /// Which samples have been consumed. A save throws c10::Error on every rank where ranks differ,
+  /// and warns once where steps were made, batches given out and none advanced over.
   Checkpoints& track(const std::string& name, const data::DistributedSampler& sampler);
   /// The state of each rank's generator. Loaded at another number of ranks, where there is none for
   /// each, every rank's is seeded from the saved seed of rank 0, the rank and the step, and rank 0

@@ -92,6 +92,10 @@ class DistributedSampler final : public torch::data::samplers::Sampler<> {
   /// or kind of order.
   void load_state(const SamplerState& state);
 
+  /// Whether next() has given out batches and nothing was ever advanced over: what state() says is
+  /// where it began then.
+  bool is_never_advanced() const;
+
   /// Collective, blocking. Throws c10::Error on every rank of `group`, naming one that differs,
   /// unless all have this sampler with the same size, options and state: batch sizes that differ
   /// between ranks show here. Under kUneven cursors may differ, and rank 0's counts.

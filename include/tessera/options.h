@@ -274,7 +274,9 @@ struct Options {
   // --- Diagnostics (change only speed) ---
 
   /// Fills every gradient buffer and every unsharded-parameter buffer with NaN when it is freed, so
-  /// that a read at the wrong time becomes visible.
+  /// that a read at the wrong time becomes visible. Also compares a gathered unit before it is
+  /// freed with what was gathered: step() names a parameter that was written meanwhile by something
+  /// that no operator's schema tells of, such as a custom operator over raw pointers (CPU).
   bool poison_freed = false;
 
   /// A unit is whole only while an operator uses it, also in a world of one: the strictest test of

@@ -11,7 +11,8 @@ namespace tessera {
 /// was noted while any of them lived. Local.
 class StopRequest {
  public:
-  /// Throws c10::Error for a signal that cannot be caught.
+  /// The calling thread blocks none of the signals afterwards. Throws c10::Error for a signal that
+  /// cannot be caught.
   explicit StopRequest(std::initializer_list<int> signals = {SIGTERM});
   ~StopRequest();
   StopRequest(const StopRequest&) = delete;

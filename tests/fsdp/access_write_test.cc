@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <torch/library.h>
 #include <torch/torch.h>
 
 #include "tessera/tests/fsdp/access_fixture.h"
@@ -58,6 +60,11 @@ std::vector<Write> writes() {
       {"IndexPut",
        [](SplitRank& rank) {
          rank.model->first->weight.index_put_({torch::tensor({1})}, at::zeros({5}));
+       }},
+      {"RunningStatistics",  // which the schema of batch_norm does not say
+       [](SplitRank& rank) {
+         at::batch_norm(at::ones({2, 7}), {}, {}, rank.model->first->bias.detach(), at::ones({7}),
+                        /*training=*/true, 0.1, 1e-5, /*cudnn_enabled=*/false);
        }},
       {"Load",  // which writes by set_()
        [](SplitRank& rank) {
@@ -130,6 +137,44 @@ TEST(WriteControl, IsTakenByAllRanksInsideModifyParameters) {
         parameter_hash(*rank.engine);
       });
     }
+  }
+}
+
+// --- What writes past the operators ---
+
+/// A custom operator that writes its input by a raw pointer, of which its schema says nothing.
+Tensor add_one_raw(const Tensor& input) {
+  auto* const values = const_cast<float*>(input.const_data_ptr<float>());
+  for (int64_t i = 0; i < input.numel(); ++i) values[i] += 1;
+  return input.sum();
+}
+TORCH_LIBRARY(tessera_test_writes, library) {
+  library.def("add_one_raw(Tensor input) -> Tensor", &add_one_raw);
+}
+void write_raw(const Tensor& tensor) {
+  const at::NoGradGuard no_grad;
+  c10::Dispatcher::singleton()
+      .findSchemaOrThrow("tessera_test_writes::add_one_raw", "")
+      .typed<Tensor(const Tensor&)>()
+      .call(tensor);
+}
+
+TEST(RawWrites, AreNamedByTheNextStepWithPoisonFreed) {
+  const std::vector<std::pair<int, Configuration>> settings = {
+      {1, hostile(configuration_of(Strategy::kZero3))},
+      {3, hostile(apart(configuration_of(Strategy::kZero3)))}};
+  for (const auto& [size, configuration] : settings) {
+    on_split_ranks(size, configuration, [&](SplitRank& rank) {
+      EXPECT_TRUE(rank.train(0).committed) << "the control";
+      if (rank.world->rank() == 0) write_raw(rank.model->first->weight);
+      EXPECT_THAT(
+          [&] { rank.train(1); },
+          ThrowsMessage<c10::Error>(AllOf(HasSubstr("parameter 'first.weight' was written outside"),
+                                          HasSubstr("register_buffer()"))));
+      rank.engine->zero_grad();
+      rank.engine->modify_parameters(0, [] {});
+      EXPECT_TRUE(rank.train(2).committed);
+    });
   }
 }
 

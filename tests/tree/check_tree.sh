@@ -129,6 +129,9 @@ check() {
     grep -v '^core/comm/mpi/progress.cc:[0-9]*:    std::_Exit(1);' |  # the process ends already
     offend library-calls-exit
 
+  search '(std::j?thread[({]|make_unique<std::thread>[(][[])' <<<"$library" |
+    grep -v '^core/process/thread_without_signals[.]h:' | offend thread-with-signals
+
   # Debian's Abseil is not instrumented: the thread sanitizer cannot see its mutexes.
   search 'absl/synchronization/' <<<"$tree" | offend no-absl-mutex
 }

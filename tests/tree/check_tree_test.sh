@@ -52,6 +52,7 @@ printf '#include "tessera/tests/support/x.h"\n' >>"$tree/tests/prove/sharded/b.c
 expect prove-includes-public
 printf '#include "tessera/engine.h"\n' >>"$tree/tests/prove/plain/a.cc"; expect prove-plain-alone
 printf '#include <absl/status/status.h>\n' >>"$tree/tests/prove/plain/a.cc"; expect prove-plain-alone
+printf 'std::thread([] {}).detach();\n' >>"$tree/core/sched/lane.h"; expect thread-with-signals
 printf '#include "tessera/core/layout/flat.h"\n' >>"$tree/include/tessera/flat.h"
 expect public-includes-public
 printf '#include <tessera/core/layout/flat.h>\n' >>"$tree/include/tessera/flat.h"

@@ -17,6 +17,10 @@ namespace {
 absl::Status verify_step(FileSystem& files, const std::string& path) {
   const auto reader = StepReader::open(files, path);
   if (!reader.ok()) return reader.status();
+  if (const std::string strays = (*reader)->strays_text(); !strays.empty()) {
+    std::fprintf(stderr, "%s: also has %s, which its manifest does not name\n", path.c_str(),
+                 strays.c_str());
+  }
   int64_t bytes = 0;
   for (const ManifestFile& file : (*reader)->manifest().files) bytes += file.bytes;
   ProgressBar progress(path, bytes);

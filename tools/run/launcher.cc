@@ -86,7 +86,7 @@ int Launcher::run() {
   }
   failures_ = std::move(*failures);
 
-  const absl::Status started = start_workers(*directory, *signals);
+  const absl::Status started = start_workers(*directory);
   if (!started.ok()) {
     say(std::string(started.message()));
     own_failure_exit_ = absl::IsNotFound(started)           ? kNotFoundExit
@@ -101,8 +101,7 @@ int Launcher::run() {
   return exit_code();
 }
 
-absl::Status Launcher::start_workers(const std::string& store_directory,
-                                     const SignalInbox& signals) {
+absl::Status Launcher::start_workers(const std::string& store_directory) {
   WorkerPlace place;
   place.world_size = job_.worker_count;
   place.core_count = job_.core_count;
@@ -120,9 +119,7 @@ absl::Status Launcher::start_workers(const std::string& store_directory,
   }
   for (place.rank = 0; place.rank < job_.worker_count; ++place.rank) {
     auto worker = Worker::start(
-        place.rank,
-        {job_.program, worker_environment(job_.inherited, place), signals.original_mask()},
-        *watcher_);
+        place.rank, {job_.program, worker_environment(job_.inherited, place)}, *watcher_);
     if (!worker.ok()) return worker.status();
     workers_.push_back(std::move(*worker));
   }

@@ -48,7 +48,7 @@ class Launcher {
   using Clock = std::chrono::steady_clock;
   using Deadline = std::optional<Clock::time_point>;
 
-  absl::Status start_workers(const std::string& store_directory, const SignalInbox& signals);
+  absl::Status start_workers(const std::string& store_directory);
   void loop(SignalInbox& signals);
   void wait_for_events(SignalInbox& signals);
   void take_signals(SignalInbox& signals);

@@ -26,7 +26,7 @@ absl::StatusOr<SignalInbox> SignalInbox::open() {
   sigset_t blocked = read;
   sigaddset(&blocked, SIGPIPE);
   sigaddset(&blocked, SIGXFSZ);  // a file size limit is told like a full disk
-  if (sigprocmask(SIG_BLOCK, &blocked, &inbox.original_mask_) != 0) {
+  if (sigprocmask(SIG_BLOCK, &blocked, nullptr) != 0) {
     return absl::InternalError(absl::StrCat("cannot block signals: ", strerror(errno)));
   }
   inbox.fd_ = FileDescriptor(signalfd(-1, &read, SFD_NONBLOCK | SFD_CLOEXEC));

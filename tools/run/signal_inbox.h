@@ -1,7 +1,5 @@
 #pragma once
 
-#include <signal.h>
-
 #include <optional>
 
 #include "absl/status/statusor.h"
@@ -21,14 +19,11 @@ class SignalInbox {
   int poll_fd() const { return fd_.get(); }
   /// The next signal that came, or nothing. Does not block.
   std::optional<int> next();
-  /// The mask that the process had before; a program started from here gets it back.
-  const sigset_t& original_mask() const { return original_mask_; }
 
  private:
   SignalInbox() = default;
 
   FileDescriptor fd_;
-  sigset_t original_mask_;
 };
 
 }  // namespace tessera::internal

@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <string.h>
 #include <sys/prctl.h>
 #include <unistd.h>
@@ -45,11 +46,14 @@ std::vector<char*> pointers(const std::vector<std::string>& strings) {
   if (getppid() != launcher) _exit(1);
   watcher.add(getpid());
   const int null = open("/dev/null", O_RDONLY | O_CLOEXEC);
+  // Not what the launcher was started with: a rank would be deaf to requests to stop.
+  sigset_t none;
+  sigemptyset(&none);
   std::vector<char*> arguments = pointers(program.arguments);
   std::vector<char*> environment = pointers(program.environment);
   if (null >= 0 && dup2(null, STDIN_FILENO) >= 0 && dup2(out.write_end.get(), STDOUT_FILENO) >= 0 &&
       dup2(err.write_end.get(), STDERR_FILENO) >= 0 &&
-      sigprocmask(SIG_SETMASK, &program.signal_mask, nullptr) == 0) {
+      sigprocmask(SIG_SETMASK, &none, nullptr) == 0) {
     execvpe(arguments[0], arguments.data(), environment.data());
   }
   const int error = errno;

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <signal.h>
 #include <sys/types.h>
 
 #include <memory>
@@ -31,11 +30,10 @@ struct WorkerProgram {
   /// Path or name, then arguments.
   std::vector<std::string> arguments;
   std::vector<std::string> environment;
-  sigset_t signal_mask;
 };
 
 /// One rank's process: leader of a process group of its own, stdin from /dev/null, stdout and
-/// stderr into pipes. The kernel kills it when the launcher's thread ends.
+/// stderr into pipes, no signal blocked. The kernel kills it when the launcher's thread ends.
 class Worker {
  public:
   /// Starts rank `rank`; returns once the program runs. The group is known to `watcher` before

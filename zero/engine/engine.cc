@@ -152,6 +152,9 @@ const MemoryMeter& Engine::memory() const { return implementation_->lasting().me
 MemoryMeter& CheckpointAccess::meter(Engine& engine) {
   return engine.implementation_->lasting().meter;
 }
+std::vector<StateOutline> CheckpointAccess::entries(Engine& engine) {
+  return engine.implementation_->get().state_entries();
+}
 void CheckpointAccess::begin(Engine& engine, const char* call) {
   engine.implementation_->get().begin_outside_call(call);
 }

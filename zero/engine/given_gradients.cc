@@ -80,9 +80,10 @@ GivenGradients given_gradients(const ParameterTable& table,
       continue;
     }
     given_as[parameter] = &name;
-    const std::string problem = misfit(gradient, table[parameter]);
+    const at::Tensor values = in_memory(gradient.detach());
+    const std::string problem = misfit(values, table[parameter]);
     if (!problem.empty()) refuse(problem);
-    given.placed.push_back({parameter, gradient.detach()});
+    given.placed.push_back({parameter, values});
   }
   given.problem = absl::StrJoin(problems, "\n");
   return given;

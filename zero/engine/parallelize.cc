@@ -210,6 +210,19 @@ std::vector<at::Tensor> state_of(const ParameterTable& table,
   return tensors;
 }
 
+/// What of state_of(table, buffers) could not take the values of rank 0, a line each.
+std::string unwritten_text(const std::vector<UnwrittenReplica>& unwritten,
+                           const ParameterTable& table, const std::vector<NamedTensor>& buffers) {
+  std::vector<std::string> lines;
+  for (const auto& [index, problem] : unwritten) {
+    lines.push_back(
+        index < table.size()
+            ? absl::StrCat("parameter '", table[index].name, "' ", problem)
+            : absl::StrCat("buffer '", buffers[index - table.size()].name, "' ", problem));
+  }
+  return absl::StrJoin(lines, "\n");
+}
+
 /// Expanded tensors, whose elements share memory, cannot be written element by element: they get
 /// contiguous memory of their own, unless another tensor uses that memory.
 void give_places(const std::vector<at::Tensor>& tensors) {
@@ -261,7 +274,9 @@ std::unique_ptr<Engine> make_engine(std::shared_ptr<torch::nn::Module> model,
   // Before anything moves or is rounded.
   const std::vector<at::Tensor> state = state_of(parts->table, buffers);
   give_places(state);
-  sync_replicas(*parts->group, state, /*from_rank=*/0, "initial state");
+  const auto unwritten = sync_replicas(*parts->group, state, /*from_rank=*/0, "initial state");
+  refuse_on_all_ranks(*parts->group, unwritten_text(unwritten, parts->table, buffers),
+                      "parallelize");
   convert_others(parts->table, parts->plan, parts->options.precision);
   const bool keeps_freed_memory = parts->options.keep_freed_memory;
   int64_t model_bytes = 0;

@@ -105,6 +105,8 @@ class ShardedEngine final : private GradientSink, private BackwardListener {
   StateDict state_dict(StateScope scope, int rank);
   void load_state_dict(const StateDict& state, const PartialState& partial);
   void write_state(StateSink& sink);
+  /// What write_state() would give to StateSink::begin(), without ranges. Collective.
+  std::vector<StateOutline> state_entries();
   void read_state(StateSource& source, const PartialState& partial);
   uint64_t parameter_hash();
 
@@ -142,6 +144,7 @@ class ShardedEngine final : private GradientSink, private BackwardListener {
   void backward_failed() noexcept override;
 
   Reducer::Setting reducer_setting();
+  StreamedState::Saving agree_to_save();
   std::string problem_of_hook(CommHook* hook) const;
   std::string misplaced() const;
   void take_failed_gather();

@@ -60,18 +60,30 @@ StateDict ShardedEngine::state_dict(StateScope scope, int rank) {
   });
 }
 
+StreamedState::Saving ShardedEngine::agree_to_save() {
+  return failure_.abort_all_on_exception("write_state", [&] {
+    store_.finish();
+    lasting_.comm_hook.before_saving(*parts_.group);
+    return streamed_state_.agree_to_save(counters(), registration_.unsaved());
+  });
+}
+
 void ShardedEngine::write_state(StateSink& sink) {
   require_between_steps("write_state");
   const RunningCall running(lasting_.running, "write_state");
   enter("write_state", InAverage::kRefused);
   learn_outcome();
   const at::NoGradGuard no_grad;
-  const StreamedState::Saving saving = failure_.abort_all_on_exception("write_state", [&] {
-    store_.finish();
-    lasting_.comm_hook.before_saving(*parts_.group);
-    return streamed_state_.agree_to_save(counters(), registration_.unsaved());
-  });
+  const StreamedState::Saving saving = agree_to_save();
   streamed_state_.save(saving, sink);  // local: what the sink throws harms no other rank
+}
+
+std::vector<StateOutline> ShardedEngine::state_entries() {
+  require_between_steps("write_state");
+  const RunningCall running(lasting_.running, "write_state");
+  enter("write_state", InAverage::kRefused);
+  const at::NoGradGuard no_grad;
+  return StreamedState::entries(agree_to_save());
 }
 
 void ShardedEngine::load_state_dict(const StateDict& state, const PartialState& partial) {

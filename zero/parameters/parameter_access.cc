@@ -1,7 +1,9 @@
 #include "tessera/zero/parameters/parameter_access.h"
 
 #include <set>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include <ATen/core/grad_mode.h>
 #include <absl/strings/str_cat.h>
@@ -26,11 +28,19 @@ void ParameterAccess::modify(int from_rank, const std::function<void()>& write) 
     if (write) run(write);
     refuse_on_all_ranks(group_, find_moved(), "engine");
     std::vector<at::Tensor> tensors = store_.wholes();
+    std::vector<std::string> names(tensors.size());  // units', whose memory is the engine's
     for (size_t i = 0; i < table_.size(); ++i) {
-      if (!plan_.has_place(i)) tensors.push_back(table_[i].tensor);
+      if (plan_.has_place(i)) continue;
+      tensors.push_back(table_[i].tensor);
+      names.push_back(table_[i].name);
     }
-    sync_replicas(group_, tensors, from_rank, "modify_parameters");
+    std::string problem;
+    for (const auto& unwritten : sync_replicas(group_, tensors, from_rank, "modify_parameters")) {
+      problem = absl::StrCat("modify_parameters: parameter '", names[unwritten.index], "' ",
+                             unwritten.problem);
+    }
     store_.take_wholes();
+    refuse_on_all_ranks(group_, problem, "engine");
   }
   store_.announce();
 }

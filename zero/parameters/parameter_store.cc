@@ -76,8 +76,10 @@ bool ParameterStore::reads_of_others() const {
 
 FlatParameters::Finding ParameterStore::inspect() const {
   const FlatParameters::Finding finding = flat_.inspect();
-  if (finding.violation != FlatParameters::Violation::kNone || !is_shared()) return finding;
-  const std::optional<size_t> written = shared_->find_written();
+  if (finding.violation != FlatParameters::Violation::kNone) return finding;
+  std::optional<size_t> written;
+  if (is_shared()) written = shared_->find_written();
+  if (!written.has_value() && gathered_ != nullptr) written = gathered_->written();
   if (!written.has_value()) return {};
   return {FlatParameters::Violation::kWritten, *written};
 }

@@ -42,7 +42,8 @@ class ParameterStore {
   /// Note [Shared parameters].
   bool is_shared() const { return shared_ != nullptr; }
 
-  /// FlatParameters::inspect(); where parameters are shared, every write to them is found. Local.
+  /// FlatParameters::inspect(); where parameters are shared, every write to them is found, and with
+  /// poison_freed every write to a unit that is gathered. Local.
   FlatParameters::Finding inspect() const;
 
   /// Null where parameters are resident.

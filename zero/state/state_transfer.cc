@@ -14,6 +14,7 @@
 #include "tessera/core/comm/agreement/disagreement.h"
 #include "tessera/core/comm/agreement/fingerprint.h"
 #include "tessera/core/comm/agreement/refusal.h"
+#include "tessera/core/layout/read_only_memory.h"
 #include "tessera/zero/parameters/registration.h"
 #include "tessera/zero/state/memory_order.h"
 
@@ -31,6 +32,11 @@ at::Tensor copy_on_host(const at::Tensor& values) {
 at::Tensor part_of(const at::Tensor& bytes, const StateSlot& slot) {
   const auto element = static_cast<int64_t>(c10::elementSize(slot.form.dtype));
   return bytes.narrow(0, slot.begin_bytes, slot.form.numel() * element).view(slot.form.dtype);
+}
+
+/// Of a region of one slot, as the slot's tensor is.
+at::Tensor values_of(const at::Tensor& bytes, const StateSlot& slot) {
+  return part_of(bytes, slot).as_strided(slot.form.sizes, slot.form.strides);
 }
 
 /// Copies what `range` and the entry's pieces have in common to `to`, the first byte of the whole
@@ -255,6 +261,7 @@ void StateTransfer::load_all(const StateTable& table, std::vector<StateNumber> n
     numbers[i].bits = words.const_data_ptr<int64_t>()[i];
   }
   refuse_on_all_ranks(group_, absl::StrJoin(slices_.problems_of(numbers), "; "), "state");
+  refuse_on_all_ranks(group_, unwritable(table, state, claims), "state");
 
   for (const StateRegion& region : table.regions()) {
     if (region.source == Source::kNumbers || region.bytes == 0) continue;
@@ -271,6 +278,35 @@ void StateTransfer::load_all(const StateTable& table, std::vector<StateNumber> n
   }
   slices_.begin_missing(table, presence, numbers);
   slices_.write(numbers, counters);
+}
+
+/// Which tensors lie in memory that this process may not write and would take other values, a line
+/// each; "" if none. Collective.
+std::string StateTransfer::unwritable(const StateTable& table, const StateDict& state,
+                                      const StateClaims& claims) {
+  const auto count = static_cast<int64_t>(table.replicas().size());
+  if (count == 0) return "";
+  const ReadOnlyMemory read_only;
+  at::Tensor is_read_only = at::zeros({count}, at::kByte);  // on any rank
+  for (int64_t i = 0; i < count; ++i) {
+    is_read_only.mutable_data_ptr<uint8_t>()[i] = read_only.holds(table.replicas()[i]) ? 1 : 0;
+  }
+  const at::Tensor on_device = is_read_only.to(group_.device());
+  group_.all_reduce(on_device, ReduceOp::kMax, "state: memory that is only read")->wait();
+  is_read_only = on_device.cpu();
+
+  std::vector<std::string> lines;
+  for (const StateRegion& region : table.regions()) {
+    if (region.source != Source::kReplica || !claims.has(region.first_slot)) continue;
+    if (is_read_only.const_data_ptr<uint8_t>()[region.index] == 0) continue;
+    const StateSlot& slot = table.slots()[region.first_slot];
+    const at::Tensor bytes = assemble(table, region, state, claims);
+    const std::string problem =
+        read_only.problem(table.replicas()[region.index], values_of(bytes, slot));
+    if (!problem.empty()) lines.push_back(absl::StrCat("'", slot.name, "' ", problem));
+  }
+  return lines.empty() ? ""
+                       : absl::StrCat("nothing was changed:\n  ", absl::StrJoin(lines, "\n  "));
 }
 
 /// The region's bytes, the same on every rank, in the order of its slots; zero between them.
@@ -304,9 +340,9 @@ at::Tensor StateTransfer::assemble(const StateTable& table, const StateRegion& r
 void StateTransfer::write(const StateTable& table, const StateRegion& region,
                           const at::Tensor& bytes, const StateClaims& claims) const {
   if (region.source == Source::kReplica) {
-    const StateSlot& slot = table.slots()[region.first_slot];
-    table.replicas()[region.index].copy_(
-        part_of(bytes, slot).as_strided(slot.form.sizes, slot.form.strides));
+    const at::Tensor& replica = table.replicas()[region.index];
+    if (ReadOnlyMemory().holds(replica)) return;  // unwritable() has found it equal
+    replica.copy_(values_of(bytes, table.slots()[region.first_slot]));
     return;
   }
   for (const StatePart& part : slices_.kept(region)) {

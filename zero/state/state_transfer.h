@@ -71,6 +71,8 @@ class StateTransfer {
                       const StateClaims& claims);
   void write(const StateTable& table, const StateRegion& region, const at::Tensor& bytes,
              const StateClaims& claims) const;
+  std::string unwritable(const StateTable& table, const StateDict& state,
+                         const StateClaims& claims);
 
   ProcessGroup& group_;
   StateSlices& slices_;

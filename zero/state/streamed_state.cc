@@ -11,6 +11,7 @@
 
 #include "tessera/core/comm/agreement/fingerprint.h"
 #include "tessera/core/comm/agreement/refusal.h"
+#include "tessera/core/layout/read_only_memory.h"
 #include "tessera/core/process/error_text.h"
 #include "tessera/zero/parameters/registration.h"
 #include "tessera/zero/state/average_remedy.h"
@@ -103,6 +104,14 @@ class Reading {
     }
   }
 
+  /// All elements of `slot`, with its sizes and strides.
+  at::Tensor whole(size_t slot) {
+    const StateEntry& form = table_.slots()[slot].form;
+    const at::Tensor values = at::empty({form.numel()}, form.dtype);
+    read(slot, {0, form.numel()}, values);
+    return values.as_strided(form.sizes, form.strides);
+  }
+
  private:
   const StateEntry& saved(size_t slot) const {
     return source_.entries().at(table_.slots()[slot].name);
@@ -126,6 +135,21 @@ class Reading {
   at::Tensor converted_;
   size_t converted_slot_ = 0;
 };
+
+/// Which tensors lie in memory that this process may not write and would take other values, a line
+/// each; "" if none.
+std::string unwritable(const StateTable& table, Reading& reading, const ReadOnlyMemory& read_only) {
+  std::vector<std::string> lines;
+  for (const StateRegion& region : table.regions()) {
+    if (region.source != Source::kReplica || !reading.has(region.first_slot)) continue;
+    const at::Tensor& replica = table.replicas()[region.index];
+    if (!read_only.holds(replica)) continue;
+    const std::string problem = read_only.problem(replica, reading.whole(region.first_slot));
+    if (problem.empty()) continue;
+    lines.push_back(absl::StrCat("'", table.slots()[region.first_slot].name, "' ", problem));
+  }
+  return absl::StrJoin(lines, "\n  ");
+}
 
 /// All that this rank will read, entry by entry.
 std::vector<StateOutline> needed_by(const StateTable& table, const StateSlices& slices,
@@ -163,6 +187,10 @@ StreamedState::Saving StreamedState::agree_to_save(const EngineCounters& counter
   std::vector<StateNumber> numbers = slices_.numbers(counters);
   StateTable table = table_on_all_ranks(group_, slices_, numbers, std::move(problem));
   return {std::move(table), std::move(numbers)};
+}
+
+std::vector<StateOutline> StreamedState::entries(const Saving& saving) {
+  return outlines_of(saving.table);
 }
 
 void StreamedState::save(const Saving& saving, StateSink& sink) const {
@@ -211,6 +239,7 @@ void StreamedState::load(StateSource& source, EngineCounters& counters,
   std::vector<StateNumber> numbers = slices_.numbers(counters);
   const StateTable table = table_on_all_ranks(group_, slices_, numbers, partial);
   Reading reading(table, source);
+  const ReadOnlyMemory read_only;
 
   // A source may throw, and only here: the other ranks must hear of it.
   using Presence = StateSlices::Presence;
@@ -238,6 +267,7 @@ void StreamedState::load(StateSource& source, EngineCounters& counters,
       }
       problem = absl::StrJoin(slices_.problems_of(numbers), "; ");
     }
+    if (problem.empty()) problem = unwritable(table, reading, read_only);
   } catch (...) {
     problem = present_error_text();
   }
@@ -255,11 +285,9 @@ void StreamedState::load(StateSource& source, EngineCounters& counters,
         if (reading.has(part.slot)) reading.read(part.slot, part.range, part.values);
       }
     } else if (region.source == Source::kReplica && reading.has(region.first_slot)) {
-      const StateEntry& form = table.slots()[region.first_slot].form;
-      if (form.numel() == 0) continue;
-      const at::Tensor values = at::empty({form.numel()}, form.dtype);
-      reading.read(region.first_slot, {0, form.numel()}, values);
-      table.replicas()[region.index].copy_(values.as_strided(form.sizes, form.strides));
+      const at::Tensor& replica = table.replicas()[region.index];
+      if (replica.numel() == 0 || read_only.holds(replica)) continue;  // unwritable(): it is equal
+      replica.copy_(reading.whole(region.first_slot));
     }
   }
   slices_.begin_missing(table, presence, numbers);

@@ -30,6 +30,8 @@ class StreamedState {
   /// Collective, blocking. Throws c10::Error on every rank that says which buffers differ in shape,
   /// and with `problem`, what this rank has against it, "" for nothing.
   Saving agree_to_save(const EngineCounters& counters, std::string problem);
+  /// All entries of what agree_to_save() returned, without ranges. Local.
+  static std::vector<StateOutline> entries(const Saving& saving);
 
   /// Local. Gives `sink` this rank's part; rank 0's has the numbers and what all ranks have. Takes
   /// temporary memory for one piece only where it is not in host memory, and for buffers that are

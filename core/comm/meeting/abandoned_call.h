@@ -8,6 +8,8 @@
 #include <thread>
 #include <utility>
 
+#include "tessera/core/process/thread_without_signals.h"
+
 namespace tessera::internal {
 
 /// Runs `call` in a thread and returns or throws its result, or returns nothing if it is not done
@@ -18,7 +20,7 @@ auto call_until(std::chrono::steady_clock::time_point deadline, Call call)
     -> std::optional<decltype(call())> {
   auto promise = std::make_shared<std::promise<decltype(call())>>();
   auto result = promise->get_future();
-  std::thread([promise, call = std::move(call)]() mutable {
+  thread_without_signals([promise, call = std::move(call)]() mutable {
     try {
       promise->set_value(call());
     } catch (...) {

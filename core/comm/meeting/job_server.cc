@@ -19,6 +19,7 @@
 
 #include "tessera/core/comm/meeting/framing.h"
 #include "tessera/core/process/standard_streams.h"
+#include "tessera/core/process/thread_without_signals.h"
 
 namespace tessera::internal {
 namespace {
@@ -63,7 +64,7 @@ JobServer::JobServer(std::unique_ptr<Listener> listener, std::shared_ptr<JobTabl
       self_(std::move(self)),
       wake_up_(above_standard_streams(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK))) {
   if (!wake_up_.is_open()) throw std::system_error(errno, std::generic_category(), "eventfd");
-  thread_ = std::make_unique<std::thread>([this] { run(); });
+  thread_ = std::make_unique<std::thread>(thread_without_signals([this] { run(); }));
 }
 
 JobServer::~JobServer() {

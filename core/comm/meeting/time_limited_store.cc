@@ -12,6 +12,7 @@
 #include <c10/util/Type.h>
 
 #include "tessera/core/process/error_text.h"
+#include "tessera/core/process/thread_without_signals.h"
 #include "tessera/time_out.h"
 
 namespace tessera::internal {
@@ -65,7 +66,7 @@ struct TimeLimitedStore::Worker {
 
 TimeLimitedStore::TimeLimitedStore(c10::intrusive_ptr<c10d::Store> store)
     : kind_(c10::demangle(typeid(*store).name())), worker_(std::make_shared<Worker>()) {
-  std::thread([worker = worker_, store = std::move(store)]() mutable {
+  thread_without_signals([worker = worker_, store = std::move(store)]() mutable {
     Worker::run(worker, std::move(store));
   }).detach();
 }

@@ -196,6 +196,31 @@ TEST_F(PosixFileSystemTest, ALockEndsWithItsProcess) {
   EXPECT_TRUE(files_.lock(path("lock"), "parent").ok());
 }
 
+TEST_F(PosixFileSystemTest, AForkedProcessThatLivesOnDoesNotKeepItsParentsLock) {
+  int ready[2], over[2];
+  ASSERT_EQ(::pipe(ready), 0);
+  ASSERT_EQ(::pipe(over), 0);
+  char byte = 0;
+  const pid_t parent = ::fork();
+  ASSERT_GE(parent, 0);
+  if (parent == 0) {
+    const auto lock = files_.lock(path("lock"), "parent");
+    if (::fork() == 0) {  // lives on until the test says so
+      ::close(over[1]);
+      (void)!::write(ready[1], "x", 1);
+      (void)!::read(over[0], &byte, 1);
+    }
+    ::_exit(lock.ok() ? 0 : 1);
+  }
+  ASSERT_EQ(::read(ready[0], &byte, 1), 1);
+  int status = 1;
+  ASSERT_EQ(::waitpid(parent, &status, 0), parent);
+  EXPECT_EQ(status, 0);
+  const auto lock = files_.lock(path("lock"), "next job");
+  EXPECT_TRUE(lock.ok()) << lock.status();
+  for (const int fd : {ready[0], ready[1], over[0], over[1]}) ::close(fd);
+}
+
 TEST_F(PosixFileSystemTest, ReadersShareALockAndKeepOthersOut) {
   put("manifest", "content");
   auto one = files_.lock_content(path("manifest"), false);

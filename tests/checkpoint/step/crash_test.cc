@@ -116,8 +116,8 @@ TEST(Crash, Case66_AtAnyOperationOfADeletionLeavesAStep) {
     const auto deleted = (*run)->retain({.keep_last = 1});
     has_crashed = files->has_failed();
     if (!has_crashed) {
-      ASSERT_TRUE(deleted.ok()) << deleted.status();
-      EXPECT_EQ(*deleted, std::vector<int64_t>{10});
+      ASSERT_TRUE(deleted.status.ok()) << deleted.status;
+      EXPECT_EQ(deleted.deleted, std::vector<int64_t>{10});
     }
     for_each_state(*files, [&](SimulatedFileSystem& disk) {
       EXPECT_EQ(resumed_step(disk), 20) << "crash at " << points;

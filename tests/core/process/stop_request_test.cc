@@ -41,6 +41,19 @@ TEST(StopRequest, NotesASignalWhileItLivesAndPutsBackWhatWasThere) {
   ::sigaction(SIGTERM, &earlier, nullptr);
 }
 
+TEST(StopRequest, HearsOfASignalThatTheProcessWasStartedWithBlocked) {
+  sigset_t term, before;
+  sigemptyset(&term);
+  sigaddset(&term, SIGTERM);
+  ::pthread_sigmask(SIG_BLOCK, &term, &before);
+  {
+    const StopRequest stop;
+    std::raise(SIGTERM);
+    EXPECT_TRUE(stop.is_requested());
+  }
+  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+}
+
 TEST(StopRequest, RefusesASignalThatCannotBeCaughtAndChangesNothing) {
   struct sigaction before = {};
   ::sigaction(SIGTERM, nullptr, &before);

@@ -1,0 +1,117 @@
+#include "tessera/checkpoint/files/patient_file_system.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <thread>
+#include <utility>
+
+namespace tessera::internal {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+absl::Status status_of(const absl::Status& status) { return status; }
+template <typename Value>
+absl::Status status_of(const absl::StatusOr<Value>& value) {
+  return value.status();
+}
+
+/// What `call` returns, once it is no error that may pass or `patience` is over.
+template <typename Call>
+auto persist(std::chrono::milliseconds patience, Call call) -> decltype(call()) {
+  auto result = call();
+  if (!may_pass(status_of(result))) return result;
+  std::fprintf(stderr, "%s; trying again for %lld s\n",
+               std::string(status_of(result).message()).c_str(),
+               static_cast<long long>(patience.count() / 1000));
+  const auto deadline = Clock::now() + patience;
+  auto pause = std::chrono::milliseconds(10);
+  while (may_pass(status_of(result)) && Clock::now() < deadline) {
+    std::this_thread::sleep_for(pause);
+    pause = std::min(2 * pause, std::chrono::milliseconds(500));
+    result = call();
+  }
+  return result;
+}
+
+class PatientFile final : public ReadableFile {
+ public:
+  PatientFile(FileSystem& files, std::string path, std::unique_ptr<ReadableFile> file,
+              std::chrono::milliseconds patience)
+      : files_(files), path_(std::move(path)), file_(std::move(file)), patience_(patience) {}
+
+  absl::Status read(int64_t offset, absl::Span<char> to) override {
+    bool is_first = true;
+    return persist(patience_, [&] {
+      // A descriptor that a server has forgotten (ESTALE) stays useless: the file is opened anew.
+      if (!std::exchange(is_first, false)) {
+        auto again = files_.open(path_);
+        if (!again.ok()) return again.status();
+        file_ = *std::move(again);
+      }
+      return file_->read(offset, to);
+    });
+  }
+
+ private:
+  FileSystem& files_;
+  const std::string path_;
+  std::unique_ptr<ReadableFile> file_;
+  const std::chrono::milliseconds patience_;
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<ReadableFile>> PatientFileSystem::open(const std::string& path) {
+  auto file = persist(patience_, [&] { return files_.open(path); });
+  if (!file.ok()) return file.status();
+  return std::make_unique<PatientFile>(files_, path, *std::move(file), patience_);
+}
+
+absl::StatusOr<std::vector<std::string>> PatientFileSystem::list(const std::string& path) {
+  return persist(patience_, [&] { return files_.list(path); });
+}
+
+absl::StatusOr<FileEntry> PatientFileSystem::entry(const std::string& path) {
+  return persist(patience_, [&] { return files_.entry(path); });
+}
+
+absl::StatusOr<std::unique_ptr<FileLock>> PatientFileSystem::lock_content(const std::string& path,
+                                                                          bool alone) {
+  return files_.lock_content(path, alone);  // readers do without one
+}
+
+absl::StatusOr<std::unique_ptr<WritableFile>> PatientFileSystem::create(const std::string& path) {
+  return files_.create(path);
+}
+
+absl::Status PatientFileSystem::make_directory(const std::string& path) {
+  return files_.make_directory(path);
+}
+
+absl::Status PatientFileSystem::sync_directory(const std::string& path) {
+  return files_.sync_directory(path);
+}
+
+absl::Status PatientFileSystem::rename(const std::string& from, const std::string& to) {
+  return files_.rename(from, to);
+}
+
+absl::Status PatientFileSystem::remove_file(const std::string& path) {
+  return files_.remove_file(path);
+}
+
+absl::Status PatientFileSystem::remove_directory(const std::string& path) {
+  return files_.remove_directory(path);
+}
+
+absl::StatusOr<int64_t> PatientFileSystem::free_bytes(const std::string& path) {
+  return files_.free_bytes(path);
+}
+
+absl::StatusOr<std::unique_ptr<FileLock>> PatientFileSystem::lock(const std::string& path,
+                                                                  const std::string& holder) {
+  return files_.lock(path, holder);
+}
+
+}  // namespace tessera::internal

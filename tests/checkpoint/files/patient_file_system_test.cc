@@ -1,0 +1,80 @@
+#include "tessera/checkpoint/files/patient_file_system.h"
+
+#include <cerrno>
+#include <chrono>
+#include <memory>
+#include <string>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tessera/tests/checkpoint/simulated_file_system.h"
+
+// What is read is tried again after errors that may pass, and after no others.
+namespace tessera::internal::testing {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+constexpr auto kShort = std::chrono::milliseconds(30);
+constexpr auto kLong = std::chrono::minutes(10);  // a call that needs it hangs
+
+std::unique_ptr<SimulatedFileSystem> with_a_file() {
+  auto files = std::make_unique<SimulatedFileSystem>();
+  EXPECT_TRUE(files->make_directory("/d").ok());
+  files->put_file("/d/f", "content");
+  return files;
+}
+
+TEST(PatientFileSystem, ReadsAfterErrorsThatPass) {
+  for (const int error : {EIO, ESTALE, ETIMEDOUT, EBUSY, EINTR}) {
+    size_t points = 0;
+    for (bool has_failed = true; has_failed; ++points) {
+      const auto files = with_a_file();
+      PatientFileSystem patient(*files, kLong);
+      files->fail_at(points, error);  // once
+      EXPECT_THAT(*patient.list("/d"), ElementsAre("f"));
+      EXPECT_EQ(patient.entry("/d/f")->bytes, 7);
+      const auto file = patient.open("/d/f");
+      ASSERT_TRUE(file.ok()) << file.status();
+      std::string text(7, '\0');
+      EXPECT_TRUE((*file)->read(0, absl::MakeSpan(text)).ok());
+      EXPECT_EQ(text, "content");
+      has_failed = files->has_failed();
+    }
+    EXPECT_EQ(points, 5U) << "list, entry, open, read, and none";
+  }
+}
+
+TEST(PatientFileSystem, GivesUpAtLastAndSaysWhy) {
+  const auto files = with_a_file();
+  files->crash_at(0);  // from now on every call fails with EIO
+  PatientFileSystem patient(*files, kShort);
+  const auto names = patient.list("/d");
+  EXPECT_THAT(std::string(names.status().message()), HasSubstr("'/d'"));
+  EXPECT_EQ(errno_of(names.status()), EIO);
+  EXPECT_GT(files->operations().size(), 0U);
+}
+
+TEST(PatientFileSystem, DoesNotWaitForWhatStays) {
+  const auto files = with_a_file();
+  PatientFileSystem patient(*files, kLong);
+  EXPECT_EQ(errno_of(patient.open("/d/absent").status()), ENOENT);
+  for (const int error : {EACCES, EPERM, ENOENT, EMFILE, ENOSYS}) {
+    const auto copy = files->copy();
+    PatientFileSystem over(*copy, kLong);
+    copy->fail_at(0, error);
+    EXPECT_EQ(errno_of(over.list("/d").status()), error);
+  }
+}
+
+TEST(PatientFileSystem, WritesOnce) {
+  const auto files = with_a_file();
+  PatientFileSystem patient(*files, kLong);
+  files->fail_at(0, EIO);
+  EXPECT_EQ(errno_of(patient.remove_file("/d/f")), EIO);
+}
+
+}  // namespace
+}  // namespace tessera::internal::testing
