@@ -33,11 +33,13 @@ std::vector<UnwrittenReplica> sync_replicas(ProcessGroup& group,
     const at::Tensor& tensor = tensors[i];
     if (tensor.numel() == 0) continue;
     const at::Tensor detached = tensor.data();  // as in overwrite()
-    const bool may_write = group.rank() == from_rank || !read_only.holds(detached);
+    const bool is_source = group.rank() == from_rank;
+    const bool may_write = is_source || !read_only.holds(detached);
     const at::Tensor values =
         may_write ? detached.contiguous() : detached.clone(at::MemoryFormat::Contiguous);
     // Bytes, because groups do not know every dtype that a buffer may have.
     group.broadcast(values.reshape({-1}).view(at::kByte), from_rank, what)->wait();
+    if (is_source) continue;
     if (!may_write) {
       std::string problem = read_only.problem(detached, values);
       if (!problem.empty()) unwritten.push_back({i, std::move(problem)});

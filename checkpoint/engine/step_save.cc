@@ -5,10 +5,13 @@
 
 #include <absl/status/statusor.h>
 #include <absl/strings/str_cat.h>
+#include <absl/strings/str_join.h>
 
 #include "tessera/checkpoint/directory/step_list.h"
 #include "tessera/checkpoint/engine/checkpoint_names.h"
 #include "tessera/checkpoint/engine/shard_sink.h"
+#include "tessera/checkpoint/format/dtype_names.h"
+#include "tessera/checkpoint/format/entry_form.h"
 #include "tessera/checkpoint/format/step_names.h"
 #include "tessera/checkpoint/step/step_commit.h"
 #include "tessera/checkpoint/step/step_reader.h"
@@ -29,6 +32,31 @@ std::map<std::string, at::Tensor> tensors_of(const CheckpointExtras& extras, int
   }
   for (const auto& [name, tensor] : extras.rank_tensors) tensors[rank_entry(rank, name)] = tensor;
   return tensors;
+}
+
+std::string problem_of_extra(const std::string& name, const at::Tensor& tensor) {
+  const std::string wrong = name_problem(rank_entry(0, name));
+  if (!wrong.empty()) return wrong;
+  if (!tensor.defined()) return "got an undefined tensor, expected a dense one";
+  if (tensor.layout() != at::kStrided || tensor.is_meta() || tensor.is_nested()) {
+    return "got a tensor that is sparse, nested or without memory, expected a dense one";
+  }
+  if (!dtype_name(tensor.scalar_type()).empty()) return "";
+  return absl::StrCat("got a tensor of ", c10::toString(tensor.scalar_type()),
+                      ", expected a dtype that safetensors has");
+}
+
+/// What of `extras` no file can have, a line each; "" if nothing.
+std::string problem_of_extras(const CheckpointExtras& extras) {
+  std::vector<std::string> lines;
+  for (const auto* const tensors : {&extras.tensors, &extras.rank_tensors}) {
+    for (const auto& [name, tensor] : *tensors) {
+      const std::string wrong = problem_of_extra(name, tensor);
+      if (wrong.empty()) continue;
+      lines.push_back(absl::StrCat("[checkpoint] extra '", printable(name), "': ", wrong));
+    }
+  }
+  return absl::StrJoin(lines, "\n");
 }
 
 /// Why this rank does not see what rank 0 has left in the directory; "" if it does.
@@ -86,12 +114,12 @@ std::string StepSave::save(const std::function<void(StateSink&)>& write) {
 
 /// Rank 0 makes the step's directory; all ranks learn where it is.
 void StepSave::begin() {
-  absl::Status status;
-  if (run_ != nullptr) {
+  std::string problem = problem_of_extras(contents_.options.extras);
+  if (problem.empty() && run_ != nullptr) {
     nonce_ = draw_nonce();
-    status = begin_here();
+    problem = std::string(begin_here().message());
   }
-  refuse_on_all_ranks(group_, std::string(status.message()), kWhat);
+  refuse_on_all_ranks(group_, problem, kWhat);
   nonce_ = exchange_texts(group_, nonce_, "checkpoint: nonce").front();
 }
 

@@ -266,7 +266,8 @@ std::unique_ptr<Tracked> tracked(const at::Generator& generator) {
 }
 std::unique_ptr<Tracked> tracked(at::Tensor& tensor) {
   TORCH_CHECK(
-      tensor.defined() && tensor.layout() == at::kStrided,
+      tensor.defined() && tensor.layout() == at::kStrided && !tensor.is_meta() &&
+          !tensor.is_nested(),
       "[checkpoint] track: got a tensor that is undefined or not dense, expected a dense one");
   TORCH_CHECK(!dtype_name(tensor.scalar_type()).empty(), "[checkpoint] track: got a tensor of ",
               tensor.scalar_type(), ", expected a dtype that safetensors has; convert it first");

@@ -56,7 +56,7 @@ std::vector<UnsavableCase> unsavable_cases() {
             [] { return torch::quantize_per_tensor(torch::zeros({8}), 0.1, 0, torch::kQInt8); }),
        "'model.window'"},
       {"ControlCharacter", with("win\ndow", zeros(at::kFloat)), "win\\ndow"},
-      {"NoUtf8", with("win\xff", zeros(at::kFloat)), "win\\xff"},
+      {"NoUtf8", with("win\xff", zeros(at::kFloat)), "'model.win"},
       {"LikeAPiece", with("win#1-2", zeros(at::kFloat)), "'model.win#1-2'"},
       {"NameOfAParameter",
        [](ExtendedNet& net) { net.register_parameter("w\x01", torch::zeros({3})); },
@@ -124,6 +124,24 @@ TEST(Unsavables, ALazilyNegatedTensorIsSavedAsOperatorsSeeIt) {
     ASSERT_TRUE(loaded.has_value());
     EXPECT_TRUE(at::equal(loaded->extras.tensors.at("negated"), -torch::ones({2})));
     EXPECT_TRUE(at::equal(loaded->extras.tensors.at("zero"), torch::zeros({2})));
+  });
+}
+
+TEST(Unsavables, ExtrasAreNamedOnAllRanks) {
+  const TemporaryDirectory directory;
+  run_ranks(2, [&](std::shared_ptr<ProcessGroup> group) {
+    const auto engine = parallelize(std::make_shared<ExtendedNet>(nullptr),
+                                    torch::optim::SGDOptions(0.1), {}, group);
+    for (const at::Tensor& tensor :
+         {at::Tensor(), torch::eye(2).to_sparse(), torch::eye(2).to_sparse_csr(),
+          torch::empty({2}, at::kMeta), torch::zeros({2}, at::kComplexDouble)}) {
+      SaveOptions options;
+      if (group->rank() == 1) options.extras.rank_tensors["mine"] = tensor;
+      const std::string said =
+          message_of([&] { save_checkpoint(*engine, directory.path() + "/run", options); });
+      EXPECT_THAT(said, AllOf(HasSubstr("rank 1"), HasSubstr("extra 'mine'")));
+    }
+    save_checkpoint(*engine, directory.path() + "/run");
   });
 }
 

@@ -154,6 +154,24 @@ TEST_P(ReadOnly, RefusesAStateWithOtherValuesAndChangesNothing) {
   }
 }
 
+TEST(ReadOnlyMemory, OfAViewWithGapsIsNotWritten) {
+  struct Gaps : torch::nn::Module {
+    explicit Gaps(const at::Tensor& table) {
+      register_parameter("weight", torch::ones({5}));
+      register_buffer("table", table);
+    }
+  };
+  for (const int world : {1, 3}) {
+    run_ranks(world, [&](std::shared_ptr<ProcessGroup> group) {
+      const ReadOnlyPage page(0.5f);
+      const at::Tensor view = page.tensor().view({2, 2}).t().narrow(1, 0, 1);
+      const auto engine = parallelize(std::make_shared<Gaps>(view), torch::optim::SGDOptions(0.1),
+                                      strategy_options(Strategy::kDdp), group);
+      EXPECT_EQ(engine->steps(), 0);
+    });
+  }
+}
+
 TEST(ReadOnlyMemory, KnowsWhatMayBeWritten) {
   static const float kConstant[kPageNumel] = {1, 2, 3, 4};
   const ReadOnlyPage page(1.0f);

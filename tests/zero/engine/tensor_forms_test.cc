@@ -64,6 +64,7 @@ std::vector<TensorForm> forms() {
        form_numbers()},
       {"Sparse", [rows] { return at::sparse_coo_tensor(rows, form_numbers(), kFormSizes); },
        sparse.to_dense()},
+      {"SparseElements", [] { return form_numbers().to_sparse(); }, form_numbers()},
       {"SparseOfNegated",
        [rows] {
          return at::_sparse_coo_tensor_unsafe(rows, at::_neg_view(-form_numbers()), kFormSizes);
@@ -215,6 +216,32 @@ TEST_P(TensorForms, AreTakenOrRefusedByCollectives) {
       EXPECT_TRUE(at::equal(whole, at::zeros({16, 16})));
     }
   });
+}
+
+/// LibTorch adds sparse elements to the wrong place of a view with an offset.
+TEST(TensorFormsOfSeveral, SparseElementsComeToTheirOwnParameter) {
+  struct Three : torch::nn::Module {
+    Tensor x = register_parameter("x", at::zeros({1}));
+    Tensor y = register_parameter("y", at::zeros({3, 2}));
+    Tensor z = register_parameter("z", at::zeros({130}));
+  };
+  for (const Strategy strategy : {Strategy::kDdp, Strategy::kZero3}) {
+    run_ranks(3, [&](std::shared_ptr<ProcessGroup> group) {
+      const auto net = std::make_shared<Three>();
+      const auto engine =
+          parallelize(net, torch::optim::SGDOptions(1.0), OneWeight::options_of(strategy), group);
+      std::vector<NamedTensor> gradients;
+      for (const Parameter& parameter : engine->parameters()) {
+        gradients.push_back({parameter.name, at::full(parameter.tensor.sizes(), 2.0f).to_sparse()});
+      }
+      engine->accumulate(gradients);
+      engine->step();
+      const auto scope = engine->full_parameters();
+      for (const Tensor& tensor : {net->x, net->y, net->z}) {
+        EXPECT_TRUE(at::equal(tensor, at::full(tensor.sizes(), -2.0f))) << tensor;
+      }
+    });
+  }
 }
 
 TEST(TensorFormsControl, AFormWhoseBytesAreOthersIsThere) {

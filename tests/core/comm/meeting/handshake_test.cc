@@ -227,7 +227,7 @@ TEST_F(HandshakeTest, RanksOfSeveralHostsThatNeedOneMemoryAreToldToTakeMpi) {
 
 TEST_F(HandshakeTest, OfTwoRankZerosOneAtMostMeetsTheOthers) {
   for (int again = 0; again < 3; ++again) {  // each may take a time-out
-    const milliseconds patience(10000);  // no time-out may fall between two answers
+    const milliseconds patience(10000);      // no time-out may fall between two answers
     const auto errors = errors_of({{.rank = 0, .timeout = patience},
                                    {.rank = 0, .timeout = patience},
                                    {.rank = 1, .timeout = patience}});
