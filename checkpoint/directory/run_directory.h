@@ -22,8 +22,9 @@ class RunDirectory {
   /// Makes `path` (0700) if only its last name is missing, locks it, proves by a probe that files
   /// can be written, and removes what a job left there that died while it saved or deleted; what
   /// cannot be removed yet is named on stderr and stays.
-  /// `holder` is what another job is told: "pid 12 on host a". FailedPrecondition where another job
-  /// holds the lock, with that job's text, or `path` is no directory. `files` must outlive this.
+  /// `holder` is what another job is told (holder_of_this_process()). FailedPrecondition where
+  /// another job holds the lock, with that job's text, or `path` is no directory. `files` must
+  /// outlive this.
   static absl::StatusOr<std::unique_ptr<RunDirectory>> open(FileSystem& files,
                                                             const std::string& path,
                                                             const std::string& holder);

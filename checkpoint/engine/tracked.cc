@@ -27,12 +27,20 @@ namespace {
 
 constexpr const char* kMissing = "got none in the checkpoint";
 
+std::string problem_of_tensor(const at::Tensor& tensor) {
+  if (!tensor.defined() || tensor.layout() != at::kStrided || tensor.is_meta() ||
+      tensor.is_nested()) {
+    return "got a tensor that is undefined or not dense, expected a dense one";
+  }
+  if (!dtype_name(tensor.scalar_type()).empty()) return "";
+  return absl::StrCat("got a tensor of ", c10::toString(tensor.scalar_type()),
+                      ", expected a dtype that safetensors has; convert it first");
+}
+
 /// A copy on the host of what a program wants to keep.
 at::Tensor copied(const at::Tensor& tensor) {
-  TORCH_CHECK(tensor.defined() && tensor.layout() == at::kStrided,
-              "got a tensor that is undefined or not dense, expected a dense one");
-  TORCH_CHECK(!dtype_name(tensor.scalar_type()).empty(), "got a tensor of ", tensor.scalar_type(),
-              ", expected a dtype that safetensors has");
+  const std::string problem = problem_of_tensor(tensor);
+  TORCH_CHECK(problem.empty(), problem);
   return tensor.detach().cpu().clone();
 }
 
@@ -91,6 +99,9 @@ class TrackedGenerator final : public Tracked {
  public:
   explicit TrackedGenerator(at::Generator generator) : generator_(std::move(generator)) {}
 
+  std::string problem() const override {
+    return generator_.defined() ? "" : "got no generator, expected one";
+  }
   CheckpointExtras save() const override {
     const std::scoped_lock lock(generator_.mutex());
     CheckpointExtras extras;
@@ -145,6 +156,7 @@ class TrackedTensor final : public Tracked {
  public:
   explicit TrackedTensor(at::Tensor& tensor) : tensor_(tensor) {}
 
+  std::string problem() const override { return problem_of_tensor(tensor_); }
   CheckpointExtras save() const override {
     CheckpointExtras extras;
     extras.tensors[""] = copied(tensor_);
@@ -181,6 +193,14 @@ class TrackedValue final : public Tracked {
  public:
   explicit TrackedValue(Value& value) : value_(value) {}
 
+  std::string problem() const override {
+    if constexpr (std::is_same_v<Value, std::string>) {
+      if (!is_utf8(value_)) {
+        return absl::StrCat("got the text '", printable(value_), "', expected UTF-8");
+      }
+    }
+    return "";
+  }
   CheckpointExtras save() const override {
     CheckpointExtras extras;
     extras.values[""] = value_;
@@ -206,11 +226,12 @@ class TrackedValue final : public Tracked {
 
 class TrackedFunctions final : public Tracked {
  public:
-  explicit TrackedFunctions(Checkpoints::Functions functions) : functions_(std::move(functions)) {
-    TORCH_CHECK(functions_.save && functions_.load,
-                "[checkpoint] track: got an empty function, expected save and load");
-  }
+  explicit TrackedFunctions(Checkpoints::Functions functions) : functions_(std::move(functions)) {}
 
+  std::string problem() const override {
+    return functions_.save && functions_.load ? ""
+                                              : "got an empty function, expected save and load";
+  }
   CheckpointExtras save() const override {
     CheckpointExtras extras = functions_.save();
     for (auto* const tensors : {&extras.tensors, &extras.rank_tensors}) {
@@ -261,16 +282,9 @@ std::unique_ptr<Tracked> tracked(const data::DistributedSampler& sampler) {
   return std::make_unique<TrackedSampler>(sampler);
 }
 std::unique_ptr<Tracked> tracked(const at::Generator& generator) {
-  TORCH_CHECK(generator.defined(), "[checkpoint] track: got no generator, expected one");
   return std::make_unique<TrackedGenerator>(generator);
 }
 std::unique_ptr<Tracked> tracked(at::Tensor& tensor) {
-  TORCH_CHECK(
-      tensor.defined() && tensor.layout() == at::kStrided && !tensor.is_meta() &&
-          !tensor.is_nested(),
-      "[checkpoint] track: got a tensor that is undefined or not dense, expected a dense one");
-  TORCH_CHECK(!dtype_name(tensor.scalar_type()).empty(), "[checkpoint] track: got a tensor of ",
-              tensor.scalar_type(), ", expected a dtype that safetensors has; convert it first");
   return std::make_unique<TrackedTensor>(tensor);
 }
 std::unique_ptr<Tracked> tracked(int64_t& number) {
@@ -280,8 +294,6 @@ std::unique_ptr<Tracked> tracked(double& number) {
   return std::make_unique<TrackedValue<double>>(number);
 }
 std::unique_ptr<Tracked> tracked(std::string& text) {
-  TORCH_CHECK(is_utf8(text), "[checkpoint] track: got the text '", printable(text),
-              "', expected UTF-8");
   return std::make_unique<TrackedValue<std::string>>(text);
 }
 std::unique_ptr<Tracked> tracked(Checkpoints::Functions functions) {
@@ -293,6 +305,8 @@ void TrackedThings::add(const std::string& name, std::unique_ptr<Tracked> thing)
               "[checkpoint] track: got the name '", printable(name), "', expected one without '/'");
   const std::string problem = name_problem(rank_entry(0, name));
   TORCH_CHECK(problem.empty(), "[checkpoint] track: ", problem);
+  const std::string of_thing = thing->problem();
+  TORCH_CHECK(of_thing.empty(), "[checkpoint] track '", name, "': ", of_thing);
   TORCH_CHECK(things_.try_emplace(name, std::move(thing)).second, "[checkpoint] track: got '", name,
               "' twice, expected a name for each");
 }

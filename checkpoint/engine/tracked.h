@@ -28,6 +28,8 @@ class Tracked {
   };
 
   virtual ~Tracked() = default;
+  /// Why this can never be saved, "got ..., expected ..."; "" if it can.
+  virtual std::string problem() const { return ""; }
   /// Collective. Throws c10::Error on every rank where what rank 0 saves is not all ranks'.
   virtual void check_ranks(ProcessGroup& /*group*/) const {}
   /// Copies: what training does next does not change them.
@@ -52,7 +54,8 @@ std::unique_ptr<Tracked> tracked(Checkpoints::Functions functions);
 /// All that a run tracks, by name, as the extras of one checkpoint.
 class TrackedThings {
  public:
-  /// Throws c10::Error where `name` is taken, has a '/' or is no name of a checkpoint's entry.
+  /// Throws c10::Error where `name` is taken, has a '/' or is no name of a checkpoint's entry, and
+  /// where `thing` has a problem().
   void add(const std::string& name, std::unique_ptr<Tracked> thing);
 
   void check_ranks(ProcessGroup& group) const;

@@ -5,6 +5,7 @@
 #include <map>
 #include <optional>
 #include <ostream>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -22,8 +23,8 @@
 // concatenated batch; in fp32 and with bf16 parameters they are compared with ddp, to the bit. With
 // all rows (takes_all_rows()) ddp and zero3 run every model under every schedule in every world,
 // and each of the other configurations every model, with schedules that take turns. After each
-// change schedules take turns everywhere, and each configuration meets half of the models in a
-// world, the others in the next.
+// change each configuration meets every model once (a hybrid every third one), with worlds and
+// schedules that take turns.
 
 namespace tessera::internal::testing {
 namespace {
@@ -58,30 +59,47 @@ bool is_fully_covered(const Configuration& configuration) {
 }
 
 /// Whether it is the turn of number `i` in world number `world`: of each other one.
-bool is_one_of_two(size_t i, size_t world) { return takes_all_rows() || (i + world) % 2 == 0; }
+bool is_one_of_two(size_t i, size_t world) { return has_turn(i + world, 2); }
+
+/// The worlds of this suite in which `configuration` is.
+std::vector<int> worlds_of(const Configuration& configuration) {
+  std::vector<int> worlds;
+  for (const int world : {1, 2, 3, 4, 6}) {
+    // The large world is for the hybrids that no smaller one has.
+    if (world == 6 && !configuration.degrees.has_value()) continue;
+    for (const Configuration& other : configurations_of_world(world)) {
+      if (other.name == configuration.name) worlds.push_back(world);
+    }
+  }
+  return worlds;
+}
 
 /// What of the product of configurations, worlds, models and schedules is run.
 std::vector<Case> covering(const std::vector<Subject>& subjects,
                            const std::function<bool(const Configuration&)>& wants) {
-  std::vector<Case> cases;
-  size_t number_of_configuration = 0;
-  size_t number_of_world = 0;
+  std::vector<Configuration> configurations;
+  std::set<std::string> names;
   for (const int world : {1, 2, 3, 4, 6}) {
-    ++number_of_world;
-    for (const Configuration& configuration : configurations_of_world(world)) {
-      if (!wants(configuration)) continue;
-      // The large world is for the hybrids that no smaller one has.
-      if (world == 6 && !configuration.degrees.has_value()) continue;
-      ++number_of_configuration;
-      // Hybrids are in few worlds, so there every model is in all of them.
-      const bool is_in_all = !configuration.degrees.has_value();
-      for (size_t number = 0; number < subjects.size(); ++number) {
-        if (is_in_all && !is_one_of_two(number, number_of_world)) continue;
+    for (Configuration& configuration : configurations_of_world(world)) {
+      if (!wants(configuration) || !names.insert(configuration.name).second) continue;
+      configurations.push_back(std::move(configuration));
+    }
+  }
+  std::vector<Case> cases;
+  size_t turn = 0;
+  for (size_t c = 0; c < configurations.size(); ++c) {
+    const std::vector<int> worlds = worlds_of(configurations[c]);
+    const bool is_hybrid = configurations[c].degrees.has_value();
+    for (size_t s = 0; s < subjects.size(); ++s) {
+      if (is_hybrid && !has_turn(c + s, 3)) continue;
+      ++turn;
+      for (size_t w = 0; w < worlds.size(); ++w) {
+        if (!has_turn(w + worlds.size() - turn % worlds.size(), worlds.size())) continue;
         for (size_t i = 0; i < schedules().size(); ++i) {
-          // A model meets another schedule under each configuration.
-          const bool has_turn = i == (number + number_of_configuration) % schedules().size();
-          if (!is_fully_covered(configuration) && !has_turn) continue;
-          cases.push_back({configuration, world, subjects[number], schedules()[i]});
+          // A model meets another schedule under each configuration, and in each world.
+          const bool is_next = i == (s + c + w) % schedules().size();
+          if (!is_fully_covered(configurations[c]) && !is_next) continue;
+          cases.push_back({configurations[c], worlds[w], subjects[s], schedules()[i]});
         }
       }
     }

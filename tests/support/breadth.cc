@@ -6,6 +6,8 @@ namespace tessera::internal::testing {
 
 bool takes_all_rows() { return std::getenv("TESSERA_TEST_ALL") != nullptr; }
 
+bool has_turn(size_t i, size_t n) { return takes_all_rows() || i % n == 0; }
+
 std::vector<int> spanning_worlds() {
   return takes_all_rows() ? std::vector<int>{1, 2, 3, 4} : std::vector<int>{1, 3, 4};
 }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <vector>
 
 namespace tessera::internal::testing {
@@ -9,6 +10,9 @@ namespace tessera::internal::testing {
 /// change suites take rows that span the product instead; docs/testing.md says which, and what that
 /// still notices.
 bool takes_all_rows();
+
+/// Of rows that are counted from 0: whether row `i` is one of each `n`, or all rows are taken.
+bool has_turn(size_t i, size_t n);
 
 /// The worlds of a suite that repeats itself in each: 1, an odd one, and one that has groups of
 /// ranks within it; with all rows also 2.

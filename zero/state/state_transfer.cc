@@ -14,7 +14,6 @@
 #include "tessera/core/comm/agreement/disagreement.h"
 #include "tessera/core/comm/agreement/fingerprint.h"
 #include "tessera/core/comm/agreement/refusal.h"
-#include "tessera/core/layout/read_only_memory.h"
 #include "tessera/zero/parameters/registration.h"
 #include "tessera/zero/state/memory_order.h"
 
@@ -261,7 +260,8 @@ void StateTransfer::load_all(const StateTable& table, std::vector<StateNumber> n
     numbers[i].bits = words.const_data_ptr<int64_t>()[i];
   }
   refuse_on_all_ranks(group_, absl::StrJoin(slices_.problems_of(numbers), "; "), "state");
-  refuse_on_all_ranks(group_, unwritable(table, state, claims), "state");
+  const ReadOnlyMemory read_only;
+  refuse_on_all_ranks(group_, unwritable(table, state, claims, read_only), "state");
 
   for (const StateRegion& region : table.regions()) {
     if (region.source == Source::kNumbers || region.bytes == 0) continue;
@@ -269,7 +269,8 @@ void StateTransfer::load_all(const StateTable& table, std::vector<StateNumber> n
     for (size_t i = 0; i < region.slots; ++i) {
       is_there = is_there || claims.has(region.first_slot + i);
     }
-    if (is_there) write(table, region, assemble(table, region, state, claims), claims);
+    if (!is_there) continue;
+    write(table, region, assemble(table, region, state, claims), claims, read_only);
   }
   using Presence = StateSlices::Presence;
   std::vector<Presence> presence;
@@ -283,10 +284,9 @@ void StateTransfer::load_all(const StateTable& table, std::vector<StateNumber> n
 /// Which tensors lie in memory that this process may not write and would take other values, a line
 /// each; "" if none. Collective.
 std::string StateTransfer::unwritable(const StateTable& table, const StateDict& state,
-                                      const StateClaims& claims) {
+                                      const StateClaims& claims, const ReadOnlyMemory& read_only) {
   const auto count = static_cast<int64_t>(table.replicas().size());
   if (count == 0) return "";
-  const ReadOnlyMemory read_only;
   at::Tensor is_read_only = at::zeros({count}, at::kByte);  // on any rank
   for (int64_t i = 0; i < count; ++i) {
     is_read_only.mutable_data_ptr<uint8_t>()[i] = read_only.holds(table.replicas()[i]) ? 1 : 0;
@@ -338,10 +338,11 @@ at::Tensor StateTransfer::assemble(const StateTable& table, const StateRegion& r
 }
 
 void StateTransfer::write(const StateTable& table, const StateRegion& region,
-                          const at::Tensor& bytes, const StateClaims& claims) const {
+                          const at::Tensor& bytes, const StateClaims& claims,
+                          const ReadOnlyMemory& read_only) const {
   if (region.source == Source::kReplica) {
     const at::Tensor& replica = table.replicas()[region.index];
-    if (ReadOnlyMemory().holds(replica)) return;  // unwritable() has found it equal
+    if (read_only.holds(replica)) return;  // unwritable() has found it equal
     replica.copy_(values_of(bytes, table.slots()[region.first_slot]));
     return;
   }

@@ -6,6 +6,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "tessera/core/layout/read_only_memory.h"
 #include "tessera/process_group.h"
 #include "tessera/state_dict.h"
 #include "tessera/zero/state/state_claims.h"
@@ -70,9 +71,9 @@ class StateTransfer {
   at::Tensor assemble(const StateTable& table, const StateRegion& region, const StateDict& state,
                       const StateClaims& claims);
   void write(const StateTable& table, const StateRegion& region, const at::Tensor& bytes,
-             const StateClaims& claims) const;
-  std::string unwritable(const StateTable& table, const StateDict& state,
-                         const StateClaims& claims);
+             const StateClaims& claims, const ReadOnlyMemory& read_only) const;
+  std::string unwritable(const StateTable& table, const StateDict& state, const StateClaims& claims,
+                         const ReadOnlyMemory& read_only);
 
   ProcessGroup& group_;
   StateSlices& slices_;

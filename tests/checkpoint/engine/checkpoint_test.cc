@@ -80,13 +80,16 @@ class EngineCheckpoint : public ::testing::TestWithParam<int> {
 INSTANTIATE_TEST_SUITE_P(World, EngineCheckpoint, ::testing::ValuesIn(spanning_worlds()));
 
 TEST_P(EngineCheckpoint, GoesOnUnderAnyConfigurationBitForBit) {
+  size_t turn = 0;
   for (const char* model : {"OddMlp", "BatchNorm", "FrozenLayers", "ChannelsLast", "TiedMlp",
                             "EmptyParameter", "TinyAndScalar", "MixedDtypes"}) {
     SCOPED_TRACE(model);
+    size_t turn_of_model = turn++;
     const std::vector<Configuration> configurations = configurations_at(world());
     const StateDict expected =
         saved_after(4, world(), model, configurations.front(), StateScope::kEveryRank).back();
     for (const Configuration& from : configurations) {
+      if (!has_turn(turn_of_model++, 3)) continue;
       const TemporaryDirectory directory;
       save_after(2, world(), model, from, directory.path());
       for (const Configuration& to : {from, configurations.back()}) {

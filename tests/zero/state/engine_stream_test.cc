@@ -52,13 +52,16 @@ class EngineStream : public ::testing::TestWithParam<int> {
 INSTANTIATE_TEST_SUITE_P(World, EngineStream, ::testing::ValuesIn(spanning_worlds()));
 
 TEST_P(EngineStream, GoesOnUnderAnyConfigurationBitForBit) {
+  size_t turn = 0;
   for (const char* model : {"OddMlp", "BatchNorm", "FrozenLayers", "ChannelsLast", "TiedMlp",
                             "EmptyParameter", "TinyAndScalar"}) {
     SCOPED_TRACE(model);
+    size_t turn_of_model = turn++;
     const std::vector<Configuration> configurations = configurations_at(world());
     const StateDict expected =
         saved_after(4, world(), model, configurations.front(), StateScope::kEveryRank).back();
     for (const Configuration& from : configurations) {
+      if (!has_turn(turn_of_model++, 2)) continue;
       const StateDict whole = written_after(2, world(), model, from);
       for (const Configuration& to : {from, configurations.back()}) {
         EXPECT_EQ(bit_differences(gone_on(whole, world(), 2, 4, model, to), expected), "")

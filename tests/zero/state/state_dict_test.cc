@@ -83,8 +83,8 @@ TEST_P(EngineState, GoesOnUnderAnyConfigurationBitForBit) {
 }
 
 TEST_P(EngineState, GoesOnWithModelsThatBreakEngines) {
-  std::vector<Configuration> configurations = {configuration_of(Strategy::kDdp),
-                                               configuration_of(Strategy::kZero3)};
+  std::vector<Configuration> configurations = {configuration_of(Strategy::kZero3)};
+  if (takes_all_rows() || world() == 3) configurations.push_back(configuration_of(Strategy::kDdp));
   if (world() == 4) configurations.push_back(hybrid(2, 2, 2));
   for (const char* model : {"BatchNorm", "FrozenLayers", "ChannelsLast", "TiedMlp",
                             "EmptyParameter", "TinyAndScalar", "UnusedEverywhere", "MixedDtypes"}) {
@@ -96,7 +96,7 @@ TEST_P(EngineState, GoesOnWithMastersAndLossScale) {
   std::vector<Configuration> configurations = configurations_at(world());
   for (Configuration& configuration : configurations) configuration = in_bf16(configuration);
   expect_continuity("OddMlp", configurations);
-  expect_continuity("FrozenLayers", {configurations.front(), configurations[3]});
+  expect_continuity("FrozenLayers", {configurations.front(), configurations.back()});
   const StateDict state =
       saved_after(4, world(), "OddMlp", configurations.back(), StateScope::kEveryRank).back();
   EXPECT_EQ(state.entries.at("scaler.scale").tensor().item<double>(), 131072.0);

@@ -146,11 +146,14 @@ TEST_P(StateTransferAt, ShardsHaveEveryElementExactlyOnce) {
 }
 
 TEST_P(StateTransferAt, LoadsWhatAnyConfigurationSaved) {
+  size_t turn = 0;
   for (const StateModel model : {kFloat, kMasters}) {
     for (const StateConfiguration& from : state_configurations(world())) {
       const auto shards = save_at(world(), from, model, StateScope::kSharded);
       const auto one = save_at(world(), from, model, StateScope::kOneRank, world() - 1);
+      size_t turn_of_source = turn++;
       for (const StateConfiguration& to : state_configurations(world())) {
+        if (!has_turn(turn_of_source++, 3)) continue;
         EXPECT_EQ(load_at(world(), to, model, shards), "") << "shards of " << from.name;
         EXPECT_EQ(load_at(world(), to, model, one), "") << "whole, of " << from.name;
       }

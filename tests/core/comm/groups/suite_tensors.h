@@ -31,10 +31,9 @@ inline int64_t value_at(int rank, int64_t i, at::ScalarType dtype) {
 inline at::Tensor filled(int64_t numel, at::ScalarType dtype,
                          const std::function<double(int64_t)>& of) {
   const at::Tensor made = at::empty({numel}, at::kDouble);
+  auto* const values = made.mutable_data_ptr<double>();
   // Values repeat with every 6 elements: the rest is copies of the first.
-  for (int64_t i = 0; i < numel; ++i) {
-    made.mutable_data_ptr<double>()[i] = i < 6 ? of(i) : made.const_data_ptr<double>()[i - 6];
-  }
+  for (int64_t i = 0; i < numel; ++i) values[i] = i < 6 ? of(i) : values[i - 6];
   return made.to(dtype);
 }
 

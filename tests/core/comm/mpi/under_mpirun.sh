@@ -59,8 +59,14 @@ if (! job 2 1 sleep 1000) 2>"$scratch/control" || ! grep -q 'had not ended' "$sc
   die "a job that does not end went by:"
 fi
 
-# worlds <ranks>...: with all rows (tests/support/breadth.h) these, else the one that is odd.
-worlds() { [[ -n ${TESSERA_TEST_ALL:-} ]] && echo "$@" || echo 3; }
+# With all rows (tests/support/breadth.h) more of what repeats is run.
+takes_all_rows() { [[ -n ${TESSERA_TEST_ALL:-} ]]; }
+# worlds <ranks>...: these, or the one that is odd.
+worlds() { takes_all_rows && echo "$@" || echo 3; }
+# Strategies that are compared: all, or one that keeps parameters whole and one that splits them.
+strategies() { takes_all_rows && echo ddp zero1 zero2 zero3 || echo zero1 zero3; }
+# times <n>: how often something is tried that may go wrong by chance.
+times() { takes_all_rows && echo "$1" || echo $((($1 + 2) / 3)); }
 
 for ranks in $(worlds 1 2 3 4); do
   job $ranks 240 "$bin/mpi_test" --gtest_filter='MpiJob.*' || die "$ranks ranks failed:"
@@ -157,7 +163,7 @@ fi
 # One program, one hash of the parameters, whatever carries the gradients: every row of the table.
 if [[ -x $bin/quickstart ]]; then
   for ranks in $(worlds 2 3 4); do
-    for strategy in ddp zero1 zero2 zero3; do
+    for strategy in $(strategies); do
       for backend in shm mpi; do
         job $ranks 120 env TESSERA_BACKEND=$backend "$bin/quickstart" --strategy=$strategy \
           --epochs=1 || die "quickstart --strategy=$strategy over $backend:"
@@ -204,7 +210,7 @@ says "'missed' on group 'world/left', rank 0: rank 1 left \(the group\|group 'wo
   die "ranks of different backends went by:"
 says "rank 1 differs from rank 0 at entry 0: 'backend mpi .*' vs 'backend hosts .*TESSERA_BACKEND"
 if [[ -x $bin/quickstart ]]; then
-  for strategy in ddp zero1 zero2 zero3; do
+  for strategy in ddp $(strategies); do
     on_hosts 120 "$bin/quickstart" --strategy=$strategy --epochs=1 ||
       die "quickstart --strategy=$strategy on two hosts:"
     grep "^world 4: .*parameters [0-9a-f]" "$scratch/out" | grep -o "parameters.*" >"$scratch/$strategy"
@@ -232,11 +238,11 @@ fi
 application=$bin/mpi_application_$abi
 if [[ -x $application ]]; then
   # Many times, for MPICH's MPI_Finalize bears no thread that is inside MPI (mpi::leave()).
-  for level in serialized $(printf 'multiple %.0s' {1..10}); do
+  for level in serialized $(printf 'multiple %.0s' $(seq "$(times 10)")); do
     job 4 60 "$application" $level || die "an application at $level failed:"
     says "rank 3 of 4: sum 4 over 2, application 4"
   done
-  ends=(leaves leaves leaves leaves leaves)
+  ends=($(printf 'leaves %.0s' $(seq "$(times 5)")))
   [[ $abi == mpich ]] || ends+=(outlives)
   for end in "${ends[@]}"; do
     job 3 60 "$application" multiple "$end" || die "a group that outlives MPI ($end) failed:"

@@ -98,6 +98,10 @@ TEST(MpiWindows, LargeReadsComeInPartsOfWhichFewAreUnderWay) {
     const at::Tensor own = group->allocate(kNumel, at::kByte);
     own.copy_(testing::window_content(group->rank(), 0, kNumel, at::kByte));
     const auto window = group->make_window(own, "w");
+    std::vector<at::Tensor> contents;
+    for (int rank = 0; rank < group->size(); ++rank) {
+      contents.push_back(testing::window_content(rank, 0, kNumel, at::kByte));
+    }
     std::vector<std::shared_ptr<Work>> reads;
     std::vector<at::Tensor> read, wanted;
     for (const int64_t numel : {int64_t{1}, int64_t{513}, kMessage - 1, kMessage, kMessage + 1,
@@ -106,8 +110,7 @@ TEST(MpiWindows, LargeReadsComeInPartsOfWhichFewAreUnderWay) {
         const int64_t begin = (kNumel - numel) / 3;
         read.push_back(at::zeros({numel}, at::kByte));
         reads.push_back(window->start_read(rank, begin, read.back(), "w", Window::kUnversioned));
-        wanted.push_back(
-            testing::window_content(rank, 0, kNumel, at::kByte).narrow(0, begin, numel));
+        wanted.push_back(contents[static_cast<size_t>(rank)].narrow(0, begin, numel));
       }
     }
     for (size_t i = 0; i < reads.size(); ++i) {
