@@ -81,14 +81,15 @@ all-asan all-tsan: all-%: bootstrap
 	@$(call build,$*,all everything)
 	@$(call check,$*,-C All -LE 'install|tree')
 
-# Faults are put into a copy of the tree.
+# Faults are put into a copy of the tree, which has its build folder where this one has its own: so
+# the compiler cache knows what is compiled there.
 injected := build/injected$(suffix)
 injected-faults: bootstrap
-	@rm -rf $(injected)/tree && mkdir -p $(injected)/tree
-	@git ls-files -z | xargs -0 cp --parents -t $(injected)/tree
-	@torch=$$(cmake/bootstrap.sh path); \
-	  cmake --preset release -S $(injected)/tree -B $(injected)/build -DTESSERA_TORCH="$$torch" >/dev/null
-	@tests/injected_faults.py $(injected)/tree $(injected)/build
+	@rm -rf $(injected) && mkdir -p $(injected)
+	@git ls-files -z | xargs -0 cp --parents -t $(injected)
+	@torch=$$(cmake/bootstrap.sh path); cd $(injected); \
+	  cmake --preset release -DTESSERA_TORCH="$$torch" >/dev/null
+	@tests/injected_faults.py $(injected) $(injected)/build/release
 
 test-all: test-everything all-asan all-tsan injected-faults
 	@$(MAKE) --no-print-directory test-release TORCH=2.15.0

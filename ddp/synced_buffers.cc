@@ -5,9 +5,9 @@
 
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/zeros.h>
 #include <absl/strings/str_cat.h>
 #include <absl/strings/str_join.h>
-#include <c10/util/Exception.h>
 
 #include "tessera/core/layout/read_only_memory.h"
 #include "tessera/core/numbers/round_up.h"
@@ -32,6 +32,19 @@ std::string text_of(const at::Tensor& tensor) {
                       absl::StrJoin(tensor.sizes(), ", "), "] on ", tensor.device().str());
 }
 
+/// Which of them any rank has in memory that its process may not write. Collective, blocking.
+std::vector<bool> are_read_only(ProcessGroup& group, const std::vector<NamedTensor>& buffers) {
+  const ReadOnlyMemory read_only;
+  const at::Tensor flags = at::zeros({static_cast<int64_t>(buffers.size())}, at::kByte);
+  auto* const mine = flags.mutable_data_ptr<uint8_t>();
+  for (size_t i = 0; i < buffers.size(); ++i) mine[i] = read_only.holds(buffers[i].tensor) ? 1 : 0;
+  const at::Tensor on_device = flags.to(group.device());
+  group.all_reduce(on_device, ReduceOp::kMax, "buffers that are only read")->wait();
+  const at::Tensor all = on_device.cpu();
+  const auto* const of_any = all.const_data_ptr<uint8_t>();
+  return std::vector<bool>(of_any, of_any + buffers.size());
+}
+
 }  // namespace
 
 bool SyncedBuffers::Place::is_as_planned() const {
@@ -45,13 +58,22 @@ std::unique_ptr<SyncedBuffers> SyncedBuffers::make(ProcessGroup& group,
                                                    BufferSync sync) {
   if (sync == BufferSync::kOnce || buffers.empty() || group.size() == 1) return nullptr;
   std::unique_ptr<SyncedBuffers> synced(new SyncedBuffers(group));
+  const std::vector<bool> is_constant = are_read_only(group, buffers);
+  std::vector<NamedTensor> variables;
+  for (size_t i = 0; i < buffers.size(); ++i) {
+    if (is_constant[i]) {
+      synced->constants_.push_back({buffers[i], buffers[i].tensor.detach().clone()});
+    } else {
+      variables.push_back(buffers[i]);
+    }
+  }
   if (sync == BufferSync::kBroadcast) {
-    synced->add_batch(buffers, at::kByte, /*is_mean=*/false);
+    synced->add_batch(variables, at::kByte, /*is_mean=*/false);
     return synced;
   }
   for (const at::ScalarType dtype :
        {at::kFloat, at::kDouble, at::kBFloat16, at::kHalf, at::kByte}) {
-    std::vector<NamedTensor> alike = buffers;
+    std::vector<NamedTensor> alike = variables;
     std::erase_if(alike, [dtype](const auto& each) { return mean_dtype(each.tensor) != dtype; });
     synced->add_batch(alike, dtype, /*is_mean=*/dtype != at::kByte);
   }
@@ -70,28 +92,39 @@ void SyncedBuffers::add_batch(const std::vector<NamedTensor>& buffers, at::Scala
   Batch batch{.flat = group_.allocate(bytes / static_cast<int64_t>(c10::elementSize(dtype)), dtype),
               .is_mean = is_mean};
   batch.flat.zero_();
-  const ReadOnlyMemory read_only;
   const at::Tensor all = batch.flat.view(at::kByte);
   for (size_t i = 0; i < buffers.size(); ++i) {
     const at::Tensor& tensor = buffers[i].tensor;
     const at::Tensor own = all.narrow(0, begins[i], tensor.numel() * tensor.element_size());
-    batch.places.push_back({.buffer = buffers[i],
-                            .copy = own.view(tensor.scalar_type()).view(tensor.sizes()),
-                            .is_read_only = read_only.holds(tensor)});
+    batch.places.push_back({buffers[i], own.view(tensor.scalar_type()).view(tensor.sizes())});
   }
   batches_.push_back(std::move(batch));
+}
+
+std::string SyncedBuffers::Place::problem_of_form() const {
+  if (is_as_planned()) return "";
+  return absl::StrCat("buffer '", buffer.name, "': got ", text_of(buffer.tensor), ", expected ",
+                      text_of(copy),
+                      ", as at parallelize, because steps make buffers equal on all ranks "
+                      "(Options::buffers); keep its shape and dtype, or name it in "
+                      "ignores_buffers");
 }
 
 std::string SyncedBuffers::problem() const {
   for (const Batch& batch : batches_) {
     for (const Place& place : batch.places) {
-      if (place.is_as_planned()) continue;
-      return absl::StrCat("buffer '", place.buffer.name, "': got ", text_of(place.buffer.tensor),
-                          ", expected ", text_of(place.copy),
-                          ", as at parallelize, because steps make buffers equal on all ranks "
-                          "(Options::buffers); keep its shape and dtype, or name it in "
-                          "ignores_buffers");
+      if (std::string problem = place.problem_of_form(); !problem.empty()) return problem;
     }
+  }
+  for (const Place& place : constants_) {
+    if (std::string problem = place.problem_of_form(); !problem.empty()) return problem;
+    if (have_same_bits(place.buffer.tensor, place.copy)) continue;
+    return absl::StrCat("buffer '", place.buffer.name,
+                        "': got other values than at parallelize, expected the same, because a "
+                        "rank has it in memory that may not be written (a constant of the program "
+                        "or a map of a file that is only read), so that steps cannot make it equal "
+                        "on all ranks; clone() it before parallelize, or name it in "
+                        "ignores_buffers");
   }
   return "";
 }
@@ -119,13 +152,7 @@ void SyncedBuffers::finish() {
     std::exchange(batch.work, nullptr)->wait();
     if (batch.is_mean && divisor_ != 0) batch.flat.div_(divisor_);
     for (const Place& place : batch.places) {
-      if (!place.is_as_planned()) continue;
-      if (!place.is_read_only) {
-        overwrite(place.buffer.tensor, place.copy);
-      } else if (!batch.is_mean) {  // else it is what parallelize() found equal on all ranks
-        const std::string problem = ReadOnlyMemory().problem(place.buffer.tensor, place.copy);
-        TORCH_CHECK(problem.empty(), "[ddp] buffer '", place.buffer.name, "' ", problem);
-      }
+      if (place.is_as_planned()) overwrite(place.buffer.tensor, place.copy);
     }
   }
 }
@@ -133,6 +160,7 @@ void SyncedBuffers::finish() {
 int64_t SyncedBuffers::bytes() const {
   int64_t bytes = 0;
   for (const Batch& batch : batches_) bytes += static_cast<int64_t>(batch.flat.nbytes());
+  for (const Place& place : constants_) bytes += static_cast<int64_t>(place.copy.nbytes());
   return bytes;
 }
 

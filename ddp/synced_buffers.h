@@ -18,13 +18,15 @@ namespace tessera::internal {
 class SyncedBuffers {
  public:
   /// Null where there is nothing to do: under BufferSync::kOnce, without buffers, in a world of
-  /// one. Names, dtypes and sizes of `buffers` are equal on all ranks; `group` outlives it.
+  /// one. Names, dtypes, sizes and values of `buffers` are equal on all ranks; `group` outlives it.
+  /// Collective, blocking, where it is not null.
   static std::unique_ptr<SyncedBuffers> make(ProcessGroup& group,
                                              const std::vector<NamedTensor>& buffers,
                                              BufferSync sync);
 
-  /// Names the first buffer that has not the dtype, sizes or device it had at parallelize; "" if
-  /// none. Local; allocates nothing then.
+  /// Names the first buffer that has not the dtype, sizes or device it had at parallelize, or not
+  /// the values, where a rank may not write them; "" if none. Local; allocates nothing then, if
+  /// such values are contiguous.
   std::string problem() const;
 
   /// Whose buffers count, equal on all ranks but for `has_mine`: in a loop over Engine::join()
@@ -49,8 +51,8 @@ class SyncedBuffers {
   struct Place {
     NamedTensor buffer;
     at::Tensor copy;
-    bool is_read_only = false;  // its memory, for this process
     bool is_as_planned() const;
+    std::string problem_of_form() const;
   };
   /// Buffers that one collective makes equal.
   struct Batch {
@@ -65,6 +67,9 @@ class SyncedBuffers {
 
   ProcessGroup& group_;
   std::vector<Batch> batches_;
+  /// What lies in memory that a rank may only read: no collective makes it equal, so it must stay
+  /// what it was. The copies are what it was.
+  std::vector<Place> constants_;
   int divisor_ = 0;  ///< of the sums under way; 0: they are means
 };
 

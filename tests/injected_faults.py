@@ -142,12 +142,16 @@ def _inject(fault: Fault, tree: pathlib.Path, build: pathlib.Path) -> tuple[str,
         path.write_text(text)
 
 
+def _absolute(text: str) -> pathlib.Path:
+    return pathlib.Path(text).resolve()  # programs run in the build folder
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--only", help="the fault of this name")
     parser.add_argument("--check", action="store_true", help="break nothing")
-    parser.add_argument("tree", type=pathlib.Path)
-    parser.add_argument("build", type=pathlib.Path, nargs="?")
+    parser.add_argument("tree", type=_absolute)
+    parser.add_argument("build", type=_absolute, nargs="?")
     arguments = parser.parse_args()
     if arguments.check == (arguments.build is not None):
         parser.error("expected --check or a build folder")

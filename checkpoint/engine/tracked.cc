@@ -19,6 +19,7 @@
 #include "tessera/checkpoint/format/dtype_names.h"
 #include "tessera/checkpoint/format/entry_form.h"
 #include "tessera/checkpoint/format/utf8.h"
+#include "tessera/core/layout/read_only_memory.h"
 #include "tessera/sampler_state.h"
 
 namespace tessera::internal {
@@ -156,7 +157,10 @@ class TrackedTensor final : public Tracked {
  public:
   explicit TrackedTensor(at::Tensor& tensor) : tensor_(tensor) {}
 
-  std::string problem() const override { return problem_of_tensor(tensor_); }
+  std::string problem() const override {
+    const std::string unsavable = problem_of_tensor(tensor_);
+    return unsavable.empty() ? unwritable() : unsavable;
+  }
   CheckpointExtras save() const override {
     CheckpointExtras extras;
     extras.tensors[""] = copied(tensor_);
@@ -166,10 +170,7 @@ class TrackedTensor final : public Tracked {
     const auto found = saved.tensors.find("");
     if (found == saved.tensors.end()) return absl::StrCat(kMissing, ", expected a tensor");
     const at::Tensor& theirs = found->second;
-    if (!tensor_.defined() || tensor_.layout() != at::kStrided ||
-        at::has_internal_overlap(tensor_) == at::MemOverlap::Yes) {
-      return "got a tensor here that is undefined, not dense or expanded, expected one to copy to";
-    }
+    if (const std::string problem = this->problem(); !problem.empty()) return problem;
     if (theirs.sizes() == tensor_.sizes() && theirs.scalar_type() == tensor_.scalar_type()) {
       return "";
     }
@@ -185,6 +186,23 @@ class TrackedTensor final : public Tracked {
   }
 
  private:
+  /// What forbids load() to copy to a dense tensor.
+  std::string unwritable() const {
+    if (at::has_internal_overlap(tensor_) == at::MemOverlap::Yes) {
+      return "got an expanded tensor, expected one whose elements have memory of their own, for a "
+             "load to copy to; clone() it first";
+    }
+    if (tensor_.is_inference()) {
+      return "got a tensor made in InferenceMode, expected one that a load can copy to; clone() it "
+             "outside of that mode first";
+    }
+    if (ReadOnlyMemory().holds(tensor_)) {
+      return "got a tensor in memory that this process may not write, expected one that a load can "
+             "copy to; clone() it first";
+    }
+    return "";
+  }
+
   at::Tensor& tensor_;
 };
 
@@ -301,9 +319,11 @@ std::unique_ptr<Tracked> tracked(Checkpoints::Functions functions) {
 }
 
 void TrackedThings::add(const std::string& name, std::unique_ptr<Tracked> thing) {
-  TORCH_CHECK(!name.empty() && name.find('/') == std::string::npos,
-              "[checkpoint] track: got the name '", printable(name), "', expected one without '/'");
-  const std::string problem = name_problem(rank_entry(0, name));
+  TORCH_CHECK(!name.empty(), "[checkpoint] track: got an empty name, expected one");
+  TORCH_CHECK(name.find('/') == std::string::npos, "[checkpoint] track: got the name '",
+              printable(name), "', expected one without '/'");
+  std::string problem = name_problem(name);
+  if (problem.empty()) problem = name_problem(rank_entry(0, name));  // its longest
   TORCH_CHECK(problem.empty(), "[checkpoint] track: ", problem);
   const std::string of_thing = thing->problem();
   TORCH_CHECK(of_thing.empty(), "[checkpoint] track '", name, "': ", of_thing);

@@ -176,10 +176,13 @@ absl::Status lock_descriptor(int fd, int kind, const std::string& path) {
 }  // namespace
 
 absl::Status file_error(int error, std::string_view operation, std::string_view path) {
+  absl::StatusCode code = absl::ErrnoToStatusCode(error);
+  // Abseil's word for ENODEV, too, where a file system is away: what is there must not count as
+  // absent.
+  if (code == absl::StatusCode::kNotFound && error != ENOENT) code = absl::StatusCode::kUnavailable;
   return with_errno(
-      {absl::ErrnoToStatusCode(error),
-       absl::StrCat("[checkpoint] cannot ", std::string(operation), " '", std::string(path),
-                    "': ", std::strerror(error), " (errno ", error, ")")},
+      {code, absl::StrCat("[checkpoint] cannot ", std::string(operation), " '", std::string(path),
+                          "': ", std::strerror(error), " (errno ", error, ")")},
       error);
 }
 

@@ -10,14 +10,11 @@
 #include "tessera/core/layout/readable.h"
 
 namespace tessera::internal {
-namespace {
 
 bool have_same_bits(const at::Tensor& left, const at::Tensor& right) {
   const at::Tensor a = left.contiguous(), b = right.contiguous();
   return a.nbytes() == 0 || std::memcmp(a.const_data_ptr(), b.const_data_ptr(), a.nbytes()) == 0;
 }
-
-}  // namespace
 
 ReadOnlyMemory::ReadOnlyMemory() {
   std::ifstream maps("/proc/self/maps");

@@ -8,6 +8,10 @@
 
 namespace tessera::internal {
 
+/// Whether both, of the same sizes and dtype and on the CPU, have the same bits. Allocates only
+/// where their memory has gaps or another order.
+bool have_same_bits(const at::Tensor& left, const at::Tensor& right);
+
 /// The memory of this process that it may read and not write, such as the constants of a program
 /// and files that are mapped read-only, as it is when this is made. Making one is local and reads
 /// /proc/self/maps, which takes about a millisecond; where there is none, no memory counts as such.

@@ -9,6 +9,7 @@
 namespace tessera::internal {
 
 std::string reading_problem(const at::Tensor& tensor) {
+  if (tensor.is_nested()) return "it is nested; pad it, or keep its values and offsets instead";
   if (tensor.layout() != at::kStrided || !(tensor.is_cpu() || tensor.is_cuda())) return "";
   if (tensor._is_zerotensor()) return "it is a lazy zero; call clone()";
   if (tensor.is_neg() || tensor.is_conj()) {

@@ -145,6 +145,12 @@ std::vector<Refusal> refusals() {
       {"SparseBuffer",
        [](Arguments& a) { a.net->register_buffer("odd", torch::ones({2}).to_sparse()); },
        {"buffer 'odd': got a sparse tensor", "to_dense()"}},
+      {"NestedBuffer",
+       [](Arguments& a) {
+         a.net->register_buffer(
+             "odd", at::_nested_tensor_from_tensor_list({torch::ones({2}), torch::ones({3})}));
+       },
+       {"buffer 'odd' cannot be read: it is nested"}},
       {"Gradient",
        [](Arguments& a) { a.net->scale.mutable_grad() = torch::ones({}); },
        {"parameter 'scale' has a gradient already", "zero_grad()"}},

@@ -61,7 +61,7 @@ absl::Status read_failing(size_t point, int error, std::string& operation) {
 }
 
 TEST(StepList, Case58_DoesNotFallBackFromWhatCouldNotBeRead) {
-  for (const int error : {EACCES, EMFILE, EIO, ESTALE, ETIMEDOUT, EBUSY, EINTR}) {
+  for (const int error : {EACCES, EMFILE, EIO, ESTALE, ETIMEDOUT, EBUSY, EINTR, ENODEV}) {
     size_t failures = 0;
     std::string operation = "begin";
     for (size_t point = 0; !operation.empty(); ++point) {

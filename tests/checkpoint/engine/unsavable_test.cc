@@ -103,7 +103,24 @@ TEST(Unsavables, OfNotesAndOfWhatIsTrackedAreNamedAtOnce) {
     EXPECT_THAT(message_of([&] { checkpoints.track("numbers", complex_numbers); }),
                 HasSubstr("expected a dtype that safetensors has"));
     std::string text = "\xff";
-    EXPECT_THAT(message_of([&] { checkpoints.track("text", text); }), HasSubstr("UTF-8"));
+    EXPECT_THAT(message_of([&] { checkpoints.track("text", text); }),
+                AllOf(HasSubstr("track 'text'"), HasSubstr("UTF-8")));
+    int64_t number = 0;
+    EXPECT_THAT(message_of([&] { checkpoints.track("", number); }), HasSubstr("an empty name"));
+    EXPECT_THAT(message_of([&] { checkpoints.track("a\n", number); }),
+                AllOf(HasSubstr("'a\\n'"), Not(HasSubstr("rank-"))));
+    // What a save can read and no load can write.
+    static const float kConstants[2] = {1, 2};
+    at::Tensor expanded = torch::zeros({1}).expand({3});
+    at::Tensor constants = torch::from_blob(const_cast<float*>(kConstants), {2});
+    at::Tensor inferred = [] {
+      const c10::InferenceMode mode;
+      return torch::zeros({2});
+    }();
+    for (at::Tensor* const tensor : {&expanded, &constants, &inferred}) {
+      EXPECT_THAT(message_of([&] { checkpoints.track("tensor", *tensor); }),
+                  AllOf(HasSubstr("track 'tensor'"), HasSubstr("clone()")));
+    }
     at::Tensor fit = torch::zeros({2}, at::kUInt16);
     checkpoints.track("fit", fit);
     checkpoints.save();

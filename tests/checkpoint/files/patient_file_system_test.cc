@@ -8,6 +8,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "tessera/checkpoint/directory/step_list.h"
+#include "tessera/checkpoint/files/posix_file_system.h"
 #include "tessera/tests/checkpoint/simulated_file_system.h"
 
 // What is read is tried again after errors that may pass, and after no others.
@@ -28,7 +30,7 @@ std::unique_ptr<SimulatedFileSystem> with_a_file() {
 }
 
 TEST(PatientFileSystem, ReadsAfterErrorsThatPass) {
-  for (const int error : {EIO, ESTALE, ETIMEDOUT, EBUSY, EINTR}) {
+  for (const int error : {EIO, ESTALE, ETIMEDOUT, EBUSY, EINTR, ENODEV}) {
     size_t points = 0;
     for (bool has_failed = true; has_failed; ++points) {
       const auto files = with_a_file();
@@ -67,6 +69,17 @@ TEST(PatientFileSystem, DoesNotWaitForWhatStays) {
     copy->fail_at(0, error);
     EXPECT_EQ(errno_of(over.list("/d").status()), error);
   }
+}
+
+/// Abseil's code for these is that of ENOENT.
+TEST(PatientFileSystem, AFileSystemThatIsAwayIsNotAnAbsentFile) {
+  for (const int error : {ENODEV, ENOMEDIUM, ESRCH}) {
+    const absl::Status status = file_error(error, "list", "/d");
+    EXPECT_FALSE(absl::IsNotFound(status)) << status;
+    EXPECT_FALSE(is_damage(status)) << status;
+    EXPECT_TRUE(may_pass(status)) << status;
+  }
+  EXPECT_TRUE(absl::IsNotFound(file_error(ENOENT, "list", "/d")));
 }
 
 TEST(PatientFileSystem, WritesOnce) {

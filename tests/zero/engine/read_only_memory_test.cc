@@ -107,6 +107,34 @@ TEST_P(ReadOnly, TrainsWhereValuesAreEqual) {
   }
 }
 
+/// A buffer that rank 1 may not write cannot follow what another rank does to its own.
+TEST(ReadOnlyOnOneRank, IsRefusedOnAllRanksOnceAnotherRankHasChangedIts) {
+  for (const BufferSync sync : {BufferSync::kBroadcast, BufferSync::kMean}) {
+    run_ranks(3, [&](std::shared_ptr<ProcessGroup> group) {
+      const int rank = group->rank();
+      const ReadOnlyPage page(0.5f);
+      const auto net = std::make_shared<TableNet>(page, /*is_parameter=*/false);
+      if (rank != 1) net->table.set_data(page.tensor().clone());
+      Options options;
+      options.buffers = sync;
+      const auto engine = parallelize(net, torch::optim::SGDOptions(0.1), options, group);
+      const auto step = [&] {
+        net->loss().backward();
+        engine->step();
+      };
+      step();
+      if (rank == 0) net->table.add_(1);
+      EXPECT_THAT(message_of(step), AllOf(HasSubstr("rank 0"), HasSubstr("buffer 'table'"),
+                                          HasSubstr("memory that may not be written"),
+                                          HasSubstr("clone()"), HasSubstr("ignores_buffers")));
+      if (rank == 0) net->table.copy_(page.tensor());
+      engine->zero_grad();
+      step();
+      EXPECT_TRUE(at::equal(net->table, page.tensor()));
+    });
+  }
+}
+
 TEST_P(ReadOnly, IsNamedWhereARankWouldHaveToTakeOtherValues) {
   const auto errors = run_ranks_expecting_errors(3, [&](std::shared_ptr<ProcessGroup> group) {
     const ReadOnlyPage page(group->rank() == 1 ? 7.0f : 0.5f);

@@ -150,6 +150,27 @@ TEST_P(TensorForms, AreTakenFromAutograd) {
   expect_taken(give, /*is_second=*/true);
 }
 
+/// What a function returns nothing for has no gradient, as in LibTorch.
+TEST(TensorFormsOfNone, AGradientThatAFunctionLeavesOutIsNone) {
+  for (const Strategy strategy : {Strategy::kDdp, Strategy::kZero2, Strategy::kZero3}) {
+    for (const bool is_on_one_rank : {false, true}) {
+      for (const float other : {0.0f, 3.0f}) {  // the gradient of another backward before
+        run_ranks(3, [&](std::shared_ptr<ProcessGroup> group) {
+          const bool gives = is_on_one_rank && group->rank() != 1;
+          OneWeight rank(group, strategy);
+          if (other != 0) (rank.net->weight * other).sum().backward();
+          std::function<Tensor()> make = [gives] {
+            return gives ? at::full(kFormSizes, 3.0f) : Tensor();
+          };
+          GiveGradient::apply(rank.net->weight, &make).backward();
+          const float mean = is_on_one_rank ? 2 : 0;
+          EXPECT_TRUE(at::equal(rank.updated(), at::full(kFormSizes, 1 - other - mean)));
+        });
+      }
+    }
+  }
+}
+
 TEST_P(TensorForms, AreTakenByAccumulate) {
   const auto give = [](OneWeight& rank, const TensorForm& form) {
     rank.engine->accumulate({{"weight", form.make()}});
