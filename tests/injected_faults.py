@@ -71,7 +71,8 @@ _FAULTS = (
           "fetch((entry.owner + 1) % plan_.ranks(), plan_.results_begin()"),
     # States of whole tensors lie on top of each other.
     Fault("states_overlap", "zero/step/whole_tensor_plan.cc",
-          "      end += aligned(state.bytes(entries_[i].dtype));\n", ""),
+          "      end += aligned(state.bytes(entries_[i].dtype));\n",
+          "      end += 0 * aligned(state.bytes(entries_[i].dtype));\n"),
     # Two blocks of 8-bit codes have one scale.
     Fault("shared_scales", "optim/elementwise_optimizer.h",
           "return at < 0 ? -1 : at / block;",
