@@ -85,7 +85,8 @@ class Checkpoints final {
   /// says so on stderr: training goes on with other random numbers.
   Checkpoints& track(const std::string& name, const at::Generator& generator);
   /// Rank 0's value is saved, and loaded on all ranks into the tensor that `tensor` is then, which
-  /// keeps its sizes, dtype and device. Dense, without elements that share memory.
+  /// keeps its sizes, dtype and device. Dense, without elements that share memory, not made in
+  /// InferenceMode, in memory that may be written; else c10::Error.
   Checkpoints& track(const std::string& name, at::Tensor& tensor);
   Checkpoints& track(const std::string& name, int64_t& number);
   Checkpoints& track(const std::string& name, double& number);
