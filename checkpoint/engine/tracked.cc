@@ -323,7 +323,7 @@ void TrackedThings::add(const std::string& name, std::unique_ptr<Tracked> thing)
   TORCH_CHECK(name.find('/') == std::string::npos, "[checkpoint] track: got the name '",
               printable(name), "', expected one without '/'");
   std::string problem = name_problem(name);
-  if (problem.empty()) problem = name_problem(rank_entry(0, name));  // its longest
+  if (problem.empty()) problem = name_problem(rank_entry(0, name));  // the longest form of it
   TORCH_CHECK(problem.empty(), "[checkpoint] track: ", problem);
   const std::string of_thing = thing->problem();
   TORCH_CHECK(of_thing.empty(), "[checkpoint] track '", name, "': ", of_thing);

@@ -177,8 +177,8 @@ absl::Status lock_descriptor(int fd, int kind, const std::string& path) {
 
 absl::Status file_error(int error, std::string_view operation, std::string_view path) {
   absl::StatusCode code = absl::ErrnoToStatusCode(error);
-  // Abseil's word for ENODEV, too, where a file system is away: what is there must not count as
-  // absent.
+  // Abseil gives ENODEV, ENOMEDIUM and ESRCH this code, too. A file system that is away must not
+  // look like a file that is absent.
   if (code == absl::StatusCode::kNotFound && error != ENOENT) code = absl::StatusCode::kUnavailable;
   return with_errno(
       {code, absl::StrCat("[checkpoint] cannot ", std::string(operation), " '", std::string(path),

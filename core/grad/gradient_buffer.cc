@@ -52,7 +52,7 @@ void GradientBuffer::begin_micro_step() {
 
 int64_t GradientBuffer::receive(size_t position, const at::Tensor& given, double weight) {
   at::Tensor gradient = in_memory(given);
-  // Such a one LibTorch adds at the wrong place of a view: it counts the view's offset twice.
+  // LibTorch adds sparse elements at the wrong place of a view: it counts the view's offset twice.
   if (gradient.is_sparse() && gradient.dense_dim() == 0) gradient = gradient.to_dense();
   const at::Tensor& parameter = table_[unit_.parameters[position]].tensor;
   const Range range = unit_.layout.parameter_range(position);

@@ -29,7 +29,7 @@ struct GradientHook::Target {
     void operator()(const torch::autograd::Variable& parameter) override {
       if (target->sink == nullptr) return;
       at::Tensor gradient = std::exchange(parameter.mutable_grad(), at::Tensor());
-      if (!gradient.defined()) return;  // of a function that gives none
+      if (!gradient.defined()) return;  // a function returned none
       target->sink->gradient(target->index, std::move(gradient));
     }
     std::shared_ptr<Target> target;

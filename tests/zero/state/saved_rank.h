@@ -85,13 +85,14 @@ inline States saved_after(int steps, int world, const std::string& model,
 /// The named configurations, and hybrids where the world allows them; or of these what cuts state
 /// in each way that there is, in one of the worlds 1, 3 and 4 (takes_all_rows()).
 inline std::vector<Configuration> configurations_at(int world) {
-  const Configuration ddp = configuration_of(Strategy::kDdp);
-  const Configuration zero3 = configuration_of(Strategy::kZero3);
   if (!takes_all_rows()) {
+    const Configuration ddp = configuration_of(Strategy::kDdp);
+    const Configuration zero2 = configuration_of(Strategy::kZero2);
+    const Configuration zero3 = configuration_of(Strategy::kZero3);
     if (world == 1) return {ddp, zero3};
-    if (world % 2 == 1) return {ddp, configuration_of(Strategy::kZero1), zero3};
-    return {configuration_of(Strategy::kZero2), world == 4 ? hybrid(1, 2, 2) : ddp,
-            world == 2 ? zero3 : hybrid(2, 2, 2)};
+    if (world == 2) return {zero2, ddp, zero3};
+    if (world == 4) return {zero2, hybrid(1, 2, 2), hybrid(2, 2, 2)};
+    return {ddp, configuration_of(Strategy::kZero1), zero3};
   }
   std::vector<Configuration> configurations = named_configurations();
   if (world % 2 == 0) configurations.push_back(hybrid(2, 2, 2));
