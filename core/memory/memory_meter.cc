@@ -4,10 +4,24 @@
 #include <fstream>
 #include <numeric>
 #include <string>
+#include <string_view>
 
 #include <c10/util/Exception.h>
 
 namespace tessera {
+namespace {
+
+/// The value after `key` in what the kernel says of this process's memory; -1 if there is none.
+int64_t proportional_bytes(std::string_view key) {
+  std::ifstream file("/proc/self/smaps_rollup");
+  for (std::string word; file >> word;) {
+    int64_t kib = 0;
+    if (word == key && file >> kib) return kib * 1024;
+  }
+  return -1;
+}
+
+}  // namespace
 
 std::string_view to_string(MemoryClass memory_class) {
   switch (memory_class) {
@@ -78,13 +92,8 @@ int64_t MemoryMeter::allocations() const {
   return allocations_;
 }
 
-int64_t process_pss_bytes() {
-  std::ifstream file("/proc/self/smaps_rollup");
-  for (std::string key; file >> key;) {
-    int64_t kib = 0;
-    if (key == "Pss:" && file >> kib) return kib * 1024;
-  }
-  return -1;
-}
+int64_t process_pss_bytes() { return proportional_bytes("Pss:"); }
+
+int64_t process_shared_bytes() { return proportional_bytes("Pss_Shmem:"); }
 
 }  // namespace tessera

@@ -168,7 +168,10 @@ std::vector<Measurement> measure_in_turn(const std::vector<Configuration>& confi
   std::vector<Measurement> measurements;
   for (const Configuration& configuration : configurations) {
     measurements.push_back(memory_compare::measure(configuration, workload, world));
-    for (memory_compare::RankMemory& rank : measurements.back().ranks) rank.pss_bytes = -1;
+    for (memory_compare::RankMemory& rank : measurements.back().ranks) {
+      rank.pss_bytes = -1;
+      rank.shared_bytes = -1;
+    }
   }
   return measurements;
 }

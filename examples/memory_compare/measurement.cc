@@ -15,7 +15,7 @@ using tessera::kMemoryClasses;
 using tessera::MemoryBytes;
 using tessera::MemoryClass;
 
-constexpr size_t kRankWords = 3 * kMemoryClasses + 5;
+constexpr size_t kRankWords = 3 * kMemoryClasses + 6;
 
 tessera::Options options_of(const Configuration& configuration, const Workload& workload) {
   tessera::Options options{
@@ -82,8 +82,9 @@ void append(std::vector<int64_t>& words, const RankMemory& rank) {
   append(words, rank.persistent);
   append(words, rank.peak);
   append(words, rank.held);
-  words.insert(words.end(), {rank.peak_bytes, rank.pss_bytes, rank.unsharded_buffers_added,
-                             rank.device_bytes, rank.device_peak_bytes});
+  words.insert(words.end(),
+               {rank.peak_bytes, rank.pss_bytes, rank.shared_bytes, rank.unsharded_buffers_added,
+                rank.device_bytes, rank.device_peak_bytes});
 }
 
 class Reader {
@@ -102,6 +103,7 @@ class Reader {
     rank.held = bytes();
     rank.peak_bytes = next();
     rank.pss_bytes = next();
+    rank.shared_bytes = next();
     rank.unsharded_buffers_added = next();
     rank.device_bytes = next();
     rank.device_peak_bytes = next();
@@ -135,6 +137,7 @@ Measurement measure(const Configuration& configuration, const Workload& workload
   mine.peak = tessera::predicted_peak_memory(*engine, /*micro_steps=*/1);
   mine.pss_bytes = train(workload, *model, *engine, world->rank(), torch_device);
   engine->wait();
+  mine.shared_bytes = tessera::process_shared_bytes();
   mine.held = engine->memory().now();
   mine.peak_bytes = engine->memory().peak_total_bytes();
   mine.unsharded_buffers_added = engine->gather_counts().unsharded_buffers_added;

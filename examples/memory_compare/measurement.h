@@ -30,6 +30,7 @@ struct RankMemory {
   tessera::MemoryBytes held;  ///< by the engine, after the last step
   int64_t peak_bytes = 0;     ///< most that the engine held at once, control included
   int64_t pss_bytes = -1;     ///< most that the process had of the samples; -1 where unknown
+  int64_t shared_bytes = -1;  ///< what of its memory was shared after the last step; -1: unknown
   int64_t unsharded_buffers_added = 0;  ///< GatherCounts::unsharded_buffers_added
   /// What the GPU's allocator has given out beyond what it had before there was an engine: after
   /// the last step, and most in that step, with what is the user's (activations). -1 on a CPU.

@@ -46,6 +46,7 @@ void append_measured(const Measurement& measurement, std::vector<Cells>& lines) 
   for (size_t first = 0, last = 0; first < ranks.size(); first = last + 1) {
     last = first;
     int64_t pss_bytes = ranks[first].pss_bytes;
+    int64_t shared_bytes = ranks[first].shared_bytes;
     int64_t device_bytes = ranks[first].device_bytes;
     int64_t device_peak_bytes = ranks[first].device_peak_bytes;
     while (last + 1 < ranks.size() &&
@@ -53,6 +54,7 @@ void append_measured(const Measurement& measurement, std::vector<Cells>& lines) 
            peak_of(ranks[last + 1]) == peak_of(ranks[first])) {
       ++last;
       pss_bytes = std::max(pss_bytes, ranks[last].pss_bytes);
+      shared_bytes = std::max(shared_bytes, ranks[last].shared_bytes);
       device_bytes = std::max(device_bytes, ranks[last].device_bytes);
       device_peak_bytes = std::max(device_peak_bytes, ranks[last].device_peak_bytes);
     }
@@ -60,6 +62,7 @@ void append_measured(const Measurement& measurement, std::vector<Cells>& lines) 
                                           : absl::StrCat("measured, ranks ", first, "-", last);
     Cells cells = line_of("", who, ranks[first].held);
     cells.push_back(cell(peak_of(ranks[first])));
+    cells.push_back(shared_bytes >= 0 ? cell(shared_bytes) : "?");
     cells.push_back(pss_bytes >= 0 ? cell(pss_bytes) : "?");
     if (device_bytes >= 0) cells.insert(cells.end(), {cell(device_bytes), cell(device_peak_bytes)});
     lines.push_back(std::move(cells));
@@ -99,7 +102,7 @@ std::vector<Cells> cells_of(const Comparison& comparison) {
   std::vector<Cells> lines;
   Cells head = {"MiB per rank", ""};
   for (const MemoryClass shown : kShown) head.emplace_back(to_string(shown));
-  head.insert(head.end(), {"total", "peak", "PSS"});
+  head.insert(head.end(), {"total", "peak", "shared", "PSS"});
   if (is_on_device(comparison)) head.insert(head.end(), {"allocator", "its peak"});
   lines.push_back(std::move(head));
   lines.push_back(line_of(kPyTorch, "modelled", pytorch_of(comparison)));
@@ -183,6 +186,7 @@ std::vector<std::string> notes(const Comparison& comparison) {
       absl::StrFormat("total: held after the last step; peak: most at once. Both without control "
                       "(votes and other small all-gathers), at most %.2f MiB.",
                       mib(control_bytes)),
+      "shared: what the kernel gives for memory that ranks share; on CPUs all but the optimizer's.",
       absl::StrCat(
           "PSS: the whole process (LibTorch, activations, shared pages by share), largest ",
           "of forward, backward and update; ? over MPI, where one process has them all."),

@@ -59,5 +59,7 @@ class MemoryMeter {
 /// Proportional set size of this process in bytes (/proc/self/smaps_rollup): shared pages are
 /// divided by their users. -1 where unknown.
 int64_t process_pss_bytes();
+/// What of that is shared memory: on a CPU, the buffers that peers read and write.
+int64_t process_shared_bytes();
 
 }  // namespace tessera

@@ -153,6 +153,7 @@ Measurement made_up() {
     rank.held[MemoryClass::kControl] = 1000;
     rank.peak_bytes = rank.held.total();
     rank.pss_bytes = int64_t{99} << 20;
+    rank.shared_bytes = int64_t{17} << 20;
   }
   return measurement;
 }
@@ -278,8 +279,9 @@ TEST(Table, NamesTheRankOfWhichMostIsPredicted) {
 TEST(Table, IsMarkdownToo) {
   const std::string text = to_table(comparison_of(made_up()), TableFormat::kMarkdown);
   EXPECT_THAT(text, HasSubstr("## Memory of 3.15 M parameters on 2 ranks\n"));
-  EXPECT_THAT(text, HasSubstr("\n|---|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|\n"));
+  EXPECT_THAT(text, HasSubstr("\n|---|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|\n"));
   EXPECT_THAT(text, HasSubstr("| zero2 | predicted | 12.00 | 0.00 | 24.00 |"));
+  EXPECT_THAT(text, HasSubstr(" | 17.00 | 99.00 |\n"));
 }
 
 TEST(Table, NamesTheOptimizerAndItsBytes) {

@@ -1,5 +1,7 @@
 #include "tessera/core/comm/shm/arena.h"
 
+#include <sys/resource.h>
+
 #include <algorithm>
 #include <limits>
 #include <utility>
@@ -7,16 +9,21 @@
 #include <ATen/ops/from_blob.h>
 #include <c10/util/Exception.h>
 
-#include "tessera/core/memory/huge_pages.h"
 #include "tessera/core/numbers/round_up.h"
 #include "tessera/process_group.h"
 
 namespace tessera::internal::shm {
 namespace {
 
-// Control blocks fit into the first segment; what comes later shares huge pages.
-constexpr int64_t kFirstSegmentBytes = int64_t{1} << 20;
-constexpr int64_t kSmallestSegmentBytes = 2 * kHugePageBytes;
+/// How much room a segment gets behind segments with `before_bytes` of room.
+int64_t next_room_bytes(int64_t before_bytes) {
+  constexpr int64_t kSmallestBytes = int64_t{64} << 20;
+  rlimit addresses{};
+  const bool is_limited =
+      ::getrlimit(RLIMIT_AS, &addresses) == 0 && addresses.rlim_cur != RLIM_INFINITY;
+  // All ranks map the room of each. Where addresses are scarce (ulimit -v), descriptors are not.
+  return is_limited ? before_bytes / 8 : std::max(before_bytes, kSmallestBytes);
+}
 
 }  // namespace
 
@@ -39,16 +46,38 @@ char* Arena::allocate(int64_t bytes) {
       best_bytes = block.size_bytes;
     }
   }
-  if (best != nullptr) return take(*best, best_offset, rounded);
+  return best != nullptr ? take(*best, best_offset, rounded) : grow(rounded);
+}
+
+/// A block behind all others of a segment, together with the hole that may be there.
+char* Arena::grow(int64_t bytes) {
+  for (auto& [address, region] : regions_) {
+    const int64_t end = region->memory_bytes();
+    const int64_t hole = region->last_hole_bytes();
+    if (end - hole + bytes > region->segment->room_bytes()) continue;
+    region->segment->grow(bytes - hole);
+    reserved_bytes_ += bytes - hole;
+    region->blocks[end - hole] = {bytes, false};
+    return take(*region, end - hole, bytes);
+  }
   auto region = std::make_unique<Region>();
-  region->segment = Segment::create(
-      std::max(rounded, regions_.empty() ? kFirstSegmentBytes : kSmallestSegmentBytes));
-  const int64_t segment_bytes = region->segment->size_bytes();
-  region->blocks[0] = {segment_bytes, false};
-  reserved_bytes_ += segment_bytes;
+  region->segment = Segment::create(bytes, next_room_bytes(room_bytes_));
+  region->blocks[0] = {bytes, false};
+  reserved_bytes_ += bytes;
+  room_bytes_ += region->segment->room_bytes();
   Region& added = *region;
   regions_[added.segment->data()] = std::move(region);
-  return take(added, 0, rounded);
+  return take(added, 0, bytes);
+}
+
+int64_t Arena::Region::memory_bytes() const {
+  const auto& [offset, block] = *blocks.rbegin();
+  return offset + block.size_bytes;
+}
+
+int64_t Arena::Region::last_hole_bytes() const {
+  const Block& last = blocks.rbegin()->second;
+  return last.used ? 0 : last.size_bytes;
 }
 
 char* Arena::take(Region& region, int64_t offset, int64_t bytes) {
@@ -99,7 +128,7 @@ Arena::Region* Arena::region_of(const void* data) const {
   auto after = regions_.upper_bound(address);
   if (after == regions_.begin()) return nullptr;
   Region* region = std::prev(after)->second.get();
-  return address < region->segment->data() + region->segment->size_bytes() ? region : nullptr;
+  return address < region->segment->data() + region->memory_bytes() ? region : nullptr;
 }
 
 std::optional<SharedRange> Arena::find(const void* data, int64_t bytes) const {
@@ -108,7 +137,7 @@ std::optional<SharedRange> Arena::find(const void* data, int64_t bytes) const {
   const Region* region = region_of(data);
   if (region == nullptr) return std::nullopt;
   const int64_t offset = static_cast<const char*>(data) - region->segment->data();
-  if (offset + bytes > region->segment->size_bytes()) return std::nullopt;
+  if (offset + bytes > region->memory_bytes()) return std::nullopt;
   return region->segment->range(offset);
 }
 

@@ -14,9 +14,10 @@
 
 namespace tessera::internal::shm {
 
-/// The shared memory of one rank. Grows by new segments and reuses freed blocks; thread-safe.
-/// Tensors share ownership of the arena, so it outlives the groups if they do. A child of fork()
-/// may let go of what it inherited, and nothing else: see Note [Fork].
+/// The shared memory of one rank. A segment grows by what is asked for and nothing more, and the
+/// next one has at least as much room as all before it: many blocks take few descriptors. Reuses
+/// freed blocks; thread-safe. Tensors share ownership of the arena, so it outlives the groups if
+/// they do. A child of fork() may let go of what it inherited, and nothing else: see Note [Fork].
 class Arena : public std::enable_shared_from_this<Arena> {
  public:
   static std::shared_ptr<Arena> create();
@@ -32,7 +33,7 @@ class Arena : public std::enable_shared_from_this<Arena> {
   /// Where [data, data + bytes) lies, if it is inside this arena.
   std::optional<SharedRange> find(const void* data, int64_t bytes) const;
 
-  /// Bytes of all segments, and of the blocks handed out.
+  /// Bytes of memory that all segments have, and of the blocks handed out.
   int64_t reserved_bytes() const;
   int64_t used_bytes() const;
 
@@ -45,15 +46,21 @@ class Arena : public std::enable_shared_from_this<Arena> {
   };
   struct Region {
     std::shared_ptr<Segment> segment;
-    std::map<int64_t, Block> blocks;  // by offset; they cover the segment without gaps
+    std::map<int64_t, Block> blocks;  // by offset; they cover the segment's memory without gaps
+
+    int64_t memory_bytes() const;
+    /// Of the hole that ends where the memory ends; 0 if there is none.
+    int64_t last_hole_bytes() const;
   };
 
   char* take(Region& region, int64_t offset, int64_t bytes);
+  char* grow(int64_t bytes);
   Region* region_of(const void* data) const;
 
   const Origin origin_;
   mutable std::mutex mutex_;  // not taken in a child: a thread of the parent may hold it
   std::map<const char*, std::unique_ptr<Region>> regions_;  // by first address
+  int64_t room_bytes_ = 0;
   int64_t reserved_bytes_ = 0;
   int64_t used_bytes_ = 0;
 };

@@ -22,9 +22,10 @@
 
 #include "tessera/core/memory/huge_pages.h"
 #include "tessera/core/numbers/round_up.h"
+#include "tessera/core/process/descriptor_limit.h"
 #include "tessera/core/process/file_descriptor.h"
 #include "tessera/core/process/process_access.h"
-#include "tessera/core/process/standard_streams.h"
+#include "tessera/errors.h"
 
 namespace tessera::internal::shm {
 namespace {
@@ -64,22 +65,57 @@ void check_segment(const SharedRange& range, const FileDescriptor& fd, const std
   TORCH_CHECK(::fstat(fd.get(), &file) == 0, "[comm] shared memory: got no answer about ", name,
               " (", errno_text(), "), expected a segment");
   TORCH_CHECK(id_of(file) == range.segment && S_ISREG(file.st_mode) &&
-                  static_cast<uint64_t>(file.st_size) == range.segment_bytes,
+                  static_cast<uint64_t>(file.st_size) > range.offset_bytes &&
+                  static_cast<uint64_t>(file.st_size) <= range.segment_bytes,
               "[comm] shared memory: got another file at ", name, " (device ", file.st_dev,
               ", inode ", file.st_ino, ", ", file.st_size, " bytes), expected the segment (device ",
-              range.segment.device, ", inode ", range.segment.inode, ", ", range.segment_bytes,
-              " bytes) that the peer made known; the peer has closed it");
+              range.segment.device, ", inode ", range.segment.inode, ", at most ",
+              range.segment_bytes, " bytes) that the peer made known; the peer has closed it");
 }
 
 /// The descriptor of a segment that another rank has made, or this one. A peer that has closed its
 /// own may have given the number to any other file since.
 FileDescriptor descriptor_of(const SharedRange& range) {
   const std::string path = absl::StrCat("/proc/", range.pid, "/fd/", range.fd);
-  FileDescriptor fd(above_standard_streams(::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NONBLOCK)));
+  FileDescriptor fd =
+      open_within_limit([&] { return ::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NONBLOCK); });
   TORCH_CHECK(fd.is_open(), "[comm] shared memory: got no access to ", path, " of a peer (",
-              errno_text(), "), expected a file that it has open; ", access_problem(range.pid));
+              open_error_text(errno), "), expected a file that it has open; ",
+              access_problem(range.pid));
   check_segment(range, fd, path);
   return fd;
+}
+
+/// "[comm] shared memory: got no space for 4096 bytes, expected ...; "
+std::string no_space_text(int64_t bytes) {
+  return absl::StrCat("[comm] shared memory: got no space for ", bytes,
+                      " bytes, expected a new segment of that size; ");
+}
+
+/// How large a file this process may write; over it the kernel sends SIGXFSZ, which ends the
+/// process.
+int64_t largest_file_bytes() {
+  constexpr int64_t kNoLimit = std::numeric_limits<int64_t>::max();
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_FSIZE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return kNoLimit;
+  return static_cast<int64_t>(std::min<rlim_t>(limit.rlim_cur, kNoLimit));
+}
+
+/// Gives file `fd`, which has `before` bytes, `bytes` more. They are taken now: a sparse file would
+/// be an error at the first write instead, as SIGBUS.
+void take_memory(int fd, int64_t before, int64_t bytes) {
+  const std::string what = no_space_text(bytes);
+  TORCH_CHECK(bytes <= largest_file_bytes() - before, what, "the limit of file sizes is ",
+              largest_file_bytes(), " bytes; raise it (ulimit -f)");
+  // The kernel takes page after page for fallocate, and kills a process when there are none left.
+  const int64_t available = available_bytes();
+  TORCH_CHECK(bytes <= available, what, "this host has ", available,
+              " bytes left; free memory or use less");
+  int result;
+  do {
+    result = ::fallocate(fd, 0, before, bytes);
+  } while (result != 0 && errno == EINTR);
+  TORCH_CHECK(result == 0, what, "fallocate said: ", errno_text(), "; free memory or use less");
 }
 
 /// Maps a segment that was opened.
@@ -155,15 +191,20 @@ class Segment::Mapped {
   std::vector<Segment*> segments_;
 };
 
-Segment::Segment(SegmentId id, int fd, char* data, int64_t size_bytes)
-    : id_(id), pid_(::getpid()), fd_(fd), data_(data), size_bytes_(size_bytes) {}
+Segment::Segment(SegmentId id, int fd, char* data, int64_t memory_bytes, int64_t room_bytes)
+    : id_(id),
+      pid_(::getpid()),
+      fd_(fd),
+      data_(data),
+      memory_bytes_(memory_bytes),
+      room_bytes_(room_bytes) {}
 
 Segment::~Segment() {
   {
     const std::lock_guard lock(Mapped::get().mutex());
     Mapped::get().remove(*this);
   }
-  ::munmap(data_, size_bytes_);
+  ::munmap(data_, room_bytes_);
   if (fd_ >= 0) ::close(fd_);
 }
 
@@ -172,52 +213,54 @@ Segment::~Segment() {
 void Segment::make_private() noexcept {
   if (std::exchange(is_private_, true)) return;
   const auto remap = [this](int kind, int fd) {
-    return ::mmap(data_, size_bytes_, PROT_READ | PROT_WRITE, MAP_FIXED | MAP_PRIVATE | kind, fd,
+    return ::mmap(data_, room_bytes_, PROT_READ | PROT_WRITE, MAP_FIXED | MAP_PRIVATE | kind, fd,
                   0) != MAP_FAILED;
   };
   if (fd_ >= 0 && remap(0, fd_)) return;
   if (remap(MAP_ANONYMOUS | MAP_NORESERVE, -1)) return;
-  ::mprotect(data_, size_bytes_, PROT_NONE);  // rather a signal than a write into the parent
+  ::mprotect(data_, room_bytes_, PROT_NONE);  // rather a signal than a write into the parent
 }
 
-std::shared_ptr<Segment> Segment::create(int64_t bytes) {
+std::shared_ptr<Segment> Segment::create(int64_t bytes, int64_t room_bytes) {
   const int64_t size_bytes = round_up(std::max<int64_t>(bytes, 1), kPageBytes);
-  const std::string what = absl::StrCat("[comm] shared memory: got no space for ", size_bytes,
-                                        " bytes, expected a new segment of that size; ");
-  FileDescriptor fd(
-      above_standard_streams(::memfd_create("tessera", MFD_CLOEXEC | MFD_ALLOW_SEALING)));
-  TORCH_CHECK(fd.get() >= 0, what, "memfd_create said: ", errno_text());
-  // Over the file size limit the kernel would send SIGXFSZ, which ends the process.
-  rlimit limit{};
-  if (::getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY) {
-    TORCH_CHECK(static_cast<rlim_t>(size_bytes) <= limit.rlim_cur, what,
-                "the limit of file sizes is ", limit.rlim_cur, " bytes; raise it (ulimit -f)");
-  }
-  // The kernel takes page after page for fallocate, and kills a process when there are none left.
-  const int64_t available = available_bytes();
-  TORCH_CHECK(size_bytes <= available, what, "this host has ", available,
-              " bytes left; free memory or use less");
-  // Memory is taken now: a sparse file would be an error at the first write instead, as SIGBUS.
-  int result;
-  do {
-    result = ::fallocate(fd.get(), 0, 0, size_bytes);
-  } while (result != 0 && errno == EINTR);
-  TORCH_CHECK(result == 0, what, "fallocate said: ", errno_text(), "; free memory or use less");
-  TORCH_CHECK(::fcntl(fd.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) == 0, what,
-              "sealing failed: ", errno_text());
+  const std::string what = no_space_text(size_bytes);
+  FileDescriptor fd =
+      open_within_limit([] { return ::memfd_create("tessera", MFD_CLOEXEC | MFD_ALLOW_SEALING); });
+  TORCH_CHECK(fd.get() >= 0, what, "memfd_create said: ", open_error_text(errno));
+  take_memory(fd.get(), 0, size_bytes);
   struct stat file {};
   TORCH_CHECK(::fstat(fd.get(), &file) == 0, what, "fstat said: ", errno_text());
 
-  char* data = map_on_huge_page(size_bytes, fd.get(), Writes::kShared);
+  int64_t mapped_bytes =
+      std::max(size_bytes, std::min(room_bytes, largest_file_bytes()) / kPageBytes * kPageBytes);
+  char* data = map_on_huge_page(mapped_bytes, fd.get(), Writes::kShared);
+  if (data == nullptr && mapped_bytes > size_bytes) {  // the limit of addresses (ulimit -v)
+    mapped_bytes = size_bytes;
+    data = map_on_huge_page(mapped_bytes, fd.get(), Writes::kShared);
+  }
   TORCH_CHECK(data != nullptr, what, "mmap said: ", errno_text());
   // Before peers map it, so that they touch huge pages.
   move_into_huge_pages(data, size_bytes);
-  std::shared_ptr<Segment> segment(new Segment(id_of(file), fd.release(), data, size_bytes));
+  std::shared_ptr<Segment> segment(
+      new Segment(id_of(file), fd.release(), data, size_bytes, mapped_bytes));
+  const int seals = F_SEAL_SHRINK | F_SEAL_SEAL | (mapped_bytes == size_bytes ? F_SEAL_GROW : 0);
+  TORCH_CHECK(::fcntl(segment->fd_, F_ADD_SEALS, seals) == 0, what,
+              "sealing failed: ", errno_text());
   Mapped& mapped = Mapped::get();
   const std::lock_guard lock(mapped.mutex());
   mapped.make_room();
   mapped.add(*segment);
   return segment;
+}
+
+void Segment::grow(int64_t bytes) {
+  TESSERA_DCHECK(origin_.is_here() && bytes % kPageBytes == 0);
+  TESSERA_DCHECK(bytes <= room_bytes_ - memory_bytes_);
+  take_memory(fd_, memory_bytes_, bytes);
+  // The huge page at the end is not whole yet; the next ones take it along.
+  char* const begin = data_ + memory_bytes_ / kHugePageBytes * kHugePageBytes;
+  memory_bytes_ += bytes;
+  move_into_huge_pages(begin, data_ + memory_bytes_ - begin);
 }
 
 std::shared_ptr<Segment> Segment::open(const SharedRange& range) {
@@ -233,7 +276,7 @@ std::shared_ptr<Segment> Segment::open(const SharedRange& range, FileDescriptor 
   check_segment(range, fd, "a peer's descriptor");
   char* data = map(range, fd, Writes::kShared);
   std::shared_ptr<Segment> segment(
-      new Segment(range.segment, -1, data, static_cast<int64_t>(range.segment_bytes)));
+      new Segment(range.segment, -1, data, 0, static_cast<int64_t>(range.segment_bytes)));
   mapped.add(*segment);
   return segment;
 }
@@ -245,7 +288,7 @@ char* Segment::map_privately(const SharedRange& range) {
 SharedRange Segment::range(int64_t offset_bytes) const {
   return {.segment = id_,
           .offset_bytes = static_cast<uint64_t>(offset_bytes),
-          .segment_bytes = static_cast<uint64_t>(size_bytes_),
+          .segment_bytes = static_cast<uint64_t>(room_bytes_),
           .pid = pid_,
           .fd = fd_};
 }

@@ -32,7 +32,7 @@ struct SegmentId {
 struct SharedRange {
   SegmentId segment;
   uint64_t offset_bytes = 0;
-  uint64_t segment_bytes = 0;  ///< 0: no range
+  uint64_t segment_bytes = 0;  ///< its room; 0: no range
   int32_t pid = 0;             ///< who created the segment
   int32_t fd = -1;             ///< its descriptor in that process
 
@@ -50,10 +50,12 @@ struct SharedRange {
 /// the first write, of others zeros. Nobody there shares it. See Note [Fork].
 class Segment : public std::enable_shared_from_this<Segment> {
  public:
-  /// Local. A new segment of `bytes` (rounded up to pages), backed by memory from the start, sealed
-  /// against resizing and close-on-exec. Throws c10::Error that names the size if there is no
-  /// space.
-  static std::shared_ptr<Segment> create(int64_t bytes);
+  /// Local. A new segment of `bytes` (rounded up to pages), backed by memory from the start,
+  /// close-on-exec, which nobody can make smaller. Its creator can make it larger: grow(). Mappings
+  /// cover `room_bytes` from the start, here and in peers, which takes addresses and no memory;
+  /// less where the process may not have so many, but `bytes` at least. Throws c10::Error that
+  /// names the size if there is no space.
+  static std::shared_ptr<Segment> create(int64_t bytes, int64_t room_bytes = 0);
 
   /// Local. The segment that `range` lies in; its creator must be alive. Throws c10::Error if it
   /// cannot be mapped, or if what is found there is another one.
@@ -69,8 +71,14 @@ class Segment : public std::enable_shared_from_this<Segment> {
   Segment(const Segment&) = delete;
   Segment& operator=(const Segment&) = delete;
 
+  /// Local. Adds `bytes` of memory (whole pages) behind what there is, which peers see where they
+  /// have mapped it. Only the creator may, one thread at a time, and not beyond room_bytes().
+  /// Throws as create() does.
+  void grow(int64_t bytes);
+
   char* data() const { return data_; }
-  int64_t size_bytes() const { return size_bytes_; }
+  /// What is mapped. Behind the memory that the segment has it must not be touched.
+  int64_t room_bytes() const { return room_bytes_; }
   int fd() const { return fd_; }
 
   /// How a peer finds byte `offset_bytes` of this segment. Only the creator may ask.
@@ -79,7 +87,7 @@ class Segment : public std::enable_shared_from_this<Segment> {
  private:
   class Mapped;
 
-  Segment(SegmentId id, int fd, char* data, int64_t size_bytes);
+  Segment(SegmentId id, int fd, char* data, int64_t memory_bytes, int64_t room_bytes);
   void make_private() noexcept;
 
   const Origin origin_;
@@ -87,7 +95,8 @@ class Segment : public std::enable_shared_from_this<Segment> {
   const int pid_;
   const int fd_;  // -1: another process made it
   char* const data_;
-  const int64_t size_bytes_;
+  int64_t memory_bytes_;  // its creator's to know; 0 elsewhere
+  const int64_t room_bytes_;
   bool is_private_ = false;
 };
 

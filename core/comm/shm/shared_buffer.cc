@@ -159,7 +159,7 @@ void SharedBuffer::require_own_process() const {
 
 at::Tensor SharedBuffer::common(int64_t offset_bytes, int64_t numel, at::ScalarType dtype) {
   require_own_process();
-  return tensor_in(segment_->data(), segment_->size_bytes(), offset_bytes, numel, dtype, segment_);
+  return tensor_in(segment_->data(), segment_->room_bytes(), offset_bytes, numel, dtype, segment_);
 }
 
 at::Tensor SharedBuffer::view(int64_t offset_bytes, int64_t numel, at::ScalarType dtype) {

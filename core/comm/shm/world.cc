@@ -121,7 +121,7 @@ std::shared_ptr<World> World::open(int rank, int size, const SharedRange& page,
                                    FileDescriptor passed) {
   auto segment = Segment::open(page, std::move(passed));
   // The page was made known after it was ready; this load orders what follows after that.
-  TORCH_CHECK(is_page(segment->data(), segment->size_bytes(), size),
+  TORCH_CHECK(is_page(segment->data(), segment->room_bytes(), size),
               "[comm] shared memory: got a page that is no world of ", size,
               " ranks, expected one of this job's; start all ranks from one build");
   return std::shared_ptr<World>(new World(rank, size, std::move(segment)));

@@ -3,10 +3,14 @@
 
 #include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <cstdio>
+#include <cstdlib>
 #include <cstring>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -55,6 +59,87 @@ TEST(Arena, ManyRoundsOfTensorsReserveNoMore) {
   EXPECT_EQ(arena->used_bytes(), 0);
 }
 
+/// What the kernel gave for a descriptor.
+int64_t kernel_bytes(int fd) {
+  struct stat file {};
+  EXPECT_EQ(::fstat(fd, &file), 0);
+  return file.st_blocks * 512;
+}
+
+TEST(Arena, ManyBlocksTakeOneDescriptorAndTheMemoryThatTheyNeed) {
+  auto arena = Arena::create();
+  std::set<int> descriptors;
+  int64_t asked_bytes = 0;
+  // Just above two huge pages, of which there would be no third.
+  for (int i = 0; i < 12; ++i) {
+    const int64_t bytes = (int64_t{4} << 20) + 4096 + i;
+    char* const block = arena->allocate(bytes);
+    std::memset(block, i, bytes);
+    asked_bytes += bytes;
+    descriptors.insert(arena->find(block, bytes)->fd);
+  }
+  ASSERT_EQ(descriptors.size(), 1u);
+  EXPECT_GE(kernel_bytes(*descriptors.begin()), asked_bytes);
+  EXPECT_LE(kernel_bytes(*descriptors.begin()), asked_bytes + 12 * kPageBytes);
+  EXPECT_EQ(arena->reserved_bytes(), arena->used_bytes());
+  // More than the first has room for; each next one has as much as all before it.
+  for (int i = 0; i < 6; ++i) {
+    descriptors.insert(arena->find(arena->allocate(int64_t{12} << 20), 1)->fd);
+  }
+  EXPECT_EQ(descriptors.size(), 2u);
+}
+
+TEST(Arena, AHoleAtTheEndGrowsIntoTheBlockThatIsAskedFor) {
+  auto arena = Arena::create();
+  char* const first = arena->allocate(4096);
+  char* const second = arena->allocate(4096);
+  arena->free(second);
+  EXPECT_EQ(arena->allocate(3 * 4096), second);
+  EXPECT_EQ(arena->reserved_bytes(), 4 * 4096);
+  EXPECT_FALSE(arena->find(first, 5 * 4096).has_value()) << "room is no memory";
+}
+
+TEST(Arena, AMappingShowsWhatASegmentGrowsBy) {
+  const auto segment = Segment::create(4096, 1 << 20);
+  ASSERT_EQ(segment->room_bytes(), 1 << 20);
+  void* const peers =
+      ::mmap(nullptr, segment->room_bytes(), PROT_READ | PROT_WRITE, MAP_SHARED, segment->fd(), 0);
+  ASSERT_NE(peers, MAP_FAILED);
+  EXPECT_EQ(kernel_bytes(segment->fd()), 4096);
+  segment->grow(8192);
+  EXPECT_EQ(kernel_bytes(segment->fd()), 12288);
+  segment->data()[12287] = 7;
+  EXPECT_EQ(static_cast<char*>(peers)[12287], 7);
+  ::munmap(peers, segment->room_bytes());
+  EXPECT_EQ(::fcntl(segment->fd(), F_GET_SEALS), F_SEAL_SHRINK | F_SEAL_SEAL);
+  EXPECT_NE(::ftruncate(segment->fd(), 0), 0) << "a peer could take the memory away";
+}
+
+/// Ends the process with what an arena said where all descriptors below the soft limit are in use.
+[[noreturn]] void allocate_without_descriptors(bool can_be_raised) {
+  rlimit limit{};
+  ::getrlimit(RLIMIT_NOFILE, &limit);
+  const int next = ::dup(STDERR_FILENO);  // the lowest free number
+  ::close(next);
+  limit.rlim_cur = static_cast<rlim_t>(next);
+  if (!can_be_raised) limit.rlim_max = limit.rlim_cur;
+  if (::setrlimit(RLIMIT_NOFILE, &limit) != 0) std::perror("setrlimit");
+  try {
+    Arena::create()->allocate(4096);
+    std::fprintf(stderr, "allocated\n");
+  } catch (const c10::Error& error) {
+    std::fprintf(stderr, "%s\n", error.what_without_backtrace());
+  }
+  std::_Exit(0);
+}
+
+TEST(Arena, TheSoftLimitOfDescriptorsIsRaisedWhereItIsInTheWay) {
+  EXPECT_EXIT(allocate_without_descriptors(true), ::testing::ExitedWithCode(0), "allocated");
+  EXPECT_EXIT(allocate_without_descriptors(false), ::testing::ExitedWithCode(0),
+              "all [0-9]+ descriptors that this process may have are open; raise the limit to "
+              "[0-9]+ or more .ulimit -n.");
+}
+
 TEST(Arena, ATensorKeepsTheArena) {
   auto arena = Arena::create();
   at::Tensor tensor = arena->allocate_tensor(1000, at::kDouble);
@@ -76,7 +161,7 @@ TEST(Arena, FindsWhatLiesInside) {
 
 TEST(Arena, OneProcessMapsASegmentOnce) {
   auto segment = Segment::create(10000);
-  EXPECT_EQ(segment->size_bytes(), 12288);
+  EXPECT_EQ(segment->room_bytes(), 12288);
   auto same = Segment::open(segment->range(4096));
   EXPECT_EQ(same.get(), segment.get());
 }
