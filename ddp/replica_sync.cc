@@ -1,8 +1,9 @@
 #include "tessera/ddp/replica_sync.h"
 
+#include <cstdint>
 #include <utility>
 
-#include "tessera/core/layout/read_only_memory.h"
+#include <ATen/ops/zeros.h>
 
 namespace tessera::internal {
 namespace {
@@ -21,6 +22,18 @@ void overwrite(const at::Tensor& tensor, const at::Tensor& values) {
   // It has its own version counter, so graphs that were made before stay valid.
   const at::Tensor detached = tensor.data();
   once(detached, detached).copy_(once(values, detached));
+}
+
+std::vector<bool> read_only_on_any_rank(ProcessGroup& group, const std::vector<at::Tensor>& tensors,
+                                        const ReadOnlyMemory& read_only, std::string_view what) {
+  const at::Tensor flags = at::zeros({static_cast<int64_t>(tensors.size())}, at::kByte);
+  auto* const mine = flags.mutable_data_ptr<uint8_t>();
+  for (size_t i = 0; i < tensors.size(); ++i) mine[i] = read_only.holds(tensors[i]) ? 1 : 0;
+  const at::Tensor on_device = flags.to(group.device());
+  group.all_reduce(on_device, ReduceOp::kMax, what)->wait();
+  const at::Tensor all = on_device.cpu();
+  const auto* const of_any = all.const_data_ptr<uint8_t>();
+  return std::vector<bool>(of_any, of_any + tensors.size());
 }
 
 std::vector<UnwrittenReplica> sync_replicas(ProcessGroup& group,

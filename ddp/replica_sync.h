@@ -7,6 +7,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "tessera/core/layout/read_only_memory.h"
 #include "tessera/process_group.h"
 
 namespace tessera::internal {
@@ -15,6 +16,12 @@ namespace tessera::internal {
 /// change for graphs that saved it. Where elements of `tensor` share memory (expand()), the first
 /// counts. Grad mode must be off. Local.
 void overwrite(const at::Tensor& tensor, const at::Tensor& values);
+
+/// For each tensor of all ranks whether any of them may only read its own: whether it lies in
+/// memory that `read_only` holds there. Equally many on all ranks, and one at least. Collective,
+/// blocking: one all_reduce, which `what` names.
+std::vector<bool> read_only_on_any_rank(ProcessGroup& group, const std::vector<at::Tensor>& tensors,
+                                        const ReadOnlyMemory& read_only, std::string_view what);
 
 /// A tensor that could not take another rank's values.
 struct UnwrittenReplica {

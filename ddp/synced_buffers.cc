@@ -5,11 +5,9 @@
 
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/zeros.h>
 #include <absl/strings/str_cat.h>
 #include <absl/strings/str_join.h>
 
-#include "tessera/core/layout/read_only_memory.h"
 #include "tessera/core/numbers/round_up.h"
 #include "tessera/ddp/replica_sync.h"
 
@@ -32,19 +30,6 @@ std::string text_of(const at::Tensor& tensor) {
                       absl::StrJoin(tensor.sizes(), ", "), "] on ", tensor.device().str());
 }
 
-/// Which of them any rank has in memory that its process may not write. Collective, blocking.
-std::vector<bool> are_read_only(ProcessGroup& group, const std::vector<NamedTensor>& buffers) {
-  const ReadOnlyMemory read_only;
-  const at::Tensor flags = at::zeros({static_cast<int64_t>(buffers.size())}, at::kByte);
-  auto* const mine = flags.mutable_data_ptr<uint8_t>();
-  for (size_t i = 0; i < buffers.size(); ++i) mine[i] = read_only.holds(buffers[i].tensor) ? 1 : 0;
-  const at::Tensor on_device = flags.to(group.device());
-  group.all_reduce(on_device, ReduceOp::kMax, "buffers that are only read")->wait();
-  const at::Tensor all = on_device.cpu();
-  const auto* const of_any = all.const_data_ptr<uint8_t>();
-  return std::vector<bool>(of_any, of_any + buffers.size());
-}
-
 }  // namespace
 
 bool SyncedBuffers::Place::is_as_planned() const {
@@ -58,7 +43,10 @@ std::unique_ptr<SyncedBuffers> SyncedBuffers::make(ProcessGroup& group,
                                                    BufferSync sync) {
   if (sync == BufferSync::kOnce || buffers.empty() || group.size() == 1) return nullptr;
   std::unique_ptr<SyncedBuffers> synced(new SyncedBuffers(group));
-  const std::vector<bool> is_constant = are_read_only(group, buffers);
+  std::vector<at::Tensor> tensors;
+  for (const NamedTensor& buffer : buffers) tensors.push_back(buffer.tensor);
+  const std::vector<bool> is_constant =
+      read_only_on_any_rank(group, tensors, ReadOnlyMemory(), "buffers that are only read");
   std::vector<NamedTensor> variables;
   for (size_t i = 0; i < buffers.size(); ++i) {
     if (is_constant[i]) {

@@ -14,6 +14,7 @@
 #include "tessera/core/comm/agreement/disagreement.h"
 #include "tessera/core/comm/agreement/fingerprint.h"
 #include "tessera/core/comm/agreement/refusal.h"
+#include "tessera/ddp/replica_sync.h"
 #include "tessera/zero/parameters/registration.h"
 #include "tessera/zero/state/memory_order.h"
 
@@ -285,20 +286,14 @@ void StateTransfer::load_all(const StateTable& table, std::vector<StateNumber> n
 /// each; "" if none. Collective.
 std::string StateTransfer::unwritable(const StateTable& table, const StateDict& state,
                                       const StateClaims& claims, const ReadOnlyMemory& read_only) {
-  const auto count = static_cast<int64_t>(table.replicas().size());
-  if (count == 0) return "";
-  at::Tensor is_read_only = at::zeros({count}, at::kByte);  // on any rank
-  for (int64_t i = 0; i < count; ++i) {
-    is_read_only.mutable_data_ptr<uint8_t>()[i] = read_only.holds(table.replicas()[i]) ? 1 : 0;
-  }
-  const at::Tensor on_device = is_read_only.to(group_.device());
-  group_.all_reduce(on_device, ReduceOp::kMax, "state: memory that is only read")->wait();
-  is_read_only = on_device.cpu();
+  if (table.replicas().empty()) return "";
+  const std::vector<bool> is_read_only =
+      read_only_on_any_rank(group_, table.replicas(), read_only, "state: memory that is only read");
 
   std::vector<std::string> lines;
   for (const StateRegion& region : table.regions()) {
     if (region.source != Source::kReplica || !claims.has(region.first_slot)) continue;
-    if (is_read_only.const_data_ptr<uint8_t>()[region.index] == 0) continue;
+    if (!is_read_only[region.index]) continue;
     const StateSlot& slot = table.slots()[region.first_slot];
     const at::Tensor bytes = assemble(table, region, state, claims);
     const std::string problem =
