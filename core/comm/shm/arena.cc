@@ -15,6 +15,9 @@
 namespace tessera::internal::shm {
 namespace {
 
+/// Small blocks share a step: taking memory costs a look at how much there is.
+constexpr int64_t kStepBytes = int64_t{1} << 20;
+
 /// How much room a segment gets behind segments with `before_bytes` of room.
 int64_t next_room_bytes(int64_t before_bytes) {
   constexpr int64_t kSmallestBytes = int64_t{64} << 20;
@@ -53,17 +56,21 @@ char* Arena::allocate(int64_t bytes) {
 char* Arena::grow(int64_t bytes) {
   for (auto& [address, region] : regions_) {
     const int64_t end = region->memory_bytes();
-    const int64_t hole = region->last_hole_bytes();
-    if (end - hole + bytes > region->segment->room_bytes()) continue;
-    region->segment->grow(bytes - hole);
-    reserved_bytes_ += bytes - hole;
-    region->blocks[end - hole] = {bytes, false};
-    return take(*region, end - hole, bytes);
+    const int64_t begin = end - region->last_hole_bytes();
+    const int64_t room = region->segment->room_bytes() - end;
+    const int64_t missing = bytes - (end - begin);
+    if (missing > room) continue;
+    const int64_t more = std::min(std::max(missing, kStepBytes), room);
+    region->segment->grow(more);
+    reserved_bytes_ += more;
+    region->blocks[begin] = {end + more - begin, false};
+    return take(*region, begin, bytes);
   }
   auto region = std::make_unique<Region>();
-  region->segment = Segment::create(bytes, next_room_bytes(room_bytes_));
-  region->blocks[0] = {bytes, false};
-  reserved_bytes_ += bytes;
+  const int64_t first = std::max(bytes, kStepBytes);
+  region->segment = Segment::create(first, next_room_bytes(room_bytes_));
+  region->blocks[0] = {first, false};
+  reserved_bytes_ += first;
   room_bytes_ += region->segment->room_bytes();
   Region& added = *region;
   regions_[added.segment->data()] = std::move(region);

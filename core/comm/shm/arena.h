@@ -14,10 +14,10 @@
 
 namespace tessera::internal::shm {
 
-/// The shared memory of one rank. A segment grows by what is asked for and nothing more, and the
-/// next one has at least as much room as all before it: many blocks take few descriptors. Reuses
-/// freed blocks; thread-safe. Tensors share ownership of the arena, so it outlives the groups if
-/// they do. A child of fork() may let go of what it inherited, and nothing else: see Note [Fork].
+/// The shared memory of one rank. A segment grows by what is asked for, or 1 MiB, and the next one
+/// has at least as much room as all before it: many blocks take few descriptors. Reuses freed
+/// blocks; thread-safe. Tensors share ownership of the arena, so it outlives the groups if they do.
+/// A child of fork() may let go of what it inherited, and nothing else: see Note [Fork].
 class Arena : public std::enable_shared_from_this<Arena> {
  public:
   static std::shared_ptr<Arena> create();

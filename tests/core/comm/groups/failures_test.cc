@@ -234,7 +234,7 @@ TEST(Failures, NoSpaceForStagingIsEveryRanksError) {
     }
   });
   EXPECT_THAT(errors,
-              Each(HasSubstr("rank 1 failed: [comm] shared memory: got no space for 262144")));
+              Each(HasSubstr("rank 1 failed: [comm] shared memory: got no space for 1048576")));
 }
 
 TEST(Failures, ARankNumberGivenTwiceIsNamedOnEveryRank) {
