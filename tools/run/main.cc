@@ -57,6 +57,7 @@ int main(int argc, char** argv) {
   }
   job.worker_count = command->worker_count;
   job.core_count = core_count;
+  job.cores = tessera::internal::cores_of();
   job.grace_ms = command->grace_ms;
   return tessera::internal::Launcher(std::move(job)).run();
 }
