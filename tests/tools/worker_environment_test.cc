@@ -14,7 +14,14 @@ using ::testing::Not;
 using ::testing::UnorderedElementsAre;
 
 WorkerPlace place_of_two() {
-  return {2, 3, 8, "file:///tmp/dir/store", "/proc/9/fd/7:3:1", "abc", "s3cret"};
+  return {2,
+          3,
+          8,
+          "file:///tmp/dir/store",
+          "/proc/9/fd/7:3:1",
+          "abc",
+          "s3cret",
+          {0, 1, 2, 3, 4, 5, 6, 7}};
 }
 
 TEST(WorkerEnvironmentTest, SetsWhatTorchrunSets) {
@@ -64,6 +71,28 @@ TEST(WorkerEnvironmentTest, TheUsersThreadCountStays) {
   const auto environment = worker_environment({"OMP_NUM_THREADS=5"}, place_of_two());
   EXPECT_THAT(environment, Contains("OMP_NUM_THREADS=5"));
   EXPECT_THAT(environment, Not(Contains("OMP_NUM_THREADS=2")));
+}
+
+TEST(WorkerEnvironmentTest, AnEmptyVariableIsNotSet) {
+  const auto environment =
+      worker_environment({"OMP_NUM_THREADS=", "TESSERA_JOB_TOKEN="}, place_of_two());
+  EXPECT_THAT(environment, Contains("OMP_NUM_THREADS=2"));
+  EXPECT_THAT(environment, Contains("TESSERA_JOB_TOKEN=s3cret"));
+  EXPECT_THAT(environment, Not(Contains("OMP_NUM_THREADS=")));
+  EXPECT_THAT(environment, Not(Contains("TESSERA_JOB_TOKEN=")));
+}
+
+TEST(WorkerEnvironmentTest, BoundThreadsGetCoresOfTheRank) {
+  const auto environment =
+      worker_environment({"OMP_PROC_BIND=true", "OMP_PLACES=cores"}, place_of_two());
+  EXPECT_THAT(environment, Contains("OMP_PROC_BIND=true"));
+  EXPECT_THAT(environment, Contains("OMP_PLACES={4},{5}"));
+  EXPECT_THAT(environment, Not(Contains("OMP_PLACES=cores")));
+}
+
+TEST(WorkerEnvironmentTest, TheValueIsThatOfTheFirstEntry) {
+  EXPECT_EQ(value_of({"AB=1", "A", "A=x=y", "A=z"}, "A"), "x=y");
+  EXPECT_EQ(value_of({"AB=1"}, "A"), "");
 }
 
 TEST(WorkerEnvironmentTest, TheUsersSecretStays) {

@@ -15,6 +15,7 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "tessera/tools/run/store_directory.h"
+#include "tessera/tools/run/thread_binding.h"
 #include "tessera/tools/run/worker_environment.h"
 
 namespace tessera::internal {
@@ -105,18 +106,21 @@ absl::Status Launcher::start_workers(const std::string& store_directory) {
   WorkerPlace place;
   place.world_size = job_.worker_count;
   place.core_count = job_.core_count;
+  place.cores = job_.cores;
   place.store = absl::StrCat("file://", store_directory, "/store");
   place.run_id = random_text();
   place.job_token = random_text();
   if (place.job_token.empty())
     return absl::UnavailableError("getrandom gave no secret for the job");
   place.job_page = failures_->page_address();
-  if (!is_set(job_.inherited, "OMP_NUM_THREADS")) {
+  if (value_of(job_.inherited, "OMP_NUM_THREADS").empty()) {
     const int threads = threads_per_worker(job_.core_count, job_.worker_count);
     say(absl::StrCat("OMP_NUM_THREADS is not set; giving ", count_of(job_.worker_count, "worker"),
                      " ", count_of(threads, "thread"), " each on ",
                      count_of(job_.core_count, "core")));
   }
+  const ThreadBinding binding = thread_binding(job_.inherited, 0, job_.worker_count, job_.cores);
+  if (!binding.remark.empty()) say(binding.remark);
   for (place.rank = 0; place.rank < job_.worker_count; ++place.rank) {
     auto worker = Worker::start(
         place.rank, {job_.program, worker_environment(job_.inherited, place)}, *watcher_);

@@ -29,7 +29,9 @@ struct Job {
   /// The launcher's own environment, as "NAME=value" strings.
   std::vector<std::string> inherited;
   int worker_count = 1;
+  /// How many cores the job may use, and on which it may run (WorkerPlace).
   int core_count = 1;
+  std::vector<int> cores = {};
   int64_t grace_ms = 20000;
 };
 

@@ -1,28 +1,20 @@
 #include <errno.h>
 #include <fcntl.h>
-#include <sched.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_replace.h"
+#include "tessera/core/process/available_cores.h"
 #include "tessera/tools/run/command_line.h"
 #include "tessera/tools/run/launcher.h"
 #include "tessera/tools/run/worker_environment.h"
 
 namespace {
-
-/// Cores that this process may run on, which a container may have made fewer than there are.
-int count_cores() {
-  cpu_set_t cores;
-  if (sched_getaffinity(0, sizeof(cores), &cores) == 0) return CPU_COUNT(&cores);
-  return static_cast<int>(std::max(1L, sysconf(_SC_NPROCESSORS_ONLN)));
-}
 
 /// A pipe must not land on a standard descriptor that the caller has closed.
 bool open_standard_descriptors() {
@@ -40,7 +32,7 @@ int main(int argc, char** argv) {
     fprintf(stderr, "tessera-run: cannot open /dev/null: %s\n", strerror(errno));
     return tessera::internal::kSystemExit;
   }
-  const int core_count = count_cores();
+  const int core_count = tessera::internal::available_cores();
   auto command = tessera::internal::parse_command_line({argv + 1, argv + argc}, core_count);
   if (!command.ok()) {
     const std::string problems =
@@ -65,6 +57,7 @@ int main(int argc, char** argv) {
   }
   job.worker_count = command->worker_count;
   job.core_count = core_count;
+  job.cores = tessera::internal::cores_of();
   job.grace_ms = command->grace_ms;
   return tessera::internal::Launcher(std::move(job)).run();
 }

@@ -4,6 +4,7 @@
 #include <map>
 
 #include "absl/strings/str_cat.h"
+#include "tessera/tools/run/thread_binding.h"
 
 namespace tessera::internal {
 namespace {
@@ -16,18 +17,15 @@ int threads_per_worker(int core_count, int world_size) {
   return std::max(1, core_count / world_size);
 }
 
-bool is_set(const std::vector<std::string>& inherited, const std::string& name) {
-  return std::any_of(inherited.begin(), inherited.end(),
-                     [&](const std::string& entry) { return name_of(entry) == name; });
+std::string value_of(const std::vector<std::string>& inherited, const std::string& name) {
+  for (const std::string& entry : inherited) {
+    if (name_of(entry) == name && entry.size() > name.size()) return entry.substr(name.size() + 1);
+  }
+  return "";
 }
 
 std::string outer_job_problem(const std::vector<std::string>& inherited) {
-  std::map<std::string, std::string> outer = {{"RANK", ""}, {"WORLD_SIZE", ""}, {"PET_NNODES", ""}};
-  for (const std::string& entry : inherited) {
-    const auto found = outer.find(name_of(entry));
-    if (found != outer.end()) found->second = entry.substr(found->first.size() + 1);
-  }
-  const std::string nodes = outer["PET_NNODES"];  // as torchrun takes it: "2", "1:4"
+  const std::string nodes = value_of(inherited, "PET_NNODES");  // as torchrun takes it: "2", "1:4"
   if (!nodes.empty() && nodes != "1" && nodes != "1:1") {
     return absl::StrCat(
         "PET_NNODES: got '", nodes,
@@ -35,9 +33,11 @@ std::string outer_job_problem(const std::vector<std::string>& inherited) {
         "would train alone; start the program by mpirun or srun, or, if it is left over from "
         "another job: env -u PET_NNODES tessera-run ...");
   }
-  if (outer["RANK"].empty() || outer["WORLD_SIZE"].empty() || outer["WORLD_SIZE"] == "1") return "";
+  const std::string rank = value_of(inherited, "RANK");
+  const std::string world_size = value_of(inherited, "WORLD_SIZE");
+  if (rank.empty() || world_size.empty() || world_size == "1") return "";
   return absl::StrCat(
-      "RANK, WORLD_SIZE: got '", outer["RANK"], "' and '", outer["WORLD_SIZE"],
+      "RANK, WORLD_SIZE: got '", rank, "' and '", world_size,
       "', expected no variables of another launcher: each of its processes would start a job of "
       "its own; start the program itself here, or, if they are left over from another job: env -u "
       "RANK -u WORLD_SIZE tessera-run ...");
@@ -47,7 +47,9 @@ std::vector<std::string> worker_environment(const std::vector<std::string>& inhe
                                             const WorkerPlace& place) {
   const std::string rank = absl::StrCat(place.rank);
   const std::string world_size = absl::StrCat(place.world_size);
-  std::map<std::string, std::string> ours = {
+  std::map<std::string, std::string> ours =
+      thread_binding(inherited, place.rank, place.world_size, place.cores).variables;
+  ours.insert({
       {"RANK", rank},
       {"WORLD_SIZE", world_size},
       {"LOCAL_RANK", rank},
@@ -63,11 +65,11 @@ std::vector<std::string> worker_environment(const std::vector<std::string>& inhe
       {"TORCHELASTIC_USE_AGENT_STORE", "False"},
       {"TESSERA_STORE", place.store},
       {"TESSERA_JOB_PAGE", place.job_page},
-  };
-  if (!is_set(inherited, "OMP_NUM_THREADS")) {
+  });
+  if (value_of(inherited, "OMP_NUM_THREADS").empty()) {
     ours["OMP_NUM_THREADS"] = absl::StrCat(threads_per_worker(place.core_count, place.world_size));
   }
-  if (!is_set(inherited, "TESSERA_JOB_TOKEN")) ours["TESSERA_JOB_TOKEN"] = place.job_token;
+  if (value_of(inherited, "TESSERA_JOB_TOKEN").empty()) ours["TESSERA_JOB_TOKEN"] = place.job_token;
   std::vector<std::string> environment;
   for (const std::string& entry : inherited) {
     const std::string name = name_of(entry);

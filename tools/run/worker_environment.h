@@ -9,7 +9,7 @@ namespace tessera::internal {
 struct WorkerPlace {
   int rank = 0;
   int world_size = 1;
-  /// Cores that the job may use, shared evenly among the ranks.
+  /// How many cores the job may use, shared evenly among the ranks.
   int core_count = 1;
   /// Value of TESSERA_STORE: "file://" and an absolute path.
   std::string store;
@@ -19,13 +19,15 @@ struct WorkerPlace {
   std::string run_id;
   /// Value of TESSERA_JOB_TOKEN, unless the user has set one; a secret.
   std::string job_token;
+  /// Which cores the job may run on: more than it may use where a container has a quota.
+  std::vector<int> cores = {};
 };
 
 /// Value that OMP_NUM_THREADS gets when the user has set none: max(1, cores / ranks).
 int threads_per_worker(int core_count, int world_size);
 
-/// Whether `inherited` ("NAME=value" strings) sets `name`.
-bool is_set(const std::vector<std::string>& inherited, const std::string& name);
+/// What `inherited` ("NAME=value" strings) has for `name`; "" if it is not there.
+std::string value_of(const std::vector<std::string>& inherited, const std::string& name);
 
 /// Why no job may start here: `inherited` has RANK and a WORLD_SIZE that is not 1, or a PET_NNODES
 /// (of PyTorchJob, for torchrun) that says several, so that this process is one of several, each of
@@ -33,10 +35,10 @@ bool is_set(const std::vector<std::string>& inherited, const std::string& name);
 std::string outer_job_problem(const std::vector<std::string>& inherited);
 
 /// The worker's environment as "NAME=value" strings: `inherited` with the variables that torchrun
-/// gives its workers, plus TESSERA_STORE and TESSERA_JOB_PAGE. OMP_NUM_THREADS and
-/// TESSERA_JOB_TOKEN are set only if they are not there. MASTER_ADDR and MASTER_PORT are not set,
-/// and inherited ones are taken out: the job meets at a socket in a directory, no port is open, and
-/// an address left over from another job would be a trap.
+/// gives its workers, plus TESSERA_STORE and TESSERA_JOB_PAGE, and what thread_binding() changes.
+/// OMP_NUM_THREADS and TESSERA_JOB_TOKEN are set only if they are not there, or empty. MASTER_ADDR
+/// and MASTER_PORT are not set, and inherited ones are taken out: the job meets at a socket in a
+/// directory, no port is open, and an address left over from another job would be a trap.
 std::vector<std::string> worker_environment(const std::vector<std::string>& inherited,
                                             const WorkerPlace& place);
 

@@ -2,13 +2,10 @@
 
 #include <unistd.h>
 
-#include <algorithm>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
-#include <ATen/Parallel.h>
 #include <absl/strings/numbers.h>
 #include <absl/strings/str_cat.h>
 #include <absl/strings/str_split.h>
@@ -22,17 +19,19 @@
 #include "tessera/core/comm/mpi/initialize.h"
 #include "tessera/core/comm/mpi/library.h"
 #include "tessera/core/comm/mpi/progress.h"
+#include "tessera/core/comm/rendezvous/core_share.h"
+#include "tessera/core/process/available_cores.h"
 #include "tessera/core/process/machine.h"
 
 namespace tessera::internal {
 namespace {
 
-/// mpirun and srun let every rank use all cores that it may run on.
-void share_cores_of_host(const Environment& environment) {
-  if (process_environment("OMP_NUM_THREADS") || process_environment("MKL_NUM_THREADS")) return;
-  const auto cores = static_cast<int>(std::thread::hardware_concurrency());
-  at::set_num_threads(std::min(at::get_num_threads(),
-                               std::max(1, cores / std::max(1, environment.local_world_size))));
+void share_cores_of_host(const mpi::World& world, const Environment& environment) {
+  std::vector<int> pids;
+  for (int rank = 0; rank < world.size(); ++rank) {
+    if (world.host_of(rank) == world.host_of(world.rank())) pids.push_back(world.pid_of(rank));
+  }
+  share_cores(available_cores(pids), environment.local_world_size);
 }
 
 /// Where all ranks are; and whether all of them finalise MPI as this one does.
@@ -90,7 +89,7 @@ std::shared_ptr<ProcessGroup> make_mpi_world(ProcessGroupOptions options,
                               " (TESSERA_BACKEND, ProcessGroupOptions::backend, TESSERA_HOST)")},
                 "init_process_group");
   exchange_places(*group, host_name(environment));
-  if (environment.is_of_scheduler()) share_cores_of_host(environment);
+  if (environment.is_of_scheduler()) share_cores_of_host(group->world(), environment);
   return group;
 }
 

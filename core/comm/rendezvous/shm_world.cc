@@ -7,7 +7,6 @@
 #include <string>
 #include <utility>
 
-#include <ATen/Parallel.h>
 #include <absl/strings/str_cat.h>
 #include <c10/util/Exception.h>
 
@@ -16,6 +15,7 @@
 #include "tessera/core/comm/handshake/handshake.h"
 #include "tessera/core/comm/meeting/search.h"
 #include "tessera/core/comm/rendezvous/backend.h"
+#include "tessera/core/comm/rendezvous/core_share.h"
 #include "tessera/core/comm/shm/group.h"
 #include "tessera/core/process/error_text.h"
 #include "tessera/core/process/process_status.h"
@@ -64,11 +64,12 @@ void check_one_host(const Environment& environment) {
               "start all ranks on one host, or leave the backend to 'auto', which is 'hosts' then");
 }
 
-/// What tessera-run does by OMP_NUM_THREADS: mpirun and srun let every rank use all cores that it
-/// may run on.
-void share_cores(int cores, int ranks) {
-  if (process_environment("OMP_NUM_THREADS") || process_environment("MKL_NUM_THREADS")) return;
-  at::set_num_threads(std::min(at::get_num_threads(), std::max(1, cores / ranks)));
+/// One rank of the job says it.
+void warn_of_crowded_core(const shm::World& world) {
+  if (world.number_of(world.rank()) != 0) return;
+  const std::string problem = crowded_core(world.pids(), ::sysconf(_SC_NPROCESSORS_ONLN));
+  if (problem.empty()) return;
+  TORCH_WARN_ONCE(problem);
 }
 
 void require_proc() {
@@ -103,6 +104,7 @@ std::shared_ptr<ProcessGroup> meet_on_host(ProcessGroupOptions options,
   if (options.device.is_cuda()) handshake.device = "cuda";
   auto world = meet(endpoint, handshake);
   if (environment.is_of_scheduler()) share_cores(world->cores(), environment.world_size);
+  warn_of_crowded_core(*world);
   auto group = group_of(options, std::move(world));
   options.store.reset();
   leave(std::move(endpoint), *group);
@@ -129,7 +131,9 @@ std::shared_ptr<ProcessGroup> make_shm_part(const ProcessGroupOptions& options,
   ProcessGroupOptions of_group = options;
   of_group.lane = ProcessGroupOptions::Lane::kInline;  // its callers are lanes
   constexpr int kCallers = 3;
-  auto group = group_of(of_group, meet(endpoint, handshake), kCallers);
+  auto world = meet(endpoint, handshake);
+  warn_of_crowded_core(*world);
+  auto group = group_of(of_group, std::move(world), kCallers);
   leave(std::move(endpoint), *group);
   return group;
 }

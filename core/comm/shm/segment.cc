@@ -9,8 +9,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <fstream>
-#include <limits>
 #include <mutex>
 #include <utility>
 #include <vector>
@@ -22,6 +20,7 @@
 
 #include "tessera/core/memory/huge_pages.h"
 #include "tessera/core/numbers/round_up.h"
+#include "tessera/core/process/available_memory.h"
 #include "tessera/core/process/descriptor_limit.h"
 #include "tessera/core/process/file_descriptor.h"
 #include "tessera/core/process/process_access.h"
@@ -33,31 +32,6 @@ namespace {
 std::string errno_text() { return std::strerror(errno); }
 
 SegmentId id_of(const struct stat& file) { return {.device = file.st_dev, .inode = file.st_ino}; }
-
-/// The number after `label` in a file of the kernel, in units of `unit_bytes`; nothing if there is
-/// none.
-std::optional<int64_t> read_bytes(const char* path, const std::string& label, int64_t unit_bytes) {
-  std::ifstream file(path);
-  std::string word;
-  while (!label.empty() && file >> word && word != label) {
-  }
-  int64_t value = 0;
-  if (!(file >> value)) return std::nullopt;
-  return value * unit_bytes;
-}
-
-/// How much memory this host, or the container that we run in, can still give.
-int64_t available_bytes() {
-  constexpr int64_t kKib = 1024;
-  const auto free = read_bytes("/proc/meminfo", "MemAvailable:", kKib);
-  const auto swap = read_bytes("/proc/meminfo", "SwapFree:", kKib);
-  int64_t bytes = free ? *free + swap.value_or(0) : std::numeric_limits<int64_t>::max();
-  const auto limit = read_bytes("/sys/fs/cgroup/memory.max", "", 1);
-  const auto used = read_bytes("/sys/fs/cgroup/memory.current", "", 1);
-  const auto cached = read_bytes("/sys/fs/cgroup/memory.stat", "inactive_file", 1);
-  if (limit && used) bytes = std::min(bytes, *limit - *used + cached.value_or(0));
-  return bytes;
-}
 
 /// Throws unless `fd`, called `name`, is the segment that `range` lies in.
 void check_segment(const SharedRange& range, const FileDescriptor& fd, const std::string& name) {
@@ -108,8 +82,8 @@ void take_memory(int fd, int64_t before, int64_t bytes) {
   TORCH_CHECK(bytes <= largest_file_bytes() - before, what, "the limit of file sizes is ",
               largest_file_bytes(), " bytes; raise it (ulimit -f)");
   // The kernel takes page after page for fallocate, and kills a process when there are none left.
-  const int64_t available = available_bytes();
-  TORCH_CHECK(bytes <= available, what, "this host has ", available,
+  const int64_t available = available_memory_bytes();
+  TORCH_CHECK(bytes <= available, what, "this host or container has ", available,
               " bytes left; free memory or use less");
   int result;
   do {

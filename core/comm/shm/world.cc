@@ -1,7 +1,6 @@
 #include "tessera/core/comm/shm/world.h"
 
 #include <poll.h>
-#include <sched.h>
 #include <signal.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -17,6 +16,7 @@
 #include <absl/strings/str_cat.h>
 #include <c10/util/Exception.h>
 
+#include "tessera/core/process/available_cores.h"
 #include "tessera/core/process/failure_report.h"
 #include "tessera/core/process/process_access.h"
 #include "tessera/core/process/process_status.h"
@@ -157,16 +157,13 @@ World::~World() {
   }
 }
 
-int World::cores() const {
-  cpu_set_t all, of_one;
-  CPU_ZERO(&all);
-  for (int rank = 0; rank < size_; ++rank) {
-    if (::sched_getaffinity(page_->rank(rank).pid, sizeof(of_one), &of_one) == 0) {
-      CPU_OR(&all, &all, &of_one);
-    }
-  }
-  return std::max(CPU_COUNT(&all), 1);
+std::vector<int> World::pids() const {
+  std::vector<int> pids;
+  for (int rank = 0; rank < size_; ++rank) pids.push_back(pid_of(rank));
+  return pids;
 }
+
+int World::cores() const { return available_cores(pids()); }
 
 char* World::resolve(const SharedRange& range) {
   std::lock_guard<std::mutex> lock(mutex_);

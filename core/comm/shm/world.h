@@ -138,8 +138,8 @@ class World final : public HostRanks {
   Progress& progress() { return progress_; }
   SharedRange page() const { return segment_->range(0); }
 
-  /// Local. Cores that any of the ranks may run on: more than this rank's own where ranks are bound
-  /// to cores of their own.
+  /// Local. How many cores the ranks may use together: more than this one's own where ranks are
+  /// bound to cores of their own, fewer where a container has a quota of CPU time.
   int cores() const;
 
   /// Local. The address here of a peer's memory; mapped at the first use, and as long as the world
@@ -156,6 +156,7 @@ class World final : public HostRanks {
 
   /// Local. The process of a rank.
   int pid_of(int rank) const { return page_->rank(rank).pid; }
+  std::vector<int> pids() const;
   /// " (pid 7)", or " (pid 7 on nodeB)" where the job has several hosts.
   std::string place_of(int rank) const;
 

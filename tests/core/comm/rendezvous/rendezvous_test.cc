@@ -1,10 +1,5 @@
 #include "tessera/rendezvous.h"
 
-#include <sched.h>
-#include <signal.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
 #include <chrono>
 #include <cstdlib>
 #include <filesystem>
@@ -13,8 +8,6 @@
 
 #include <absl/strings/str_cat.h>
 #include <gtest/gtest.h>
-
-#include "tessera/core/comm/shm/world.h"
 
 namespace tessera::internal {
 namespace {
@@ -39,42 +32,6 @@ TEST(Rendezvous, TheStoreMayGoAsSoonAsOneRankIsThrough) {
     for (std::thread& rank : ranks) rank.join();
     EXPECT_FALSE(std::filesystem::exists(directory)) << "a store was written after init";
   }
-}
-
-/// A process that sleeps, bound to one core.
-class BoundProcess {
- public:
-  explicit BoundProcess(int core) : pid_(::fork()) {
-    if (pid_ == 0) {
-      ::pause();
-      ::_exit(0);
-    }
-    cpu_set_t cores;
-    CPU_ZERO(&cores);
-    CPU_SET(core, &cores);
-    EXPECT_EQ(::sched_setaffinity(pid_, sizeof(cores), &cores), 0);
-  }
-  ~BoundProcess() {
-    ::kill(pid_, SIGKILL);
-    ::waitpid(pid_, nullptr, 0);
-  }
-  int pid() const { return pid_; }
-
- private:
-  const pid_t pid_;
-};
-
-TEST(Rendezvous, CoresAreThoseOfAllRanks) {
-  cpu_set_t own;
-  ASSERT_EQ(::sched_getaffinity(0, sizeof(own), &own), 0);
-  std::vector<int> cores;
-  for (int core = 0; core < CPU_SETSIZE && cores.size() < 2; ++core) {
-    if (CPU_ISSET(core, &own)) cores.push_back(core);
-  }
-  const BoundProcess first(cores.front()), twin(cores.front()), last(cores.back());
-  EXPECT_EQ(shm::World::create({first.pid(), twin.pid()})->cores(), 1);
-  EXPECT_EQ(shm::World::create({first.pid(), last.pid()})->cores(), static_cast<int>(cores.size()));
-  EXPECT_EQ(shm::World::create({::getpid()})->cores(), CPU_COUNT(&own));
 }
 
 }  // namespace
