@@ -19,7 +19,7 @@ namespace tessera::internal {
 /// that only load need none. Belongs to one thread.
 class RunDirectory {
  public:
-  /// Makes `path` (0700) if only its last name is missing, locks it, proves by a probe that files
+  /// Makes `path` if only its last name is missing, locks it, proves by a probe that files
   /// can be written, and removes what a job left there that died while it saved or deleted; what
   /// cannot be removed yet is named on stderr and stays.
   /// `holder` is what another job is told (holder_of_this_process()). FailedPrecondition where

@@ -120,7 +120,8 @@ std::string checked(const std::string& directory, const CheckpointsOptions& opti
       {absl::StrCat("directory ", directory), absl::StrCat("every ", options.every),
        absl::StrCat("keep ", options.keep), absl::StrCat("keep_every ", options.keep_every),
        absl::StrCat("asynchronous ", options.asynchronous),
-       absl::StrCat("stop_on_error ", options.stop_on_error)},
+       absl::StrCat("stop_on_error ", options.stop_on_error),
+       absl::StrCat("group_access ", options.group_access)},
       "checkpoint");
   return directory.empty() ? directory : std::filesystem::absolute(directory).string();
 }
@@ -155,6 +156,7 @@ Checkpoints::Run::Run(Engine& engine, const std::string& directory, CheckpointsO
     : engine_(engine),
       directory_(checked(directory, options, engine.group())),
       options_(std::move(options)),
+      files_({.group_access = options_.group_access}),
       directory_lock_(open_run_directory(files_, engine.group(), directory_)),
       thread_(thread_on_all_ranks(engine.group(), options_.asynchronous)),
       control_(group_for(engine.group(), "control")),

@@ -13,7 +13,7 @@ std::string save_checkpoint(Engine& engine, const std::string& directory,
                             const SaveOptions& options) {
   CheckpointAccess::begin(engine, "save_checkpoint");
   engine.wait();  // under asynchronous steps, for the number of the step
-  PosixFileSystem files;
+  PosixFileSystem files({.group_access = options.group_access});
   ProcessGroup& group = engine.group();
   const std::unique_ptr<RunDirectory> run = open_run_directory(files, group, directory);
   StepSave save(files, group, run.get(), directory,

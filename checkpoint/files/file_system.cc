@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstring>
 
 #include <absl/strings/cord.h>
 #include <absl/strings/escaping.h>
@@ -15,6 +16,17 @@ namespace {
 constexpr const char* kErrno = "tessera/errno";
 
 }  // namespace
+
+absl::Status file_error(int error, std::string_view operation, std::string_view path) {
+  absl::StatusCode code = absl::ErrnoToStatusCode(error);
+  // Abseil gives ENODEV, ENOMEDIUM and ESRCH this code, too. A file system that is away must not
+  // look like a file that is absent.
+  if (code == absl::StatusCode::kNotFound && error != ENOENT) code = absl::StatusCode::kUnavailable;
+  return with_errno(
+      {code, absl::StrCat("[checkpoint] cannot ", std::string(operation), " '", std::string(path),
+                          "': ", std::strerror(error), " (errno ", error, ")")},
+      error);
+}
 
 absl::Status with_errno(absl::Status status, int error) {
   status.SetPayload(kErrno, absl::Cord(absl::StrCat(error)));

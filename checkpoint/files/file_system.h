@@ -37,7 +37,7 @@ class ReadableFile {
   virtual absl::Status read(int64_t offset, absl::Span<char> to) = 0;
 };
 
-/// A lock on a file, held until this is destroyed or the process ends.
+/// A lock on a file, held until this is destroyed or, where files have locks, the process ends.
 class FileLock {
  public:
   virtual ~FileLock() = default;
@@ -58,11 +58,11 @@ class FileSystem {
  public:
   virtual ~FileSystem() = default;
 
-  /// Makes `path`, which must not exist, for its owner alone (0600).
+  /// Makes `path`, which must not exist.
   virtual absl::StatusOr<std::unique_ptr<WritableFile>> create(const std::string& path) = 0;
   /// Opens the file `path`; FailedPrecondition where it is a symbolic link or no regular file.
   virtual absl::StatusOr<std::unique_ptr<ReadableFile>> open(const std::string& path) = 0;
-  /// Makes `path`, which must not exist in a directory that does, for its owner alone (0700).
+  /// Makes `path`, which must not exist in a directory that does.
   virtual absl::Status make_directory(const std::string& path) = 0;
   /// Returns once all names that were made, renamed and removed in `path` are so after a power
   /// failure, too.
@@ -76,7 +76,7 @@ class FileSystem {
   virtual absl::StatusOr<std::vector<std::string>> list(const std::string& path) = 0;
   /// Of `path` itself where it is a symbolic link.
   virtual absl::StatusOr<FileEntry> entry(const std::string& path) = 0;
-  /// What this user may still write where `path` is.
+  /// What this user may still write where `path` is; INT64_MAX where nobody knows.
   virtual absl::StatusOr<int64_t> free_bytes(const std::string& path) = 0;
 
   /// Locks `path` for this object alone, making it if it is not there, and writes `holder` into it.
@@ -90,6 +90,8 @@ class FileSystem {
                                                                  bool alone) = 0;
 };
 
+/// "[checkpoint] cannot <operation> '<path>': <text of error> (errno <error>)".
+absl::Status file_error(int error, std::string_view operation, std::string_view path);
 /// `status` as the failure of a system call with errno `error`.
 absl::Status with_errno(absl::Status status, int error);
 /// That errno; 0 of a status that is of no system call.

@@ -2,34 +2,41 @@
 
 #include <dirent.h>
 #include <fcntl.h>
-#include <pthread.h>
-#include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
+#include <atomic>
 #include <cerrno>
 #include <csignal>
 #include <cstdio>
-#include <cstring>
 #include <ctime>
-#include <mutex>
 #include <utility>
 
 #include <absl/strings/str_cat.h>
 
+#include "tessera/checkpoint/files/best_effort.h"
+#include "tessera/checkpoint/files/posix_file_lock.h"
 #include "tessera/core/process/file_descriptor.h"
 #include "tessera/core/process/standard_streams.h"
+#include "tessera/core/process/unsupported_call.h"
 
 namespace tessera::internal {
 namespace {
 
 /// open(2), above the standard streams and closed in what the process executes.
-FileDescriptor open_descriptor(const std::string& path, int flags) {
-  const int fd = ::open(path.c_str(), flags | O_CLOEXEC, S_IRUSR | S_IWUSR);
+FileDescriptor open_descriptor(const std::string& path, int flags, mode_t mode = 0600) {
+  const int fd = ::open(path.c_str(), flags | O_CLOEXEC, mode);
   return FileDescriptor(above_standard_streams(fd));
+}
+
+/// The same for a file that need not be there yet.
+FileDescriptor open_new(const std::string& path, int flags, PosixFileOptions options) {
+  const mode_t mode = options.group_access ? 0666 : 0600;
+  FileDescriptor fd = open_descriptor(path, flags | O_CREAT | O_NOFOLLOW, mode);
+  if (fd.is_open() && !options.group_access) set_mode(fd.get(), path, mode);
+  return fd;
 }
 
 class PosixWritableFile : public WritableFile {
@@ -43,10 +50,7 @@ class PosixWritableFile : public WritableFile {
     if (status.ok() && written_ - begun_ >= kAheadBytes) begin_writeback();
     return status;
   }
-  absl::Status sync() override {
-    if (::fsync(fd_.get()) != 0) return file_error(errno, "fsync", path_);
-    return absl::OkStatus();
-  }
+  absl::Status sync() override { return fsync_file(fd_.get(), path_); }
   absl::Status close() override {
     // Whatever it returns, Linux has closed the descriptor: never twice.
     if (::close(fd_.release()) != 0) return file_error(errno, "close", path_);
@@ -95,99 +99,6 @@ class PosixReadableFile : public ReadableFile {
   const std::string path_;
 };
 
-/// The descriptors of locks. A child of fork() shares each with its parent, whose lock would last
-/// as long as the child, so there they are closed.
-class LockDescriptors {
- public:
-  static LockDescriptors& all() {
-    static auto* const descriptors = new LockDescriptors;  // never destroyed
-    return *descriptors;
-  }
-  /// Of more than there is room for, children keep the lock.
-  void add(int fd) {
-    const std::lock_guard lock(mutex_);
-    *std::find(fds_.begin(), fds_.end() - 1, -1) = fd;
-  }
-  void remove(int fd) {
-    const std::lock_guard lock(mutex_);
-    std::replace(fds_.begin(), fds_.end(), fd, -1);
-  }
-
- private:
-  // Not hold_across_fork(), which needs LibTorch: tessera-checkpoint links this.
-  LockDescriptors() {
-    fds_.fill(-1);
-    ::pthread_atfork([] { all().mutex_.lock(); }, [] { all().mutex_.unlock(); },
-                     [] {
-                       for (int& fd : all().fds_) {
-                         if (fd >= 0) ::close(std::exchange(fd, -1));
-                       }
-                       all().mutex_.unlock();
-                     });
-  }
-
-  std::mutex mutex_;
-  std::array<int, 65> fds_;  // -1: a free place
-};
-
-class PosixFileLock : public FileLock {
- public:
-  explicit PosixFileLock(FileDescriptor fd) : fd_(std::move(fd)) {
-    LockDescriptors::all().add(fd_.get());
-  }
-  ~PosixFileLock() override {
-    if (::getpid() == owner_) {
-      LockDescriptors::all().remove(fd_.get());
-    } else {
-      (void)fd_.release();  // fork() has closed it
-    }
-  }
-
- private:
-  const pid_t owner_ = ::getpid();
-  FileDescriptor fd_;  // closing it unlocks
-};
-
-/// The first bytes of a small file; what can be read of it.
-std::string text_of_file(int fd) {
-  char text[256];
-  const ssize_t count = ::pread(fd, text, sizeof(text), 0);
-  return count > 0 ? std::string(text, static_cast<size_t>(count)) : std::string();
-}
-
-absl::Status lock_descriptor(int fd, int kind, const std::string& path) {
-  while (::flock(fd, kind | LOCK_NB) != 0) {
-    if (errno == EINTR) continue;
-    if (errno == EWOULDBLOCK) {
-      return absl::FailedPreconditionError(
-          absl::StrCat("[checkpoint] cannot lock '", path, "': held by ",
-                       printable(text_of_file(fd)), "; wait until that ends, or use another path"));
-    }
-    if (errno == ENOLCK || errno == ENOSYS || errno == EOPNOTSUPP) {
-      return absl::UnimplementedError(absl::StrCat("[checkpoint] cannot lock '", path,
-                                                   "': ", std::strerror(errno), " (errno ", errno,
-                                                   "); use a file system that has locks"));
-    }
-    return file_error(errno, "lock", path);
-  }
-  return absl::OkStatus();
-}
-
-}  // namespace
-
-absl::Status file_error(int error, std::string_view operation, std::string_view path) {
-  absl::StatusCode code = absl::ErrnoToStatusCode(error);
-  // Abseil gives ENODEV, ENOMEDIUM and ESRCH this code, too. A file system that is away must not
-  // look like a file that is absent.
-  if (code == absl::StatusCode::kNotFound && error != ENOENT) code = absl::StatusCode::kUnavailable;
-  return with_errno(
-      {code, absl::StrCat("[checkpoint] cannot ", std::string(operation), " '", std::string(path),
-                          "': ", std::strerror(error), " (errno ", error, ")")},
-      error);
-}
-
-namespace {
-
 /// Where a file may not grow (ulimit -f), write() sends SIGXFSZ, which ends the process, and then
 /// fails with EFBIG. While this lives the thread gets the error alone.
 class NoSizeSignal {
@@ -212,6 +123,18 @@ class NoSizeSignal {
   sigset_t before_;
 };
 
+/// That the file of a lock could not be opened for writing.
+absl::Status lock_error(int error, const std::string& path) {
+  const absl::Status status = file_error(error, "open", path);
+  if (error != EACCES && error != EPERM) return status;
+  return with_errno(
+      {status.code(),
+       absl::StrCat(status.message(), "; where several users save, give the directory to their ",
+                    "group (chgrp -R, chmod -R g+rwX), and let all of them save with group_access ",
+                    "and umask 002")},
+      error);
+}
+
 }  // namespace
 
 absl::Status write_all(int fd, std::string_view bytes, const std::string& path) {
@@ -228,14 +151,8 @@ absl::Status write_all(int fd, std::string_view bytes, const std::string& path) 
 }
 
 absl::StatusOr<std::unique_ptr<WritableFile>> PosixFileSystem::create(const std::string& path) {
-  FileDescriptor fd = open_descriptor(path, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW);
+  FileDescriptor fd = open_new(path, O_WRONLY | O_EXCL, options_);
   if (!fd.is_open()) return file_error(errno, "create", path);
-  // Whatever the umask left of it.
-  if (::fchmod(fd.get(), S_IRUSR | S_IWUSR) != 0) {
-    const int error = errno;
-    ::unlink(path.c_str());
-    return file_error(error, "set the mode of", path);
-  }
   return std::make_unique<PosixWritableFile>(std::move(fd), path);
 }
 
@@ -258,27 +175,23 @@ absl::StatusOr<std::unique_ptr<ReadableFile>> PosixFileSystem::open(const std::s
 }
 
 absl::Status PosixFileSystem::make_directory(const std::string& path) {
-  if (::mkdir(path.c_str(), S_IRWXU) != 0) return file_error(errno, "make the directory", path);
-  if (::chmod(path.c_str(), S_IRWXU) != 0) {
-    const int error = errno;
-    ::rmdir(path.c_str());
-    return file_error(error, "set the mode of", path);
-  }
+  const mode_t mode = options_.group_access ? 0777 : 0700;
+  if (::mkdir(path.c_str(), mode) != 0) return file_error(errno, "make the directory", path);
+  if (!options_.group_access) set_mode(/*fd=*/-1, path, mode);
   return absl::OkStatus();
 }
 
 absl::Status PosixFileSystem::sync_directory(const std::string& path) {
   const FileDescriptor fd = open_descriptor(path, O_RDONLY | O_DIRECTORY);
   if (!fd.is_open()) return file_error(errno, "open", path);
-  if (::fsync(fd.get()) != 0) return file_error(errno, "fsync", path);
-  return absl::OkStatus();
+  return fsync_directory(fd.get(), path);
 }
 
 absl::Status PosixFileSystem::rename(const std::string& from, const std::string& to) {
   if (::renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), RENAME_NOREPLACE) == 0) {
     return absl::OkStatus();
   }
-  if (errno == EINVAL || errno == ENOSYS) {  // a file system without that flag (NFS)
+  if (is_unsupported(errno) || errno == EPERM) {  // a file system without that flag (NFS)
     const auto taken = exists(*this, to);
     if (!taken.ok()) return taken.status();
     errno = *taken ? EEXIST : 0;
@@ -325,7 +238,8 @@ absl::StatusOr<FileEntry> PosixFileSystem::entry(const std::string& path) {
 
 absl::StatusOr<int64_t> PosixFileSystem::free_bytes(const std::string& path) {
   struct statvfs status {};
-  if (::statvfs(path.c_str(), &status) != 0) return file_error(errno, "ask for space in", path);
+  // A disk that is full says so at write(), too.
+  if (::statvfs(path.c_str(), &status) != 0 || status.f_blocks == 0) return INT64_MAX;
   int64_t bytes = 0;
   if (__builtin_mul_overflow(status.f_bavail, status.f_frsize, &bytes)) return INT64_MAX;
   return bytes;
@@ -333,29 +247,45 @@ absl::StatusOr<int64_t> PosixFileSystem::free_bytes(const std::string& path) {
 
 absl::StatusOr<std::unique_ptr<FileLock>> PosixFileSystem::lock(const std::string& path,
                                                                 const std::string& holder) {
-  FileDescriptor fd = open_descriptor(path, O_RDWR | O_CREAT | O_NOFOLLOW);
-  if (!fd.is_open()) return file_error(errno, "open", path);
-  if (absl::Status status = lock_descriptor(fd.get(), LOCK_EX, path); !status.ok()) return status;
-  if (::fchmod(fd.get(), S_IRUSR | S_IWUSR) != 0) return file_error(errno, "chmod", path);
-  if (::ftruncate(fd.get(), 0) != 0) return file_error(errno, "truncate", path);
-  if (absl::Status status = internal::write_all(fd.get(), holder, path); !status.ok()) {
-    return status;
+  // First without O_CREAT, which the kernel refuses for another user's file in a sticky directory
+  // (fs.protected_regular).
+  FileDescriptor fd = open_descriptor(path, O_RDWR | O_NOFOLLOW);
+  if (!fd.is_open() && errno == ENOENT) fd = open_new(path, O_RDWR, options_);
+  if (!fd.is_open()) return lock_error(errno, path);
+  const int file = fd.get();
+  auto lock = flock_file(std::move(fd), /*alone=*/true, path);
+  if (absl::IsUnimplemented(lock.status())) {
+    const std::string held = path + ".held";
+    auto in_its_place = hold_file(*this, held, holder);
+    static std::atomic_flag is_said;
+    if (in_its_place.ok() && !is_said.test_and_set()) {
+      std::fprintf(stderr,
+                   "%s; '%s' is there in its place: after a kill it stays, remove it by hand then. "
+                   "Steps that other jobs read are not protected against deletion\n",
+                   std::string(lock.status().message()).c_str(), held.c_str());
+    }
+    return in_its_place;
   }
-  return std::make_unique<PosixFileLock>(std::move(fd));
+  if (!lock.ok()) return lock.status();
+  (void)!::ftruncate(file, 0);  // else the end of an older text stays, which only people read
+  if (absl::Status status = internal::write_all(file, holder, path); !status.ok()) return status;
+  return lock;
 }
 
 absl::StatusOr<std::unique_ptr<FileLock>> PosixFileSystem::lock_content(const std::string& path,
                                                                         bool alone) {
-  FileDescriptor fd = open_descriptor(path, O_RDONLY | O_NOFOLLOW | O_NONBLOCK);
+  constexpr int kFlags = O_NOFOLLOW | O_NONBLOCK;
+  // NFS gives a lock alone only to who may write.
+  FileDescriptor fd = open_descriptor(path, kFlags | (alone ? O_RDWR : O_RDONLY));
+  if (!fd.is_open() && alone) fd = open_descriptor(path, kFlags | O_RDONLY);
   if (!fd.is_open()) return file_error(errno, "open", path);
-  absl::Status status = lock_descriptor(fd.get(), alone ? LOCK_EX : LOCK_SH, path);
-  if (is_held(status)) {  // its text is the content's, not the holder's
+  auto lock = flock_file(std::move(fd), alone, path);
+  if (is_held(lock.status())) {  // its text is the content's, not the holder's
     return absl::FailedPreconditionError(
         absl::StrCat("[checkpoint] cannot lock '", path, "': it is being ",
                      alone ? "read by another process" : "removed"));
   }
-  if (!status.ok()) return status;
-  return std::make_unique<PosixFileLock>(std::move(fd));
+  return lock;
 }
 
 }  // namespace tessera::internal

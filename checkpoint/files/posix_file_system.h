@@ -9,12 +9,21 @@
 
 namespace tessera::internal {
 
-/// The files of this machine. Keeps nothing: all objects are equal, and any thread may use one.
+/// For whom files and directories are made.
+struct PosixFileOptions {
+  /// For whom the umask says: with what it leaves of the modes 0666 and 0777. false: for their
+  /// owner alone, with the modes 0600 and 0700.
+  bool group_access = false;
+};
+
+/// The files of this machine. Any thread may use one.
 ///
-/// Locks are flock()'s: they end with the process that holds them, however it ends, so a lock never
-/// outlives its job. A child of fork() keeps them as well.
+/// What a file system may refuse is in best_effort.h. Where files have no locks, lock() makes
+/// "<path>.held" in place of one (hold_file()), and says so on stderr, once per process.
 class PosixFileSystem : public FileSystem {
  public:
+  explicit PosixFileSystem(PosixFileOptions options = {}) : options_(options) {}
+
   absl::StatusOr<std::unique_ptr<WritableFile>> create(const std::string& path) override;
   absl::StatusOr<std::unique_ptr<ReadableFile>> open(const std::string& path) override;
   absl::Status make_directory(const std::string& path) override;
@@ -29,10 +38,10 @@ class PosixFileSystem : public FileSystem {
                                                  const std::string& holder) override;
   absl::StatusOr<std::unique_ptr<FileLock>> lock_content(const std::string& path,
                                                          bool alone) override;
-};
 
-/// "[checkpoint] cannot <operation> '<path>': <text of error> (errno <error>)".
-absl::Status file_error(int error, std::string_view operation, std::string_view path);
+ private:
+  const PosixFileOptions options_;
+};
 
 /// Writes all of `bytes`, however little each write(2) takes and whatever signals interrupt it.
 /// `path` is for the message.

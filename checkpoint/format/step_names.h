@@ -9,6 +9,7 @@ namespace tessera::internal {
 
 // What things are called in the directory of a run:
 //   lock                               of the job that saves here
+//   lock.held                          the same where files have no locks (PosixFileSystem)
 //   step-100/                          a committed step
 //     manifest.json
 //     rank-00000-of-00004.safetensors

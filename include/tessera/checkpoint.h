@@ -30,6 +30,9 @@ struct SaveOptions {
   CheckpointExtras extras = {};
   /// Text about the run, for whoever looks at the checkpoint later: model, data, options. Rank 0's.
   std::map<std::string, std::string> notes = {};
+  /// Files and directories get what the umask leaves of the modes 0666 and 0777, for a run that
+  /// several users of a group resume (umask 002). false: 0600 and 0700, for this user alone.
+  bool group_access = false;
 };
 
 /// Saves the run as "<directory>/step-<N>", N being the number of updates applied so far: the
@@ -37,7 +40,9 @@ struct SaveOptions {
 /// missing; all ranks must see it under this name. One safetensors file per rank and a manifest, as
 /// docs/checkpoint-format.md says. Each rank writes the part of the state that it keeps, once, from
 /// where it lies, in blocks of 1 MiB. What is there after the call survives a power failure; before
-/// it ends, nothing is at the final name. Returns the path.
+/// it ends, nothing is at the final name. Returns the path. Where the file system refuses an fsync,
+/// a mode or a lock as a thing that it does not have, stderr says what that costs, and it is saved
+/// without (docs/checkpoints.md).
 ///
 /// Collective, blocking. Throws c10::Error with the same text on every rank if any rank cannot
 /// write (disk full, no permission) or sees another directory, if the step exists and is whole (a

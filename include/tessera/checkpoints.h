@@ -35,6 +35,7 @@ struct CheckpointsOptions {
   /// ranks; or, if false, is said by rank 0 on stderr, and training goes on.
   bool stop_on_error = true;
   std::map<std::string, std::string> notes = {};  ///< SaveOptions::notes
+  bool group_access = false;                      ///< SaveOptions::group_access
 };
 
 /// The checkpoints of one run: what it is made of, when it is saved, and how it goes on.

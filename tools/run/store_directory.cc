@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <filesystem>
 #include <system_error>
@@ -21,8 +22,15 @@ absl::StatusOr<std::string> create_store_directory() {
   std::string path;
   if (realpath(place, parent) != nullptr) {
     path = absl::StrCat(parent, "/tessera-run-XXXXXX");
-    // The umask may have taken rights from this user.
-    if (mkdtemp(path.data()) != nullptr && chmod(path.c_str(), 0700) == 0) return path;
+    if (mkdtemp(path.data()) != nullptr) {
+      struct stat status;
+      const bool has_mode = stat(path.c_str(), &status) == 0 && (status.st_mode & 0777) == 0700;
+      // The umask may have taken rights from this user.
+      if (has_mode || chmod(path.c_str(), 0700) == 0) return path;
+      const int error = errno;
+      rmdir(path.c_str());
+      errno = error;
+    }
   }
   return absl::UnavailableError(absl::StrCat("cannot make a directory under ", place, ": ",
                                              strerror(errno),

@@ -17,6 +17,7 @@
 
 #include "tessera/core/comm/agreement/refusal.h"
 #include "tessera/core/comm/agreement/text_exchange.h"
+#include "tessera/core/process/unsupported_call.h"
 #include "tessera/core/sched/chrome_events.h"
 #include "tessera/core/step/host_all_gather.h"
 
@@ -53,8 +54,10 @@ class PendingFile {
 
   void commit() {
     if (!problem_.empty()) return;
-    // Some file systems say only now that there is no space.
-    if (!temporary_.empty() && ::fsync(fd_) != 0) return fail(std::strerror(errno));
+    // Some file systems say only now that there is no space, and some have no fsync.
+    if (!temporary_.empty() && ::fsync(fd_) != 0 && !is_unsupported(errno)) {
+      return fail(std::strerror(errno));
+    }
     const int fd = fd_;
     fd_ = -1;
     if (::close(fd) != 0) return fail(std::strerror(errno));

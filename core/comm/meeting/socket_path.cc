@@ -42,9 +42,9 @@ std::string short_name(const std::string& name) {
 }
 
 absl::Status system_error(const std::string& path, const char* what) {
-  return absl::FailedPreconditionError(
-      absl::StrCat("got ", path, ", where ", what, " failed (", std::strerror(errno),
-                   "), expected a place for a socket; choose another directory"));
+  return absl::FailedPreconditionError(absl::StrCat(
+      "got ", path, ", where ", what, " failed (", std::strerror(errno),
+      "), expected a place for a socket; choose another directory (of tessera-run: TMPDIR)"));
 }
 
 /// Who holds the lock of a directory, as the kernel lists it; 0 if it does not say.
@@ -205,6 +205,7 @@ absl::StatusOr<std::unique_ptr<Listener>> SocketPath::listen() const {
   if (!own.is_open()) return system_error(path_, "opening its directory");
   const DirectoryLock lock(own.get());
   if (!lock.is_held()) {
+    if (errno != EWOULDBLOCK) return system_error(path_, "locking its directory");
     return absl::UnavailableError(absl::StrCat("the lock of the directory of ", path_,
                                                " is held by ",
                                                process_text(holder_of_lock(own.get()))));

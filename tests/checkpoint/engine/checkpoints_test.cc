@@ -234,7 +234,7 @@ TEST_P(Runs, EndOrGoOnWhereASaveFailsAsTheOptionSays) {
         if (stop_on_error) {
           EXPECT_THAT(save, ThrowsMessage<c10::Error>(
                                 AllOf(HasSubstr("[checkpoint] rank 0"),
-                                      HasSubstr("cannot ask for space in '" + path))));
+                                      HasSubstr("cannot make the directory '" + path))));
         } else {
           save();
         }
@@ -262,7 +262,7 @@ TEST_P(Runs, ReportAFailedSaveInTheSameStepOnAllRanks) {
     try {
       run.train_to(1'000'000);
     } catch (const c10::Error& error) {
-      EXPECT_THAT(error.what(), HasSubstr("cannot ask for space in '" + path()));
+      EXPECT_THAT(error.what(), HasSubstr("cannot make the directory '" + path()));
       thrown_at[rank] = run.engine->steps();
     }
     const auto last = static_cast<int>(run.engine->steps());

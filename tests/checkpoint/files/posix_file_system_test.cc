@@ -74,6 +74,27 @@ TEST_F(PosixFileSystemTest, GivesModesForTheOwnerAloneWhateverTheUmask) {
   }
 }
 
+TEST_F(PosixFileSystemTest, GivesAGroupWhatTheUmaskLeaves) {
+  PosixFileSystem files({.group_access = true});
+  const mode_t before = ::umask(0027);
+  EXPECT_TRUE(files.create(path("file")).ok());
+  EXPECT_TRUE(files.make_directory(path("directory")).ok());
+  EXPECT_TRUE(files.lock(path("lock"), "a").ok());
+  ::umask(before);
+  EXPECT_EQ(mode_of("file"), 0640U);
+  EXPECT_EQ(mode_of("directory"), 0750U);
+  EXPECT_EQ(mode_of("lock"), 0640U);
+}
+
+TEST_F(PosixFileSystemTest, LeavesALockTheModeThatItsOwnerHasGivenIt) {
+  EXPECT_TRUE(files_.lock(path("lock"), "a job with quite a long name").ok());
+  EXPECT_EQ(mode_of("lock"), 0600U);
+  ASSERT_EQ(::chmod(path("lock").c_str(), 0660), 0);
+  EXPECT_TRUE(files_.lock(path("lock"), "next job").ok());
+  EXPECT_EQ(mode_of("lock"), 0660U);
+  EXPECT_EQ(testing::content_of(path("lock")), "next job");
+}
+
 TEST_F(PosixFileSystemTest, ReplacesNothing) {
   put("a", "first");
   put("b", "second");
@@ -179,6 +200,7 @@ TEST_F(PosixFileSystemTest, LocksOnceAndNamesTheHolder) {
   EXPECT_TRUE(absl::IsFailedPrecondition(second.status())) << second.status();
   EXPECT_THAT(text_of(second.status()),
               AllOf(HasSubstr(path("lock")), HasSubstr("held by pid 7 on host a")));
+  EXPECT_THAT(testing::names_in(directory_.path()), ElementsAre("lock"));
   lock->reset();
   EXPECT_TRUE(files_.lock(path("lock"), "c").ok());
 }

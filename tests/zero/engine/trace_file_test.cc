@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
+#include <cerrno>
 #include <csignal>
 #include <cstdlib>
 #include <filesystem>
@@ -20,6 +21,7 @@
 
 #include "tessera/tests/support/file_size_limit.h"
 #include "tessera/tests/support/rank_threads.h"
+#include "tessera/tests/support/refused_calls.h"
 
 namespace tessera::internal::testing {
 namespace {
@@ -184,6 +186,20 @@ TEST_F(TraceFileTest, AFullDiskIsTheSameErrorOnEveryRank) {
   EXPECT_THAT(errors, Each(HasSubstr("[trace] rank 0: cannot write '/dev/full': No space left on "
                                      "device")));
   EXPECT_TRUE(fs::is_character_file("/dev/full")) << "not replaced";
+}
+
+TEST_F(TraceFileTest, NeedsNoFsyncWhereThereIsNone) {
+  if (!can_refuse_calls()) GTEST_SKIP() << "not run: this kernel has no seccomp filters";
+  const fs::path path = folder / "trace.json";
+  for (const int error : {EINVAL, ENOSYS, EOPNOTSUPP}) {
+    run_with_refused_calls({{SYS_fsync, error}},
+                           [&] { EXPECT_THAT(errors_of(1, path), Each("")); });
+    EXPECT_TRUE(fs::remove(path));
+  }
+  run_with_refused_calls({{SYS_fsync, EIO}}, [&] {
+    EXPECT_THAT(errors_of(1, path), Each(HasSubstr("Input/output error")));
+  });
+  EXPECT_FALSE(fs::exists(path));
 }
 
 TEST_F(TraceFileTest, WritesToADeviceInPlace) {

@@ -8,6 +8,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <cstdlib>
 #include <ctime>
 #include <filesystem>
@@ -23,6 +24,7 @@
 #include <gtest/gtest.h>
 
 #include "tessera/core/comm/meeting/abstract_socket.h"
+#include "tessera/tests/support/refused_calls.h"
 
 namespace tessera::internal {
 namespace {
@@ -183,6 +185,18 @@ TEST_F(SocketPathTest, WhoHoldsTheLockIsNamed) {
               HasSubstr(absl::StrCat("pid ", ::getpid())));
   ::close(fd);
   EXPECT_TRUE(at("store").listen().ok());
+}
+
+TEST_F(SocketPathTest, AFileSystemWithoutLocksIsAnErrorThatSaysSo) {
+  if (!testing::can_refuse_calls()) GTEST_SKIP() << "not run: this kernel has no seccomp filters";
+  testing::run_with_refused_calls({{SYS_flock, ENOLCK}}, [&] {
+    const auto listener = at("store").listen();
+    EXPECT_TRUE(absl::IsFailedPrecondition(listener.status()));
+    EXPECT_THAT(std::string(listener.status().message()),
+                HasSubstr("locking its directory failed (No locks available), expected a place for "
+                          "a socket; choose another directory"));
+  });
+  EXPECT_EQ(entries(), 0U);
 }
 
 TEST_F(SocketPathTest, ADirectoryThatWentIsAnErrorWithThePath) {

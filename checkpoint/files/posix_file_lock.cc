@@ -1,0 +1,136 @@
+#include "tessera/checkpoint/files/posix_file_lock.h"
+
+#include <fcntl.h>
+#include <pthread.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <mutex>
+#include <string_view>
+#include <utility>
+
+#include <absl/strings/str_cat.h>
+
+#include "tessera/core/process/standard_streams.h"
+
+namespace tessera::internal {
+namespace {
+
+/// The descriptors of locks. A child of fork() shares each with its parent, whose lock would last
+/// as long as the child, so there they are closed.
+class LockDescriptors {
+ public:
+  static LockDescriptors& all() {
+    static auto* const descriptors = new LockDescriptors;  // never destroyed
+    return *descriptors;
+  }
+  /// Of more than there is room for, children keep the lock.
+  void add(int fd) {
+    const std::lock_guard lock(mutex_);
+    *std::find(fds_.begin(), fds_.end() - 1, -1) = fd;
+  }
+  void remove(int fd) {
+    const std::lock_guard lock(mutex_);
+    std::replace(fds_.begin(), fds_.end(), fd, -1);
+  }
+
+ private:
+  // Not hold_across_fork(), which needs LibTorch: tessera-checkpoint links this.
+  LockDescriptors() {
+    fds_.fill(-1);
+    ::pthread_atfork([] { all().mutex_.lock(); }, [] { all().mutex_.unlock(); },
+                     [] {
+                       for (int& fd : all().fds_) {
+                         if (fd >= 0) ::close(std::exchange(fd, -1));
+                       }
+                       all().mutex_.unlock();
+                     });
+  }
+
+  std::mutex mutex_;
+  std::array<int, 65> fds_;  // -1: a free place
+};
+
+class PosixFileLock : public FileLock {
+ public:
+  explicit PosixFileLock(FileDescriptor fd) : fd_(std::move(fd)) {
+    LockDescriptors::all().add(fd_.get());
+  }
+  ~PosixFileLock() override {
+    if (::getpid() == owner_) {
+      LockDescriptors::all().remove(fd_.get());
+    } else {
+      (void)fd_.release();  // fork() has closed it
+    }
+  }
+
+ private:
+  const pid_t owner_ = ::getpid();
+  FileDescriptor fd_;  // closing it unlocks
+};
+
+/// A file that says by being there that this process holds it.
+class HeldFile : public FileLock {
+ public:
+  explicit HeldFile(std::string path) : path_(std::move(path)) {}
+  ~HeldFile() override {
+    if (::getpid() == owner_) ::unlink(path_.c_str());
+  }
+
+ private:
+  const pid_t owner_ = ::getpid();
+  const std::string path_;
+};
+
+/// The first bytes of a small file, as a holder has written them; what can be read of it.
+std::string holder_in(int fd) {
+  char text[256];
+  const ssize_t count = ::pread(fd, text, sizeof(text), 0);
+  if (count <= 0) return "another process";
+  return printable(std::string_view(text, static_cast<size_t>(count)));
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<FileLock>> flock_file(FileDescriptor fd, bool alone,
+                                                     const std::string& path) {
+  while (::flock(fd.get(), (alone ? LOCK_EX : LOCK_SH) | LOCK_NB) != 0) {
+    const int error = errno;
+    if (error == EINTR) continue;
+    if (error == EWOULDBLOCK) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("[checkpoint] cannot lock '", path, "': held by ", holder_in(fd.get()),
+                       "; wait until that ends, or use another path"));
+    }
+    const absl::Status status = file_error(error, "lock", path);
+    if (error == ENOLCK || error == ENOSYS || error == EOPNOTSUPP) {
+      return absl::UnimplementedError(status.message());
+    }
+    return status;
+  }
+  return std::make_unique<PosixFileLock>(std::move(fd));
+}
+
+absl::StatusOr<std::unique_ptr<FileLock>> hold_file(FileSystem& files, const std::string& path,
+                                                    const std::string& holder) {
+  const auto file = files.create(path);
+  if (absl::IsAlreadyExists(file.status())) {
+    const FileDescriptor fd(above_standard_streams(
+        ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK)));
+    return absl::FailedPreconditionError(absl::StrCat(
+        "[checkpoint] cannot lock by '", path, "', which is there: held by ", holder_in(fd.get()),
+        "; wait until that ends, or use another path. On this file system a lock does not end with "
+        "its process: if that is gone, remove the file by hand"));
+  }
+  if (!file.ok()) return file.status();
+  std::unique_ptr<FileLock> lock = std::make_unique<HeldFile>(path);
+  absl::Status status = (*file)->write_all(holder);
+  if (status.ok()) status = (*file)->close();
+  if (!status.ok()) return status;
+  return lock;
+}
+
+}  // namespace tessera::internal
