@@ -63,9 +63,9 @@ std::vector<char*> pointers(const std::vector<std::string>& strings) {
 }
 
 absl::Status no_resources(int rank, const char* what, int error = errno) {
-  return absl::ResourceExhaustedError(absl::StrCat("cannot start rank ", rank, ": ", what, ": ",
-                                                   strerror(error),
-                                                   " (see ulimit -n and ulimit -u)"));
+  return absl::ResourceExhaustedError(
+      absl::StrCat("cannot start rank ", rank, ": ", what, ": ", strerror(error),
+                   " (see ulimit -n, ulimit -u and the container's pids limit)"));
 }
 
 absl::Status cannot_run(int rank, const std::string& program, int error) {
