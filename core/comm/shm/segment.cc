@@ -25,6 +25,7 @@
 #include "tessera/core/process/file_descriptor.h"
 #include "tessera/core/process/process_access.h"
 #include "tessera/core/process/standard_streams.h"
+#include "tessera/core/process/system_refusal.h"
 
 namespace tessera::internal::shm {
 namespace {
@@ -86,7 +87,7 @@ FileDescriptor descriptor_of(const SharedRange& range) {
 char* map(const SharedRange& range, const FileDescriptor& fd, Writes writes) {
   char* data = map_on_huge_page(static_cast<int64_t>(range.segment_bytes), fd.get(), writes);
   TORCH_CHECK(data != nullptr, "[comm] shared memory: got no mapping of ", range.segment_bytes,
-              " bytes of a peer, expected one; mmap said: ", errno_text());
+              " bytes of a peer, expected one; ", system_refusal("mmap", errno));
   return data;
 }
 
@@ -186,7 +187,8 @@ std::shared_ptr<Segment> Segment::create(int64_t bytes) {
                                         " bytes, expected a new segment of that size; ");
   FileDescriptor fd(
       above_standard_streams(::memfd_create("tessera", MFD_CLOEXEC | MFD_ALLOW_SEALING)));
-  TORCH_CHECK(fd.get() >= 0, what, "memfd_create said: ", errno_text());
+  TORCH_CHECK(fd.get() >= 0, "[comm] shared memory: got no file for a segment of ", size_bytes,
+              " bytes, expected one; ", system_refusal("memfd_create", errno));
   // Over the file size limit the kernel would send SIGXFSZ, which ends the process.
   rlimit limit{};
   if (::getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY) {
@@ -202,14 +204,14 @@ std::shared_ptr<Segment> Segment::create(int64_t bytes) {
   do {
     result = ::fallocate(fd.get(), 0, 0, size_bytes);
   } while (result != 0 && errno == EINTR);
-  TORCH_CHECK(result == 0, what, "fallocate said: ", errno_text(), "; free memory or use less");
+  TORCH_CHECK(result == 0, what, system_refusal("fallocate", errno));
   TORCH_CHECK(::fcntl(fd.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) == 0, what,
-              "sealing failed: ", errno_text());
+              system_refusal("fcntl(F_ADD_SEALS)", errno));
   struct stat file {};
   TORCH_CHECK(::fstat(fd.get(), &file) == 0, what, "fstat said: ", errno_text());
 
   char* data = map_on_huge_page(size_bytes, fd.get(), Writes::kShared);
-  TORCH_CHECK(data != nullptr, what, "mmap said: ", errno_text());
+  TORCH_CHECK(data != nullptr, what, system_refusal("mmap", errno));
   // Before peers map it, so that they touch huge pages.
   move_into_huge_pages(data, size_bytes);
   std::shared_ptr<Segment> segment(new Segment(id_of(file), fd.release(), data, size_bytes));

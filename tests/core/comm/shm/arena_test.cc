@@ -2,11 +2,18 @@
 #include "tessera/core/comm/shm/arena.h"
 
 #include <fcntl.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
+#include <cerrno>
+#include <cstddef>
 #include <cstring>
+#include <iterator>
 #include <string>
 #include <thread>
 #include <vector>
@@ -16,10 +23,12 @@
 #include <gtest/gtest.h>
 
 #include "tessera/tests/support/file_size_limit.h"
+#include "tessera/tests/support/message_of.h"
 
 namespace tessera::internal::shm {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 TEST(Arena, BlocksAreAlignedApartAndReused) {
@@ -124,6 +133,38 @@ TEST(Arena, NoSpaceIsAnErrorWithTheSizeAndNotASignal) {
   } catch (const c10::Error& error) {
     EXPECT_THAT(error.what_without_backtrace(), HasSubstr("bytes left; free memory or use less"));
   }
+}
+
+/// What a thread says that asks for a segment and gets `error` from memfd_create.
+std::string error_where_memfd_create_fails(int error) {
+  std::string text;
+  std::thread([&] {
+    sock_filter instructions[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_memfd_create, 0, 1),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | static_cast<uint32_t>(error)),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+    };
+    const sock_fprog filter{std::size(instructions), instructions};
+    ASSERT_EQ(::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
+    ASSERT_EQ(::prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter), 0);
+    text = testing::message_of([] { Segment::create(10000); });
+  }).join();
+  return text;
+}
+
+TEST(Arena, TheCallThatTheSystemRefusesIsNamedWithARemedy) {
+  const auto says = [](const char* text) {
+    return AllOf(HasSubstr("[comm] shared memory: got no file for a segment of 12288 bytes"),
+                 HasSubstr(text));
+  };
+  for (const int error : {EPERM, ENOSYS}) {
+    EXPECT_THAT(error_where_memfd_create_fails(error),
+                says("; a seccomp profile or an old kernel refuses it: allow memfd_create"));
+  }
+  EXPECT_THAT(error_where_memfd_create_fails(EMFILE),
+              says("memfd_create said: Too many open files; raise ulimit -n"));
+  EXPECT_THAT(error_where_memfd_create_fails(ENOMEM), says("; free memory or use less"));
 }
 
 TEST(Arena, APeerThatIsGoneIsAnError) {
