@@ -73,7 +73,8 @@ void BackgroundThread::Desk::serve() {
 
 BackgroundThread::BackgroundThread()
     : desk_(std::make_unique<Desk>()),
-      thread_(thread_without_signals([desk = desk_.get()] { desk->serve(); })) {
+      thread_(thread_without_signals("asynchronous checkpoints",
+                                     [desk = desk_.get()] { desk->serve(); })) {
   Living::all().add(this);
 }
 

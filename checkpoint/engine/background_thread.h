@@ -14,7 +14,7 @@ namespace tessera::internal {
 /// exit() waits for the work under way.
 class BackgroundThread {
  public:
-  /// Throws std::system_error where no thread can be started.
+  /// Throws c10::Error where no thread can be started.
   BackgroundThread();
   /// Waits for the work under way; in a child of fork() for nothing (Note [Fork]).
   ~BackgroundThread();

@@ -27,11 +27,11 @@
 #include "tessera/checkpoint/files/posix_file_system.h"
 #include "tessera/checkpoint/format/step_names.h"
 #include "tessera/checkpoint/step/step_reader.h"
-#include "tessera/core/comm/agreement/disagreement.h"
 #include "tessera/core/comm/agreement/fingerprint.h"
 #include "tessera/core/comm/agreement/refusal.h"
 #include "tessera/core/comm/agreement/text_exchange.h"
 #include "tessera/engine.h"
+#include "tessera/errors.h"
 #include "tessera/zero/engine/checkpoint_access.h"
 
 namespace tessera {
@@ -101,7 +101,7 @@ bool is_model_alone(const Manifest& manifest) {
 }
 
 /// Throws a c10::Error with `text`, which all ranks have.
-[[noreturn]] void refuse(const std::string& text) { throw Disagreement(text); }
+[[noreturn]] void refuse(const std::string& text) { throw ErrorOnAllRanks(text); }
 
 class Load {
  public:
@@ -225,7 +225,7 @@ class Load {
       } else {
         engine_.read_state(source, options_.partial);
       }
-    } catch (const Disagreement&) {
+    } catch (const ErrorOnAllRanks&) {
       // Every rank is here, with nothing changed; either files are damaged or they do not fit.
       const Verdict verdict = verdict_of(group_, source.status(), verify);
       if (!verdict.problem.empty()) return reject(verdict);

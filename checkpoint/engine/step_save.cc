@@ -17,6 +17,7 @@
 #include "tessera/checkpoint/step/step_reader.h"
 #include "tessera/core/comm/agreement/refusal.h"
 #include "tessera/core/comm/agreement/text_exchange.h"
+#include "tessera/errors.h"
 
 namespace tessera::internal {
 
@@ -86,7 +87,7 @@ std::unique_ptr<RunDirectory> open_run_directory(FileSystem& files, ProcessGroup
   const std::string text = refusal_text(
       exchange_texts(group, problem_of_mark(files, directory, name), "checkpoint: seen"), kWhat);
   if (run != nullptr) (void)run->remove_leftovers();  // by now all have looked
-  if (!text.empty()) throw Disagreement(text);
+  if (!text.empty()) throw ErrorOnAllRanks(text);
   return run;
 }
 

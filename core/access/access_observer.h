@@ -10,6 +10,10 @@
 
 namespace tessera::internal {
 
+/// What hides operators from every observer, for the texts of errors that follow from it.
+inline constexpr const char* kWhatHidesOperators =
+    "at::clearCallbacks(), at::RecordFunctionGuard(false) or at::enableRecordFunction(false)";
+
 /// Something whose storage must be made ready before an operator uses it: a unit. Called on the
 /// thread that runs the operator, possibly on several threads at once.
 class AccessTarget {

@@ -78,7 +78,7 @@ class HostStream final : public Stream {
                   static_cast<HostStream*>(stream)->push([run, argument] { run(argument); });
                 }} {
     // Detached, because a destructor must not wait for work that waits for a peer.
-    thread_without_signals([queue = queue_, longest_delay, seed] {
+    thread_without_signals("a stream of the host", [queue = queue_, longest_delay, seed] {
       run_queue(*queue, longest_delay, seed);
     }).detach();
   }

@@ -8,6 +8,7 @@
 #include <c10/util/Exception.h>
 #include <xxhash.h>
 
+#include "tessera/core/access/access_observer.h"
 #include "tessera/core/layout/flat_buffer.h"
 
 namespace tessera::internal {
@@ -27,8 +28,10 @@ c10::Storage storage_of_its_own(const at::Tensor& parameter, at::ScalarType dtyp
 std::string access_error(const PlannedUnit& unit) {
   return absl::StrCat("[fsdp] unit '", unit.name,
                       "': its parameters are split over ranks and their memory is free, so they "
-                      "cannot be read this way; use operators, or hold engine->gather(module) or "
-                      "engine->full_parameters() meanwhile");
+                      "cannot be read by a raw pointer, nor by an operator that ",
+                      kWhatHidesOperators,
+                      " hides from the engine; use operators, without these calls, or hold "
+                      "engine->gather(module) or engine->full_parameters() meanwhile");
 }
 
 }  // namespace

@@ -1,8 +1,6 @@
 #pragma once
 
 #include <cerrno>
-#include <string>
-#include <utility>
 
 #include "tessera/core/process/file_descriptor.h"
 #include "tessera/core/process/standard_streams.h"
@@ -21,9 +19,5 @@ FileDescriptor open_within_limit(Open&& open) {
   if (fd < 0 && errno == EMFILE && raise_descriptor_limit()) fd = open();
   return FileDescriptor(above_standard_streams(fd));
 }
-
-/// The text of `error`, from a call that opens something; with the limit and the remedy where all
-/// descriptors are in use.
-std::string open_error_text(int error);
 
 }  // namespace tessera::internal

@@ -41,17 +41,19 @@ class EndingThread::All {
     return *all;
   }
 
-  std::shared_ptr<Entry> start(std::function<void()> run, std::function<bool()> ask_to_end) {
+  std::shared_ptr<Entry> start(std::string_view purpose, std::function<void()> run,
+                               std::function<bool()> ask_to_end) {
     auto entry = std::make_shared<Entry>();
     entry->ask_to_end = std::move(ask_to_end);
     const std::lock_guard lock(mutex_);
     entries_.push_back(entry);
     try {
-      entry->thread = thread_without_signals([this, entry, run = std::move(run)]() mutable {
-        run();
-        run = nullptr;  // what it holds goes before it counts as over
-        finish(entry);
-      });
+      entry->thread =
+          thread_without_signals(purpose, [this, entry, run = std::move(run)]() mutable {
+            run();
+            run = nullptr;  // what it holds goes before it counts as over
+            finish(entry);
+          });
     } catch (...) {
       entries_.pop_back();
       throw;
@@ -122,8 +124,9 @@ class EndingThread::All {
   std::list<std::shared_ptr<Entry>> entries_;
 };
 
-EndingThread::EndingThread(std::function<void()> run, std::function<bool()> ask_to_end)
-    : entry_(All::get().start(std::move(run), std::move(ask_to_end))) {}
+EndingThread::EndingThread(std::string_view purpose, std::function<void()> run,
+                           std::function<bool()> ask_to_end)
+    : entry_(All::get().start(purpose, std::move(run), std::move(ask_to_end))) {}
 
 void EndingThread::join() {
   if (const auto entry = std::exchange(entry_, nullptr)) All::get().join(entry);

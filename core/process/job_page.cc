@@ -10,13 +10,14 @@
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
-#include <cstring>
 #include <new>
 #include <vector>
 
 #include <absl/strings/numbers.h>
 #include <absl/strings/str_cat.h>
 #include <absl/strings/str_split.h>
+
+#include "tessera/core/process/system_refusal.h"
 
 namespace tessera::internal {
 namespace {
@@ -71,10 +72,9 @@ JobPage::~JobPage() {
 
 absl::StatusOr<std::unique_ptr<JobPage>> JobPage::create(int ranks) {
   const auto failed = [&](const char* what) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("cannot make ", bytes(ranks), " bytes of memory to share with ", ranks,
-                     " ranks: ", what, " said ", std::strerror(errno),
-                     "; see ulimit -n, ulimit -v, ulimit -f and how much memory is free"));
+    return absl::ResourceExhaustedError(absl::StrCat("cannot make ", bytes(ranks),
+                                                     " bytes of memory to share with ", ranks,
+                                                     " ranks: ", system_refusal(what, errno)));
   };
   const int fd = ::memfd_create("tessera-job", MFD_CLOEXEC | MFD_ALLOW_SEALING);
   if (fd < 0) return failed("memfd_create");

@@ -1,5 +1,7 @@
 #include "tessera/core/process/thread_without_signals.h"
 
+#include <c10/util/Exception.h>
+
 namespace tessera::internal {
 
 SignalBlock::SignalBlock() {
@@ -12,5 +14,14 @@ SignalBlock::SignalBlock() {
 }
 
 SignalBlock::~SignalBlock() { ::pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+
+void throw_no_thread(std::string_view purpose, const std::system_error& error) {
+  const bool is_limit = error.code() == std::errc::resource_unavailable_try_again;
+  TORCH_CHECK(false, "[process] thread for ", purpose, ": got none (", error.code().message(),
+              "), expected one; ",
+              is_limit
+                  ? "raise ulimit -u or the container's pids limit, or free memory for its stack"
+                  : "allow clone() and clone3() in the seccomp profile");
+}
 
 }  // namespace tessera::internal

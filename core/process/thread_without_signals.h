@@ -2,6 +2,8 @@
 
 #include <signal.h>
 
+#include <string_view>
+#include <system_error>
 #include <thread>
 #include <utility>
 
@@ -20,14 +22,22 @@ class SignalBlock {
   sigset_t before_;
 };
 
-/// A thread of ours. The system gives a signal that is sent to the process to any thread that does
-/// not block it. So a program that blocks SIGTERM in its threads and takes it by sigwait(), or
-/// whose handler relies on running in one of them, needs all other threads to block it: ours do.
-/// Throws std::system_error where no thread can be started.
+/// Throws c10::Error: no thread for `purpose` could be started, because of `error`.
+[[noreturn]] void throw_no_thread(std::string_view purpose, const std::system_error& error);
+
+/// A thread of ours, for `purpose`. The system gives a signal that is sent to the process to any
+/// thread that does not block it. So a program that blocks SIGTERM in its threads and takes it by
+/// sigwait(), or whose handler relies on running in one of them, needs all other threads to block
+/// it: ours do. Throws c10::Error that names the purpose and the limits where no thread can be
+/// started.
 template <typename Run>
-std::thread thread_without_signals(Run run) {
+std::thread thread_without_signals(std::string_view purpose, Run run) {
   const SignalBlock block;
-  return std::thread(std::move(run));
+  try {
+    return std::thread(std::move(run));
+  } catch (const std::system_error& error) {
+    throw_no_thread(purpose, error);
+  }
 }
 
 }  // namespace tessera::internal

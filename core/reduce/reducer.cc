@@ -6,8 +6,8 @@
 #include <ATen/core/grad_mode.h>
 #include <c10/util/Exception.h>
 
-#include "tessera/core/comm/agreement/disagreement.h"
 #include "tessera/core/sched/trace_span.h"
+#include "tessera/errors.h"
 #include "tessera/trace.h"
 
 namespace tessera::internal {
@@ -287,7 +287,7 @@ bool Reducer::end_micro_step(const BackwardAgreement::Report& report) {
     // All ranks have posted the same collectives so far; they finish before anyone leaves.
     retire(Wait::kUntilDone);
     ranks_differ_ = true;
-    throw Disagreement(disagreement);
+    throw ErrorOnAllRanks(disagreement);
   }
   const size_t rounds = rounds_.empty() ? 0 : *std::max_element(rounds_.begin(), rounds_.end());
   for (size_t round = 1; round < rounds; ++round) {

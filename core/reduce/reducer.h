@@ -90,8 +90,8 @@ class Reducer {
 
   /// The backward is over. Under kReduce: collective, blocking; contributes zeros for what this
   /// rank did not produce, agrees with all ranks on rounds and used parameters, and waits until
-  /// everything is reduced. Throws the same Disagreement on every rank if ranks differ in what they
-  /// reduced or dropped since the last step; see ranks_differ(). `report`: what else this rank
+  /// everything is reduced. Throws the same ErrorOnAllRanks on every rank if ranks differ in what
+  /// they reduced or dropped since the last step; see ranks_differ(). `report`: what else this rank
   /// says. Returns whether any rank objects, the same on all; false if ranks exchange nothing
   /// (kAddLocally, Agreement::kInStep).
   bool end_micro_step(const BackwardAgreement::Report& report = {});

@@ -124,12 +124,13 @@ struct Lane::Queue {
 Lane::Lane(Mode mode, std::function<void()> interrupt)
     : mode_(mode), queue_(std::make_unique<Queue>()) {
   if (mode_ == Mode::kInline) return;
-  queue_->thread = EndingThread([queue = queue_.get()] { queue->run(); },
-                                [queue = queue_.get(), interrupt = std::move(interrupt)] {
-                                  queue->end_with_process();
-                                  if (interrupt) interrupt();
-                                  return true;
-                                });
+  queue_->thread = EndingThread(
+      "communication beside computation", [queue = queue_.get()] { queue->run(); },
+      [queue = queue_.get(), interrupt = std::move(interrupt)] {
+        queue->end_with_process();
+        if (interrupt) interrupt();
+        return true;
+      });
 }
 
 Lane::~Lane() {

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <stdexcept>
 #include <string>
+#include <utility>
 
 #include <c10/util/Exception.h>
 
@@ -44,6 +45,15 @@ class CommError : public std::runtime_error {
  private:
   CommErrorContext context_;
   std::string cause_;
+};
+
+/// An error that all ranks know of and throw in the same call, so none waits for another: options
+/// or models that differ between ranks, a checkpoint that one of them cannot read. Any other
+/// exception concerns the rank that throws it.
+class ErrorOnAllRanks : public c10::Error {
+ public:
+  explicit ErrorOnAllRanks(std::string text)
+      : c10::Error({__func__, __FILE__, static_cast<uint32_t>(__LINE__)}, std::move(text)) {}
 };
 
 }  // namespace tessera

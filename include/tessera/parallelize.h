@@ -26,7 +26,8 @@ namespace tessera {
 /// given by reference must outlive the engine). Only parameters that exist now are trained;
 /// Engine::step() and Engine::state_dict() refuse later ones by name. Frozen parameters get rank
 /// 0's values and are not trained. All may be frozen: such a model is evaluated, its parameters
-/// split where the strategy says so, until Engine::set_trainable().
+/// split where the strategy says so, until Engine::set_trainable(). A later setFlushDenormal() of
+/// LibTorch does not reach the threads that add gradients: call it before init_process_group().
 ///
 /// Throws c10::Error on every rank, naming what is wrong: options that do not fit the world or that
 /// the strategy would ignore, an optimizer that has no kernels for a GPU (unless it is offloaded),

@@ -14,6 +14,9 @@ namespace tessera {
 /// when peers do not come within the time-out (naming the missing ranks) or do not match. An error
 /// of one rank during this call is thrown on all ranks that are connected.
 ///
+/// Threads that are started here and in parallelize() add gradients and compute as the calling
+/// thread does: setFlushDenormal() of LibTorch, a mode of each thread, has to come before.
+///
 /// With a CUDA device it loads LibTorch's CUDA half (docs/gpu.md says from where; takes up to
 /// seconds), makes the device the calling thread's current one, and loads NCCL if the backend is
 /// nccl. So call it before anything else that asks for CUDA. If a rank lacks a library or a device,

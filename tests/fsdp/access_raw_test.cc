@@ -327,6 +327,34 @@ TEST(AccessControl, ParametersThatOutliveTheEngineSayWhereTheirValuesAre) {
   }
 }
 
+/// Alone, because the callbacks are the process's. Operators throw for the reason that they meet,
+/// and the next engine is observed again.
+TEST(AccessControl, OperatorsThatLibTorchHidesThrowAnErrorThatNamesWhatHidesThem) {
+  const auto names_the_switch = [](const char* name) {
+    return ThrowsMessage<c10::Error>(AllOf(HasSubstr("[fsdp] unit 'first'"),
+                                           HasSubstr(std::string(name)),
+                                           HasSubstr("use operators, without these calls")));
+  };
+  const auto configuration = hostile(configuration_of(Strategy::kZero3));
+  on_split_ranks(1, configuration, [&](SplitRank& rank) {
+    const auto read = [&] { rank.model->first->weight.sum(); };
+    rank.free_first();
+    at::enableRecordFunction(false);
+    EXPECT_THAT(read, names_the_switch("at::enableRecordFunction(false)"));
+    at::enableRecordFunction(true);
+    EXPECT_NO_THROW(read());
+    rank.free_first();
+    at::clearCallbacks();
+    EXPECT_THAT(read, names_the_switch("at::clearCallbacks()"));
+    const auto scope = rank.engine->gather(*rank.model->first);
+    EXPECT_NO_THROW(read());
+  });
+  on_split_ranks(1, configuration, [](SplitRank& rank) {
+    rank.free_first();
+    EXPECT_NO_THROW(rank.model->first->weight.sum());
+  });
+}
+
 /// Metadata is no access.
 TEST(AccessControl, SizesAndTheLikeNeedNoGather) {
   on_split_ranks(3, apart(configuration_of(Strategy::kZero3)), [](SplitRank& rank) {

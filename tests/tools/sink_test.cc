@@ -33,7 +33,7 @@ TEST_F(SinkTest, AFullPipeTakesWhatItCanAndNothingIsLost) {
   Sink sink(writer_.get());
   std::string expected;
   for (int i = 0; i < 30000; ++i) expected += "line " + std::to_string(i) + "\n";
-  sink.buffer() = expected;
+  sink.append(expected);
   EXPECT_TRUE(sink.full());
   std::string got;
   while (!sink.empty()) {
@@ -62,12 +62,40 @@ TEST_F(SinkTest, ThePipeOfOthersStaysBlocking) {
 TEST_F(SinkTest, AReaderThatIsGoneIsReportedOnce) {
   Sink sink(writer_.get());
   reader_.close();
-  sink.buffer() = "a\n";
+  sink.append("a\n");
   EXPECT_EQ(sink.write_some(), EPIPE);
   EXPECT_TRUE(sink.empty());
-  sink.buffer() = "b\n";
+  sink.append("b\n");
   EXPECT_EQ(sink.write_some(), 0);
   EXPECT_TRUE(sink.empty());
+}
+
+TEST_F(SinkTest, AnUnfinishedLineGetsItsNewlineBeforeAnothersText) {
+  Sink sink(writer_.get());
+  const int one = 1, two = 2;
+  sink.append("name? ", &one);
+  EXPECT_TRUE(sink.has_open_line_of(&one));
+  sink.append("Ada", &one);
+  sink.append("said two\n", &two);
+  EXPECT_FALSE(sink.has_open_line_of(&one) || sink.has_open_line_of(&two));
+  sink.append("10%\r", &one);
+  sink.append("said the launcher\n");
+  sink.append("20%\r", &one);
+  EXPECT_EQ(sink.buffer(), "name? Ada\nsaid two\n10%\r\nsaid the launcher\n20%\r");
+  // Also behind what has been written already.
+  EXPECT_EQ(sink.write_some(), 0);
+  sink.append("last\n", &two);
+  EXPECT_EQ(sink.buffer(), "\nlast\n");
+}
+
+TEST_F(SinkTest, OnlyDescriptorsOfOnePipeAreTheSameFile) {
+  const FileDescriptor again(dup(writer_.get()));
+  EXPECT_TRUE(are_same_file(writer_.get(), again.get()));
+  int other[2];
+  ASSERT_EQ(pipe2(other, O_CLOEXEC), 0);
+  const FileDescriptor reader(other[0]), writer(other[1]);
+  EXPECT_FALSE(are_same_file(writer_.get(), writer.get()));
+  EXPECT_FALSE(are_same_file(-1, -1));
 }
 
 TEST(EndingTest, CodesAndSignals) {

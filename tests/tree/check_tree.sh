@@ -104,10 +104,10 @@ check() {
   # The launcher starts in milliseconds: it must not load LibTorch.
   # With the ranks it shares a few files, which keep to that.
   { sources tools/run
-    ls core/process/{available_cores,control_groups,job_page,process_status}.{h,cc} \
+    ls core/process/{available_cores,control_groups,job_page,process_status,system_refusal}.{h,cc} \
       core/process/file_descriptor.h 2>/dev/null; } |
     search '^ *# *include *(<(torch|ATen|c10)/|"tessera/[^t])' |
-    grep -vE '"tessera/core/process/(available_cores|control_groups|file_descriptor|job_page|process_status).h"' |
+    grep -vE '"tessera/core/process/(available_cores|control_groups|file_descriptor|job_page|process_status|system_refusal).h"' |
     offend launcher-without-torch
 
   for file in $tree; do
@@ -134,6 +134,10 @@ check() {
 
   search '(std::j?thread[({]|make_unique<std::thread>[(][[])' <<<"$library" |
     grep -v '^core/process/thread_without_signals[.]h:' | offend thread-with-signals
+
+  # An exception that nobody catches is printed with its type, so that has to be a public one.
+  grep -v '^include/' <<<"$library" | search '^ *(class|struct) .*: *(public +)?(c10|std|tessera)?(::)?[A-Za-z_]*([Ee]rror|[Ee]xception)\b' |
+    offend internal-exception
 
   # Debian's Abseil is not instrumented: the thread sanitizer cannot see its mutexes.
   search 'absl/synchronization/' <<<"$tree" | offend no-absl-mutex

@@ -69,6 +69,8 @@ printf '#include <torch/torch.h>\n' >>"$tree/core/layout/flat.h"; expect torch-i
 printf '#include <torch/torch.h>\n' >>"$tree/include/tessera/flat.h"; expect torch-in-core-header
 printf 'case Strategy::kZero1:\n' >"$tree/ddp/x.cc"; expect one-strategy-switch
 printf '  std::exit(1);\n' >"$tree/ddp/x.cc"; expect library-calls-exit
+printf 'class Lost : public c10::Error {\n' >>"$tree/core/layout/flat.h"; expect internal-exception
+printf 'struct Lost final : std::runtime_error {\n' >"$tree/ddp/x.cc"; expect internal-exception
 printf '#include "absl/synchronization/mutex.h"\n' >"$tree/ddp/x.cc"; expect no-absl-mutex
 
 # And of check_format.sh, where there is a clang-format.

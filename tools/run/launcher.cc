@@ -52,7 +52,10 @@ std::string seconds(int64_t ms) { return absl::StrCat(static_cast<double>(ms) / 
 }  // namespace
 
 Launcher::Launcher(Job job)
-    : job_(std::move(job)), stdout_(STDOUT_FILENO), stderr_(STDERR_FILENO) {}
+    : job_(std::move(job)),
+      stdout_(STDOUT_FILENO),
+      own_stderr_(STDERR_FILENO),
+      stderr_(are_same_file(STDOUT_FILENO, STDERR_FILENO) ? stdout_ : own_stderr_) {}
 
 int Launcher::run() {
   auto signals = SignalInbox::open();
@@ -149,30 +152,32 @@ void Launcher::loop(SignalInbox& signals) {
 
 void Launcher::wait_for_events(SignalInbox& signals) {
   std::vector<pollfd> polled = {{signals.poll_fd(), POLLIN, 0}};
-  for (Sink* sink : {&stdout_, &stderr_}) {
+  for (Sink* sink : {&stdout_, &own_stderr_}) {
     polled.push_back({sink->empty() ? -1 : sink->poll_fd(), POLLOUT, 0});
   }
   for (auto& worker : workers_) {
-    // A full sink stops the reading, and with it, in time, the workers that write.
-    const int out = stdout_.full() ? -1 : worker->out().pipe.get();
-    const int err = stderr_.full() ? -1 : worker->err().pipe.get();
-    polled.push_back({out, POLLIN, 0});
-    polled.push_back({err, POLLIN, 0});
+    for (auto [stream, sink] : outputs_of(*worker)) {
+      // A full sink stops the reading, and with it, in time, the workers that write.
+      polled.push_back({sink->full() ? -1 : stream->pipe.get(), POLLIN, 0});
+    }
   }
   if (poll(polled.data(), polled.size(), poll_timeout_ms()) < 0) return;
 
   if (polled[0].revents != 0) take_signals(signals);
-  for (size_t i = 0; i < workers_.size(); ++i) {
-    if (polled[3 + 2 * i].revents != 0) {
-      workers_[i]->out().read_into(stdout_.buffer(), kReadLimit_bytes);
-    }
-    if (polled[4 + 2 * i].revents != 0) {
-      workers_[i]->err().read_into(stderr_.buffer(), kReadLimit_bytes);
+  auto pipe = polled.begin() + 3;
+  for (auto& worker : workers_) {
+    for (auto [stream, sink] : outputs_of(*worker)) {
+      if (pipe->revents != 0) {
+        stream->read_into(*sink, kReadLimit_bytes);
+      } else if (pipe->fd >= 0) {
+        stream->lines.show_due(Clock::now(), *sink);
+      }
+      ++pipe;
     }
   }
   for (const size_t i : {size_t{1}, size_t{2}}) {
     if (polled[i].revents == 0) continue;
-    Sink& sink = i == 1 ? stdout_ : stderr_;
+    Sink& sink = i == 1 ? stdout_ : own_stderr_;
     if (const int error = sink.write_some(); error != 0) {
       say(absl::StrCat("cannot write to ", i == 1 ? "stdout" : "stderr", ": ", strerror(error),
                        "; what the workers write there is dropped from here on"));
@@ -242,10 +247,9 @@ void Launcher::record_endings(std::vector<Worker*>& ended) {
   });
   for (Worker* worker : ended) {
     // What it wrote comes before what is said about it.
-    for (auto [stream, sink] :
-         {std::pair(&worker->out(), &stdout_), std::pair(&worker->err(), &stderr_)}) {
-      stream->read_into(sink->buffer(), kDrainLimit_bytes);
-      stream->lines.finish(sink->buffer());
+    for (auto [stream, sink] : outputs_of(*worker)) {
+      stream->read_into(*sink, kDrainLimit_bytes);
+      stream->lines.finish(*sink);
     }
     const Ending& ending = *worker->ending();
     const bool is_ending = kill_at_.has_value();
@@ -319,10 +323,9 @@ void Launcher::forget_empty_groups() {
 
 void Launcher::read_all_output() {
   for (auto& worker : workers_) {
-    for (auto [stream, sink] :
-         {std::pair(&worker->out(), &stdout_), std::pair(&worker->err(), &stderr_)}) {
-      stream->read_into(sink->buffer(), kDrainLimit_bytes);
-      stream->lines.finish(sink->buffer());
+    for (auto [stream, sink] : outputs_of(*worker)) {
+      stream->read_into(*sink, kDrainLimit_bytes);
+      stream->lines.finish(*sink);
       stream->pipe.close();
     }
   }
@@ -353,7 +356,7 @@ void Launcher::kill_groups(const std::string& why) {
   give_up_at_ = Clock::now() + kGiveUp;
 }
 
-int Launcher::poll_timeout_ms() const {
+int Launcher::poll_timeout_ms() {
   Deadline next = flush_until_;
   const auto consider = [&next](const Deadline& deadline) {
     if (deadline && (!next || *deadline < *next)) next = deadline;
@@ -363,6 +366,12 @@ int Launcher::poll_timeout_ms() const {
     if (!term_sent_) consider(linger_until_);
     if (!kill_at_) consider(failures_->report_deadline());
     consider(kill_sent_ ? give_up_at_ : kill_at_);
+  }
+  for (auto& worker : workers_) {
+    for (auto [stream, sink] : outputs_of(*worker)) {
+      // As above: where the sink is full, the rest of the line may wait in the pipe.
+      if (!sink->full()) consider(stream->lines.due());
+    }
   }
   int timeout_ms = -1;
   if (next) {
@@ -376,7 +385,12 @@ int Launcher::poll_timeout_ms() const {
 }
 
 void Launcher::say(const std::string& message) {
-  stderr_.buffer().append("tessera-run: ").append(message).push_back('\n');
+  stderr_.append(absl::StrCat("tessera-run: ", message, "\n"));
+}
+
+/// The streams of a worker, and where each goes.
+std::array<Launcher::Output, 2> Launcher::outputs_of(Worker& worker) {
+  return {Output(&worker.out(), &stdout_), Output(&worker.err(), &stderr_)};
 }
 
 int Launcher::exit_code() const {

@@ -1,10 +1,12 @@
 #pragma once
 
+#include <array>
 #include <chrono>
 #include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -67,13 +69,16 @@ class Launcher {
   bool any_group_alive() const;
   void signal_groups(int signal);
   void kill_groups(const std::string& why);
-  int poll_timeout_ms() const;
+  int poll_timeout_ms();
   void say(const std::string& message);
+  using Output = std::pair<WorkerStream*, Sink*>;
+  std::array<Output, 2> outputs_of(Worker& worker);
   int exit_code() const;
 
   Job job_;
   Sink stdout_;
-  Sink stderr_;
+  Sink own_stderr_;
+  Sink& stderr_;  // stdout_ where both are one file: so it knows what came last on the terminal
   std::unique_ptr<Watcher> watcher_;
   std::vector<std::unique_ptr<Worker>> workers_;
   std::unique_ptr<Failures> failures_;

@@ -7,27 +7,56 @@ namespace tessera::internal {
 
 LinePrefixer::LinePrefixer(std::string prefix) : prefix_(std::move(prefix)) {}
 
-void LinePrefixer::add(std::string_view bytes, std::string& out) {
+void LinePrefixer::add(std::string_view bytes, Clock::time_point now, Sink& out) {
   while (!bytes.empty()) {
-    const size_t end = bytes.find('\n');
-    const size_t line = end == std::string_view::npos ? bytes.size() : end;
-    const size_t taken = std::min(line, kMaxLine_bytes - partial_.size());
-    partial_.append(bytes.substr(0, taken));
+    const size_t text = std::min(bytes.find_first_of("\r\n"), bytes.size());
+    const size_t taken = std::min(text, kMaxLine_bytes - kept_.size());
+    if (kept_.empty()) kept_since_ = now;
+    kept_.append(bytes.substr(0, taken));
     bytes.remove_prefix(taken);
-    if (taken == line && end != std::string_view::npos) {
-      bytes.remove_prefix(1);
-      out.append(prefix_).append(partial_).push_back('\n');
-      partial_.clear();
-    } else if (partial_.size() == kMaxLine_bytes) {
-      finish(out);
+    if (taken == text && !bytes.empty()) {
+      const std::string_view end = bytes.substr(0, bytes.starts_with("\r\n") ? 2 : 1);
+      bytes.remove_prefix(end.size());
+      append(end, out);
+    } else if (kept_.size() == kMaxLine_bytes) {
+      append("\n", out);
     }
   }
 }
 
-void LinePrefixer::finish(std::string& out) {
-  if (partial_.empty()) return;
-  out.append(prefix_).append(partial_).push_back('\n');
-  partial_.clear();
+std::optional<LinePrefixer::Clock::time_point> LinePrefixer::due() const {
+  if (kept_.empty()) return std::nullopt;
+  return kept_since_ + kPatience;
+}
+
+void LinePrefixer::show_due(Clock::time_point now, Sink& out) {
+  if (!kept_.empty() && now - kept_since_ >= kPatience) append("", out);
+}
+
+void LinePrefixer::finish(Sink& out) {
+  if (!kept_.empty() || is_begun_) append("\n", out);
+}
+
+/// Appends what is kept and `end`: "\n" or "\r\n", "\r", or "" where the line goes on.
+void LinePrefixer::append(std::string_view end, Sink& out) {
+  const bool is_open = out.has_open_line_of(this);
+  if (kept_.empty() && is_begun_ && !is_open) {
+    is_begun_ = false;  // it got its newline when another writer needed one
+    return;
+  }
+  if (kept_.empty() && !is_begun_ && end == "\r") {
+    begins_with_return_ = true;  // nothing to overwrite, and nothing to put a prefix before
+    return;
+  }
+  std::string text;
+  if (std::exchange(begins_with_return_, false)) text = "\r";
+  const bool goes_on = is_open && (!is_overwritten_ || kept_.empty());
+  if (!goes_on) text.insert(kept_.empty() ? 0 : text.size(), prefix_);
+  text.append(kept_).append(end);
+  out.append(text, this);
+  kept_.clear();
+  is_begun_ = !end.ends_with('\n');
+  is_overwritten_ = end == "\r";
 }
 
 }  // namespace tessera::internal

@@ -12,11 +12,12 @@
 namespace tessera::internal {
 namespace {
 
-/// The longest start of `buffer` that a pipe takes in one piece and that ends with a line.
+/// The longest start of `buffer` that a pipe takes in one piece and that ends with a line, or with
+/// what a '\r' ends.
 std::string_view first_chunk(const std::string& buffer) {
   const std::string_view all(buffer);
   if (all.size() <= PIPE_BUF) return all;
-  const size_t line_end = all.substr(0, PIPE_BUF).rfind('\n');
+  const size_t line_end = all.substr(0, PIPE_BUF).find_last_of("\r\n");
   return all.substr(0, line_end == std::string_view::npos ? PIPE_BUF : line_end + 1);
 }
 
@@ -31,6 +32,12 @@ Sink::Sink(int fd) : fd_(fd) {
     const std::string path = absl::StrCat("/proc/self/fd/", fd);
     own_ = FileDescriptor(::open(path.c_str(), O_WRONLY | O_NONBLOCK | O_CLOEXEC | O_NOCTTY));
   }
+}
+
+void Sink::append(std::string_view text, const void* writer) {
+  if (open_line_of_ != nullptr && open_line_of_ != writer) buffer_.push_back('\n');
+  buffer_.append(text);
+  open_line_of_ = text.ends_with('\n') ? nullptr : writer;
 }
 
 ssize_t Sink::write_chunk(std::string_view chunk) {
@@ -61,6 +68,12 @@ int Sink::write_some() {
     buffer_.erase(0, written_bytes);
   }
   return error;
+}
+
+bool are_same_file(int one, int other) {
+  struct stat a, b;
+  return fstat(one, &a) == 0 && fstat(other, &b) == 0 && a.st_dev == b.st_dev &&
+         a.st_ino == b.st_ino;
 }
 
 }  // namespace tessera::internal

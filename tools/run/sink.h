@@ -7,8 +7,9 @@
 
 namespace tessera::internal {
 
-/// The launcher's own stdout or stderr: a buffer of whole lines and a descriptor that is written to
-/// only when it takes something, so that a slow or stopped terminal never stops the launcher.
+/// The launcher's own stdout or stderr: a buffer and a descriptor that is written to only when it
+/// takes something, so that a slow or stopped terminal never stops the launcher. Several writers
+/// append to it; their lines do not mix.
 class Sink {
  public:
   /// From this size on `full()` holds and nobody should append more.
@@ -18,8 +19,13 @@ class Sink {
   /// non-blocking mode would otherwise be switched on for every process that shares it.
   explicit Sink(int fd);
 
-  /// Where to append whole lines.
-  std::string& buffer() { return buffer_; }
+  /// Appends `text` of `writer`, any address. Where the last line is another writer's and has no
+  /// newline, it gets one first. Without a writer `text` has to be whole lines.
+  void append(std::string_view text, const void* writer = nullptr);
+  /// Whether what was appended last is of `writer`, and its line has no newline.
+  bool has_open_line_of(const void* writer) const { return open_line_of_ == writer; }
+  /// What is not written yet.
+  const std::string& buffer() const { return buffer_; }
   bool empty() const { return buffer_.empty(); }
   bool full() const { return buffer_.size() >= kFull_bytes; }
   /// What to poll for POLLOUT while not `empty()`.
@@ -38,6 +44,10 @@ class Sink {
   bool is_socket_ = false;
   bool is_gone_ = false;
   std::string buffer_;
+  const void* open_line_of_ = nullptr;
 };
+
+/// Whether two descriptors are of one file, pipe or terminal.
+bool are_same_file(int one, int other);
 
 }  // namespace tessera::internal

@@ -63,9 +63,9 @@ std::vector<char*> pointers(const std::vector<std::string>& strings) {
 }
 
 absl::Status no_resources(int rank, const char* what, int error = errno) {
-  return absl::ResourceExhaustedError(absl::StrCat("cannot start rank ", rank, ": ", what, ": ",
-                                                   strerror(error),
-                                                   " (see ulimit -n and ulimit -u)"));
+  return absl::ResourceExhaustedError(
+      absl::StrCat("cannot start rank ", rank, ": ", what, ": ", strerror(error),
+                   " (see ulimit -n, ulimit -u and the container's pids limit)"));
 }
 
 absl::Status cannot_run(int rank, const std::string& program, int error) {
@@ -88,13 +88,13 @@ absl::Status cannot_run(int rank, const std::string& program, int error) {
 
 }  // namespace
 
-void WorkerStream::read_into(std::string& out, size_t limit_bytes) {
+void WorkerStream::read_into(Sink& out, size_t limit_bytes) {
   std::array<char, 65536> bytes;
   size_t total = 0;
   while (pipe.is_open() && total < limit_bytes) {
     const ssize_t count = read(pipe.get(), bytes.data(), bytes.size());
     if (count > 0) {
-      lines.add({bytes.data(), static_cast<size_t>(count)}, out);
+      lines.add({bytes.data(), static_cast<size_t>(count)}, LinePrefixer::Clock::now(), out);
       total += static_cast<size_t>(count);
     } else if (count < 0 && errno == EINTR) {
       continue;

@@ -21,8 +21,8 @@ struct WorkerStream {
   LinePrefixer lines;
 
   /// Appends what the pipe holds now to `out`, at most about `limit_bytes`; never blocks. Closes
-  /// the pipe and flushes the last line when nobody can write to it any more.
-  void read_into(std::string& out, size_t limit_bytes);
+  /// the pipe and ends the last line when nobody can write to it any more.
+  void read_into(Sink& out, size_t limit_bytes);
 };
 
 /// What to start a worker with.

@@ -9,9 +9,9 @@
 #include <absl/strings/str_cat.h>
 #include <c10/util/Exception.h>
 
-#include "tessera/core/comm/agreement/disagreement.h"
 #include "tessera/core/comm/agreement/refusal.h"
 #include "tessera/core/comm/agreement/text_exchange.h"
+#include "tessera/errors.h"
 #include "tessera/zero/engine/sharded_engine.h"
 #include "tessera/zero/parameters/shown_average.h"
 
@@ -84,7 +84,7 @@ void ShardedEngine::leave_average(const char* call, InAverage in_average) {
         std::none_of(inside.begin(), inside.end(), [](const auto& text) { return text.empty(); });
     if (!ends && all_are_inside && in_average == InAverage::kAllowed) return;
     if (std::string text = refusal_text(inside, "engine"); !text.empty()) {
-      throw Disagreement(std::move(text));
+      throw ErrorOnAllRanks(std::move(text));
     }
     ShownAverage(parts_.table, parts_.plan, store_, *average_).hide();
     open_average_.reset();

@@ -7,9 +7,9 @@
 #include <c10/util/Exception.h>
 #include <c10/util/ScopeExit.h>
 
-#include "tessera/core/comm/agreement/disagreement.h"
 #include "tessera/core/comm/agreement/refusal.h"
 #include "tessera/core/grad/loss_weight.h"
+#include "tessera/errors.h"
 #include "tessera/zero/engine/batch_norms.h"
 #include "tessera/zero/engine/given_gradients.h"
 #include "tessera/zero/engine/sharded_engine.h"
@@ -291,7 +291,7 @@ bool ShardedEngine::finish_reductions(bool objects) {
     report.objects = objects || !weight_.problem().empty();
     is_objected = reducer_.end_micro_step(report);
     if (reducer_.has_exchanged()) weight_.collect(reducer_.agreement());
-  } catch (const Disagreement&) {
+  } catch (const ErrorOnAllRanks&) {
     show_gradients();  // for users to clear
     throw;
   }

@@ -8,10 +8,11 @@
 #include <ATen/core/grad_mode.h>
 #include <absl/strings/str_cat.h>
 
-#include "tessera/core/comm/agreement/disagreement.h"
+#include "tessera/core/comm/agreement/own_error.h"
 #include "tessera/core/comm/agreement/refusal.h"
 #include "tessera/core/step/parameter_hash.h"
 #include "tessera/ddp/replica_sync.h"
+#include "tessera/errors.h"
 
 namespace tessera::internal {
 
@@ -143,7 +144,7 @@ uint64_t ParameterAccess::hash() {
   all_gather_.exchange("parameter_hash");
   for (int rank = 1; rank < group_.size(); ++rank) {
     if (all_gather_.of(rank)[0] == all_gather_.of(0)[0]) continue;
-    throw Disagreement(absl::StrCat(
+    throw ErrorOnAllRanks(absl::StrCat(
         "[engine] parameter_hash: rank ", rank,
         " holds other parameters than rank 0; was one written outside "
         "engine->modify_parameters()? engine->modify_parameters(0, []{}) gives all ranks rank "

@@ -103,8 +103,11 @@ void ParameterAllGather::start(const std::vector<size_t>& units) {
     flat_.full(pending->unit)
         .forbid(absl::StrCat(
             "[zero] unit '", plan_[pending->unit].name,
-            "': its new values are still on their way from other ranks, so they cannot be read "
-            "this way; touch them through an operator or call engine->wait()"));
+            "': its new values are still on their way from other ranks, so they cannot be read by "
+            "a raw pointer, nor by an operator that ",
+            kWhatHidesOperators,
+            " hides from the engine; use an operator, without these calls, or call "
+            "engine->wait()"));
   }
 }
 

@@ -7,7 +7,7 @@
 #include <absl/strings/str_cat.h>
 #include <absl/strings/str_join.h>
 
-#include "tessera/core/comm/agreement/disagreement.h"
+#include "tessera/core/comm/agreement/own_error.h"
 
 namespace tessera::internal {
 namespace {

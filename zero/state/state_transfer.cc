@@ -11,10 +11,10 @@
 #include <absl/strings/str_cat.h>
 #include <absl/strings/str_join.h>
 
-#include "tessera/core/comm/agreement/disagreement.h"
 #include "tessera/core/comm/agreement/fingerprint.h"
 #include "tessera/core/comm/agreement/refusal.h"
 #include "tessera/ddp/replica_sync.h"
+#include "tessera/errors.h"
 #include "tessera/zero/parameters/registration.h"
 #include "tessera/zero/state/memory_order.h"
 
@@ -99,8 +99,8 @@ StateDict StateTransfer::save(StateScope scope, int rank, const EngineCounters& 
   for (std::string& line : lines_of(slices_.buffers())) lines.push_back(std::move(line));
   require_equal(group_, lines, "state_dict");
   if (rank < 0 || rank >= group_.size()) {
-    throw Disagreement(absl::StrCat("[state] state_dict: got rank ", rank, ", expected 0 to ",
-                                    group_.size() - 1, "; name a rank of the world"));
+    throw ErrorOnAllRanks(absl::StrCat("[state] state_dict: got rank ", rank, ", expected 0 to ",
+                                       group_.size() - 1, "; name a rank of the world"));
   }
   const std::vector<StateNumber> numbers = slices_.numbers(counters);
   if (problem.empty()) problem = slices_.problem();
@@ -249,7 +249,7 @@ void StateTransfer::load_all(const StateTable& table, std::vector<StateNumber> n
   const at::NoGradGuard no_grad;
   const StateClaims claims(group_, table, state);
   if (!claims.problems().empty()) {
-    throw Disagreement(absl::StrCat(
+    throw ErrorOnAllRanks(absl::StrCat(
         "[state] load_state_dict: got a state that does not fit this run, expected exactly the "
         "entries of engine->state_dict(); nothing was changed:\n  ",
         claims.problems()));

@@ -3,7 +3,6 @@
 #include <optional>
 #include <string>
 
-#include "tessera/core/comm/agreement/disagreement.h"
 #include "tessera/core/process/fork.h"
 #include "tessera/errors.h"
 #include "tessera/process_group.h"
@@ -45,7 +44,7 @@ class EngineFailure {
   }
 
   /// Runs code that this rank must finish because the others wait for it. Any exception except
-  /// Disagreement, which all ranks throw, ends the engine on all ranks at once: "rank 2 left
+  /// ErrorOnAllRanks, which all ranks throw, ends the engine on all ranks at once: "rank 2 left
   /// <where> by an exception<when>: <text>".
   template <typename Body>
   auto abort_all_on_exception(const char* where, Body&& body, const char* when = "") {
@@ -54,7 +53,7 @@ class EngineFailure {
     } catch (const CommError& error) {
       set(error);
       throw;
-    } catch (const Disagreement&) {
+    } catch (const ErrorOnAllRanks&) {
       throw;
     } catch (...) {
       set_present(where, when);

@@ -8,8 +8,8 @@
 #include <absl/strings/str_cat.h>
 #include <xxhash.h>
 
-#include "tessera/core/comm/agreement/disagreement.h"
 #include "tessera/core/comm/agreement/text_exchange.h"
+#include "tessera/errors.h"
 
 namespace tessera::internal {
 namespace {
@@ -93,8 +93,8 @@ void require_equal(ProcessGroup& group, const std::vector<std::string>& lines,
     }
     absl::StrAppend(&text, text.empty() ? "" : "; ", found);
   }
-  throw Disagreement(absl::StrCat("[", absl::string_view(what.data(), what.size()), "] ", text,
-                                  "; all ranks must pass the same"));
+  throw ErrorOnAllRanks(absl::StrCat("[", absl::string_view(what.data(), what.size()), "] ", text,
+                                     "; all ranks must pass the same"));
 }
 
 }  // namespace tessera::internal

@@ -12,7 +12,6 @@
 #include <c10/util/Exception.h>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
-#include "tessera/core/comm/agreement/disagreement.h"
 #include "tessera/core/comm/agreement/text_exchange.h"
 #include "tessera/errors.h"
 #include "tessera/time_out.h"
@@ -79,7 +78,7 @@ std::string refusal_text(const std::vector<std::string>& problems, std::string_v
 
 void refuse_on_all_ranks(ProcessGroup& group, std::string_view problem, std::string_view what) {
   const std::string text = refusal_text(exchange_texts(group, problem, "refusal"), what);
-  if (!text.empty()) throw Disagreement(text);
+  if (!text.empty()) throw ErrorOnAllRanks(text);
 }
 
 void refuse_on_all_ranks(const StoreRanks& ranks, std::string_view problem, std::string_view what) {
@@ -100,7 +99,7 @@ void refuse_on_all_ranks(const StoreRanks& ranks, std::string_view problem, std:
   if (text.empty()) return;
   ranks.store.set(read_key(ranks.rank), "yes");
   if (ranks.rank == 0) await(ranks, read_key, kLinger);
-  throw Disagreement(text);
+  throw ErrorOnAllRanks(text);
 }
 
 }  // namespace tessera::internal

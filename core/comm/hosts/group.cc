@@ -7,7 +7,6 @@
 #include <absl/strings/str_cat.h>
 #include <absl/strings/str_join.h>
 
-#include "tessera/core/comm/agreement/disagreement.h"
 #include "tessera/core/comm/agreement/text_exchange.h"
 #include "tessera/core/comm/groups/op_traits.h"
 #include "tessera/core/comm/hosts/coupled_work.h"
@@ -107,11 +106,11 @@ std::unique_ptr<tessera::Window> Group::make_window(const at::Tensor& own, std::
   run_in_lane({.op = Op::kMakeWindow, .input = own, .tag = name}, [&] {
     try {
       window = make_windows(own, std::string(name));
-    } catch (const Disagreement& error) {
+    } catch (const ErrorOnAllRanks& error) {
       problem = error_text(error);
     }
   });
-  if (!problem.empty()) throw Disagreement(problem);
+  if (!problem.empty()) throw ErrorOnAllRanks(problem);
   return window;
 }
 
@@ -132,7 +131,7 @@ std::unique_ptr<tessera::Window> Group::make_windows(const at::Tensor& own,
     const bool is_known = std::count(problems.begin(), problems.end(), text) > 0;
     if (!text.empty() && !is_known) problems.push_back(std::move(text));
   }
-  if (!problems.empty()) throw Disagreement(absl::StrJoin(problems, "\n"));
+  if (!problems.empty()) throw ErrorOnAllRanks(absl::StrJoin(problems, "\n"));
   flat = levels.flat->make_window(own, name);
   if (windows_++ == 0) cache_ = ReadCache::make(*levels.inside);
   // Of each unit a part as large as this from every rank of another host: for one that some ranks

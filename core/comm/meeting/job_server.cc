@@ -11,7 +11,6 @@
 #include <deque>
 #include <optional>
 #include <string>
-#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -63,8 +62,10 @@ JobServer::JobServer(std::unique_ptr<Listener> listener, std::shared_ptr<JobTabl
       credentials_(std::move(credentials)),
       self_(std::move(self)),
       wake_up_(above_standard_streams(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK))) {
-  if (!wake_up_.is_open()) throw std::system_error(errno, std::generic_category(), "eventfd");
-  thread_ = std::make_unique<std::thread>(thread_without_signals([this] { run(); }));
+  TORCH_CHECK(wake_up_.is_open(), "[comm] the place where ranks meet: got no eventfd (",
+              std::strerror(errno), "), expected one; raise ulimit -n");
+  thread_ = std::make_unique<std::thread>(
+      thread_without_signals("the place where ranks meet", [this] { run(); }));
 }
 
 JobServer::~JobServer() {

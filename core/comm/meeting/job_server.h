@@ -27,7 +27,7 @@ class JobServer {
   /// When others wait: a rank proves itself within milliseconds.
   static constexpr auto kTimeToProveInACrowd = std::chrono::seconds(1);
 
-  /// Local. Throws std::system_error if the system has no thread or descriptor left.
+  /// Local. Throws c10::Error if the system has no thread or descriptor left.
   JobServer(std::unique_ptr<Listener> listener, std::shared_ptr<JobTable> table,
             Credentials credentials, HostProcess self);
   /// Waits up to a second for the members to disconnect, because they may have a reply to read.

@@ -66,7 +66,8 @@ struct TimeLimitedStore::Worker {
 
 TimeLimitedStore::TimeLimitedStore(c10::intrusive_ptr<c10d::Store> store)
     : kind_(c10::demangle(typeid(*store).name())), worker_(std::make_shared<Worker>()) {
-  thread_without_signals([worker = worker_, store = std::move(store)]() mutable {
+  thread_without_signals("the calls of a store", [worker = worker_,
+                                                  store = std::move(store)]() mutable {
     Worker::run(worker, std::move(store));
   }).detach();
 }

@@ -20,7 +20,7 @@ namespace tessera::internal {
 /// store become c10::DistStoreError that names its type. Thread-safe, except setTimeout().
 class TimeLimitedStore final : public c10d::Store {
  public:
-  /// Local. Throws std::system_error without threads.
+  /// Local. Throws c10::Error where no thread can be started.
   explicit TimeLimitedStore(c10::intrusive_ptr<c10d::Store> store);
   /// Waits up to a second for the thread to release the store.
   ~TimeLimitedStore() override;

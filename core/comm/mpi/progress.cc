@@ -59,7 +59,11 @@ bool Progress::post(std::function<void()> job) {
     jobs_.push_back(std::move(job));
   }
   changed_.notify_one();
-  if (is_first) EndingThread([this] { loop(); }, [this] { return ask_to_end(); }).detach();
+  if (is_first) {
+    EndingThread(
+        "the progress of MPI", [this] { loop(); }, [this] { return ask_to_end(); })
+        .detach();
+  }
   return true;
 }
 

@@ -80,8 +80,9 @@ struct Memory::Block {
         ends.push_back(device.make_event());
         last->record(*ends.back());
       }
-      EndingThread([data = data, world = std::move(world), ends = std::move(ends),
-                    communicators = std::move(communicators)] {
+      EndingThread("the release of NCCL's memory", [data = data, world = std::move(world),
+                                                    ends = std::move(ends),
+                                                    communicators = std::move(communicators)] {
         try {
           // NCCL makes the device current and goes back; from none, that is GPU 0.
           const c10::DeviceGuard here(world->options().device->torch_device());

@@ -41,11 +41,12 @@ struct World::Leaving {
 
 std::shared_ptr<World> World::start(WorldOptions options) {
   const std::shared_ptr<World> world(new World(std::move(options)));
-  EndingThread([world] { world->run(); },
-               [world] {
-                 world->end();
-                 return true;
-               })
+  EndingThread(
+      "the progress of NCCL", [world] { world->run(); },
+      [world] {
+        world->end();
+        return true;
+      })
       .detach();
   return world;
 }

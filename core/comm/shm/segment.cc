@@ -25,6 +25,7 @@
 #include "tessera/core/process/descriptor_limit.h"
 #include "tessera/core/process/file_descriptor.h"
 #include "tessera/core/process/process_access.h"
+#include "tessera/core/process/system_refusal.h"
 #include "tessera/errors.h"
 
 namespace tessera::internal::shm {
@@ -55,8 +56,8 @@ FileDescriptor descriptor_of(const SharedRange& range) {
   FileDescriptor fd =
       open_within_limit([&] { return ::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NONBLOCK); });
   TORCH_CHECK(fd.is_open(), "[comm] shared memory: got no access to ", path, " of a peer (",
-              open_error_text(errno), "), expected a file that it has open; ",
-              access_problem(range.pid));
+              errno == EMFILE ? system_refusal("open", errno) : errno_text(),
+              "), expected a file that it has open; ", access_problem(range.pid));
   check_segment(range, fd, path);
   return fd;
 }
@@ -90,14 +91,14 @@ void take_memory(int fd, int64_t before, int64_t bytes) {
   do {
     result = ::fallocate(fd, 0, before, bytes);
   } while (result != 0 && errno == EINTR);
-  TORCH_CHECK(result == 0, what, "fallocate said: ", errno_text(), "; free memory or use less");
+  TORCH_CHECK(result == 0, what, system_refusal("fallocate", errno));
 }
 
 /// Maps a segment that was opened.
 char* map(const SharedRange& range, const FileDescriptor& fd, Writes writes) {
   char* data = map_on_huge_page(static_cast<int64_t>(range.segment_bytes), fd.get(), writes);
   TORCH_CHECK(data != nullptr, "[comm] shared memory: got no mapping of ", range.segment_bytes,
-              " bytes of a peer, expected one; mmap said: ", errno_text());
+              " bytes of a peer, expected one; ", system_refusal("mmap", errno));
   return data;
 }
 
@@ -201,7 +202,8 @@ std::shared_ptr<Segment> Segment::create(int64_t bytes, int64_t room_bytes) {
   const std::string what = no_space_text(size_bytes);
   FileDescriptor fd =
       open_within_limit([] { return ::memfd_create("tessera", MFD_CLOEXEC | MFD_ALLOW_SEALING); });
-  TORCH_CHECK(fd.get() >= 0, what, "memfd_create said: ", open_error_text(errno));
+  TORCH_CHECK(fd.is_open(), "[comm] shared memory: got no file for a segment of ", size_bytes,
+              " bytes, expected one; ", system_refusal("memfd_create", errno));
   take_memory(fd.get(), 0, size_bytes);
   struct stat file {};
   TORCH_CHECK(::fstat(fd.get(), &file) == 0, what, "fstat said: ", errno_text());
@@ -213,14 +215,14 @@ std::shared_ptr<Segment> Segment::create(int64_t bytes, int64_t room_bytes) {
     mapped_bytes = size_bytes;
     data = map_on_huge_page(mapped_bytes, fd.get(), Writes::kShared);
   }
-  TORCH_CHECK(data != nullptr, what, "mmap said: ", errno_text());
+  TORCH_CHECK(data != nullptr, what, system_refusal("mmap", errno));
   // Before peers map it, so that they touch huge pages.
   move_into_huge_pages(data, size_bytes);
   std::shared_ptr<Segment> segment(
       new Segment(id_of(file), fd.release(), data, size_bytes, mapped_bytes));
   const int seals = F_SEAL_SHRINK | F_SEAL_SEAL | (mapped_bytes == size_bytes ? F_SEAL_GROW : 0);
   TORCH_CHECK(::fcntl(segment->fd_, F_ADD_SEALS, seals) == 0, what,
-              "sealing failed: ", errno_text());
+              system_refusal("fcntl(F_ADD_SEALS)", errno));
   Mapped& mapped = Mapped::get();
   const std::lock_guard lock(mapped.mutex());
   mapped.make_room();

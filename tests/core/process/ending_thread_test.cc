@@ -26,6 +26,7 @@ struct AtThreadEnd {
 [[noreturn]] void exit_beside_a_thread() {
   std::atexit(exit_by_thread);
   EndingThread(
+      "the test",
       [] {
         thread_local const AtThreadEnd last;
         is_asked.wait(false);
@@ -41,24 +42,29 @@ struct AtThreadEnd {
 
 /// Nobody waits for the thread that ends the process.
 [[noreturn]] void exit_in_a_thread() {
-  EndingThread([] { std::exit(0); }, []() -> bool { std::_Exit(8); }).join();
+  EndingThread(
+      "the test", [] { std::exit(0); }, []() -> bool { std::_Exit(8); })
+      .join();
   std::_Exit(7);
 }
 
 /// A thread that says it does not end is not waited for: that would be five seconds.
 [[noreturn]] void exit_beside_a_stuck_thread() {
   std::atexit([] { std::_Exit(0); });
-  EndingThread([] { is_asked.wait(false); }, [] { return false; }).detach();
+  EndingThread(
+      "the test", [] { is_asked.wait(false); }, [] { return false; })
+      .detach();
   ::alarm(4);
   std::exit(3);
 }
 
 [[noreturn]] void exit_behind_threads() {
   std::atexit([] { std::_Exit(0); });
-  EndingThread joined([] {}, []() -> bool { std::_Exit(8); });
+  EndingThread joined(
+      "the test", [] {}, []() -> bool { std::_Exit(8); });
   joined.join();
   std::atomic<bool> has_run = false;
-  EndingThread detached([&] { has_run = true; });
+  EndingThread detached("the test", [&] { has_run = true; });
   detached.detach();
   while (!has_run) std::this_thread::yield();
   std::exit(7);

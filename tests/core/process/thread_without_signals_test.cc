@@ -1,12 +1,19 @@
 #include "tessera/core/process/thread_without_signals.h"
 
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <pthread.h>
 #include <signal.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <atomic>
+#include <cerrno>
+#include <cstddef>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <string>
 #include <thread>
 #include <vector>
@@ -15,14 +22,18 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "tessera/core/process/ending_thread.h"
 #include "tessera/process_group.h"
 #include "tessera/rendezvous.h"
+#include "tessera/tests/support/message_of.h"
 #include "tessera/tests/support/rank_processes.h"
 
 // Threads of ours take no signal that a program wants in one of its own.
 namespace tessera::internal {
 namespace {
 
+using ::testing::AllOf;
+using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
 sigset_t mask_of_this_thread() {
@@ -34,7 +45,7 @@ sigset_t mask_of_this_thread() {
 TEST(ThreadWithoutSignals, BlocksAllButWhatItsInstructionsCause) {
   const sigset_t before = mask_of_this_thread();
   sigset_t inside{};
-  thread_without_signals([&inside] { inside = mask_of_this_thread(); }).join();
+  thread_without_signals("the test", [&inside] { inside = mask_of_this_thread(); }).join();
   for (const int signal : {SIGTERM, SIGINT, SIGUSR1, SIGCHLD, SIGPIPE, SIGALRM}) {
     EXPECT_TRUE(sigismember(&inside, signal)) << signal;
   }
@@ -90,6 +101,40 @@ TEST(ThreadWithoutSignals, ARankHasNoOthers) {
   for (const auto& result : testing::run_rank_processes(3, "take no signals")) {
     EXPECT_EQ(result.exit_code, 0) << result.output;
   }
+}
+
+/// From now on the calling thread, for good, and those that it starts get `error` for a new thread.
+void refuse_threads(int error) {
+  sock_filter instructions[] = {
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_clone, 1, 0),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_clone3, 0, 1),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | static_cast<uint32_t>(error)),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+  };
+  const sock_fprog filter{std::size(instructions), instructions};
+  ASSERT_EQ(::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
+  ASSERT_EQ(::prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter), 0);
+}
+
+/// What a thread says that can start no other.
+std::string error_without_threads(int error) {
+  std::string text;
+  std::thread([&] {
+    refuse_threads(error);
+    text = testing::message_of([] { EndingThread("a good purpose", [] {}).join(); });
+  }).join();
+  return text;
+}
+
+TEST(ThreadWithoutSignals, AThreadThatCannotBeStartedIsNamedWithTheLimit) {
+  EXPECT_THAT(
+      error_without_threads(EAGAIN),
+      AllOf(HasSubstr("[process] thread for a good purpose: got none (Resource temporarily"),
+            HasSubstr("raise ulimit -u or the container's pids limit")));
+  EXPECT_THAT(error_without_threads(EPERM),
+              AllOf(HasSubstr("[process] thread for a good purpose: got none (Operation not"),
+                    HasSubstr("allow clone() and clone3() in the seccomp profile")));
 }
 
 }  // namespace

@@ -4,10 +4,12 @@
 #include <atomic>
 #include <cstdlib>
 #include <future>
+#include <limits>
 #include <stdexcept>
 #include <thread>
 #include <vector>
 
+#include <ATen/Context.h>
 #include <gtest/gtest.h>
 
 #include "tessera/errors.h"
@@ -39,6 +41,25 @@ TEST(Lane, AThreadRunsClosuresInOrder) {
   ASSERT_EQ(order.size(), 1000u);
   for (int i = 0; i < 1000; ++i) EXPECT_EQ(order[i], i);
   EXPECT_TRUE(works.back()->is_completed());
+}
+
+/// Who adds gradients decides no bit where the mode was set before there were lanes.
+TEST(Lane, ItsThreadFlushesDenormalsIfItsMakerDoes) {
+  for (const bool flush : {false, true}) {
+    bool is_supported = true;
+    float product = -1;
+    std::thread([&] {
+      is_supported = at::globalContext().setFlushDenormal(flush);
+      Lane lane(Lane::Mode::kThread);
+      lane.post([&product] {
+            const volatile float smallest = std::numeric_limits<float>::min();
+            product = smallest * 0.5F;
+          })
+          ->wait();
+    }).join();
+    if (!is_supported) GTEST_SKIP() << "this processor has no such mode";
+    EXPECT_EQ(product == 0, flush);
+  }
 }
 
 TEST(Lane, AnExceptionLeavesItsOwnWaitEachTimeAndTheLaneGoesOn) {

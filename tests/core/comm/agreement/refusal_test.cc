@@ -2,10 +2,13 @@
 
 #include <memory>
 #include <string>
+#include <typeinfo>
 #include <vector>
 
 #include <absl/strings/str_cat.h>
 #include <absl/strings/str_join.h>
+#include <c10/util/Exception.h>
+#include <c10/util/Type.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -40,6 +43,18 @@ TEST(Refusal, SaysTenLinesOfAProblem) {
   const std::string twelve = absl::StrCat(absl::StrJoin(ten, "\n"), "\neleven\ntwelve");
   EXPECT_THAT(refusals({twelve, twelve}), Each(HasSubstr("line\n... and 2 more")));
   EXPECT_THAT(refusals({twelve, twelve}), Each(Not(HasSubstr("eleven"))));
+}
+
+/// std::terminate prints it.
+TEST(Refusal, IsThrownAsAPublicType) {
+  testing::run_ranks(2, [](const std::shared_ptr<ProcessGroup>& world) {
+    try {
+      refuse_on_all_ranks(*world, "a", "test");
+      ADD_FAILURE() << "nothing was thrown";
+    } catch (const c10::Error& error) {
+      EXPECT_EQ(c10::demangle(typeid(error).name()), "tessera::ErrorOnAllRanks");
+    }
+  });
 }
 
 TEST(Refusal, NegativeControlNothingIsRefusedWithoutAProblem) {

@@ -97,6 +97,7 @@ void exit_by_cause() {
   // out of the store only after it was asked.
   auto* const ends = new std::atomic<bool>(false);
   EndingThread(
+      "the test",
       [ends] {
         while (!*ends) std::this_thread::yield();
       },

@@ -5,8 +5,10 @@
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -20,10 +22,13 @@
 #include <gtest/gtest.h>
 
 #include "tessera/tests/support/file_size_limit.h"
+#include "tessera/tests/support/message_of.h"
+#include "tessera/tests/support/refused_calls.h"
 
 namespace tessera::internal::shm {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 TEST(Arena, BlocksAreAlignedApartAndReused) {
@@ -138,7 +143,7 @@ TEST(Arena, AMappingShowsWhatASegmentGrowsBy) {
 TEST(Arena, TheSoftLimitOfDescriptorsIsRaisedWhereItIsInTheWay) {
   EXPECT_EXIT(allocate_without_descriptors(true), ::testing::ExitedWithCode(0), "allocated");
   EXPECT_EXIT(allocate_without_descriptors(false), ::testing::ExitedWithCode(0),
-              "all [0-9]+ descriptors that this process may have are open; raise the limit to "
+              "all [0-9]+ descriptors that this process may have are open: raise the limit to "
               "[0-9]+ or more .ulimit -n.");
 }
 
@@ -211,6 +216,30 @@ TEST(Arena, NoSpaceIsAnErrorWithTheSizeAndNotASignal) {
   } catch (const c10::Error& error) {
     EXPECT_THAT(error.what_without_backtrace(), HasSubstr("bytes left; free memory or use less"));
   }
+}
+
+/// What is said where memfd_create fails with `error`.
+std::string error_where_memfd_create_fails(int error) {
+  std::string text;
+  testing::run_with_refused_calls({{SYS_memfd_create, error}}, [&] {
+    text = testing::message_of([] { Segment::create(10000); });
+  });
+  return text;
+}
+
+TEST(Arena, TheCallThatTheSystemRefusesIsNamedWithARemedy) {
+  if (!testing::can_refuse_calls()) GTEST_SKIP() << "not run: this kernel has no seccomp filters";
+  const auto says = [](const char* text) {
+    return AllOf(HasSubstr("[comm] shared memory: got no file for a segment of 12288 bytes"),
+                 HasSubstr(text));
+  };
+  for (const int error : {EPERM, ENOSYS}) {
+    EXPECT_THAT(error_where_memfd_create_fails(error),
+                says("; a seccomp profile or an old kernel refuses it: allow memfd_create"));
+  }
+  EXPECT_THAT(error_where_memfd_create_fails(EMFILE),
+              says("memfd_create said: Too many open files; all "));
+  EXPECT_THAT(error_where_memfd_create_fails(ENOMEM), says("; free memory or use less"));
 }
 
 TEST(Arena, APeerThatIsGoneIsAnError) {
