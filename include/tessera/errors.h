@@ -3,7 +3,6 @@
 #include <cstdint>
 #include <stdexcept>
 #include <string>
-#include <utility>
 
 #include <c10/util/Exception.h>
 
@@ -52,8 +51,7 @@ class CommError : public std::runtime_error {
 /// exception concerns the rank that throws it.
 class ErrorOnAllRanks : public c10::Error {
  public:
-  explicit ErrorOnAllRanks(std::string text)
-      : c10::Error({__func__, __FILE__, static_cast<uint32_t>(__LINE__)}, std::move(text)) {}
+  explicit ErrorOnAllRanks(std::string text);
 };
 
 }  // namespace tessera

@@ -13,6 +13,7 @@
 
 #include "tessera/core/comm/agreement/fingerprint.h"
 #include "tessera/core/comm/agreement/refusal.h"
+#include "tessera/core/comm/groups/unwinding.h"
 #include "tessera/core/grad/gradient_hook.h"
 #include "tessera/core/layout/readable.h"
 #include "tessera/core/layout/storage_holders.h"
@@ -261,6 +262,7 @@ std::unique_ptr<Engine> make_engine(std::shared_ptr<torch::nn::Module> model,
               "[parallelize] world: got null, expected a process group; pass "
               "init_process_group()'s result");
   // A rank that has to refuse does it together with the others, so that none is left waiting.
+  const CommonErrorScope no_peer_is_told;
   std::vector<std::string> problems;
   std::vector<NamedTensor> buffers;
   std::optional<ShardedEngine::Parts> parts =

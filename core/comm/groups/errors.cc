@@ -4,6 +4,8 @@
 
 #include <absl/strings/str_cat.h>
 
+#include "tessera/core/comm/groups/unwinding.h"
+
 namespace tessera {
 namespace {
 
@@ -23,5 +25,10 @@ CommError::CommError(CommErrorContext context, std::string cause)
     : std::runtime_error(message(context, cause)),
       context_(std::move(context)),
       cause_(std::move(cause)) {}
+
+ErrorOnAllRanks::ErrorOnAllRanks(std::string text)
+    : c10::Error({__func__, __FILE__, static_cast<uint32_t>(__LINE__)}, std::move(text)) {
+  internal::CommonErrorScope::note_error();
+}
 
 }  // namespace tessera

@@ -1,7 +1,6 @@
 #include "tessera/core/comm/hosts/group.h"
 
 #include <algorithm>
-#include <exception>
 #include <utility>
 
 #include <absl/strings/str_cat.h>
@@ -20,12 +19,10 @@
 namespace tessera::internal::hosts {
 
 Group::Group(std::shared_ptr<World> world, Levels levels)
-    : uncaught_at_start_(std::uncaught_exceptions()),
-      world_(std::move(world)),
-      member_(std::make_unique<Member>(*world_, std::move(levels))) {}
+    : world_(std::move(world)), member_(std::make_unique<Member>(*world_, std::move(levels))) {}
 
 Group::~Group() {
-  if (std::uncaught_exceptions() > uncaught_at_start_) world_->fail_by_unwinding();
+  if (unwinding_.is_by_own_error()) world_->fail_by_unwinding();
   world_->retire(std::move(member_));
 }
 

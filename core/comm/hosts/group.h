@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "tessera/core/comm/groups/unwinding.h"
 #include "tessera/core/comm/hosts/host_layout.h"
 #include "tessera/core/comm/hosts/member.h"
 #include "tessera/core/comm/hosts/read_cache.h"
@@ -64,7 +65,7 @@ class Group final : public ProcessGroup {
   template <typename Body>
   auto with_messages(const Collective& message, Body&& body);
 
-  const int uncaught_at_start_;
+  const Unwinding unwinding_;
   const std::shared_ptr<World> world_;
   std::unique_ptr<Member> member_;
   std::set<std::string, std::less<>> subgroup_names_;

@@ -1,6 +1,5 @@
 #include "tessera/core/comm/hosts/part_group.h"
 
-#include <exception>
 #include <utility>
 
 #include <absl/strings/str_cat.h>
@@ -10,13 +9,12 @@ namespace tessera::internal::hosts {
 PartGroup::PartGroup(std::shared_ptr<World> world, std::shared_ptr<ProcessGroup> inner,
                      std::string name)
     : ForwardingGroup(std::move(inner)),
-      uncaught_at_start_(std::uncaught_exceptions()),
       world_(std::move(world)),
       name_(std::move(name)),
       leaves_(leave_groups_of_host({inner_.get()})) {}
 
 PartGroup::~PartGroup() {
-  if (std::uncaught_exceptions() > uncaught_at_start_) world_->fail_by_unwinding();
+  if (unwinding_.is_by_own_error()) world_->fail_by_unwinding();
 }
 
 std::shared_ptr<ProcessGroup> PartGroup::subgroup(const std::vector<int>& ranks,

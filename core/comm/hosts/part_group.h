@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "tessera/core/comm/groups/forwarding_group.h"
+#include "tessera/core/comm/groups/unwinding.h"
 #include "tessera/core/comm/hosts/exit_action.h"
 #include "tessera/core/comm/hosts/world.h"
 
@@ -27,7 +28,7 @@ class PartGroup final : public ForwardingGroup {
   void abort(std::string_view cause) noexcept override { world_->fail(cause); }
 
  private:
-  const int uncaught_at_start_;
+  const Unwinding unwinding_;
   const std::shared_ptr<World> world_;
   const std::string name_;
   const ExitAction leaves_;

@@ -1,7 +1,6 @@
 #include "tessera/core/comm/mpi/group.h"
 
 #include <algorithm>
-#include <exception>
 #include <numeric>
 #include <thread>
 #include <utility>
@@ -24,15 +23,14 @@ bool is_message(Op op) { return traits_of(op).tensors == OpTraits::Tensors::kMes
 
 }  // namespace
 
-Group::Group(std::shared_ptr<Member> member)
-    : uncaught_at_start_(std::uncaught_exceptions()), member_(std::move(member)) {
+Group::Group(std::shared_ptr<Member> member) : member_(std::move(member)) {
   Progress::instance().post(
       [member = member_] { member->world().guard([&] { member->world().add(member); }); });
 }
 
 Group::~Group() {
   if (!member_->world().origin().is_here()) return;
-  if (std::uncaught_exceptions() > uncaught_at_start_) {
+  if (unwinding_.is_by_own_error()) {
     abort(absl::StrCat("rank ", member_->world().rank(), " left while an exception unwound"));
   }
   Progress::instance().post(

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "tessera/core/comm/groups/host_ranks.h"
+#include "tessera/core/comm/groups/unwinding.h"
 #include "tessera/core/comm/mpi/member.h"
 #include "tessera/process_group.h"
 
@@ -47,7 +48,7 @@ class Group final : public ProcessGroup, public Recorded, public WatchesHost {
   void watch(std::weak_ptr<HostRanks> host) override;
 
  private:
-  const int uncaught_at_start_;
+  const Unwinding unwinding_;
   const std::shared_ptr<Member> member_;
   std::set<std::string, std::less<>> subgroup_names_;
   int64_t sequence_ = -1;

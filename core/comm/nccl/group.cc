@@ -20,8 +20,7 @@ namespace tessera::internal::nccl {
 
 Group::Group(std::shared_ptr<World> world, std::shared_ptr<Progress> progress, int rank,
              std::shared_ptr<Communicator> gather, std::shared_ptr<Communicator> reduce)
-    : uncaught_at_start_(std::uncaught_exceptions()),
-      world_(std::move(world)),
+    : world_(std::move(world)),
       progress_(std::move(progress)),
       rank_(rank),
       gather_(world_->options().device, std::move(gather)),
@@ -46,7 +45,7 @@ Group::Group(std::shared_ptr<World> world, std::shared_ptr<Progress> progress, i
 
 Group::~Group() {
   try {
-    if (std::uncaught_exceptions() > uncaught_at_start_) {
+    if (unwinding_.is_by_own_error()) {
       abort(absl::StrCat("rank ", world_->options().rank, " left while an exception unwound"));
     }
     std::vector<std::shared_ptr<Communicator>> communicators = {gather_.communicator(),

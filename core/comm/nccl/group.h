@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "tessera/core/comm/groups/self_messages.h"
+#include "tessera/core/comm/groups/unwinding.h"
 #include "tessera/core/comm/nccl/control_channel.h"
 #include "tessera/core/comm/nccl/memory.h"
 #include "tessera/core/comm/nccl/pending.h"
@@ -99,7 +100,7 @@ class Group final : public ProcessGroup {
   void check_outside_batch(const char* op) const;
   NumberedCall call_in_place(const Collective& collective);
 
-  const int uncaught_at_start_;
+  const Unwinding unwinding_;
   const std::shared_ptr<World> world_;
   const std::shared_ptr<Progress> progress_;
   const int rank_;

@@ -25,8 +25,7 @@ constexpr auto kLook = std::chrono::milliseconds(20);
 }  // namespace
 
 Group::Group(std::unique_ptr<Member> member, Lane::Mode mode)
-    : uncaught_at_start_(std::uncaught_exceptions()),
-      member_(std::move(member)),
+    : member_(std::move(member)),
       arena_(member_->world().arena()),
       exchange_(*member_, lane_),
       posted_(*member_, exchange_, lane_),
@@ -35,7 +34,7 @@ Group::Group(std::unique_ptr<Member> member, Lane::Mode mode)
 }
 
 Group::~Group() {
-  if (std::uncaught_exceptions() > uncaught_at_start_) {
+  if (unwinding_.is_by_own_error()) {
     char text[80];
     std::snprintf(text, sizeof(text), "rank %d left while an exception unwound",
                   member_->world().number_of(member_->world().rank()));

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "tessera/core/comm/groups/host_ranks.h"
+#include "tessera/core/comm/groups/unwinding.h"
 #include "tessera/core/comm/shm/exchange.h"
 #include "tessera/core/comm/shm/mailbox.h"
 #include "tessera/core/comm/shm/member.h"
@@ -61,7 +62,7 @@ class Group final : public ProcessGroup, public HasHostRanks {
                                          std::string& problem);
   std::unique_ptr<Member> do_subgroup(const std::vector<int>& ranks, std::string_view name);
 
-  const int uncaught_at_start_;
+  const Unwinding unwinding_;
   std::unique_ptr<Member> member_;
   std::shared_ptr<Arena> arena_;
   Exchange exchange_;

@@ -17,6 +17,7 @@
 #include "tessera/core/comm/agreement/refusal.h"
 #include "tessera/core/comm/agreement/text_exchange.h"
 #include "tessera/core/process/error_text.h"
+#include "tessera/core/process/private_room.h"
 
 namespace tessera::internal::shm {
 namespace {
@@ -35,6 +36,15 @@ at::Tensor tensor_in(char* memory, int64_t size_bytes, int64_t offset_bytes, int
 }
 
 }  // namespace
+
+/// Why this process should not map `bytes` privately: "" if it may. The mapping is memory that it
+/// may write, so limits count all of it, and at least as much is left for what training allocates.
+std::string private_room_problem(int64_t bytes) {
+  const PrivateRoom room = private_room();
+  if (bytes <= room.bytes / 2) return "";
+  return absl::StrCat("a private view of ", bytes, " bytes takes more than half of the ",
+                      room.bytes, " that ", room.limit, " leaves; raise it to share");
+}
 
 class SharedBuffer::View {
  public:
@@ -91,21 +101,31 @@ std::unique_ptr<SharedBuffer> SharedBuffer::make(ProcessGroup& group, int64_t by
   group.broadcast(words, /*root=*/0, name)->wait();
   std::memcpy(&offer, words.const_data_ptr(), sizeof(offer));
 
-  std::unique_ptr<SharedBuffer> buffer;
   try {
     TORCH_CHECK(offer.bytes == bytes, "got ", bytes, " bytes where rank 0 asked for ", offer.bytes,
                 ", expected equal sizes on all ranks");
     if (group.rank() != 0) segment = Segment::open(offer.range);
-    buffer.reset(new SharedBuffer(segment, std::make_shared<View>(offer.range), group.rank()));
   } catch (const c10::Error& error) {
     problem = error_text(error);
   }
   refuse_on_all_ranks(group, problem, what);
 
+  // From here on a problem is one of sharing: ranks can keep copies.
+  std::unique_ptr<SharedBuffer> buffer;
+  try {
+    problem = private_room_problem(bytes);
+    if (problem.empty()) {
+      buffer.reset(new SharedBuffer(segment, std::make_shared<View>(offer.range), group.rank()));
+    }
+  } catch (const c10::Error& error) {
+    problem = error_text(error);
+  }
   // See Note [Proof of sharing].
   if (group.rank() == 0) segment->data()[0] = 1;
   group.barrier(name);
-  if (buffer->view_->data[0] != 1) problem = "its private mapping does not show common writes";
+  if (buffer != nullptr && buffer->view_->data[0] != 1) {
+    problem = "its private mapping does not show common writes";
+  }
   group.barrier(name);
   if (group.rank() == 0) segment->data()[0] = 0;
   group.barrier(name);

@@ -14,6 +14,7 @@
 #include <torch/torch.h>
 
 #include "tessera/core/comm/groups/forwarding_group.h"
+#include "tessera/errors.h"
 #include "tessera/tests/support/comparison.h"
 #include "tessera/tests/support/rank_threads.h"
 #include "tessera/tests/zero/engine/engine_fixture.h"
@@ -272,6 +273,24 @@ TEST(SharedParameters, NoSpaceInOneGroupOfSharersIsEveryRanksError) {
     parallelize(make_net(), adamw(), small_options_of(hybrid(1, 2, 2)), group);
   });
   EXPECT_THAT(errors, Each(HasSubstr("ranks 2, 3: got no space")));
+}
+
+/// What one rank lacks is an error of all: they leave the groups that were made, and nobody has
+/// to be told.
+TEST(SharedParameters, AfterARefusalTheWorldCanBeUsedAgain) {
+  run_ranks(4, [](std::shared_ptr<ProcessGroup> world) {
+    const auto net = make_net();
+    const auto poor =
+        std::make_shared<BufferGroup>(world, [&](std::unique_ptr<SharedBuffer> buffer) {
+          TORCH_CHECK(world->rank() != 3, "got no space");
+          return buffer;
+        });
+    EXPECT_THROW(parallelize(net, adamw(), small_options_of(hybrid(1, 2, 2)), poor),
+                 ErrorOnAllRanks);
+    const auto engine = parallelize(net, adamw(), small_options_of(hybrid(1, 2, 2)), world);
+    loss_on(*net, world->rank(), /*step=*/0).backward();
+    engine->step();
+  });
 }
 
 /// Drops the barrier after an update and lets rank 0 come out of its step before rank 1 has begun

@@ -1,0 +1,37 @@
+#pragma once
+
+#include <exception>
+
+namespace tessera::internal {
+
+/// Part of a group: says at its end whether an error of this rank unwinds the stack, so that the
+/// peers, who do not know of it, must be told.
+class Unwinding {
+ public:
+  bool is_by_own_error() const;
+
+ private:
+  const int uncaught_at_start_ = std::uncaught_exceptions();
+};
+
+/// While one lives, an ErrorOnAllRanks of this thread may destroy groups: all ranks leave them in
+/// the same call, so nobody is told, and the world can be used again. For code that ends with the
+/// first such error. Scopes of a thread nest.
+class CommonErrorScope {
+ public:
+  CommonErrorScope();
+  ~CommonErrorScope();
+  CommonErrorScope(const CommonErrorScope&) = delete;
+  CommonErrorScope& operator=(const CommonErrorScope&) = delete;
+
+  /// An ErrorOnAllRanks was made on this thread.
+  static void note_error();
+
+ private:
+  friend class Unwinding;
+
+  CommonErrorScope* const outer_;
+  bool has_error_ = false;
+};
+
+}  // namespace tessera::internal
