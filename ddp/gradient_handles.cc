@@ -82,8 +82,8 @@ const at::Tensor& GradientHandles::stand_in_of(size_t index, Content content) {
         parameter.tensor,
         absl::StrCat("[grad] the gradient of '", parameter.name, "' ",
                      is_local ? "is sharded or not reduced yet" : views_[index].obstacle,
-                     "; use Options::max_grad_norm or StepResult::grad_norm instead of reading "
-                     ".grad"));
+                     ", so .grad can be neither read nor written; engine->zero_grad() drops it, "
+                     "StepResult::grad_norm has the norm, Options::max_grad_norm clips"));
   }
   return tensor;
 }

@@ -349,9 +349,33 @@ TEST_P(StateMisuse, TombstonesCannotBeRead) {
       EXPECT_THAT(clip, is_fine());
     } else {
       EXPECT_THAT(read, is_misuse("[grad] the gradient of 'first.weight' is sharded"));
-      EXPECT_THAT(clip, is_misuse("use Options::max_grad_norm or StepResult::grad_norm"));
+      EXPECT_THAT(clip,
+                  is_misuse("StepResult::grad_norm has the norm, Options::max_grad_norm clips"));
     }
     EXPECT_TRUE(trainer.engine->step().committed);
+  });
+  EXPECT_THAT(outcomes, Each(is_fine()));
+}
+
+/// What LibTorch's set_to_none = false does, and what people write in its place.
+TEST_P(StateMisuse, TombstonesCannotBeZeroed) {
+  const auto outcomes = train_ranks(GetParam(), [&](Trainer& trainer) {
+    at::Tensor& weight = trainer.net->first->weight;
+    const std::vector<std::function<void()>> writers = {
+        [&] { trainer.net->zero_grad(/*set_to_none=*/false); },
+        [&] { trainer.engine->optimizer().zero_grad(/*set_to_none=*/false); },
+        [&] { weight.mutable_grad().zero_(); }, [&] { weight.mutable_grad().fill_(0); }};
+    for (const auto& write : writers) {
+      trainer.backward(0);
+      const Ending outcome = outcome_of(write);
+      if (has_whole_gradients()) {
+        EXPECT_THAT(outcome, is_fine());
+      } else {
+        EXPECT_THAT(outcome, is_misuse("engine->zero_grad() drops it"));
+      }
+      trainer.engine->zero_grad();
+      EXPECT_TRUE(trainer.train(1).committed);
+    }
   });
   EXPECT_THAT(outcomes, Each(is_fine()));
 }
