@@ -1,5 +1,6 @@
 #include "tessera/examples/program/command_line.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <map>
 #include <string_view>
@@ -32,7 +33,7 @@ std::string help(const About& about) {
   std::string text = absl::StrCat("usage: ", about.name, " [--flag=value ...]\n",
                                   wrapped(absl::StrCat(about.name, " ", about.summary), ""), "\n");
   for (const std::string& example : about.examples) absl::StrAppend(&text, "  ", example, "\n");
-  absl::StrAppend(&text, "\nflags, with their defaults:\n");
+  absl::StrAppend(&text, "\nflags, with their defaults (in a name, - is as good as _):\n");
   std::map<std::string, const absl::CommandLineFlag*> by_name;
   for (const auto& [name, flag] : absl::GetAllFlags()) by_name.emplace(std::string(name), flag);
   for (const auto& [name, flag] : by_name) {
@@ -50,6 +51,12 @@ struct Setting {
   std::string problem = {};
 };
 
+/// The flag of this name, in which '-' stands for '_', too; null if there is none.
+absl::CommandLineFlag* find_flag(std::string name) {
+  std::replace(name.begin(), name.end(), '-', '_');
+  return absl::FindCommandLineFlag(name);
+}
+
 /// Reads argv[at]; moves `at` on if the value is the next argument.
 Setting read_setting(const std::string& argument, int argc, char** argv, int& at) {
   if (argument.size() < 2 || argument[0] != '-') {
@@ -58,7 +65,7 @@ Setting read_setting(const std::string& argument, int argc, char** argv, int& at
   const std::string body = argument.substr(argument[1] == '-' ? 2 : 1);
   const size_t equals = body.find('=');
   const std::string name = body.substr(0, equals);
-  absl::CommandLineFlag* flag = absl::FindCommandLineFlag(name);
+  absl::CommandLineFlag* flag = find_flag(name);
   if (equals != std::string::npos && flag != nullptr) {
     return {.flag = flag, .value = body.substr(equals + 1)};
   }
@@ -66,7 +73,7 @@ Setting read_setting(const std::string& argument, int argc, char** argv, int& at
   if (flag != nullptr && at + 1 < argc) return {.flag = flag, .value = argv[++at]};
   if (flag != nullptr) return {.problem = absl::StrCat("--", name, ": got no value")};
   if (equals == std::string::npos && name.rfind("no", 0) == 0) {
-    flag = absl::FindCommandLineFlag(name.substr(2));
+    flag = find_flag(name.substr(2));
     if (flag != nullptr && flag->IsOfType<bool>()) return {.flag = flag, .value = "false"};
   }
   return {.problem = absl::StrCat("no flag is called --", name)};

@@ -17,9 +17,10 @@ struct About {
 inline constexpr int kUsageError = 64;
 
 /// Sets the flags that the program's ABSL_FLAG lines define: --name=value, --name value, and --name
-/// or --noname for a bool. Returns nothing if the program is to go on, else the code to end with: 0
-/// after --help (usage, examples, flags with their defaults) or --version, on stdout; kUsageError
-/// after an argument that is no flag, an unknown flag or a bad value, one line on stderr.
+/// or --noname for a bool; '-' and '_' are one in a name. Returns nothing if the program is to go
+/// on, else the code to end with: 0 after --help (usage, examples, flags with their defaults) or
+/// --version, on stdout; kUsageError after an argument that is no flag, an unknown flag or a bad
+/// value, one line on stderr.
 std::optional<int> read_command_line(const About& about, int argc, char** argv);
 
 }  // namespace program

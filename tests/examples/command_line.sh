@@ -87,6 +87,13 @@ tiny=(--layers=1 --heads=1 --width=8 --context=8 --batch=1 --steps=2 --eval_batc
 ends 0 $program "${tiny[@]}"
 ends 0 $program "${tiny[@]}" --memory --nomemory --log_every 1  # three ways to give a value
 out_has 'step 2/2'
+# - and _ are one in a name, also of another flag's no.
+ends 0 $program "${tiny[@]}" --log-every 1 --eval-batches=1 --accumulate=2 --no-sync --noloss-scale
+out_has 'step 2/2'
+ends 64 $program "${tiny[@]}" --save-every=often
+err_has "--save_every: got 'often'"
+ends 64 $program --no-such-flag
+err_has 'no flag is called --no-such-flag'
 ends 64 $program "${tiny[@]}" --batch=72057594037927936
 ends 64 $program "${tiny[@]}" --context=9223372036854775807
 ends 64 $program "${tiny[@]}" --layers=1000000000

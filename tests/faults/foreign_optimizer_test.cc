@@ -127,7 +127,8 @@ TEST_P(ForeignOptimizerOfWholeParameters, AFrozenParameterThatIsWrittenIsRefused
       trainer.backward(1);
     });
     EXPECT_THAT(outcomes, every_rank_refuses({"[grad] " + refusers(who, size()) + ": ",
-                                              "parameter 'frozen' was written outside"}));
+                                              "parameter 'frozen' was written outside",
+                                              "make it a buffer by register_buffer()"}));
   }
 }
 
