@@ -1,19 +1,14 @@
 #include "tessera/core/process/thread_without_signals.h"
 
-#include <linux/filter.h>
-#include <linux/seccomp.h>
 #include <pthread.h>
 #include <signal.h>
-#include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include <atomic>
 #include <cerrno>
-#include <cstddef>
 #include <filesystem>
 #include <fstream>
-#include <iterator>
 #include <string>
 #include <thread>
 #include <vector>
@@ -27,6 +22,7 @@
 #include "tessera/rendezvous.h"
 #include "tessera/tests/support/message_of.h"
 #include "tessera/tests/support/rank_processes.h"
+#include "tessera/tests/support/refused_calls.h"
 
 // Threads of ours take no signal that a program wants in one of its own.
 namespace tessera::internal {
@@ -103,31 +99,17 @@ TEST(ThreadWithoutSignals, ARankHasNoOthers) {
   }
 }
 
-/// From now on the calling thread, for good, and those that it starts get `error` for a new thread.
-void refuse_threads(int error) {
-  sock_filter instructions[] = {
-      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
-      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_clone, 1, 0),
-      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_clone3, 0, 1),
-      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | static_cast<uint32_t>(error)),
-      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
-  };
-  const sock_fprog filter{std::size(instructions), instructions};
-  ASSERT_EQ(::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
-  ASSERT_EQ(::prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter), 0);
-}
-
-/// What a thread says that can start no other.
+/// What a thread says that gets `error` for another one.
 std::string error_without_threads(int error) {
   std::string text;
-  std::thread([&] {
-    refuse_threads(error);
+  testing::run_with_refused_calls({{SYS_clone, error}, {SYS_clone3, error}}, [&] {
     text = testing::message_of([] { EndingThread("a good purpose", [] {}).join(); });
-  }).join();
+  });
   return text;
 }
 
 TEST(ThreadWithoutSignals, AThreadThatCannotBeStartedIsNamedWithTheLimit) {
+  if (!testing::can_refuse_calls()) GTEST_SKIP() << "not run: this kernel has no seccomp filters";
   EXPECT_THAT(
       error_without_threads(EAGAIN),
       AllOf(HasSubstr("[process] thread for a good purpose: got none (Resource temporarily"),
