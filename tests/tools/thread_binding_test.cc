@@ -16,10 +16,10 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Pair;
 
-const std::vector<int> kCores = {0, 1, 4, 5, 6};
+const std::vector<int> kAllowed = {0, 1, 4, 5, 6};
 
 void expect_untouched(const std::vector<std::string>& inherited, int ranks = 2) {
-  const ThreadBinding binding = thread_binding(inherited, 0, ranks, kCores);
+  const ThreadBinding binding = thread_binding(inherited, 0, ranks, kAllowed);
   EXPECT_THAT(binding.variables, IsEmpty());
   EXPECT_EQ(binding.remark, "");
 }
@@ -27,20 +27,20 @@ void expect_untouched(const std::vector<std::string>& inherited, int ranks = 2) 
 TEST(ThreadBindingTest, EachRankGetsCoresOfItsOwn) {
   for (const char* bind : {"OMP_PROC_BIND=true", "OMP_PROC_BIND=spread", "OMP_PROC_BIND=CLOSE",
                            "OMP_PROC_BIND=spread,close", "OMP_PLACES=cores"}) {
-    const ThreadBinding first = thread_binding({"A=b", bind}, 0, 2, kCores);
-    const ThreadBinding second = thread_binding({"A=b", bind}, 1, 2, kCores);
+    const ThreadBinding first = thread_binding({"A=b", bind}, 0, 2, kAllowed);
+    const ThreadBinding second = thread_binding({"A=b", bind}, 1, 2, kAllowed);
     EXPECT_THAT(first.variables, ElementsAre(Pair("OMP_PLACES", "{0},{1}"))) << bind;
     EXPECT_THAT(second.variables, ElementsAre(Pair("OMP_PLACES", "{4},{5}"))) << bind;
     EXPECT_THAT(first.remark, HasSubstr("is set; giving each of 2 workers 2 cores of its own"));
   }
   EXPECT_THAT(
-      thread_binding({"OMP_PROC_BIND=close", "OMP_PLACES=threads(4)"}, 2, 5, kCores).variables,
+      thread_binding({"OMP_PROC_BIND=close", "OMP_PLACES=threads(4)"}, 2, 5, kAllowed).variables,
       ElementsAre(Pair("OMP_PLACES", "{4}")));
 }
 
 TEST(ThreadBindingTest, NothingIsBoundWhereRanksShareCores) {
   for (const char* bind : {"OMP_PROC_BIND=true", "OMP_PLACES=sockets"}) {
-    const ThreadBinding binding = thread_binding({bind}, 3, 6, kCores);
+    const ThreadBinding binding = thread_binding({bind}, 3, 6, kAllowed);
     EXPECT_THAT(binding.variables, ElementsAre(Pair("OMP_PROC_BIND", "false")));
     EXPECT_THAT(binding.remark, HasSubstr("6 workers have 5 cores: their threads are not bound"));
   }
@@ -50,7 +50,7 @@ TEST(ThreadBindingTest, AListOfTheUsersStaysAndIsRemarkedOn) {
   for (const char* list : {"OMP_PLACES={0:2},{4:2}", "GOMP_CPU_AFFINITY=0-3",
                            "KMP_AFFINITY=granularity=fine,proclist=[0,1],explicit"}) {
     for (const char* bind : {"OMP_PROC_BIND=true", "OTHER=1"}) {
-      const ThreadBinding binding = thread_binding({list, bind}, 1, 2, kCores);
+      const ThreadBinding binding = thread_binding({list, bind}, 1, 2, kAllowed);
       EXPECT_THAT(binding.variables, IsEmpty());
       const std::string name = std::string(list).substr(0, std::string(list).find('='));
       EXPECT_THAT(binding.remark, HasSubstr(name + " is set, by which all 2 workers may bind"));
