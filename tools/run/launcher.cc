@@ -59,34 +59,22 @@ Launcher::Launcher(Job job)
 
 int Launcher::run() {
   auto signals = SignalInbox::open();
-  if (!signals.ok()) {
-    say(std::string(signals.status().message()));
-    stderr_.write_some();
-    return kSystemExit;
-  }
+  if (!signals.ok()) return give_up(signals.status(), kSystemExit);
   // Orphans of the workers come to us and are reaped, also where we are process 1.
   prctl(PR_SET_CHILD_SUBREAPER, 1);
   const auto directory = create_store_directory();
-  if (!directory.ok()) {
-    say(std::string(directory.status().message()));
-    stderr_.write_some();
-    return kNoStoreExit;
-  }
+  if (!directory.ok()) return give_up(directory.status(), kNoStoreExit);
   auto watcher = Watcher::start(*directory);
   if (!watcher.ok()) {
-    say(std::string(watcher.status().message()));
-    stderr_.write_some();
     remove_store_directory(*directory);
-    return kSystemExit;
+    return give_up(watcher.status(), kSystemExit);
   }
   watcher_ = std::move(*watcher);
   auto failures = Failures::create(job_.worker_count);
   if (!failures.ok()) {
-    say(std::string(failures.status().message()));
-    stderr_.write_some();
     watcher_->finish();
     remove_store_directory(*directory);
-    return kSystemExit;
+    return give_up(failures.status(), kSystemExit);
   }
   failures_ = std::move(*failures);
 
@@ -103,6 +91,13 @@ int Launcher::run() {
   // In case the watcher was killed.
   remove_store_directory(*directory);
   return exit_code();
+}
+
+/// Before there are workers: says why, and returns `exit_code`.
+int Launcher::give_up(const absl::Status& status, int exit_code) {
+  say(std::string(status.message()));
+  stderr_.write_some();
+  return exit_code;
 }
 
 absl::Status Launcher::start_workers(const std::string& store_directory) {

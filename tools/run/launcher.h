@@ -52,6 +52,7 @@ class Launcher {
   using Clock = std::chrono::steady_clock;
   using Deadline = std::optional<Clock::time_point>;
 
+  int give_up(const absl::Status& status, int exit_code);
   absl::Status start_workers(const std::string& store_directory);
   void loop(SignalInbox& signals);
   void wait_for_events(SignalInbox& signals);

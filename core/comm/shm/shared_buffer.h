@@ -30,8 +30,8 @@ class SharedBuffer final : public tessera::SharedBuffer {
 
   /// Collective over `group`, whose ranks are on one host; blocking. `bytes` zero bytes. If the
   /// first rank has no space, or another cannot map them, all ranks throw c10::Error that names it.
-  /// Null on all ranks if a rank has no proof, or its limits of private memory leave less than twice
-  /// as much as its view takes; the first one warns with the reason, once per process.
+  /// Null on all ranks if a rank has no proof, or its limits of private memory leave less than
+  /// twice as much as its view takes; the first one warns with the reason, once per process.
   static std::unique_ptr<SharedBuffer> make(ProcessGroup& group, int64_t bytes,
                                             std::string_view name,
                                             const OpenPageMap& open_page_map = &PageMap::open);
