@@ -21,10 +21,6 @@ chart=${CHART:-$here/build/memory.svg}
 ranks=2
 strategies=(ddp zero1 zero2 zero3)
 
-# What tessera-run would choose, without its remark for each run.
-threads=$(($(nproc) / ranks))
-export OMP_NUM_THREADS=${OMP_NUM_THREADS:-$((threads > 0 ? threads : 1))}
-
 programs=(tessera-run quickstart)
 [[ -n $first ]] || programs+=(gpt memory_compare)
 for program in "${programs[@]}"; do
@@ -33,6 +29,10 @@ for program in "${programs[@]}"; do
     exit 1
   fi
 done
+# What tessera-run chooses, without its remark for each run.
+: "${OMP_NUM_THREADS:=$("$bin/tessera-run" --standalone --nproc-per-node "$ranks" -- \
+  sh -c 'echo "$OMP_NUM_THREADS"' 2>/dev/null | sed -n 's/^\[0\] //p')}"
+export OMP_NUM_THREADS
 scratch=$(mktemp -d)
 trap 'pkill -KILL -f -- "--checkpoint=$scratch" || true; rm -rf "$scratch"' EXIT
 

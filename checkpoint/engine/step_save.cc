@@ -10,7 +10,6 @@
 #include "tessera/checkpoint/directory/step_list.h"
 #include "tessera/checkpoint/engine/checkpoint_names.h"
 #include "tessera/checkpoint/engine/shard_sink.h"
-#include "tessera/checkpoint/format/dtype_names.h"
 #include "tessera/checkpoint/format/entry_form.h"
 #include "tessera/checkpoint/format/step_names.h"
 #include "tessera/checkpoint/step/step_commit.h"
@@ -35,24 +34,13 @@ std::map<std::string, at::Tensor> tensors_of(const CheckpointExtras& extras, int
   return tensors;
 }
 
-std::string problem_of_extra(const std::string& name, const at::Tensor& tensor) {
-  const std::string wrong = name_problem(rank_entry(0, name));
-  if (!wrong.empty()) return wrong;
-  if (!tensor.defined()) return "got an undefined tensor, expected a dense one";
-  if (tensor.layout() != at::kStrided || tensor.is_meta() || tensor.is_nested()) {
-    return "got a tensor that is sparse, nested or without memory, expected a dense one";
-  }
-  if (!dtype_name(tensor.scalar_type()).empty()) return "";
-  return absl::StrCat("got a tensor of ", c10::toString(tensor.scalar_type()),
-                      ", expected a dtype that safetensors has");
-}
-
 /// What of `extras` no file can have, a line each; "" if nothing.
 std::string problem_of_extras(const CheckpointExtras& extras) {
   std::vector<std::string> lines;
   for (const auto* const tensors : {&extras.tensors, &extras.rank_tensors}) {
     for (const auto& [name, tensor] : *tensors) {
-      const std::string wrong = problem_of_extra(name, tensor);
+      std::string wrong = name_problem(rank_entry(0, name));
+      if (wrong.empty()) wrong = tensor_problem(tensor);
       if (wrong.empty()) continue;
       lines.push_back(absl::StrCat("[checkpoint] extra '", printable(name), "': ", wrong));
     }

@@ -16,7 +16,6 @@
 
 #include "tessera/checkpoint/engine/checkpoint_names.h"
 #include "tessera/checkpoint/files/file_system.h"
-#include "tessera/checkpoint/format/dtype_names.h"
 #include "tessera/checkpoint/format/entry_form.h"
 #include "tessera/checkpoint/format/utf8.h"
 #include "tessera/core/layout/read_only_memory.h"
@@ -28,19 +27,9 @@ namespace {
 
 constexpr const char* kMissing = "got none in the checkpoint";
 
-std::string problem_of_tensor(const at::Tensor& tensor) {
-  if (!tensor.defined() || tensor.layout() != at::kStrided || tensor.is_meta() ||
-      tensor.is_nested()) {
-    return "got a tensor that is undefined or not dense, expected a dense one";
-  }
-  if (!dtype_name(tensor.scalar_type()).empty()) return "";
-  return absl::StrCat("got a tensor of ", c10::toString(tensor.scalar_type()),
-                      ", expected a dtype that safetensors has; convert it first");
-}
-
 /// A copy on the host of what a program wants to keep.
 at::Tensor copied(const at::Tensor& tensor) {
-  const std::string problem = problem_of_tensor(tensor);
+  const std::string problem = tensor_problem(tensor);
   TORCH_CHECK(problem.empty(), problem);
   return tensor.detach().cpu().clone();
 }
@@ -158,7 +147,7 @@ class TrackedTensor final : public Tracked {
   explicit TrackedTensor(at::Tensor& tensor) : tensor_(tensor) {}
 
   std::string problem() const override {
-    const std::string unsavable = problem_of_tensor(tensor_);
+    const std::string unsavable = tensor_problem(tensor_);
     return unsavable.empty() ? unwritable() : unsavable;
   }
   CheckpointExtras save() const override {

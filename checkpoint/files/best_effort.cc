@@ -21,7 +21,11 @@ void say_once(std::atomic_flag& is_said, const std::string& text) {
 
 absl::Status fsync_or_say(int fd, const std::string& path, std::atomic_flag& is_said,
                           const char* meaning) {
-  if (::fsync(fd) == 0) return absl::OkStatus();
+  int result = 0;
+  do {
+    result = ::fsync(fd);
+  } while (result != 0 && errno == EINTR);
+  if (result == 0) return absl::OkStatus();
   const int error = errno;
   absl::Status status = file_error(error, "fsync", path);
   if (!is_unsupported(error)) return status;

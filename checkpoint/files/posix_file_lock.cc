@@ -15,6 +15,7 @@
 #include <absl/strings/str_cat.h>
 
 #include "tessera/core/process/standard_streams.h"
+#include "tessera/core/process/unsupported_call.h"
 
 namespace tessera::internal {
 namespace {
@@ -106,7 +107,7 @@ absl::StatusOr<std::unique_ptr<FileLock>> flock_file(FileDescriptor fd, bool alo
                        "; wait until that ends, or use another path"));
     }
     const absl::Status status = file_error(error, "lock", path);
-    if (error == ENOLCK || error == ENOSYS || error == EOPNOTSUPP) {
+    if (error == ENOLCK || is_unsupported(error)) {
       return absl::UnimplementedError(status.message());
     }
     return status;

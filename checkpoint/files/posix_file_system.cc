@@ -27,7 +27,10 @@ namespace {
 
 /// open(2), above the standard streams and closed in what the process executes.
 FileDescriptor open_descriptor(const std::string& path, int flags, mode_t mode = 0600) {
-  const int fd = ::open(path.c_str(), flags | O_CLOEXEC, mode);
+  int fd = -1;
+  do {
+    fd = ::open(path.c_str(), flags | O_CLOEXEC, mode);
+  } while (fd < 0 && errno == EINTR);  // as FUSE and NFS answer when a signal comes
   return FileDescriptor(above_standard_streams(fd));
 }
 

@@ -35,8 +35,6 @@ at::Tensor tensor_in(char* memory, int64_t size_bytes, int64_t offset_bytes, int
       at::TensorOptions().dtype(dtype));
 }
 
-}  // namespace
-
 /// Why this process should not map `bytes` privately: "" if it may. The mapping is memory that it
 /// may write, so limits count all of it, and at least as much is left for what training allocates.
 std::string private_room_problem(int64_t bytes) {
@@ -45,6 +43,8 @@ std::string private_room_problem(int64_t bytes) {
   return absl::StrCat("a private view of ", bytes, " bytes takes more than half of the ",
                       room.bytes, " that ", room.limit, " leaves; raise it to share");
 }
+
+}  // namespace
 
 class SharedBuffer::View {
  public:

@@ -78,6 +78,11 @@ TEST(FileSystems, GiveAGroupWhatTheUmaskLeavesIfAskedTo) {
                                           {.group_access = is_first});
                 }),
                 HasSubstr("group_access 1"));
+    EXPECT_THAT(message_of([&] {
+                  save_checkpoint(*run.engine, directory.path() + "/other",
+                                  {.group_access = is_first});
+                }),
+                HasSubstr("group_access 1"));
   });
   ::umask(before);
   int files = 0;
