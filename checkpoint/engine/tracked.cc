@@ -15,6 +15,7 @@
 #include <absl/strings/str_join.h>
 
 #include "tessera/checkpoint/engine/checkpoint_names.h"
+#include "tessera/checkpoint/engine/tensor_problem.h"
 #include "tessera/checkpoint/files/file_system.h"
 #include "tessera/checkpoint/format/entry_form.h"
 #include "tessera/checkpoint/format/utf8.h"

@@ -88,16 +88,6 @@ std::string EntryForm::problem() const {
   return strides_problem(sizes, strides);
 }
 
-std::string tensor_problem(const at::Tensor& tensor) {
-  if (!tensor.defined() || tensor.layout() != at::kStrided || tensor.is_meta() ||
-      tensor.is_nested()) {
-    return "got a tensor that is undefined or not dense, expected a dense one";
-  }
-  if (!dtype_name(tensor.scalar_type()).empty()) return "";
-  return absl::StrCat("got a tensor of ", c10::toString(tensor.scalar_type()),
-                      ", expected a dtype that safetensors has; convert it first");
-}
-
 std::string name_problem(std::string_view name) {
   if (name.empty() || name.size() > kMaxNameBytes) {
     return absl::StrCat("got a name of ", name.size(), " bytes ('", printable(name),

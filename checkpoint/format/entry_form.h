@@ -6,7 +6,6 @@
 #include <string_view>
 #include <vector>
 
-#include <ATen/core/Tensor.h>
 #include <c10/core/ScalarType.h>
 
 namespace tessera::internal {
@@ -33,10 +32,6 @@ struct EntryForm {
 /// The bytes of a tensor; nothing where a size is negative or the number is too large, also where
 /// it is only because a size of 0 comes after it.
 std::optional<int64_t> bytes_of(const std::vector<int64_t>& sizes, at::ScalarType dtype);
-
-/// What forbids `tensor` as an entry, "got X, expected Y"; "" if nothing does. Allowed are dense
-/// tensors of a dtype that has a name in safetensors.
-std::string tensor_problem(const at::Tensor& tensor);
 
 /// What forbids `name` as the name of an entry, "got X, expected Y"; "" if nothing does. Allowed
 /// are 1 to 1000 bytes of UTF-8 without control characters that do not look like a piece's name.

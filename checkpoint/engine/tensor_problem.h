@@ -1,0 +1,13 @@
+#pragma once
+
+#include <string>
+
+#include <ATen/core/Tensor.h>
+
+namespace tessera::internal {
+
+/// What forbids `tensor` as an entry of a checkpoint, "got X, expected Y"; "" if nothing does.
+/// Allowed are dense tensors of a dtype that has a name in safetensors.
+std::string tensor_problem(const at::Tensor& tensor);
+
+}  // namespace tessera::internal
