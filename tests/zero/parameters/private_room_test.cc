@@ -49,7 +49,7 @@ const RankProcessBody kTrains("trains_in_a_private_room", [] {
   if (options.strategy == Strategy::kZero3) options.wrap = wrap_by_type<torch::nn::LinearImpl>();
   const auto engine = parallelize(model, torch::optim::SGDOptions(1e-3), options, world);
   for (int step = 0; step < 2; ++step) {
-    model->forward(torch::full({1, 1024}, world->rank() + step)).sum().backward();
+    model->forward(torch::full({1, 1024}, 1.0 + world->rank() + step)).sum().backward();
     engine->step();
   }
   const auto whole = engine->full_parameters();
