@@ -58,7 +58,7 @@ void GradientHandles::hide(size_t index) {
       is_shown(grad, shown_[index]), "[grad] '", table_[index].name,
       "': .grad was assigned outside the engine, so the gradient that backward has now would "
       "be added to it, and this run cannot go on; in the next one leave .grad alone, or "
-      "clear it (.mutable_grad().reset()) before backward");
+      "clear it (engine->zero_grad()) before backward");
   grad.reset();
   shown_[index].reset();
 }
@@ -70,6 +70,13 @@ void GradientHandles::hide_all() {
     at::Tensor& grad = table_[i].tensor.mutable_grad();
     if (is_shown(grad, shown_[i])) grad.reset();
     shown_[i].reset();
+  }
+}
+
+void GradientHandles::drop_all() {
+  hide_all();
+  for (size_t i = 0; i < table_.size(); ++i) {
+    if (table_[i].is_trainable) table_[i].tensor.mutable_grad().reset();
   }
 }
 

@@ -30,6 +30,8 @@ class GradientHandles {
   /// `.grad` is another tensor than the handle.
   void hide(size_t index);
   void hide_all();
+  /// Clears the `.grad` of every parameter that trains, whatever the user has put there.
+  void drop_all();
 
   /// Stops expecting the handle of `index`, which the user has cleared.
   void forget(size_t index) { shown_[index].reset(); }

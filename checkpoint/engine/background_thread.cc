@@ -5,8 +5,12 @@
 
 #include <cstdlib>
 #include <set>
+#include <string>
 #include <utility>
 
+#include "tessera/core/comm/agreement/refusal.h"
+#include "tessera/core/comm/agreement/text_exchange.h"
+#include "tessera/core/process/error_text.h"
 #include "tessera/core/process/thread_without_signals.h"
 
 namespace tessera::internal {
@@ -76,6 +80,21 @@ BackgroundThread::BackgroundThread()
       thread_(thread_without_signals("asynchronous checkpoints",
                                      [desk = desk_.get()] { desk->serve(); })) {
   Living::all().add(this);
+}
+
+std::unique_ptr<BackgroundThread> BackgroundThread::on_all_ranks(ProcessGroup& group) {
+  std::unique_ptr<BackgroundThread> thread;
+  std::string problem;
+  try {
+    thread = std::make_unique<BackgroundThread>();
+  } catch (const c10::Error& error) {
+    problem = error_text(error);
+  }
+  const std::string refused =
+      refusal_text(exchange_texts(group, problem, "checkpoint: thread"), "checkpoint");
+  if (refused.empty()) return thread;
+  if (group.rank() == 0) TORCH_WARN(refused, "; training waits for each checkpoint instead");
+  return nullptr;
 }
 
 BackgroundThread::~BackgroundThread() {

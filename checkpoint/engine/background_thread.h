@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "tessera/core/process/fork.h"
+#include "tessera/process_group.h"
 
 namespace tessera::internal {
 
@@ -16,6 +17,8 @@ class BackgroundThread {
  public:
   /// Throws c10::Error where no thread can be started.
   BackgroundThread();
+  /// One on every rank of `group`, or null on all and a warning on rank 0. Collective, blocking.
+  static std::unique_ptr<BackgroundThread> on_all_ranks(ProcessGroup& group);
   /// Waits for the work under way; in a child of fork() for nothing (Note [Fork]).
   ~BackgroundThread();
   BackgroundThread(const BackgroundThread&) = delete;

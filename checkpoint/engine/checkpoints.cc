@@ -78,7 +78,7 @@ class Checkpoints::Run {
   const CheckpointsOptions options_;
   PosixFileSystem files_;
   const std::unique_ptr<RunDirectory> directory_lock_;  // rank 0's
-  const std::unique_ptr<BackgroundThread> thread_;      // null unless asynchronous
+  const std::unique_ptr<BackgroundThread> thread_;      // null: saves wait
   const std::shared_ptr<ProcessGroup> control_;         // of the thread that trains
   const std::shared_ptr<ProcessGroup> background_;  // of the thread that writes, while there is one
   HostAllGather flags_;
@@ -140,16 +140,6 @@ std::string problem_of(const std::function<void()>& body) {
   return "";
 }
 
-/// A thread on every rank, or none.
-std::unique_ptr<BackgroundThread> thread_on_all_ranks(ProcessGroup& group, bool is_wanted) {
-  std::unique_ptr<BackgroundThread> thread;
-  const std::string problem = problem_of([&] {
-    if (is_wanted) thread = std::make_unique<BackgroundThread>();
-  });
-  refuse_on_all_ranks(group, problem, "checkpoint");
-  return thread;
-}
-
 }  // namespace
 
 Checkpoints::Run::Run(Engine& engine, const std::string& directory, CheckpointsOptions options)
@@ -158,7 +148,7 @@ Checkpoints::Run::Run(Engine& engine, const std::string& directory, CheckpointsO
       options_(std::move(options)),
       files_({.group_access = options_.group_access}),
       directory_lock_(open_run_directory(files_, engine.group(), directory_)),
-      thread_(thread_on_all_ranks(engine.group(), options_.asynchronous)),
+      thread_(options_.asynchronous ? BackgroundThread::on_all_ranks(engine.group()) : nullptr),
       control_(group_for(engine.group(), "control")),
       background_(group_for(engine.group(), "background")),
       flags_(*control_, /*words=*/1),
@@ -275,7 +265,7 @@ void Checkpoints::Run::save() {
 void Checkpoints::Run::begin_save() {
   stage();
   saved_ = contents_.step;
-  if (options_.asynchronous) {
+  if (thread_ != nullptr) {
     is_writing_ = true;
     thread_->start([this] { write_in_background(); });
   } else {
@@ -293,7 +283,7 @@ void Checkpoints::Run::stage() {
   refuse_on_all_ranks(*control_, problem_of([&] { contents_.options.extras = things.save(); }),
                       "checkpoint");
   if (is_first() && contents_.step > begun_at_) things.say_doubts();
-  if (options_.asynchronous) {
+  if (thread_ != nullptr) {
     refuse_on_all_ranks(*control_, problem_of([&] { engine_.write_state(staged_); }), "checkpoint");
   }
   rewound_to_.reset();

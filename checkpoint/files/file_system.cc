@@ -15,6 +15,23 @@ namespace {
 
 constexpr const char* kErrno = "tessera/errno";
 
+const char* remedy(int error) {
+  switch (error) {
+    case EACCES:
+      return "; give this user access: of a group's run by chgrp -R and chmod -R g+rwX, and save "
+             "with group_access";
+    case ENOSPC:
+    case EDQUOT:
+      return "; make room, or keep fewer steps (CheckpointsOptions::keep)";
+    case EFBIG:
+      return "; raise ulimit -f, or use a file system for larger files";
+    case EMFILE:
+      return "; raise ulimit -n";
+    default:
+      return "";
+  }
+}
+
 }  // namespace
 
 absl::Status file_error(int error, std::string_view operation, std::string_view path) {
@@ -24,7 +41,7 @@ absl::Status file_error(int error, std::string_view operation, std::string_view 
   if (code == absl::StatusCode::kNotFound && error != ENOENT) code = absl::StatusCode::kUnavailable;
   return with_errno(
       {code, absl::StrCat("[checkpoint] cannot ", std::string(operation), " '", std::string(path),
-                          "': ", std::strerror(error), " (errno ", error, ")")},
+                          "': ", std::strerror(error), " (errno ", error, ")", remedy(error))},
       error);
 }
 

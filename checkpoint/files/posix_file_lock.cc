@@ -115,17 +115,19 @@ absl::StatusOr<std::unique_ptr<FileLock>> flock_file(FileDescriptor fd, bool alo
   return std::make_unique<PosixFileLock>(std::move(fd));
 }
 
+absl::Status held_error(const std::string& path) {
+  const FileDescriptor fd(
+      above_standard_streams(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK)));
+  return absl::FailedPreconditionError(absl::StrCat(
+      "[checkpoint] cannot lock by '", path, "', which is there: held by ", holder_in(fd.get()),
+      "; wait until that ends, or use another path. On this file system a lock does not end with "
+      "its process: if that is gone, remove the file by hand"));
+}
+
 absl::StatusOr<std::unique_ptr<FileLock>> hold_file(FileSystem& files, const std::string& path,
                                                     const std::string& holder) {
   const auto file = files.create(path);
-  if (absl::IsAlreadyExists(file.status())) {
-    const FileDescriptor fd(above_standard_streams(
-        ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK)));
-    return absl::FailedPreconditionError(absl::StrCat(
-        "[checkpoint] cannot lock by '", path, "', which is there: held by ", holder_in(fd.get()),
-        "; wait until that ends, or use another path. On this file system a lock does not end with "
-        "its process: if that is gone, remove the file by hand"));
-  }
+  if (absl::IsAlreadyExists(file.status())) return held_error(path);
   if (!file.ok()) return file.status();
   std::unique_ptr<FileLock> lock = std::make_unique<HeldFile>(path);
   absl::Status status = (*file)->write_all(holder);

@@ -17,6 +17,9 @@ namespace tessera::internal {
 absl::StatusOr<std::unique_ptr<FileLock>> flock_file(FileDescriptor fd, bool alone,
                                                      const std::string& path);
 
+/// That `path` is a file of hold_file(), by its text.
+absl::Status held_error(const std::string& path);
+
 /// In place of a lock where there is none: a file `path` with the text `holder`, which is removed
 /// when the lock is destroyed by the process that made it. It outlives a process that is killed.
 /// FailedPrecondition, with that text, where it is there already.

@@ -256,9 +256,9 @@ absl::StatusOr<std::unique_ptr<FileLock>> PosixFileSystem::lock(const std::strin
   if (!fd.is_open() && errno == ENOENT) fd = open_new(path, O_RDWR, options_);
   if (!fd.is_open()) return lock_error(errno, path);
   const int file = fd.get();
+  const std::string held = path + ".held";
   auto lock = flock_file(std::move(fd), /*alone=*/true, path);
   if (absl::IsUnimplemented(lock.status())) {
-    const std::string held = path + ".held";
     auto in_its_place = hold_file(*this, held, holder);
     static std::atomic_flag is_said;
     if (in_its_place.ok() && !is_said.test_and_set()) {
@@ -270,6 +270,10 @@ absl::StatusOr<std::unique_ptr<FileLock>> PosixFileSystem::lock(const std::strin
     return in_its_place;
   }
   if (!lock.ok()) return lock.status();
+  // Another host may mount the same file system without locks.
+  if (const auto is_there = exists(*this, held); !is_there.ok() || *is_there) {
+    return is_there.ok() ? held_error(held) : is_there.status();
+  }
   (void)!::ftruncate(file, 0);  // else the end of an older text stays, which only people read
   if (absl::Status status = internal::write_all(file, holder, path); !status.ok()) return status;
   return lock;

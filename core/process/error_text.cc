@@ -3,6 +3,7 @@
 #include <typeinfo>
 
 #include <absl/strings/str_cat.h>
+#include <absl/strings/string_view.h>
 #include <c10/util/Exception.h>
 #include <c10/util/Type.h>
 
@@ -10,7 +11,9 @@ namespace tessera::internal {
 
 std::string error_text(const std::exception& error) {
   const auto* torch_error = dynamic_cast<const c10::Error*>(&error);
-  std::string text = torch_error != nullptr ? torch_error->what_without_backtrace() : error.what();
+  const char* const what =
+      torch_error != nullptr ? torch_error->what_without_backtrace() : error.what();
+  std::string text(absl::NullSafeStringView(what));
   if (text.empty()) text = absl::StrCat("a ", c10::demangle(typeid(error).name()), " without text");
   return text;
 }
@@ -20,6 +23,10 @@ std::string present_error_text() {
     throw;
   } catch (const std::exception& error) {
     return error_text(error);
+  } catch (const std::string& text) {
+    return text;
+  } catch (const char* text) {
+    return std::string(absl::NullSafeStringView(text));
   } catch (...) {
     return "an exception of unknown type";
   }

@@ -23,6 +23,8 @@ std::string remedy(const char* call, int error) {
   switch (error) {
     case EPERM:
     case ENOSYS:
+    case EOPNOTSUPP:
+    case EAFNOSUPPORT:
       return absl::StrCat("; a seccomp profile or an old kernel refuses it: allow ", call,
                           " in the profile of the container");
     case EMFILE:

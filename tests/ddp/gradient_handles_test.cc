@@ -68,6 +68,10 @@ TEST_F(GradientHandlesTest, RefusesToHideWhatItDidNotShow) {
                   HasSubstr("[grad] 'whole': .grad was assigned outside"),
                   HasSubstr("this run cannot go on; in the next one leave .grad alone"))));
   EXPECT_EQ(handles.replaced(), 0u);
+  handles.hide_all();
+  EXPECT_TRUE(grad(0).defined()) << "the user's own";
+  handles.drop_all();
+  EXPECT_FALSE(grad(0).defined());
 }
 
 TEST_F(GradientHandlesTest, TellsWhatUsersCleared) {

@@ -380,7 +380,9 @@ int Launcher::poll_timeout_ms() {
 }
 
 void Launcher::say(const std::string& message) {
-  stderr_.append(absl::StrCat("tessera-run: ", message, "\n"));
+  for (const absl::string_view line : absl::StrSplit(message, '\n')) {
+    stderr_.append(absl::StrCat("tessera-run: ", line, "\n"));
+  }
 }
 
 /// The streams of a worker, and where each goes.

@@ -7,6 +7,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "tessera/core/process/system_refusal.h"
 
 namespace tessera::internal {
 
@@ -32,7 +33,7 @@ absl::StatusOr<SignalInbox> SignalInbox::open() {
   inbox.fd_ = FileDescriptor(signalfd(-1, &read, SFD_NONBLOCK | SFD_CLOEXEC));
   if (!inbox.fd_.is_open()) {
     return absl::InternalError(
-        absl::StrCat("cannot open a signal descriptor: ", strerror(errno), " (see ulimit -n)"));
+        absl::StrCat("cannot open a signal descriptor: ", system_refusal("signalfd4", errno)));
   }
   return inbox;
 }

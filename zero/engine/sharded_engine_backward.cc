@@ -35,9 +35,12 @@ namespace tessera::internal {
 
 void ShardedEngine::before_gradient(size_t index) {
   failure_.require_none();
-  TORCH_CHECK(watch_.is_inside_backward(), "[grad] '", parts_.table[index].name,
-              "': backward runs on a thread that does not know this engine, so its end would go "
-              "unnoticed; call backward on the thread that called parallelize");
+  TORCH_CHECK(
+      watch_.is_inside_backward(), "[grad] '", parts_.table[index].name,
+      "': backward runs on a thread that does not know this engine, or hides its operators, "
+      "so its end would go unnoticed; call backward on the thread that called parallelize, "
+      "without ",
+      kWhatHidesOperators);
   TORCH_CHECK(!lasting_.comm_hook.is_running(), "[grad] '", parts_.table[index].name,
               "': backward runs inside the communication hook, which works on the gradients that "
               "it would add to; compute there without the model's parameters");
@@ -344,6 +347,7 @@ void ShardedEngine::zero_grad() {
   require_between_steps("zero_grad");
   if (!is_following_) announce(Announcements::Call::kZeroGrad, "zero_grad");
   clear();
+  handles_.drop_all();
 }
 
 void ShardedEngine::clear() {

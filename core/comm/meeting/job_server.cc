@@ -18,6 +18,7 @@
 
 #include "tessera/core/comm/meeting/framing.h"
 #include "tessera/core/process/standard_streams.h"
+#include "tessera/core/process/system_refusal.h"
 #include "tessera/core/process/thread_without_signals.h"
 
 namespace tessera::internal {
@@ -62,8 +63,9 @@ JobServer::JobServer(std::unique_ptr<Listener> listener, std::shared_ptr<JobTabl
       credentials_(std::move(credentials)),
       self_(std::move(self)),
       wake_up_(above_standard_streams(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK))) {
-  TORCH_CHECK(wake_up_.is_open(), "[comm] the place where ranks meet: got no eventfd (",
-              std::strerror(errno), "), expected one; raise ulimit -n");
+  TORCH_CHECK(wake_up_.is_open(),
+              "[comm] the place where ranks meet: got no eventfd, expected one; ",
+              system_refusal("eventfd2", errno));
   thread_ = std::make_unique<std::thread>(
       thread_without_signals("the place where ranks meet", [this] { run(); }));
 }

@@ -28,6 +28,8 @@
 #include "tessera/core/process/machine.h"
 #include "tessera/core/process/process_status.h"
 #include "tessera/core/process/standard_streams.h"
+#include "tessera/core/process/system_refusal.h"
+#include "tessera/core/process/unsupported_call.h"
 
 namespace tessera::internal {
 namespace {
@@ -45,6 +47,11 @@ absl::Status system_error(const std::string& path, const char* what) {
   return absl::FailedPreconditionError(absl::StrCat(
       "got ", path, ", where ", what, " failed (", std::strerror(errno),
       "), expected a place for a socket; choose another directory (of tessera-run: TMPDIR)"));
+}
+
+absl::Status no_socket() {
+  return absl::FailedPreconditionError(
+      absl::StrCat("got no Unix socket, expected one; ", system_refusal("socket", errno)));
 }
 
 /// Who holds the lock of a directory, as the kernel lists it; 0 if it does not say.
@@ -85,11 +92,19 @@ sockaddr_un address_in(int directory, const std::string& name) {
   return address;
 }
 
+/// flock() of the whole file, alone, where the file system has such locks. Without them two
+/// processes that come to a dead one's socket at once may both put theirs in its place; one is then
+/// alone, and says so after its time-out.
+bool lock_if_there_are_locks(int file) {
+  if (::flock(file, LOCK_EX | LOCK_NB) == 0) return true;
+  return errno == ENOLCK || is_unsupported(errno);
+}
+
 /// A lock that is given up at the end; a dead process's is given up by the kernel.
 class DirectoryLock {
  public:
   explicit DirectoryLock(int directory)
-      : directory_(directory), is_held_(::flock(directory, LOCK_EX | LOCK_NB) == 0) {}
+      : directory_(directory), is_held_(lock_if_there_are_locks(directory)) {}
   ~DirectoryLock() {
     if (is_held_) ::flock(directory_, LOCK_UN);
   }
@@ -177,7 +192,7 @@ int SocketPath::lock_holder() const { return holder_of_lock(directory_->get()); 
 
 absl::StatusOr<FileDescriptor> SocketPath::connect() const {
   FileDescriptor socket = new_local_socket();
-  if (!socket.is_open()) return system_error(path_, "making a socket");
+  if (!socket.is_open()) return no_socket();
   const sockaddr_un address = address_in(directory_->get(), name_);
   if (::connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0) {
     // A forked child may still hold the socket of a dead process; nothing answers there.
@@ -229,7 +244,7 @@ absl::StatusOr<std::unique_ptr<Listener>> SocketPath::listen() const {
     }
   }
   FileDescriptor socket = new_local_socket();
-  if (!socket.is_open()) return system_error(path_, "making a socket");
+  if (!socket.is_open()) return no_socket();
   const sockaddr_un address = address_in(own.get(), name_);
   if (::bind(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0) {
     return system_error(path_, "binding a socket");

@@ -17,11 +17,13 @@
 #include "tessera/tests/support/rank_threads.h"
 #include "tessera/tests/support/refused_calls.h"
 #include "tessera/tests/support/temporary_directory.h"
+#include "tessera/tests/support/warnings_of_ranks.h"
 #include "tessera/tests/zero/state/saved_rank.h"
 
 namespace tessera::internal::testing {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
@@ -60,6 +62,26 @@ TEST(FileSystems, MayLackLocksModesAndSync) {
         {{SYS_flock, EOPNOTSUPP}, {SYS_fchmod, EPERM}, {kChmodCall, EPERM}, {SYS_fsync, EINVAL}},
         [&] { save_and_go_on(asynchronous); });
   }
+}
+
+TEST(AsynchronousSaves, WaitWhereNoThreadCanBeStarted) {
+  if (!can_refuse_calls()) GTEST_SKIP() << "not run: this kernel has no seccomp filters";
+  const TemporaryDirectory directory;
+  const std::string path = directory.path() + "/run";
+  WarningsOfRanks warnings;
+  run_ranks(kSavers, [&](std::shared_ptr<ProcessGroup> group) {
+    const bool is_refused = group->rank() == 1;
+    const SavedRank run(std::move(group), "OddMlp", configuration_of(Strategy::kZero2), 3);
+    run.train(0, 1);
+    if (is_refused) refuse_calls({{SYS_clone3, EAGAIN}, {SYS_clone, EAGAIN}});
+    const c10::WarningUtils::WarningHandlerGuard guard(&warnings);
+    Checkpoints checkpoints(*run.engine, path, {.asynchronous = true});
+    checkpoints.save();
+    EXPECT_EQ(checkpoints.durable_step(), 1) << "without finish()";
+  });
+  EXPECT_THAT(warnings.texts(),
+              ElementsAre(AllOf(HasSubstr("rank 1: [process] thread for asynchronous checkpoints"),
+                                HasSubstr("training waits for each checkpoint instead"))));
 }
 
 TEST(FileSystems, GiveAGroupWhatTheUmaskLeavesIfAskedTo) {

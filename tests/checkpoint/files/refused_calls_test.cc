@@ -107,6 +107,17 @@ TEST_F(RefusedCallsTest, AFileInPlaceOfALockOutlivesAKillAndIsNoChilds) {
   });
 }
 
+TEST_F(RefusedCallsTest, AFileInPlaceOfALockKeepsOutThoseWhoHaveLocks) {
+  std::unique_ptr<FileLock> lock;
+  run_with_refused_calls({{SYS_flock, EOPNOTSUPP}},
+                         [&] { lock = *files_.lock(path("lock"), "pid 7 on host a"); });
+  const auto refused = files_.lock(path("lock"), "another");
+  EXPECT_TRUE(is_held(refused.status()));
+  EXPECT_THAT(text_of(refused.status()), AllOf(HasSubstr("pid 7 on host a"), HasSubstr("by hand")));
+  lock.reset();
+  EXPECT_TRUE(files_.lock(path("lock"), "another").ok());
+}
+
 TEST_F(RefusedCallsTest, ARunIsSavedReadAndThinnedOutWithoutLocksModesSyncAndFreeSpace) {
   for (const int error : kNoLocks) {
     const TemporaryDirectory directory;

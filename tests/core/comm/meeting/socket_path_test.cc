@@ -105,6 +105,19 @@ TEST_F(SocketPathTest, TheFirstListensAndTheOthersConnect) {
   EXPECT_TRUE(absl::IsNotFound(path.connect().status()));
 }
 
+TEST_F(SocketPathTest, TheFirstListensAlsoWithoutLocks) {
+  if (!testing::can_refuse_calls()) GTEST_SKIP() << "not run: this kernel has no seccomp filters";
+  for (const int error : {ENOLCK, ENOSYS, EOPNOTSUPP}) {
+    testing::run_with_refused_calls({{SYS_flock, error}}, [&] {
+      leave_socket("store");
+      const auto listener = at("store").listen();
+      ASSERT_TRUE(listener.ok()) << listener.status();
+      ASSERT_NE(*listener, nullptr);
+      EXPECT_EQ(*at("store").listen(), nullptr);
+    });
+  }
+}
+
 TEST_F(SocketPathTest, TheSocketGoesAlsoWhereNoDescriptorIsLeft) {
   auto listener = *at("store").listen();
   ASSERT_EQ(entries(), 1u);
