@@ -14,6 +14,7 @@
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "tessera/tools/run/store_directory.h"
 #include "tessera/tools/run/thread_binding.h"
 #include "tessera/tools/run/worker_environment.h"
