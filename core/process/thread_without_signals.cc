@@ -20,7 +20,8 @@ void throw_no_thread(std::string_view purpose, const std::system_error& error) {
   TORCH_CHECK(false, "[process] thread for ", purpose, ": got none (", error.code().message(),
               "), expected one; ",
               is_limit
-                  ? "raise ulimit -u or the container's pids limit, or free memory for its stack"
+                  ? "raise ulimit -u or the container's pids limit, or leave memory for its stack "
+                    "(also by ulimit -v, ulimit -d)"
                   : "allow clone() and clone3() in the seccomp profile");
 }
 

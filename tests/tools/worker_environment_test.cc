@@ -73,9 +73,22 @@ TEST(WorkerEnvironmentTest, TheUsersThreadCountStays) {
   EXPECT_THAT(environment, Not(Contains("OMP_NUM_THREADS=2")));
 }
 
+TEST(WorkerEnvironmentTest, WhatIsNoThreadCountIsReplaced) {
+  for (const std::string value : {"garbage", "0", "-3", "1.5"}) {
+    const std::vector<std::string> inherited{"OMP_NUM_THREADS=" + value};
+    EXPECT_THAT(worker_environment(inherited, place_of_two()), Contains("OMP_NUM_THREADS=2"));
+    EXPECT_THAT(threads_remark(inherited, 4, 2),
+                HasSubstr("'" + value + "', no number of threads; giving 2 workers 2 threads"));
+  }
+  EXPECT_THAT(worker_environment({"OMP_NUM_THREADS=4,2"}, place_of_two()),
+              Contains("OMP_NUM_THREADS=4,2"));
+  EXPECT_EQ(threads_remark({"OMP_NUM_THREADS=4,2"}, 4, 2), "");
+}
+
 TEST(WorkerEnvironmentTest, AnEmptyVariableIsNotSet) {
-  const auto environment =
-      worker_environment({"OMP_NUM_THREADS=", "TESSERA_JOB_TOKEN="}, place_of_two());
+  const auto environment = worker_environment(
+      {"OMP_NUM_THREADS=", "TESSERA_JOB_TOKEN=", "GOMP_CPU_AFFINITY="}, place_of_two());
+  EXPECT_THAT(environment, Not(Contains("GOMP_CPU_AFFINITY=")));
   EXPECT_THAT(environment, Contains("OMP_NUM_THREADS=2"));
   EXPECT_THAT(environment, Contains("TESSERA_JOB_TOKEN=s3cret"));
   EXPECT_THAT(environment, Not(Contains("OMP_NUM_THREADS=")));

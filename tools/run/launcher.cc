@@ -112,14 +112,11 @@ absl::Status Launcher::start_workers(const std::string& store_directory) {
   if (place.job_token.empty())
     return absl::UnavailableError("getrandom gave no secret for the job");
   place.job_page = failures_->page_address();
-  if (value_of(job_.inherited, "OMP_NUM_THREADS").empty()) {
-    const int threads = threads_per_worker(job_.core_count, job_.worker_count);
-    say(absl::StrCat("OMP_NUM_THREADS is not set; giving ", count_of(job_.worker_count, "worker"),
-                     " ", count_of(threads, "thread"), " each on ",
-                     count_of(job_.core_count, "core")));
-  }
   const ThreadBinding binding = thread_binding(job_.inherited, 0, job_.worker_count, job_.cores);
-  if (!binding.remark.empty()) say(binding.remark);
+  for (const std::string& remark :
+       {threads_remark(job_.inherited, job_.core_count, job_.worker_count), binding.remark}) {
+    if (!remark.empty()) say(remark);
+  }
   for (place.rank = 0; place.rank < job_.worker_count; ++place.rank) {
     auto worker = Worker::start(
         place.rank, {job_.program, worker_environment(job_.inherited, place)}, *watcher_);

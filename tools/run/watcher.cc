@@ -15,6 +15,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "tessera/core/process/system_refusal.h"
 #include "tessera/tools/run/store_directory.h"
 
 namespace tessera::internal {
@@ -67,7 +68,7 @@ absl::StatusOr<std::unique_ptr<Watcher>> Watcher::start(const std::string& direc
   int ends[2];
   if (pipe2(ends, O_CLOEXEC) != 0) {
     return absl::ResourceExhaustedError(
-        absl::StrCat("cannot open a pipe: ", strerror(errno), " (see ulimit -n)"));
+        absl::StrCat("cannot open a pipe: ", system_refusal("pipe2", errno)));
   }
   FileDescriptor read_end(ends[0]);
   FileDescriptor write_end(ends[1]);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "tessera/tools/run/thread_binding.h"
 
@@ -11,10 +12,32 @@ namespace {
 
 std::string name_of(const std::string& entry) { return entry.substr(0, entry.find('=')); }
 
+/// Whether OpenMP takes it: "4", or "4,2" for nested regions, of which the first number counts
+/// here.
+bool is_thread_count(const std::string& value) {
+  int count = 0;
+  return absl::SimpleAtoi(value.substr(0, value.find(',')), &count) && count > 0;
+}
+
 }  // namespace
 
 int threads_per_worker(int core_count, int world_size) {
   return std::max(1, core_count / world_size);
+}
+
+std::string threads_remark(const std::vector<std::string>& inherited, int core_count,
+                           int world_size) {
+  const std::string value = value_of(inherited, "OMP_NUM_THREADS");
+  if (is_thread_count(value)) return "";
+  const auto count_of = [](int count, const char* noun) {
+    return absl::StrCat(count, " ", noun, count == 1 ? "" : "s");
+  };
+  return absl::StrCat(
+      "OMP_NUM_THREADS is ",
+      value.empty() ? "not set" : absl::StrCat("'", value, "', no number of threads"), "; giving ",
+      count_of(world_size, "worker"), " ",
+      count_of(threads_per_worker(core_count, world_size), "thread"), " each on ",
+      count_of(core_count, "core"));
 }
 
 std::string value_of(const std::vector<std::string>& inherited, const std::string& name) {
@@ -66,7 +89,7 @@ std::vector<std::string> worker_environment(const std::vector<std::string>& inhe
       {"TESSERA_STORE", place.store},
       {"TESSERA_JOB_PAGE", place.job_page},
   });
-  if (value_of(inherited, "OMP_NUM_THREADS").empty()) {
+  if (!is_thread_count(value_of(inherited, "OMP_NUM_THREADS"))) {
     ours["OMP_NUM_THREADS"] = absl::StrCat(threads_per_worker(place.core_count, place.world_size));
   }
   if (value_of(inherited, "TESSERA_JOB_TOKEN").empty()) ours["TESSERA_JOB_TOKEN"] = place.job_token;
@@ -74,7 +97,8 @@ std::vector<std::string> worker_environment(const std::vector<std::string>& inhe
   for (const std::string& entry : inherited) {
     const std::string name = name_of(entry);
     // An error file or an address of an outer launcher is not this job's.
-    if (name == "MASTER_ADDR" || name == "MASTER_PORT" || name == "TORCHELASTIC_ERROR_FILE") {
+    if (name == "MASTER_ADDR" || name == "MASTER_PORT" || name == "TORCHELASTIC_ERROR_FILE" ||
+        entry == "GOMP_CPU_AFFINITY=") {
       continue;
     }
     if (ours.count(name) == 0) environment.push_back(entry);

@@ -26,6 +26,11 @@ struct WorkerPlace {
 /// Value that OMP_NUM_THREADS gets when the user has set none: max(1, cores / ranks).
 int threads_per_worker(int core_count, int world_size);
 
+/// The launcher's line on the threads that it gives each worker; "" if the user has set their
+/// number.
+std::string threads_remark(const std::vector<std::string>& inherited, int core_count,
+                           int world_size);
+
 /// What `inherited` ("NAME=value" strings) has for `name`; "" if it is not there.
 std::string value_of(const std::vector<std::string>& inherited, const std::string& name);
 
@@ -36,9 +41,11 @@ std::string outer_job_problem(const std::vector<std::string>& inherited);
 
 /// The worker's environment as "NAME=value" strings: `inherited` with the variables that torchrun
 /// gives its workers, plus TESSERA_STORE and TESSERA_JOB_PAGE, and what thread_binding() changes.
-/// OMP_NUM_THREADS and TESSERA_JOB_TOKEN are set only if they are not there, or empty. MASTER_ADDR
-/// and MASTER_PORT are not set, and inherited ones are taken out: the job meets at a socket in a
-/// directory, no port is open, and an address left over from another job would be a trap.
+/// OMP_NUM_THREADS and TESSERA_JOB_TOKEN are set only if they are not there, or empty, or the
+/// former is no number. An empty GOMP_CPU_AFFINITY, by which libgomp binds to core 0, is taken out.
+/// MASTER_ADDR and MASTER_PORT are not set, and inherited ones are taken out: the job meets at a
+/// socket in a directory, no port is open, and an address left over from another job would be a
+/// trap.
 std::vector<std::string> worker_environment(const std::vector<std::string>& inherited,
                                             const WorkerPlace& place);
 
