@@ -54,7 +54,7 @@ void append_measured(const Measurement& measurement, std::vector<Cells>& lines) 
            peak_of(ranks[last + 1]) == peak_of(ranks[first])) {
       ++last;
       pss_bytes = std::max(pss_bytes, ranks[last].pss_bytes);
-      shared_bytes = std::max(shared_bytes, ranks[last].shared_bytes);
+      shared_bytes += ranks[last].shared_bytes;
       device_bytes = std::max(device_bytes, ranks[last].device_bytes);
       device_peak_bytes = std::max(device_peak_bytes, ranks[last].device_peak_bytes);
     }
@@ -62,7 +62,9 @@ void append_measured(const Measurement& measurement, std::vector<Cells>& lines) 
                                           : absl::StrCat("measured, ranks ", first, "-", last);
     Cells cells = line_of("", who, ranks[first].held);
     cells.push_back(cell(peak_of(ranks[first])));
-    cells.push_back(shared_bytes >= 0 ? cell(shared_bytes) : "?");
+    // A page counts for those that have it mapped so far, so ranks differ; their sum does not.
+    const auto count = static_cast<int64_t>(last - first + 1);
+    cells.push_back(shared_bytes >= 0 ? cell(shared_bytes / count) : "?");
     cells.push_back(pss_bytes >= 0 ? cell(pss_bytes) : "?");
     if (device_bytes >= 0) cells.insert(cells.end(), {cell(device_bytes), cell(device_peak_bytes)});
     lines.push_back(std::move(cells));
@@ -186,7 +188,9 @@ std::vector<std::string> notes(const Comparison& comparison) {
       absl::StrFormat("total: held after the last step; peak: most at once. Both without control "
                       "(votes and other small all-gathers), at most %.2f MiB.",
                       mib(control_bytes)),
-      "shared: what the kernel gives for memory that ranks share; on CPUs all but the optimizer's.",
+      "shared: what the kernel gives for memory that ranks share, on average over these ranks; on "
+      "CPUs all but the "
+      "optimizer's.",
       absl::StrCat(
           "PSS: the whole process (LibTorch, activations, shared pages by share), largest ",
           "of forward, backward and update; ? over MPI, where one process has them all."),
