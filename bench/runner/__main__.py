@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from . import (
-    breakdown_suite, checkpoint_suite, collectives_suite, gallery, gpu_suite, hosts_suite, machine, memory_suite,
+    against, breakdown_suite, checkpoint_suite, collectives_suite, gallery, gpu_suite, hosts_suite, machine, memory_suite,
     optimizers_suite, options, process, report, scaling_suite, startup_suite, train_suite, two_hosts,
 )
 from .bench import Bench
@@ -37,10 +37,12 @@ def main(arguments: Sequence[str]) -> int:
         if "hosts" in asked.suites:
             two_hosts.TwoHosts().close()
         peers = _ROOT / "bench" / "peers"
-        needs_peers = not set(asked.suites) <= {"breakdown", "scaling", "optimizers"}
+        needs_peers = not asked.against and not set(asked.suites) <= {"breakdown", "scaling", "optimizers"}
         python = asked.python or (_peers_python(peers) if needs_peers else "")
         programs = Programs(asked.build, peers, python)
         missing = programs.missing()
+        if asked.against:
+            missing += Programs(asked.against, peers, python).missing()
         if missing:
             raise BenchFailure("not built or not there: " + ", ".join(missing))
         _run(asked, programs, shlex.join(["bench/run", *arguments]))
@@ -60,13 +62,15 @@ def main(arguments: Sequence[str]) -> int:
 
 def _run(asked: options.Options, programs: Programs, command: str) -> None:
     place = machine.look(_ROOT, asked.build, programs.python or None)
-    out = asked.out or _ROOT / "docs" / "benchmarks" / place.folder_name
+    usual = asked.build / "against" if asked.against else _ROOT / "docs" / "benchmarks" / place.folder_name
+    out = asked.out or usual
     out.mkdir(parents=True, exist_ok=True)
     journal = Journal(out / "results.jsonl")
     with tempfile.TemporaryDirectory(prefix="tessera-bench-") as folder:
         text = asked.text or _own_sources(Path(folder) / "text")
         bench = Bench(programs, text, asked.build / "bench-logs", journal, blocks=asked.blocks,
-                      quick=asked.quick, pinned=asked.pinned, wanted=asked.wanted)
+                      quick=asked.quick, pinned=asked.pinned, wanted=asked.wanted,
+                      against=asked.against)
         try:
             _run_suites(asked, bench)
         finally:
@@ -106,6 +110,14 @@ def _publish(
     bench: Bench, place: machine.Machine, command: str, out: Path, asked: options.Options
 ) -> None:
     cpu = f"{place.cores}-core {place.cpu}"
+    if asked.against:
+        found = against.comparisons(bench.findings)
+        (out / "against.md").write_text(against.write(found, command, cpu), encoding="utf-8")
+        bench.say(f"written: {out / 'against.md'}")
+        misses = [comparison.what for comparison in found if comparison.is_miss]
+        if misses:
+            raise BenchFailure("slower than the other build: " + "; ".join(misses))
+        return
     charts = gallery.draw(bench.findings, cpu)
     for name, svg in charts.items():
         (out / name).write_text(svg, encoding="utf-8")

@@ -8,7 +8,7 @@ import sys
 import time
 from pathlib import Path
 
-from . import registry
+from . import against, registry
 from .entry import Entry
 from .workers import Workers
 from .disturbance import Disturbance, Limits
@@ -29,6 +29,7 @@ class Bench:
     pinned: bool = True
     ranks: int = registry.RANKS
     wanted: str = ""  # expression that an entry's name must match
+    against: Path | None = None  # another build, whose programs take turns with ours
     start_timeout_s: float = 120.0
     limits: Limits = Limits()
     findings: Findings = dataclasses.field(default_factory=Findings)
@@ -41,6 +42,8 @@ class Bench:
     def chosen(self, entries: list[Entry]) -> list[Entry]:
         """Those that the user asked for; notes the families of peers."""
         chosen = [c for c in entries if re.search(self.wanted, c.name)]
+        if self.against:
+            chosen = against.beside(chosen, self.programs.build, self.against)
         self.findings.families.update((c.name, c.family) for c in chosen if c.family)
         return chosen
 

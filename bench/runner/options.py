@@ -8,6 +8,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
+from . import against
 from .command_line import Parser
 from .model import MODELS
 
@@ -31,6 +32,7 @@ class Options:
     pinned: bool
     out: Path | None
     build: Path
+    against: Path | None
     wanted: str
     python: str | None
     text: Path | None
@@ -41,22 +43,29 @@ def parse(arguments: Sequence[str], root: Path) -> Options:
     parser = Parser(
         "bench/run", "Runs Tessera and its peers in turns and writes tables, JSON lines and charts.",
         "bench/run --suite train --models A --entries 'local|ddp' --blocks 3 --out /tmp/bench")
-    parser.add_argument("--suite", default=",".join(_USUAL),
-                        help=f"of {','.join(SUITES)} (default: %(default)s)")
+    parser.add_argument("--suite",
+                        help=f"of {','.join(SUITES)} (default: {','.join(_USUAL)})")
     parser.add_argument("--models", help=f"of {','.join(MODELS)} (default: all, with --quick A,MLP), on a GPU of {','.join(GPU_MODELS)}")
-    parser.add_argument("--blocks", type=int, default=5, help="rounds (default: %(default)s)")
+    parser.add_argument("--blocks", type=int, help=f"rounds (default: 5; {against.ROUNDS} with --against)")
     parser.add_argument("--quick", action="store_true", help="a smoke test: one small round")
     parser.add_argument("--unpinned", action="store_true", help="ranks may run on any core")
     parser.add_argument("--out", type=Path,
                         help="where to write (default: docs/benchmarks/<date>-<machine>)")
     parser.add_argument("--build", type=Path, default=root / "build" / "release",
                         help="what to run (default: %(default)s)")
+    parser.add_argument("--against", type=Path, metavar="BUILD",
+                        help="another build of Tessera: only its programs and ours, in turns "
+                        f"(suites: {','.join(against.SUITES)}; model A)")
     parser.add_argument("--entries", default="", metavar="REGEX", help="only these names (default: all)")
     parser.add_argument("--python", help="python of the peers (default: what bench/peers/setup.sh prints)")
     parser.add_argument("--text", type=Path, help="what the models read (default: the library's sources)")
     read = parser.parse_args(arguments)
-    default_models = "A,MLP" if read.quick else ",".join(MODELS)
-    suites = _listed(parser, "--suite", read.suite, SUITES)
+    default_models = "A" if read.against else "A,MLP" if read.quick else ",".join(MODELS)
+    default_suites = against.SUITES if read.against else _USUAL
+    read.suite = read.suite or ",".join(default_suites)
+    suites = _listed(parser, "--suite", read.suite, against.SUITES if read.against else SUITES)
+    if read.blocks is None:
+        read.blocks = against.ROUNDS if read.against else 5
     named = _listed(parser, "--models", read.models or default_models, (*MODELS, *GPU_MODELS))
     models = [name for name in named if name in MODELS]
     on_gpu = [name for name in GPU_MODELS if name in named]
@@ -72,7 +81,8 @@ def parse(arguments: Sequence[str], root: Path) -> Options:
         parser.error(f"--entries: got {read.entries!r}: {error}")
     breakdown = models if read.models or read.quick else _BREAKDOWN_MODELS
     return Options(suites, models, breakdown, on_gpu or list(GPU_MODELS), 1 if read.quick else read.blocks, read.quick,
-                   not read.unpinned, read.out, read.build.resolve(), read.entries, read.python,
+                   not read.unpinned, read.out, read.build.resolve(),
+                   read.against and read.against.resolve(), read.entries, read.python,
                    read.text)
 
 

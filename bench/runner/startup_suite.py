@@ -28,16 +28,13 @@ _ALL = ("pytorch ddp", "pytorch fsdp2", "tessera ddp", "tessera zero3")
 
 def run(bench: Bench) -> None:
     """Launchers and direct starts in turn, after one start of each to warm the page cache."""
-    direct = {
-        c.name: c
-        for c in bench.chosen(registry.training(bench.programs, "A", bench.text, quick=False))
-        if c.name in (_FEW if bench.quick else _ALL)
-    }
+    names = _FEW if bench.quick else _ALL
+    entries = [c for c in registry.training(bench.programs, "A", bench.text, quick=False) if c.name in names]
     ways: dict[str, Callable[[], float]] = {}
-    for name, entry in direct.items():
-        ways[f"direct, {name}"] = lambda c=entry: _direct(bench, c)
-        launcher = "tessera-run" if name.startswith("tessera") else "torchrun"
-        strategy = name.split()[-1]
+    for entry in bench.chosen(entries):
+        who, strategy = entry.name.split(maxsplit=1)
+        ways[f"direct, {entry.name}"] = lambda c=entry: _direct(bench, c)
+        launcher = "tessera-run" if who == "tessera" else "torchrun"
         ways[f"{launcher}, {strategy}"] = lambda c=entry: _launched(bench, c)
     for name, start in ways.items() if not bench.quick else ():
         bench.say(f"startup: {name} {start():.2f} s (to warm up)")
@@ -66,7 +63,7 @@ def launch_command(programs: registry.Programs, entry: Entry, ranks: int) -> lis
     program, *arguments = entry.command
     count = ["--nproc-per-node", str(ranks)]
     if program != programs.python:
-        return [programs.launcher, *count, "--", program, *arguments, "--steps", "1"]
+        return [str(Path(program).with_name("tessera-run")), *count, "--", program, *arguments, "--steps", "1"]
     rendezvous = ["--master-addr", "127.0.0.1", "--master-port", str(free_port())]
     torchrun = [program, "-m", "torch.distributed.run", *count, *rendezvous]
     return [*torchrun, *arguments, "--steps", "1"]
