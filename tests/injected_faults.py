@@ -51,7 +51,7 @@ _FAULTS = (
     Fault("stale_step_counts", "optim/flat_elementwise.cc",
           "  steps_.assign(counts.begin(), counts.end());\n", ""),
     # Gradients of three ranks and more are divided by one rank too few.
-    Fault("wrong_divisor", "core/comm/shm/reduce_kernels.cc",
+    Fault("wrong_divisor", "core/comm/kernels/reduce_kernels.cc",
           ".divisor = divisor == 0.0 ? ranks : divisor,",
           ".divisor = divisor == 0.0 ? (ranks > 2 ? ranks - 1 : ranks) : divisor,"),
     # Nobody waits until all ranks have updated the parameters that they share.

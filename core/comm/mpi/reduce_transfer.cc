@@ -1,7 +1,7 @@
 #include <algorithm>
 
+#include "tessera/core/comm/kernels/reduce_kernels.h"
 #include "tessera/core/comm/mpi/transfer.h"
-#include "tessera/core/comm/shm/reduce_kernels.h"
 
 namespace tessera::internal::mpi {
 namespace {
@@ -52,9 +52,9 @@ class Pieces {
     for (int rank = 0; rank < context_.size; ++rank) {
       sources_.push_back(rank == context_.rank ? own : place(step, rank));
     }
-    shm::reduce(context_.call.input.scalar_type(), context_.call.reduce, sources_.data(),
-                context_.size, &target, 1, numel, shm::Stores::kCached, context_.call.divisor,
-                context_.call.order);
+    kernels::reduce(context_.call.input.scalar_type(), context_.call.reduce, sources_.data(),
+                    context_.size, &target, 1, numel, kernels::Stores::kCached,
+                    context_.call.divisor, context_.call.order);
   }
 
  private:

@@ -7,7 +7,7 @@
 #include <absl/strings/str_cat.h>
 
 #include "tessera/core/comm/groups/op_traits.h"
-#include "tessera/core/comm/shm/reduce_kernels.h"
+#include "tessera/core/comm/kernels/reduce_kernels.h"
 
 namespace tessera::internal::mpi {
 namespace {
@@ -54,8 +54,8 @@ class PayloadTransfer final : public Transfer {
       std::memcpy(copy, payload_of(rank) + offset, static_cast<size_t>(bytes));
       sources.push_back(copy);
     }
-    shm::reduce(call.output.scalar_type(), call.reduce, sources.data(), context_.size, &output, 1,
-                numel, shm::Stores::kCached, call.divisor, call.order);
+    kernels::reduce(call.output.scalar_type(), call.reduce, sources.data(), context_.size, &output,
+                    1, numel, kernels::Stores::kCached, call.divisor, call.order);
   }
 
   const TransferContext context_;

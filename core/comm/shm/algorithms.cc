@@ -4,8 +4,8 @@
 #include <vector>
 
 #include "tessera/core/comm/groups/host_memory.h"
+#include "tessera/core/comm/kernels/reduce_kernels.h"
 #include "tessera/core/comm/shm/move_algorithms.h"
-#include "tessera/core/comm/shm/reduce_kernels.h"
 #include "tessera/core/memory/copy_kernels.h"
 
 namespace tessera::internal::shm {
@@ -53,23 +53,23 @@ void reduce_in_place(Exchange& exchange, const Collective& collective) {
   const auto stage = [&](int64_t begin, int64_t count) {
     copy_bytes(exchange.staging(), own + begin * element, count * element);
   };
-  exchange.in_chunks(call, tensor.numel(), Exchange::kStagingBytes / element, stage,
-                     [&](int64_t begin, int64_t count) {
-                       const Slice slice = slice_of(count, size, exchange.rank());
-                       if (slice.numel > 0) {
-                         for (int peer = 0; peer < size; ++peer) {
-                           const int64_t offset =
-                               exchange.is_staged(peer) ? slice.begin : begin + slice.begin;
-                           sources[peer] = exchange.source_of(peer) + offset * element;
-                         }
-                         reduce(dtype, collective.reduce, sources.data(), size, targets,
-                                target_count, slice.numel, Stores::kCached, divisor, order);
-                       }
-                       exchange.phase();
-                       if (call.staged && receives) {
-                         copy_bytes(own + begin * element, exchange.staging(), count * element);
-                       }
-                     });
+  exchange.in_chunks(
+      call, tensor.numel(), Exchange::kStagingBytes / element, stage,
+      [&](int64_t begin, int64_t count) {
+        const Slice slice = slice_of(count, size, exchange.rank());
+        if (slice.numel > 0) {
+          for (int peer = 0; peer < size; ++peer) {
+            const int64_t offset = exchange.is_staged(peer) ? slice.begin : begin + slice.begin;
+            sources[peer] = exchange.source_of(peer) + offset * element;
+          }
+          kernels::reduce(dtype, collective.reduce, sources.data(), size, targets, target_count,
+                          slice.numel, kernels::Stores::kCached, divisor, order);
+        }
+        exchange.phase();
+        if (call.staged && receives) {
+          copy_bytes(own + begin * element, exchange.staging(), count * element);
+        }
+      });
 }
 
 void reduce_scatter(Exchange& exchange, const Collective& collective) {
@@ -87,8 +87,9 @@ void reduce_scatter(Exchange& exchange, const Collective& collective) {
   CallDescriptor call = exchange.call_of(collective, input);
   call.slice = slice;
   const bool is_in_place = target == own + slice * numel * element;
-  const Stores stores =
-      !is_in_place && numel * element >= kStreamedBytes ? Stores::kStreaming : Stores::kCached;
+  const kernels::Stores stores = !is_in_place && numel * element >= kStreamedBytes
+                                     ? kernels::Stores::kStreaming
+                                     : kernels::Stores::kCached;
   // Staged inputs lie as [slice][chunk]; what a rank receives of its own input is read where it is.
   const auto stage = [&](int64_t begin, int64_t count) {
     for (int i = 0; i < size; ++i) {
@@ -108,8 +109,8 @@ void reduce_scatter(Exchange& exchange, const Collective& collective) {
       }
     }
     char* const block = target + begin * element;
-    reduce(dtype, collective.reduce, sources.data(), size, &block, 1, count, stores,
-           collective.divisor, collective.order);
+    kernels::reduce(dtype, collective.reduce, sources.data(), size, &block, 1, count, stores,
+                    collective.divisor, collective.order);
     exchange.phase();
   });
 }

@@ -9,9 +9,9 @@
 #include <random>
 #include <vector>
 
-#include "tessera/core/comm/shm/reduce_kernels.h"
+#include "tessera/core/comm/kernels/reduce_kernels.h"
 
-namespace tessera::internal::shm {
+namespace tessera::internal::kernels {
 namespace {
 
 constexpr int64_t kLineBytes = 64;
@@ -140,4 +140,4 @@ TYPED_TEST(SumKernels, NegativeControls) {
 }
 
 }  // namespace
-}  // namespace tessera::internal::shm
+}  // namespace tessera::internal::kernels

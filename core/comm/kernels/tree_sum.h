@@ -4,9 +4,9 @@
 #include <cstdint>
 #include <cstring>
 
-#include "tessera/core/comm/shm/line.h"
+#include "tessera/core/comm/kernels/line.h"
 
-namespace tessera::internal::shm {
+namespace tessera::internal::kernels {
 
 // Sums of many sources, a power of two, as SumOrder::kBinaryTree says: each source is read once, as
 // by a sum in rank order. Inlined into the functions that are compiled for several vector widths.
@@ -63,4 +63,4 @@ template <typename T>
   return sum;
 }
 
-}  // namespace tessera::internal::shm
+}  // namespace tessera::internal::kernels

@@ -6,7 +6,7 @@
 
 #include "tessera/process_group.h"
 
-namespace tessera::internal::shm {
+namespace tessera::internal::kernels {
 
 /// Where results are written: into the caches, which reads what is overwritten first, or past them.
 enum class Stores { kCached, kStreaming };
@@ -27,4 +27,4 @@ void reduce(c10::ScalarType dtype, ReduceOp op, const char* const* sources, int 
             char* const* targets, int target_count, int64_t numel, Stores stores = Stores::kCached,
             double divisor = 0.0, SumOrder order = SumOrder::kRanks);
 
-}  // namespace tessera::internal::shm
+}  // namespace tessera::internal::kernels

@@ -8,9 +8,9 @@
 #include <random>
 #include <vector>
 
-#include "tessera/core/comm/shm/reduce_kernels.h"
+#include "tessera/core/comm/kernels/reduce_kernels.h"
 
-namespace tessera::internal::shm {
+namespace tessera::internal::kernels {
 namespace {
 
 constexpr int64_t kTreeLengths[] = {0, 1, 15, 16, 64, 65, 129, 1000, 4097};
@@ -120,4 +120,4 @@ TYPED_TEST(TreeSum, PartialTreesCompose) {
 }
 
 }  // namespace
-}  // namespace tessera::internal::shm
+}  // namespace tessera::internal::kernels

@@ -6,7 +6,7 @@
 
 #include "tessera/collective.h"
 
-namespace tessera::internal::shm {
+namespace tessera::internal::kernels {
 
 /// Whether reduce_plainly() takes this and not the kernels of training: products, bit-wise
 /// operations, and the dtypes int8, int16 and bool.
@@ -18,4 +18,4 @@ bool is_plain_reduction(c10::ScalarType dtype, ReduceOp op);
 void reduce_plainly(c10::ScalarType dtype, ReduceOp op, const char* const* sources, int ranks,
                     char* const* targets, int target_count, int64_t numel);
 
-}  // namespace tessera::internal::shm
+}  // namespace tessera::internal::kernels

@@ -1,4 +1,4 @@
-#include "tessera/core/comm/shm/plain_reduction.h"
+#include "tessera/core/comm/kernels/plain_reduction.h"
 
 #include <algorithm>
 #include <cstring>
@@ -8,7 +8,7 @@
 #include <c10/util/Exception.h>
 #include <c10/util/Half.h>
 
-namespace tessera::internal::shm {
+namespace tessera::internal::kernels {
 namespace {
 
 // Targets may be sources, so a block is finished before it is written.
@@ -137,4 +137,4 @@ void reduce_plainly(c10::ScalarType dtype, ReduceOp op, const char* const* sourc
   }
 }
 
-}  // namespace tessera::internal::shm
+}  // namespace tessera::internal::kernels

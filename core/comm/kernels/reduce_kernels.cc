@@ -1,4 +1,4 @@
-#include "tessera/core/comm/shm/reduce_kernels.h"
+#include "tessera/core/comm/kernels/reduce_kernels.h"
 
 #include <algorithm>
 #include <cmath>
@@ -10,9 +10,9 @@
 #include <c10/util/Exception.h>
 #include <c10/util/Half.h>
 
-#include "tessera/core/comm/shm/line.h"
-#include "tessera/core/comm/shm/plain_reduction.h"
-#include "tessera/core/comm/shm/tree_sum.h"
+#include "tessera/core/comm/kernels/line.h"
+#include "tessera/core/comm/kernels/plain_reduction.h"
+#include "tessera/core/comm/kernels/tree_sum.h"
 #include "tessera/core/numbers/narrow_float.h"
 #include "tessera/core/numbers/vector_targets.h"
 
@@ -20,7 +20,7 @@
 #include <emmintrin.h>
 #endif
 
-namespace tessera::internal::shm {
+namespace tessera::internal::kernels {
 namespace {
 
 // Templates cannot be compiled for several vector widths, so all of them are inlined into one
@@ -356,4 +356,4 @@ void reduce(c10::ScalarType dtype, ReduceOp op, const char* const* sources, int 
   }
 }
 
-}  // namespace tessera::internal::shm
+}  // namespace tessera::internal::kernels

@@ -1,6 +1,6 @@
 // The loops of the 16-bit types, whatever width they were compiled for, against the conversions of
 // c10 and one addition or comparison at a time. Other dtypes: collectives_test.cc.
-#include "tessera/core/comm/shm/reduce_kernels.h"
+#include "tessera/core/comm/kernels/reduce_kernels.h"
 
 #include <gtest/gtest.h>
 
@@ -11,7 +11,7 @@
 #include <c10/util/BFloat16.h>
 #include <c10/util/Half.h>
 
-namespace tessera::internal::shm {
+namespace tessera::internal::kernels {
 namespace {
 
 template <typename T>
@@ -112,4 +112,4 @@ TYPED_TEST(ReduceKernels, NegativeControlsOfTheReference) {
 }
 
 }  // namespace
-}  // namespace tessera::internal::shm
+}  // namespace tessera::internal::kernels

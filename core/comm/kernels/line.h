@@ -4,13 +4,13 @@
 #include <cstdint>
 #include <cstring>
 
-#include "tessera/core/comm/shm/reduce_kernels.h"
+#include "tessera/core/comm/kernels/reduce_kernels.h"
 
 #ifdef __SSE2__
 #include <emmintrin.h>
 #endif
 
-namespace tessera::internal::shm {
+namespace tessera::internal::kernels {
 
 inline constexpr int64_t kLineBytes = 64;
 
@@ -45,4 +45,4 @@ struct Line {
   }
 };
 
-}  // namespace tessera::internal::shm
+}  // namespace tessera::internal::kernels
