@@ -33,7 +33,8 @@ UnitPlan::UnitPlan(const ParameterTable& table, std::vector<Membership> units, i
     }
     const Parameter& first = table[membership.parameters.front()];
     const UnitPrecision dtypes = resolve(first.precision(precision), first.dtype);
-    units_.push_back({.name = std::move(membership.name),
+    units_.push_back({.index = units_.size(),
+                      .name = std::move(membership.name),
                       .parameters = std::move(membership.parameters),
                       .layout = FlatLayout(dtypes.parameters, std::move(numels), slices),
                       .precision = dtypes,

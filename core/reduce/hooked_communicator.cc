@@ -39,11 +39,11 @@ std::string problem_of(const at::Tensor& result, const at::Tensor& buffer) {
 
 HookedCommunicator::HookedCommunicator(std::unique_ptr<GradientCommunicator> plain,
                                        ProcessGroup& group, const ParameterTable& table,
-                                       const UnitPlan& plan, const RegisteredHook& registered)
+                                       size_t buckets, const RegisteredHook& registered)
     : plain_(std::move(plain)),
       group_(group),
       table_(table),
-      plan_(plan),
+      buckets_(buckets),
       registered_(registered) {}
 
 std::shared_ptr<Work> HookedCommunicator::start(Level level, const PlannedUnit& unit,
@@ -54,8 +54,8 @@ std::shared_ptr<Work> HookedCommunicator::start(Level level, const PlannedUnit& 
   }
   TORCH_INTERNAL_ASSERT(level == Level::kMicroStep && op == ReduceOp::kAvg);
   GradBucket bucket;
-  bucket.index = static_cast<size_t>(&unit - &plan_[0]);
-  bucket.is_last = ++started_ == plan_.trainable_size();
+  bucket.index = unit.index;
+  bucket.is_last = ++started_ == buckets_;
   bucket.name = unit.name;
   bucket.buffer = full;
   bucket.divisor = divisor == 0.0 ? group_.size() : divisor;

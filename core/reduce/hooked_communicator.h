@@ -16,10 +16,9 @@ namespace tessera::internal {
 /// leaves the result in all of `full`, of which every rank then has its part.
 class HookedCommunicator final : public GradientCommunicator {
  public:
-  /// References must outlive it; `plan` is what start() gets units of.
+  /// References must outlive it. A backward reduces `buckets` units.
   HookedCommunicator(std::unique_ptr<GradientCommunicator> plain, ProcessGroup& group,
-                     const ParameterTable& table, const UnitPlan& plan,
-                     const RegisteredHook& registered);
+                     const ParameterTable& table, size_t buckets, const RegisteredHook& registered);
 
   bool keeps_partial_sums() const override { return plain_->keeps_partial_sums(); }
   SumOrder order() const override { return plain_->order(); }
@@ -41,7 +40,7 @@ class HookedCommunicator final : public GradientCommunicator {
   const std::unique_ptr<GradientCommunicator> plain_;
   CountedGroup group_;
   const ParameterTable& table_;
-  const UnitPlan& plan_;
+  const size_t buckets_;
   const RegisteredHook& registered_;
   size_t started_ = 0;      // buckets in this micro-step
   int64_t sent_bytes_ = 0;  // of the last bucket

@@ -79,6 +79,7 @@ class ReducedGradient {
   /// value() is defined afterwards. A later add() takes partial sums up again; the mean so far is
   /// kept, rounded once more unless the divisor is a power of two.
   std::shared_ptr<Work> reduce_sums();
+  int64_t sum_bytes() const { return static_cast<int64_t>(own_.nbytes()); }  ///< that it reduces
   std::shared_ptr<Work> gather_sums();
   void divide();
 

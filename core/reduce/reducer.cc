@@ -191,19 +191,27 @@ void Reducer::launch(size_t unit, size_t round) {
   if (is_consumed_ && arriving.is_complete()) observer_.before_consuming(unit);
   history_.record(RollingHash::Event::kReduce, static_cast<int64_t>(unit));
   const int64_t begin_ns = trace_ != nullptr ? Trace::now_ns() : 0;
-  InFlight reduction{.unit = unit,
-                     .round = round,
-                     .work = reduced_[unit].reduce(arriving.buffer()),
-                     .gather = nullptr,
-                     .begin_ns = begin_ns,
-                     .sent_bytes = communicator_->sent_bytes(arriving.buffer())};
+  InFlight reduction{
+      .unit = unit,
+      .round = round,
+      .work = TimedWork(setting_.times, [&] { return reduced_[unit].reduce(arriving.buffer()); }),
+      .gather = {},
+      .begin_ns = begin_ns,
+      .sent_bytes = communicator_->sent_bytes(arriving.buffer())};
+  note_sent(reduction.sent_bytes);
   if (group_.can().completes_on_host) {
-    reduction.gather = reduced_[unit].gather(arriving.buffer(), reduction.work);
+    reduction.gather = TimedWork(setting_.times, [&] {
+      return reduced_[unit].gather(arriving.buffer(), reduction.work.work());
+    });
   }
   in_flight_.push_back(std::move(reduction));
   if (trace_ != nullptr) in_flight_.back().worked_ns = Trace::now_ns() - begin_ns;
   if (!group_.can().completes_on_host) return retire_behind_last();
   retire(Wait::kNever);
+}
+
+void Reducer::note_sent(int64_t bytes) const {
+  if (setting_.times != nullptr && setting_.times->is_sampling()) setting_.times->add_bytes(bytes);
 }
 
 /// On a device: lets the current stream wait for what is ahead of the reduction launched last. When
@@ -223,14 +231,17 @@ bool Reducer::advance(InFlight& reduction, Wait wait) {
   const at::Tensor buffer = arriving_[unit][reduction.round]->buffer();
   const int64_t looked_ns = trace_ != nullptr ? Trace::now_ns() : 0;
   for (;;) {
-    if (wait == Wait::kNever && !reduction.work->is_completed()) {
+    if (wait == Wait::kNever && !reduction.work.is_completed()) {
       if (trace_ != nullptr) reduction.worked_ns += Trace::now_ns() - looked_ns;
       return false;
     }
-    reduction.work->wait();
+    reduction.work.wait();
     if (reduction.is_gathering) break;
-    if (reduction.gather == nullptr) reduction.gather = reduced_[unit].gather(buffer, nullptr);
-    if (reduction.gather == nullptr) break;
+    if (reduction.gather.work() == nullptr) {
+      reduction.gather =
+          TimedWork(setting_.times, [&] { return reduced_[unit].gather(buffer, nullptr); });
+    }
+    if (reduction.gather.work() == nullptr) break;
     reduction.work = std::move(reduction.gather);
     reduction.is_gathering = true;
     if (wait == Wait::kOneCollective) return false;
@@ -331,16 +342,21 @@ void Reducer::finish() {
 
   const at::NoGradGuard no_grad;
   // All of them at once where communication runs beside this thread; the buffers exist anyway.
-  std::vector<std::shared_ptr<Work>> works(units_);
+  std::vector<TimedWork> works(units_);
   const auto wait_for_all = [&works] {
-    for (const std::shared_ptr<Work>& work : works) {
-      if (work != nullptr) work->wait();
+    for (TimedWork& work : works) {
+      if (work.work() != nullptr) work.wait();
     }
   };
   const TraceSpan span(trace_, TraceTrack::kReduce, "partial sums");
-  for (size_t unit = 0; unit < units_; ++unit) works[unit] = reduced_[unit].reduce_sums();
+  for (size_t unit = 0; unit < units_; ++unit) {
+    works[unit] = TimedWork(setting_.times, [&] { return reduced_[unit].reduce_sums(); });
+    note_sent(reduced_[unit].sum_bytes());
+  }
   wait_for_all();
-  for (size_t unit = 0; unit < units_; ++unit) works[unit] = reduced_[unit].gather_sums();
+  for (size_t unit = 0; unit < units_; ++unit) {
+    works[unit] = TimedWork(setting_.times, [&] { return reduced_[unit].gather_sums(); });
+  }
   wait_for_all();
   for (ReducedGradient& reduced : reduced_) reduced.divide();
 }

@@ -21,6 +21,7 @@
 #include "tessera/core/reduce/reduced_gradient.h"
 #include "tessera/core/reduce/scratch_buffers.h"
 #include "tessera/core/sched/buffer_pool.h"
+#include "tessera/core/sched/timed_work.h"
 #include "tessera/core/step/gradient_norms.h"
 #include "tessera/core/step/host_all_gather.h"
 #include "tessera/memory_meter.h"
@@ -71,10 +72,12 @@ class Reducer {
     bool learns_order = true;
     /// Options::units_in_reduction. A device has its own.
     int units_in_reduction = 1;
+    /// Where the time of communication is noted; may be null.
+    StepTimes* times = nullptr;
   };
 
-  /// References, the observer and `trace` (may be null) must outlive the reducer. Collective: makes
-  /// subgroups of `group` where the degrees need them.
+  /// References, the observer, the times and `trace` (may be null) must outlive the reducer.
+  /// Collective: makes subgroups of `group` where the degrees need them.
   Reducer(ProcessGroup& group, const ParameterTable& table, const UnitPlan& plan,
           const SliceMap& slices, const Setting& setting, MemoryMeter& meter, RollingHash& history,
           Trace* trace);
@@ -173,8 +176,8 @@ class Reducer {
   struct InFlight {
     size_t unit;
     size_t round;
-    std::shared_ptr<Work> work;    // of the stage that it is in
-    std::shared_ptr<Work> gather;  // the second stage, where it goes on with the first by itself
+    TimedWork work;    // of the stage that it is in
+    TimedWork gather;  // the second stage, where it goes on with the first by itself
     bool is_gathering = false;
     int64_t begin_ns;
     int64_t sent_bytes;
@@ -187,6 +190,7 @@ class Reducer {
   void await_buffer(size_t unit);
   void close_buffer(size_t unit, size_t round);
   void launch(size_t unit, size_t round);
+  void note_sent(int64_t bytes) const;
   at::Tensor counted(size_t unit);
   void launch_complete_units();
   bool advance(InFlight& reduction, Wait wait);

@@ -20,6 +20,7 @@ enum class UnitKind : uint8_t {
 
 /// One unit: parameters of one dtype that are communicated together.
 struct PlannedUnit {
+  size_t index = 0;                ///< in its plan
   std::string name;                ///< "bucket 0", "layers.3", ...
   std::vector<size_t> parameters;  ///< indices into the ParameterTable, in buffer order
   FlatLayout layout;               ///< its i-th parameter is parameters[i]; dtype of the parameters

@@ -10,7 +10,6 @@
 
 #include "tessera/core/comm/agreement/refusal.h"
 #include "tessera/core/reduce/hooked_communicator.h"
-#include "tessera/core/reduce/timed_communicator.h"
 #include "tessera/zero/engine/running_call.h"
 #include "tessera/zero/parameters/shown_average.h"
 
@@ -117,15 +116,14 @@ Reducer::Setting ShardedEngine::reducer_setting() {
               [this](ProcessGroup& group, const SliceMap& slices, MemoryMeter&) {
                 const SumOrder order =
                     is_any_world_size() ? SumOrder::kBinaryTree : SumOrder::kRanks;
-                return std::make_unique<TimedCommunicator>(
-                    std::make_unique<HookedCommunicator>(
-                        std::make_unique<MeanOverRanks>(group, slices, order), group, parts_.table,
-                        parts_.plan, lasting_.comm_hook),
-                    times_);
+                return std::make_unique<HookedCommunicator>(
+                    std::make_unique<MeanOverRanks>(group, slices, order), group, parts_.table,
+                    parts_.plan.trainable_size(), lasting_.comm_hook);
               },
           .agreement = commit_->is_late() ? Agreement::kInStep : Agreement::kInBackward,
           .learns_order = parts_.options.reorder_reductions,
-          .units_in_reduction = parts_.options.units_in_reduction};
+          .units_in_reduction = parts_.options.units_in_reduction,
+          .times = &times_};
 }
 
 /// Why most calls may not be made here; "" if they may.

@@ -7,8 +7,7 @@
 
 #include <gtest/gtest.h>
 
-#include "tessera/core/layout/unit_memory.h"
-#include "tessera/core/reduce/timed_communicator.h"
+#include "tessera/core/sched/timed_work.h"
 
 namespace tessera::internal {
 namespace {
@@ -101,7 +100,7 @@ TEST_F(StepTimesTest, NothingIsSampledWhereTheHostKnowsNothing) {
   EXPECT_EQ(clock_reads, 0);
 }
 
-// Through the communicator that reports to it.
+// Through the communications that report to it.
 
 /// A collective that is done at a time of the clock.
 struct LaterWork final : Work {
@@ -111,64 +110,27 @@ struct LaterWork final : Work {
   const int64_t done_ns;
 };
 
-/// Reductions that take `in_call` ns inside the call and `beside` after it.
-struct SlowCommunicator final : GradientCommunicator {
-  bool keeps_partial_sums() const override { return false; }
-  int stages(Level) const override { return 1; }
-  at::Tensor allocate(int64_t, at::ScalarType) override { return {}; }
-  std::shared_ptr<Work> start(Level, const PlannedUnit&, const at::Tensor&, const at::Tensor&,
-                              ReduceOp, double) override {
-    fake_ns += in_call;
-    if (beside == 0) return completed_work();
-    return std::make_shared<LaterWork>(fake_ns + beside);
+class TimedWorkTest : public StepTimesTest {
+ protected:
+  /// A communication that takes `in_call` ns inside the call and `beside` after it.
+  TimedWork start() {
+    return {&times, [this]() -> std::shared_ptr<Work> {
+              fake_ns += in_call;
+              if (beside == 0) return completed_work();
+              return std::make_shared<LaterWork>(fake_ns + beside);
+            }};
   }
-  std::shared_ptr<Work> advance(Level, const PlannedUnit&, const at::Tensor&, const at::Tensor&,
-                                std::shared_ptr<Work> after) override {
-    went_on_with = std::move(after);
-    return completed_work();
-  }
-  int64_t sent_bytes(const at::Tensor&) const override { return 24; }
 
   int64_t in_call = 0;
   int64_t beside = 0;
-  std::shared_ptr<Work> went_on_with;
 };
 
-class TimedCommunicatorTest : public StepTimesTest {
- protected:
-  TimedCommunicatorTest() {
-    auto owned = std::make_unique<SlowCommunicator>();
-    slow = owned.get();
-    timed = std::make_unique<TimedCommunicator>(std::move(owned), times);
-  }
-  std::shared_ptr<Work> start() {
-    return timed->start(GradientCommunicator::Level::kMicroStep, unit, {}, {}, ReduceOp::kAvg, 0);
-  }
-
-  const PlannedUnit unit{.name = "bucket 0",
-                         .parameters = {},
-                         .layout = FlatLayout(at::kFloat, {}, 1),
-                         .precision = {at::kFloat, at::kFloat, at::kFloat, at::kFloat}};
-  SlowCommunicator* slow;
-  std::unique_ptr<TimedCommunicator> timed;
-};
-
-/// It may be asked from any thread.
-TEST_F(TimedCommunicatorTest, WhatASecondStageGoesOnWithIsNotMeasured) {
-  slow->beside = 40;
-  times.begin_step();
-  const auto first = start();
-  timed->advance(GradientCommunicator::Level::kMicroStep, unit, {}, {}, first);
-  EXPECT_NE(dynamic_cast<LaterWork*>(slow->went_on_with.get()), nullptr);
-  EXPECT_EQ(dynamic_cast<LaterWork*>(first.get()), nullptr) << "the control";
-}
-
-TEST_F(TimedCommunicatorTest, WhatRunsInsideTheCallsOverlapsWithNothing) {
-  slow->in_call = 40;
+TEST_F(TimedWorkTest, WhatRunsInsideTheCallsOverlapsWithNothing) {
+  in_call = 40;
   times.begin_step();
   times.begin_backward();
   fake_ns += 100;
-  EXPECT_EQ(start(), completed_work());
+  EXPECT_EQ(start().work(), completed_work());
   fake_ns += 100;
   start();
   times.end_gradients();
@@ -177,24 +139,23 @@ TEST_F(TimedCommunicatorTest, WhatRunsInsideTheCallsOverlapsWithNothing) {
   EXPECT_EQ(times.sums().backward, 280);
   EXPECT_EQ(times.sums().communication, 80);
   EXPECT_EQ(times.sums().overlap, 0);
-  EXPECT_EQ(times.sums().bytes, 48);
 }
 
-TEST_F(TimedCommunicatorTest, OverlapIsWhatNobodyWaitsFor) {
-  slow->in_call = 1;
-  slow->beside = 100;
+TEST_F(TimedWorkTest, OverlapIsWhatNobodyWaitsFor) {
+  in_call = 1;
+  beside = 100;
   times.begin_step();
   times.begin_backward();
-  const auto first = start();  // until 1101
+  TimedWork first = start();  // until 1101
   fake_ns += 60;
-  const auto second = start();  // until 1162
-  EXPECT_FALSE(first->is_completed());
+  TimedWork second = start();  // until 1162
+  EXPECT_FALSE(first.is_completed());
   fake_ns += 60;
-  EXPECT_TRUE(first->is_completed());
-  first->wait();
+  EXPECT_TRUE(first.is_completed());
+  first.wait();
   times.end_gradients();
-  second->wait();
-  second->wait();
+  second.wait();
+  second.wait();
   times.end_backward();
   fake_ns += 1000;
   times.end_step();
@@ -203,13 +164,21 @@ TEST_F(TimedCommunicatorTest, OverlapIsWhatNobodyWaitsFor) {
   EXPECT_EQ(times.sums().overlap, 162 - 2 - 40);
 }
 
-TEST_F(TimedCommunicatorTest, StepsThatAreNotSampledGetTheWorkItself) {
+TEST_F(TimedWorkTest, StepsThatAreNotSampledReadNoClock) {
   for (int step = 0; step < 10; ++step) make_step();
-  slow->beside = 100;
+  beside = 100;
   times.begin_step();
   const int64_t reads = clock_reads;
-  EXPECT_NE(dynamic_cast<LaterWork*>(start().get()), nullptr);
+  TimedWork work = start();
+  EXPECT_FALSE(work.is_completed());
+  work.wait();
   EXPECT_EQ(clock_reads, reads);
+}
+
+TEST_F(TimedWorkTest, NoneIsNothing) {
+  times.begin_step();
+  EXPECT_EQ(TimedWork(&times, [] { return std::shared_ptr<Work>(); }).work(), nullptr);
+  EXPECT_EQ(TimedWork().work(), nullptr);
 }
 
 }  // namespace
