@@ -1,6 +1,5 @@
 #include "tessera/core/sched/lane.h"
 
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -8,7 +7,6 @@
 #include <deque>
 #include <exception>
 #include <mutex>
-#include <optional>
 
 #include "tessera/core/process/ending_thread.h"
 #include "tessera/errors.h"
@@ -24,21 +22,10 @@ namespace {
 
 }  // namespace
 
-int64_t current_thread_id() {
-  struct Known {
-    Origin origin;
-    int64_t id = static_cast<int64_t>(::syscall(SYS_gettid));
-  };
-  thread_local std::optional<Known> known;
-  if (!known.has_value() || !known->origin.is_here()) known.emplace();
-  return known->id;
-}
-
 /// One posted closure. Shared by the lane and the caller's Work, so that either may go first.
 class Lane::Task final : public Work {
  public:
-  Task(std::function<void()> closure, std::shared_ptr<std::atomic<int64_t>> awaiting_thread)
-      : closure_(std::move(closure)), awaiting_thread_(std::move(awaiting_thread)) {}
+  explicit Task(std::function<void()> closure) : closure_(std::move(closure)) {}
 
   bool is_completed() override {
     if (!origin_.is_here()) return true;  // for wait() throws
@@ -49,11 +36,7 @@ class Lane::Task final : public Work {
   void wait() override {
     if (!origin_.is_here()) throw_in_fork(origin_);
     std::unique_lock<std::mutex> lock(mutex_);
-    if (!done_) {
-      awaiting_thread_->store(current_thread_id(), std::memory_order_relaxed);
-      changed_.wait(lock, [this] { return done_; });
-      awaiting_thread_->store(0, std::memory_order_relaxed);
-    }
+    changed_.wait(lock, [this] { return done_; });
     if (error_ != nullptr) std::rethrow_exception(error_);
   }
 
@@ -89,7 +72,6 @@ class Lane::Task final : public Work {
 
   const Origin origin_;
   std::function<void()> closure_;
-  std::shared_ptr<std::atomic<int64_t>> awaiting_thread_;  // outlives the lane with its Works
   std::mutex mutex_;
   std::condition_variable changed_;
   bool done_ = false;
@@ -152,7 +134,7 @@ void Lane::close() {
 
 std::shared_ptr<Work> Lane::enqueue(std::function<void()> closure) {
   if (!origin_.is_here()) throw_in_fork(origin_);
-  auto task = std::make_shared<Task>(std::move(closure), awaiting_thread_);
+  auto task = std::make_shared<Task>(std::move(closure));
   std::lock_guard<std::mutex> lock(queue_->mutex);
   if (queue_->has_ended) {
     throw CommError({}, "this process ends, and with it the thread that would communicate");
@@ -165,10 +147,7 @@ std::shared_ptr<Work> Lane::enqueue(std::function<void()> closure) {
 void Lane::drain() {
   if (mode_ == Mode::kInline || !origin_.is_here()) return;
   std::unique_lock<std::mutex> lock(queue_->mutex);
-  if (queue_->is_empty()) return;
-  awaiting_thread_->store(current_thread_id(), std::memory_order_relaxed);
   queue_->changed.wait(lock, [this] { return queue_->is_empty(); });
-  awaiting_thread_->store(0, std::memory_order_relaxed);
 }
 
 bool Lane::is_idle() {

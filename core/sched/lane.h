@@ -1,6 +1,5 @@
 #pragma once
 
-#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -57,11 +56,6 @@ class Lane {
 
   Mode mode() const { return mode_; }
 
-  /// The kernel's id of a thread that is blocked in drain() or in wait() of a Work of this lane, 0
-  /// if there is none. In inline mode, or when asked by the closure itself, the caller of post() is
-  /// the one that is blocked.
-  int64_t awaiting_thread() const { return awaiting_thread_->load(std::memory_order_relaxed); }
-
  private:
   class Task;
   struct Queue;
@@ -70,13 +64,7 @@ class Lane {
 
   const Mode mode_;
   const Origin origin_;
-  const std::shared_ptr<std::atomic<int64_t>> awaiting_thread_ =
-      std::make_shared<std::atomic<int64_t>>(0);
   std::unique_ptr<Queue> queue_;
 };
-
-/// The kernel's id of the calling thread, unique among the threads of a PID namespace; another one
-/// in a child of fork().
-int64_t current_thread_id();
 
 }  // namespace tessera::internal

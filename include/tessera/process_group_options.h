@@ -51,7 +51,7 @@ struct ProcessGroupOptions {
   /// A collective or message that waits longer than this, not over NCCL, says once, as warning,
   /// which ranks have not come, where they were last seen, and whether their processes run, are
   /// stopped or are gone. 0: never. Range: >= 0.
-  std::chrono::milliseconds report_after = std::chrono::seconds(30);
+  std::chrono::milliseconds report_after = std::chrono::seconds(5);
   /// Memory and copy engines of backend nccl. Ignored in a world of one that "auto" makes; with
   /// other backends anything but the defaults is an error.
   NcclOptions nccl = {};

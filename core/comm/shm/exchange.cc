@@ -2,8 +2,8 @@
 
 namespace tessera::internal::shm {
 
-Exchange::Exchange(Member& member, const Lane& lane)
-    : member_(member), lane_(lane), arena_(member.world().arena()), sources_(member.size()) {}
+Exchange::Exchange(Member& member)
+    : member_(member), arena_(member.world().arena()), sources_(member.size()) {}
 
 Exchange::~Exchange() {
   if (staging_ != nullptr) arena_->free(staging_);

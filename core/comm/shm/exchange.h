@@ -12,7 +12,6 @@
 #include "tessera/collective.h"
 #include "tessera/core/comm/shm/arena.h"
 #include "tessera/core/comm/shm/member.h"
-#include "tessera/core/sched/lane.h"
 
 namespace tessera::internal::shm {
 
@@ -24,8 +23,8 @@ class Exchange {
  public:
   static constexpr int64_t kStagingBytes = int64_t{256} << 10;
 
-  /// References must outlive it. `lane` says which thread is blocked by a wait.
-  Exchange(Member& member, const Lane& lane);
+  /// References must outlive it.
+  explicit Exchange(Member& member);
   ~Exchange();
   Exchange(const Exchange&) = delete;
   Exchange& operator=(const Exchange&) = delete;
@@ -50,7 +49,7 @@ class Exchange {
                  Part&& part) {
     // The first chunk is staged before the call is posted, which saves a phase.
     if (call.staged) stage(0, std::min(chunk, numel));
-    if (posted_ == nullptr) member_.post(call, lane_);
+    if (posted_ == nullptr) member_.post(call);
     if (call.signature.op == Op::kReduceScatter) member_.check_slices();
     const bool is_staged = anyone_staged();
     has_phases_ = anyone_meets();
@@ -68,13 +67,13 @@ class Exchange {
 
   /// Posts a call without data and finishes it, when all ranks have posted theirs.
   void meet(const CallDescriptor& call) {
-    member_.post(call, lane_);
+    member_.post(call);
     end();
   }
 
   /// Waits until all ranks have ended this part. Of a posted call, none waits: see PostedRing.
   void phase() {
-    if (has_phases_) member_.arrive_and_wait(lane_);
+    if (has_phases_) member_.arrive_and_wait();
   }
 
   /// Behind the last phase.
@@ -120,7 +119,6 @@ class Exchange {
   bool anyone_staged();
 
   Member& member_;
-  const Lane& lane_;
   const std::shared_ptr<Arena> arena_;
   char* staging_ = nullptr;
   std::vector<char*> sources_;

@@ -27,11 +27,9 @@ constexpr auto kLook = std::chrono::milliseconds(20);
 Group::Group(std::unique_ptr<Member> member, Lane::Mode mode)
     : member_(std::move(member)),
       arena_(member_->world().arena()),
-      exchange_(*member_, lane_),
-      posted_(*member_, exchange_, lane_),
-      lane_(mode, [this] { member_->stop(); }) {
-  member_->note_caller();
-}
+      exchange_(*member_),
+      posted_(*member_, exchange_),
+      lane_(mode, [this] { member_->stop(); }) {}
 
 Group::~Group() {
   if (unwinding_.is_by_own_error()) {
@@ -77,7 +75,6 @@ void Group::await_other(Collective& call) {
 template <typename Body>
 std::shared_ptr<Work> Group::on_lane(Op op, std::string_view tag, Body&& body) {
   member_->require_own_process(to_string(op), tag);
-  member_->note_caller();
   if (lane_.mode() == Lane::Mode::kInline) {
     guard([&] {
       posted_.finish();
@@ -105,7 +102,6 @@ std::shared_ptr<Work> Group::run(const Collective& collective) {
   if (collective.posted && lane_.mode() == Lane::Mode::kInline &&
       exchange_.is_in_place(collective.input)) {
     member_->require_own_process(to_string(collective.op), collective.tag);
-    member_->note_caller();
     std::shared_ptr<Work> work;
     guard([&] { work = posted_.post(collective, algorithm); });
     return work;
@@ -153,7 +149,7 @@ std::unique_ptr<Window> Group::do_make_window(const at::Tensor& own, std::string
     call.staged = !range;
     if (range) call.source = *range;
   }
-  member_->post(call, lane_);
+  member_->post(call);
   std::vector<std::string> culprits;
   for (int rank = 0; rank < size(); ++rank) {
     if (member_->call_of(rank).staged) culprits.push_back(member_->name_of(rank));
@@ -197,11 +193,10 @@ std::unique_ptr<Member> Group::do_subgroup(const std::vector<int>& ranks, std::s
     for (int i = 0; i < count; ++i) {
       channel->slot(i).world_rank = member_->world_rank(ranks[i]);
       channel->slot(i).number = member_->channel().slot(ranks[i]).number;
-      channel->slot(i).caller.store(0, std::memory_order_relaxed);
     }
     call.source = memory->range(0);
   }
-  member_->post(call, lane_);
+  member_->post(call);
   if (own != ranks.end() && memory == nullptr) {
     memory = Segment::open(member_->call_of(leader).source);
   }

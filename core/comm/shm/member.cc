@@ -21,9 +21,6 @@ using Clock = std::chrono::steady_clock;
 // How long a sleeper trusts that it will be woken before it looks for dead, poisoned or missing
 // peers.
 constexpr auto kSlice = std::chrono::milliseconds(20);
-// A wait as long as this may be a deadlock between groups.
-constexpr auto kSuspicious = std::chrono::milliseconds(700);
-constexpr auto kBetweenLooks = std::chrono::milliseconds(200);
 constexpr int kYields = 100;
 
 /// Counts as a sleeper while alive, so that arriving peers know whether anyone needs waking.
@@ -38,42 +35,6 @@ class Sleeper {
 
  private:
   Bell& bell_;
-};
-
-/// Keeps a record of a blocked call published while alive.
-class BlockedRecord {
- public:
-  explicit BlockedRecord(World& world) : world_(world) {}
-  ~BlockedRecord() { retract(); }
-  BlockedRecord(const BlockedRecord&) = delete;
-  BlockedRecord& operator=(const BlockedRecord&) = delete;
-
-  void confirm(const Blocked& blocked) { place_ = world_.publish(blocked, place_); }
-  void retract() { world_.retract(std::exchange(place_, -1)); }
-
-  /// Searches for a cycle; returns its text if a deadlock is suspected, else "".
-  std::string look() {
-    WaitCycle cycle = world_.find_cycle(place_);
-    if (cycle.confirms(seen_)) return cycle.text;
-    // The first sight is kept as long as it is the same cycle, so that slow threads have time to
-    // confirm.
-    if (cycle.text != seen_.text || cycle.members.size() != seen_.members.size()) {
-      seen_ = std::move(cycle);
-    } else {
-      for (size_t i = 0; i < cycle.members.size(); ++i) {
-        if (cycle.members[i].version != seen_.members[i].version) {
-          seen_ = std::move(cycle);
-          break;
-        }
-      }
-    }
-    return "";
-  }
-
- private:
-  World& world_;
-  int place_ = -1;
-  WaitCycle seen_;
 };
 
 }  // namespace
@@ -113,10 +74,10 @@ CallDescriptor Member::next_call(const CallSignature& signature, std::string_vie
   return call_;
 }
 
-void Member::post(const CallDescriptor& call, const Lane& lane) {
+void Member::post(const CallDescriptor& call) {
   call_ = call;
   publish(call);
-  wait({Awaited::What::kPosted, call.sequence}, call, lane);
+  wait({Awaited::What::kPosted, call.sequence}, call);
   take_up(call.sequence);
 }
 
@@ -147,11 +108,11 @@ void Member::mark_done() {
 /// Tells all ranks of the group that something has come true.
 void Member::wake() { world_->ring_bells(channel_); }
 
-void Member::arrive_and_wait(const Lane& lane) {
+void Member::arrive_and_wait() {
   channel_.slot(rank_).arrivals.store(++phase_, std::memory_order_release);
   const uint32_t target = phase_ * static_cast<uint32_t>(size());  // wraps with the counter
   if (channel_.arrivals.fetch_add(1, std::memory_order_seq_cst) + 1 == target) return wake();
-  wait({Awaited::What::kPhase, phase_}, call_of(rank_), lane);
+  wait({Awaited::What::kPhase, phase_}, call_of(rank_));
 }
 
 bool Member::holds(const ChannelSlot& slot, const Awaited& awaited) const {
@@ -179,7 +140,7 @@ bool Member::is_true(const Awaited& awaited) {
   return true;
 }
 
-void Member::wait(const Awaited& awaited, const CallDescriptor& call, const Lane& lane) {
+void Member::wait(const Awaited& awaited, const CallDescriptor& call) {
   for (int i = 0; i < options_.spin_count; ++i) {
     if (is_true(awaited)) return;
     world_->progress().advance();
@@ -192,17 +153,14 @@ void Member::wait(const Awaited& awaited, const CallDescriptor& call, const Lane
     world_->progress().advance();
     ::sched_yield();
   }
-  wait_slowly(awaited, call, lane);
+  wait_slowly(awaited, call);
 }
 
-void Member::wait_slowly(const Awaited& awaited, const CallDescriptor& call, const Lane& lane) {
+void Member::wait_slowly(const Awaited& awaited, const CallDescriptor& call) {
   Bell& bell = world_->bell_of(world_->rank());
   Sleeper sleeper(bell);
-  BlockedRecord record(*world_);
   const auto start = Clock::now();
-  auto next_look = start + kSuspicious;
   bool is_reported = options_.report_after.count() <= 0;
-  std::string suspicion;
   while (true) {
     const uint32_t rings = bell.rings.load(std::memory_order_seq_cst);
     world_->progress().advance();
@@ -215,7 +173,7 @@ void Member::wait_slowly(const Awaited& awaited, const CallDescriptor& call, con
     const auto now = Clock::now();
     if (now - start >= options_.timeout) {
       const std::vector<int> missing = overdue(awaited);
-      if (!missing.empty()) time_out(missing, call, suspicion);
+      if (!missing.empty()) time_out(missing, call);
     }
     if (futex_wait(bell.rings, rings, kSlice)) {
       check_peers(call);
@@ -223,27 +181,6 @@ void Member::wait_slowly(const Awaited& awaited, const CallDescriptor& call, con
     if (!is_reported && now - start >= options_.report_after) {
       is_reported = true;
       report_wait(awaited, call, now - start);
-    }
-    if (now < next_look) continue;
-    next_look = now + kBetweenLooks;
-    const int missing = first_missing(awaited);
-    const int64_t thread =
-        lane.mode() == Lane::Mode::kInline ? current_thread_id() : lane.awaiting_thread();
-    if (missing < 0 ||
-        thread == 0) {  // no thread waits for this lane's results yet, so none is blocked
-      record.retract();
-      suspicion.clear();
-      continue;
-    }
-    ChannelSlot& slot = channel_.slot(missing);
-    record.confirm(
-        {thread, slot.world_rank, slot.caller.load(std::memory_order_relaxed),
-         absl::StrCat(describe(call), " #", call.sequence, " on group '", group_name_, "'")});
-    suspicion = record.look();
-    if (!suspicion.empty() && world_->claim_suspicion()) {
-      TORCH_WARN("[comm] group '", group_name_, "': this may be a ", suspicion,
-                 ". Ranks go on waiting until the time-out of ", options_.timeout.count(),
-                 " ms, in case another thread still makes one of these calls");
     }
   }
 }
@@ -287,18 +224,6 @@ void Member::check_peers(const CallDescriptor& call) {
 void Member::stop() {
   stopping_.store(true, std::memory_order_seq_cst);
   world_->bell_of(world_->rank()).ring();
-}
-
-int Member::first_missing(const Awaited& awaited) const {
-  // Who has not posted a call holds up whoever is not done with it.
-  if (awaited.what == Awaited::What::kDone) {
-    const int missing = first_missing({Awaited::What::kPosted, awaited.number});
-    if (missing >= 0) return missing;
-  }
-  for (int rank = 0; rank < channel_.size; ++rank) {
-    if (!holds(channel_.slot(rank), awaited)) return rank;
-  }
-  return -1;
 }
 
 }  // namespace tessera::internal::shm

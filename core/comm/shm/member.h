@@ -12,7 +12,6 @@
 
 #include "tessera/core/comm/shm/sync.h"
 #include "tessera/core/comm/shm/world.h"
-#include "tessera/core/sched/lane.h"
 #include "tessera/errors.h"
 
 namespace tessera::internal::shm {
@@ -36,7 +35,7 @@ class Member {
   struct Options {
     std::chrono::milliseconds timeout;
     /// A wait as long as this is reported once. 0: none is.
-    std::chrono::milliseconds report_after = std::chrono::seconds(30);
+    std::chrono::milliseconds report_after = std::chrono::seconds(5);
     /// How often a wait looks before it sleeps; 0 where ranks outnumber cores.
     int spin_count = 0;
   };
@@ -65,18 +64,12 @@ class Member {
   /// Throws CommError in a child of fork(), which is no rank, before anything waits or is touched.
   void require_own_process(const char* op, std::string_view tag) const;
 
-  /// Called by the thread that asks for a collective, before it runs in whatever thread.
-  void note_caller() {
-    channel_.slot(rank_).caller.store(current_thread_id(), std::memory_order_relaxed);
-  }
-
   /// A descriptor with the next sequence number. Throws CommError if the group or the world
   /// has failed.
   CallDescriptor next_call(const CallSignature& signature, std::string_view tag);
 
-  /// Posts the call, waits for the calls of all ranks and compares them. `lane` says which thread
-  /// is blocked meanwhile.
-  void post(const CallDescriptor& call, const Lane& lane);
+  /// Posts the call, waits for the calls of all ranks and compares them.
+  void post(const CallDescriptor& call);
 
   /// The parts of post(), for callers that do not wait; see Note [Posted calls]. publish(): local;
   /// all must be done with call number `call.sequence` - ChannelSlot::kCalls. take_up(): once all
@@ -85,13 +78,13 @@ class Member {
   void take_up(int64_t sequence);
 
   /// Ends a phase: waits until all ranks have ended theirs.
-  void arrive_and_wait(const Lane& lane);
+  void arrive_and_wait();
 
   /// Local. Whether it is true of every rank.
   bool is_true(const Awaited& awaited);
   /// Blocks until it is; goes on with what this rank has posted in any group. `call` is what errors
   /// name.
-  void wait(const Awaited& awaited, const CallDescriptor& call, const Lane& lane);
+  void wait(const Awaited& awaited, const CallDescriptor& call);
 
   /// After post(): fails on every rank unless the slices that the ranks ask for are a permutation.
   void check_slices();
@@ -142,18 +135,19 @@ class Member {
 
  private:
   bool holds(const ChannelSlot& slot, const Awaited& awaited) const;
-  void wait_slowly(const Awaited& awaited, const CallDescriptor& call, const Lane& lane);
+  void wait_slowly(const Awaited& awaited, const CallDescriptor& call);
   void report_wait(const Awaited& awaited, const CallDescriptor& call,
                    std::chrono::steady_clock::duration waited);
   std::vector<int> overdue(const Awaited& awaited) const;
-  [[noreturn]] void time_out(const std::vector<int>& missing, const CallDescriptor& call,
-                             const std::string& suspicion);
+  [[noreturn]] void time_out(const std::vector<int>& missing, const CallDescriptor& call);
   char* begin_of(const SharedRange& range);
   void check_peers(const CallDescriptor& call);
   void check_leavers(const Awaited& awaited, const CallDescriptor& call);
   void wake();
   void report(const CallDescriptor& call, int culprit, const std::string& cause) const;
-  int first_missing(const Awaited& awaited) const;
+  std::string call_elsewhere(int rank) const;
+  /// "all_reduce SUM float32[10] 'bucket 7' #3 on group 'world'".
+  std::string full_name(const CallDescriptor& call) const;
   uint64_t& flight_of(int64_t sequence) { return flights_[sequence % kFlights]; }
   /// The missing rank to name as the cause, numbered in the world: preferably one that is stopped.
   int find_culprit(const std::vector<int>& missing) const;

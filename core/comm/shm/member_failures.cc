@@ -28,12 +28,10 @@ void Member::report_wait(const Awaited& awaited, const CallDescriptor& call,
     if (!holds(slot, awaited)) missing.push_back(world_->flight_of(slot.world_rank, 1));
   }
   if (missing.empty()) return;  // they have come by now
-  TORCH_WARN(
-      "[comm] ",
-      wait_report(
-          absl::StrCat(describe(call), " #", call.sequence, " on group '", group_name_, "'"),
-          name_of(rank_), std::chrono::duration_cast<std::chrono::milliseconds>(waited), missing),
-      ". Ranks go on waiting until the time-out of ", options_.timeout.count(), " ms");
+  TORCH_WARN("[comm] ",
+             wait_report(full_name(call), name_of(rank_),
+                         std::chrono::duration_cast<std::chrono::milliseconds>(waited), missing),
+             ". Ranks go on waiting until the time-out of ", options_.timeout.count(), " ms");
 }
 
 /// Who is missing and not excused: Note [Absent ranks].
@@ -47,17 +45,25 @@ std::vector<int> Member::overdue(const Awaited& awaited) const {
   return ranks;
 }
 
-/// `missing`: one rank or more. `suspicion`: the cycle that this wait seems to be part of, or "".
-void Member::time_out(const std::vector<int>& missing, const CallDescriptor& call,
-                      const std::string& suspicion) {
+/// The call of another group that `rank` is in; "" if it is in none.
+std::string Member::call_elsewhere(int rank) const {
+  const RankFlight flight = world_->flight_of(channel_.slot(rank).world_rank, 1);
+  if (flight.records.empty()) return "";
+  const FlightRecord& last = flight.records.back();
+  return last.end_ns == 0 && !last.is_of(group_name_) ? last.text() : "";
+}
+
+/// `missing`: one rank or more. Who is in a call of another group holds up the ranks there, too, so
+/// all ranks of the world get the same cause.
+void Member::time_out(const std::vector<int>& missing, const CallDescriptor& call) {
   const int culprit = find_culprit(missing);
-  const std::string waited = absl::StrCat("waited ", options_.timeout.count(), " ms");
-  if (suspicion.empty()) {
-    fail(call, absl::StrCat("timed out: ", name_of(rank_), " ", waited, " for ", names_of(missing)),
-         culprit);
-  }
-  // Ranks of the cycle that wait in other groups get the same cause, so it has no view of its own.
-  const std::string cause = absl::StrCat("timed out: ", waited, "; this may be a ", suspicion);
+  const std::string waited =
+      absl::StrCat("timed out: ", name_of(rank_), " waited ", options_.timeout.count(), " ms ");
+  const std::string names = absl::StrCat("for ", names_of(missing));
+  const bool is_elsewhere = std::any_of(missing.begin(), missing.end(),
+                                        [this](int rank) { return !call_elsewhere(rank).empty(); });
+  if (!is_elsewhere) fail(call, waited + names, culprit);
+  const std::string cause = absl::StrCat(waited, "in ", full_name(call), " ", names);
   report(call, culprit, cause);
   abort(cause);
   throw error(call, world_->poison().cause());
@@ -80,6 +86,10 @@ void Member::fail(const CallDescriptor& call, const std::string& cause, int culp
   wake();
   if (is_first) world_->dump_flights(error(call, cause).what());
   throw error(call, channel_.poison.cause());
+}
+
+std::string Member::full_name(const CallDescriptor& call) const {
+  return absl::StrCat(describe(call), " #", call.sequence, " on group '", group_name_, "'");
 }
 
 void Member::abort(std::string_view cause) noexcept { world_->fail(cause); }
@@ -113,6 +123,8 @@ std::string Member::names_of(const std::vector<int>& missing) const {
                     slot.collectives.load(std::memory_order_relaxed), " collectives");
     const std::string activity = world_->activity_of(slot.world_rank);
     if (!activity.empty()) absl::StrAppend(&names, " and ", activity);
+    const std::string elsewhere = call_elsewhere(rank);
+    if (!elsewhere.empty()) absl::StrAppend(&names, ", in ", elsewhere);
   }
   return names;
 }

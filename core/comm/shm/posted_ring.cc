@@ -79,8 +79,7 @@ class PostedRing::PostedWork final : public Work {
   std::optional<CommError> error_;
 };
 
-PostedRing::PostedRing(Member& member, Exchange& exchange, const Lane& lane)
-    : member_(member), exchange_(exchange), lane_(lane) {
+PostedRing::PostedRing(Member& member, Exchange& exchange) : member_(member), exchange_(exchange) {
   member_.world().progress().add(*this);
 }
 
@@ -111,7 +110,7 @@ std::shared_ptr<Work> PostedRing::post(const Collective& collective, Algorithm a
   if (first_ <= before && before < end_) {
     finish(before);
   } else if (before >= 0) {
-    member_.wait({Awaited::What::kDone, before}, call, lane_);
+    member_.wait({Awaited::What::kDone, before}, call);
   }
   put(collective, call, algorithm);
   member_.world().progress().count(1);
@@ -214,11 +213,11 @@ void PostedRing::finish(int64_t sequence) {
   const CallDescriptor call = entry(sequence).call;
   for (int64_t next; (next = next_) <= sequence;) {
     publish_up_to(next, call);
-    member_.wait({Awaited::What::kPosted, next}, call, lane_);
+    member_.wait({Awaited::What::kPosted, next}, call);
     advance(Blocking::kForPhases);
     if (next_ <= sequence) member_.throw_if_failed(call);
   }
-  member_.wait({Awaited::What::kDone, sequence}, call, lane_);
+  member_.wait({Awaited::What::kDone, sequence}, call);
   const Lock lock(locked_, Lock::Wait::kYes);
   retire();
 }

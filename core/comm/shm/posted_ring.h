@@ -10,7 +10,6 @@
 #include "tessera/core/comm/shm/exchange.h"
 #include "tessera/core/comm/shm/member.h"
 #include "tessera/core/comm/shm/progress.h"
-#include "tessera/core/sched/lane.h"
 #include "tessera/work.h"
 
 namespace tessera::internal::shm {
@@ -42,7 +41,7 @@ namespace tessera::internal::shm {
 class PostedRing final : public Progress::Source {
  public:
   /// References must outlive it. Used by the thread that uses the group, except for advance().
-  PostedRing(Member& member, Exchange& exchange, const Lane& lane);
+  PostedRing(Member& member, Exchange& exchange);
   ~PostedRing() override;
   PostedRing(const PostedRing&) = delete;
   PostedRing& operator=(const PostedRing&) = delete;
@@ -80,7 +79,6 @@ class PostedRing final : public Progress::Source {
 
   Member& member_;
   Exchange& exchange_;
-  const Lane& lane_;
   std::atomic<bool> locked_{false};  // no mutex: a child of fork() may find it held
   // Sequence numbers: calls in [first_, next_) are not finished, those in [next_, end_) not begun,
   // those in [published_, end_) not published.

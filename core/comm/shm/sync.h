@@ -53,8 +53,9 @@ inline void spin_pause() {
 /// A group that failed stays failed, on every rank and with the same cause: the first rank that
 /// notices a failure writes its text here, and every later failure or call on any rank throws that
 /// text. There is one Poison per group (differing calls, time-outs, a rank that left) and one per
-/// world (a dead process, abort(), an unwinding exception, a time-out inside a suspected deadlock
-/// between groups). Waits check both periodically; calls check both before they begin.
+/// world (a dead process, abort(), an unwinding exception, a time-out for a
+/// rank that is in a call of another group). Waits check both periodically; calls check both before
+/// they begin.
 class Poison {
  public:
   /// Sets the cause unless there is one. Wait-free: a rank that dies in here leaves a poison
@@ -98,7 +99,6 @@ struct alignas(64) ChannelSlot {
   std::atomic<uint32_t> arrivals;     // phases this rank has entered
   std::atomic<uint32_t> left;         // 1 once the rank's group is destroyed
   std::atomic<uint64_t> collectives;  // finished by this rank
-  std::atomic<int64_t> caller;        // id of the thread that called last
   int32_t world_rank;
   int32_t number;                           // what messages call it, in the world
   alignas(64) std::atomic<int64_t> posted;  // calls this rank has posted

@@ -25,24 +25,6 @@
 namespace tessera::internal::shm {
 namespace {
 
-// Note [Deadlock between groups]
-// ~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~
-// A skipped collective is detected by comparing calls when the next call on the same group comes.
-// With two groups that call may never come: rank 0 waits in group A for rank 1, which skipped that
-// call and waits in group B for rank 0. So a thread that has waited for most of a second publishes
-// a record (its thread, its call, the first rank it waits for and the thread there that used that
-// group last), and searches the records for a cycle. The nodes are threads, not ranks, because
-// another thread of a rank may use that group. A thread without a record ends the search: it may
-// still make the call. A record may be stale: its thread can continue but has not run yet. So a
-// cycle counts only if it is seen twice and every thread in it has confirmed in between that it
-// still has to wait. A satisfied wait never becomes unsatisfied again, so all of these waits held
-// at once when the cycle was first seen.
-//
-// Blocked threads in a cycle never continue, but it is not known whether a rank has another thread
-// that will make the missing call: the thread that used a group last need not make the next call.
-// So a cycle is only a suspicion and ends nothing: one rank of the job warns of it, and the
-// time-out's error, if it comes to that, contains it.
-
 // How long after the time-out an absent rank has said what keeps it: between hosts ranks wait a
 // second longer than here.
 constexpr auto kReturn = std::chrono::seconds(2);
@@ -53,28 +35,6 @@ constexpr auto kEnding = std::chrono::milliseconds(5000);
 int64_t steady_ns() {
   return std::chrono::nanoseconds(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
-
-/// Holds a RankState's lock, or gives up if its holder died.
-class RankLock {
- public:
-  explicit RankLock(std::atomic<uint32_t>& word) : word_(word) {
-    for (int i = 0; i < 100000 && !owned_; ++i) {
-      uint32_t expected = 0;
-      owned_ = word_.compare_exchange_weak(expected, 1, std::memory_order_acquire);
-      if (!owned_) spin_pause();
-    }
-  }
-  ~RankLock() {
-    if (owned_) word_.store(0, std::memory_order_release);
-  }
-  RankLock(const RankLock&) = delete;
-  RankLock& operator=(const RankLock&) = delete;
-  bool owned() const { return owned_; }
-
- private:
-  std::atomic<uint32_t>& word_;
-  bool owned_ = false;
-};
 
 int open_pidfd(int pid) {
   return above_standard_streams(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
@@ -285,108 +245,6 @@ void World::dump_flights(std::string_view cause) noexcept {
     write_flight_dump(directory, number_of(rank_), ranks, cause);
   } catch (const std::exception&) {  // no memory; the error itself goes on
   }
-}
-
-bool World::claim_suspicion() {
-  return page_->suspicion_claimed.exchange(1, std::memory_order_relaxed) == 0;
-}
-
-int World::publish(const Blocked& blocked, int place) {
-  RankState& state = page_->rank(rank_);
-  RankLock lock(state.lock);
-  if (!lock.owned()) return place;
-  if (place >= 0) {
-    BlockedCall& call = state.blocked[place];
-    if (call.thread == blocked.thread && call.waits_for_rank == blocked.waits_for_rank &&
-        call.waits_for_thread == blocked.waits_for_thread) {
-      ++call.confirmed;
-      return place;
-    }
-  }
-  for (int i = 0; i < RankState::kBlockedCalls && place < 0; ++i) {
-    if (state.blocked[i].thread == 0) place = i;
-  }
-  if (place < 0) return -1;
-  BlockedCall& call = state.blocked[place];
-  call.thread = blocked.thread;
-  call.version = ++state.version;
-  call.confirmed = 0;
-  call.waits_for_rank = blocked.waits_for_rank;
-  call.waits_for_thread = blocked.waits_for_thread;
-  call.length = static_cast<uint32_t>(std::min(blocked.text.size(), sizeof(call.text)));
-  std::memcpy(call.text, blocked.text.data(), call.length);
-  return place;
-}
-
-void World::retract(int place) {
-  if (place < 0) return;
-  RankState& state = page_->rank(rank_);
-  RankLock lock(state.lock);
-  state.blocked[place].thread = 0;
-}
-
-bool World::snapshot(int rank, int64_t thread, BlockedCall& call) {
-  RankState& state = page_->rank(rank);
-  RankLock lock(state.lock);
-  if (!lock.owned() || thread == 0) return false;
-  for (const BlockedCall& candidate : state.blocked) {
-    if (candidate.thread != thread) continue;
-    call = candidate;
-    return true;
-  }
-  return false;
-}
-
-WaitCycle World::find_cycle(int place) {
-  struct Step {
-    int rank;
-    BlockedCall call;
-  };
-  if (place < 0) return {};
-  std::vector<Step> steps;
-  int rank = rank_;
-  int64_t thread = page_->rank(rank_).blocked[place].thread;  // written by this thread only
-  while (true) {
-    const auto seen = std::find_if(steps.begin(), steps.end(), [&](const Step& step) {
-      return step.rank == rank && step.call.thread == thread;
-    });
-    if (seen != steps.end()) {
-      steps.erase(steps.begin(), seen);
-      break;
-    }
-    Step step{rank, {}};
-    if (!snapshot(rank, thread, step.call)) return {};
-    rank = step.call.waits_for_rank;
-    thread = step.call.waits_for_thread;
-    steps.push_back(step);
-  }
-  // Starts at the lowest rank, so that all ranks that find this cycle write the same text.
-  std::rotate(steps.begin(),
-              std::min_element(steps.begin(), steps.end(),
-                               [](const Step& a, const Step& b) { return a.rank < b.rank; }),
-              steps.end());
-  WaitCycle cycle;
-  cycle.text = "deadlock between groups:";
-  for (size_t i = 0; i < steps.size(); ++i) {
-    const BlockedCall& call = steps[i].call;
-    cycle.members.push_back({steps[i].rank, call.version, call.confirmed});
-    absl::StrAppend(&cycle.text, i == 0 ? " " : "; ", "rank ", number_of(steps[i].rank), " is in ",
-                    std::string(call.text, call.length), " and waits for rank ",
-                    number_of(call.waits_for_rank));
-  }
-  return cycle;
-}
-
-bool WaitCycle::confirms(const WaitCycle& earlier) const {
-  if (members.empty() || members.size() != earlier.members.size()) return false;
-  for (size_t i = 0; i < members.size(); ++i) {
-    const Member& now = members[i];
-    const Member& then = earlier.members[i];
-    if (now.rank != then.rank || now.version != then.version || now.confirmed <= then.confirmed) {
-      return false;
-    }
-  }
-  return true;
 }
 
 }  // namespace tessera::internal::shm

@@ -21,27 +21,11 @@
 
 namespace tessera::internal::shm {
 
-/// A call that a thread of a rank is blocked in, for Note [Deadlock between groups].
-struct BlockedCall {
-  int64_t thread = 0;      // 0: unused
-  uint64_t version = 0;    // another number whenever the record says something else
-  uint64_t confirmed = 0;  // how often its thread has seen since then that it still has to wait
-  int64_t waits_for_thread = 0;
-  int32_t waits_for_rank = 0;
-  uint32_t length = 0;
-  char text[240];
-};
-
 /// One rank's side of the control page.
 struct alignas(64) RankState {
-  static constexpr int kBlockedCalls = 8;
-
   int32_t pid;
   int32_t number;              // what the job calls the rank, of whose world this may be a part
   std::atomic<uint32_t> left;  // 1 once the rank's last group is gone
-  std::atomic<uint32_t> lock;  // guards what follows; never held across a system call
-  uint64_t version;
-  BlockedCall blocked[kBlockedCalls];
   Bell bell;
   std::atomic<uint32_t> absences;        // Note [Absent ranks]: how many threads are away
   std::atomic<int64_t> absent_since_ns;  // when the last one of them left, by the steady clock
@@ -50,9 +34,8 @@ struct alignas(64) RankState {
 /// The shared page of a world: its ranks, and the cause of a failure. `size` RankStates, the
 /// world's own Channel and `size` FlightRings follow.
 struct alignas(64) ControlPage {
-  std::atomic<uint32_t> ready;              // 1 once rank 0 has filled in the rest
-  std::atomic<uint32_t> suspicion_claimed;  // 1 once a rank says that it suspects a deadlock
-  std::atomic<uint32_t> dump_claimed;       // 1 once a rank writes down what all have called
+  std::atomic<uint32_t> ready;         // 1 once rank 0 has filled in the rest
+  std::atomic<uint32_t> dump_claimed;  // 1 once a rank writes down what all have called
   int32_t size;
   Poison poison;
   char host[64];  // PartOfJob::host, as far as there is room; ends with 0
@@ -73,29 +56,6 @@ struct alignas(64) ControlPage {
 /// Whether these bytes look like the ready page of a world of `size` ranks. Reads no byte beyond
 /// them.
 bool is_page(const char* data, int64_t bytes, int size);
-
-/// A call that a rank is blocked in, as that rank publishes it.
-struct Blocked {
-  int64_t thread = 0;
-  int waits_for_rank = 0;  // in the world
-  int64_t waits_for_thread = 0;
-  std::string text;
-};
-
-/// A cycle of blocked calls that was seen once.
-struct WaitCycle {
-  struct Member {
-    int rank;
-    uint64_t version;
-    uint64_t confirmed;
-  };
-  std::vector<Member> members;  // empty: there is none
-  std::string text;             // names every call; equal on all ranks
-
-  /// Whether `earlier` is the same cycle and every thread in it has confirmed its wait since then:
-  /// if so, all of them wait for each other.
-  bool confirms(const WaitCycle& earlier) const;
-};
 
 /// What messages say of the ranks of a world that is a part of a job's.
 struct PartOfJob {
@@ -179,22 +139,9 @@ class World final : public HostRanks {
   /// poison, tells the launcher what `describe` makes of it and returns true.
   bool check_peers(const std::function<std::string(const std::string& cause)>& describe);
 
-  /// Local. Publishes that a thread is blocked, or (with the place that an earlier call returned)
-  /// that it still is. Returns the place of the record; negative if there is no room, and nothing
-  /// is published.
-  int publish(const Blocked& blocked, int place);
-  void retract(int place);
-
-  /// Local. True for the first caller in the job, which must then log that a deadlock is suspected.
-  bool claim_suspicion();
-
-  /// Local. Searches the published calls for a cycle, starting from a call of this rank.
-  WaitCycle find_cycle(int place);
-
  private:
   void check_access() const;
   World(int rank, int size, std::shared_ptr<Segment> segment);
-  bool snapshot(int rank, int64_t thread, BlockedCall& call);
   void await_end_of(int pid) const;
 
   const Origin origin_;

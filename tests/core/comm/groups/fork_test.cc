@@ -300,13 +300,6 @@ INSTANTIATE_TEST_SUITE_P(, ForkOfRank,
                                            std::pair(3, ProcessGroupOptions::Lane::kInline)),
                          &name_of);
 
-TEST(Fork, AThreadOfAChildHasAnIdOfItsOwn) {
-  const std::string parents = absl::StrCat(current_thread_id());
-  const ForkedChild child = run_in_fork([] { return absl::StrCat(current_thread_id()); });
-  EXPECT_NE(child.text, parents);
-  EXPECT_EQ(absl::StrCat(current_thread_id()), parents);
-}
-
 // --- Children of a process whose threads are at work ---
 
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
