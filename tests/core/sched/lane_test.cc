@@ -99,6 +99,42 @@ TEST(Lane, ClosingDiscardsWhatHasNotBegun) {
   EXPECT_FALSE(ran);
 }
 
+std::atomic<int> finished = 0;
+std::shared_ptr<Lane> kept;
+
+/// Behind it static objects are destroyed.
+void exit_by_lane() {
+  const bool refuses = [] {
+    try {
+      kept->post([] {});
+    } catch (const CommError&) {
+      return true;
+    }
+    return false;
+  }();
+  std::_Exit(finished == 2 && refuses ? 0 : 7);
+}
+
+/// A closure that waits for something ends when it is interrupted; what stands behind it has its
+/// turn, and nothing that comes later.
+[[noreturn]] void exit_beside_a_lane() {
+  std::atexit(exit_by_lane);
+  static auto* const interrupted = new std::atomic<bool>(false);
+  kept = std::make_shared<Lane>(Lane::Mode::kThread, [] {
+    *interrupted = true;
+    interrupted->notify_all();
+  });
+  std::promise<void> begun;
+  kept->post([&] {
+    begun.set_value();
+    interrupted->wait(false);
+    ++finished;
+  });
+  kept->post([] { ++finished; });
+  begun.get_future().wait();
+  std::exit(3);
+}
+
 TEST(LaneDeathTest, NothingRunsWhileStaticObjectsAreDestroyed) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   EXPECT_EXIT(exit_beside_a_lane(), ::testing::ExitedWithCode(0), "");
