@@ -9,6 +9,7 @@
 #include <absl/strings/str_cat.h>
 #include <absl/strings/str_join.h>
 #include <absl/strings/str_split.h>
+#include <absl/strings/strip.h>
 #include <c10/util/Exception.h>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
@@ -70,9 +71,11 @@ std::string refusal_text(const std::vector<std::string>& problems, std::string_v
     if (entry == entries.end()) entry = entries.insert(entry, {problems[rank], {}});
     entry->second.push_back(rank);
   }
+  const std::string tag = absl::StrCat("[", absl::string_view(what.data(), what.size()), "] ");
   return absl::StrJoin(entries, "\n", [&](std::string* text, const auto& entry) {
-    absl::StrAppend(text, "[", absl::string_view(what.data(), what.size()), "] ",
-                    name_of(entry.second, size), ": ", shortened(entry.first));
+    // What comes from the same room has its tag already.
+    absl::StrAppend(text, tag, name_of(entry.second, size), ": ",
+                    absl::StripPrefix(shortened(entry.first), tag));
   });
 }
 

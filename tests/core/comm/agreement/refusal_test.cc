@@ -46,6 +46,11 @@ TEST(Refusal, SaysTenLinesOfAProblem) {
 }
 
 /// std::terminate prints it.
+TEST(Refusal, HasItsTagOnce) {
+  EXPECT_EQ(refusal_text({"[test] got 1", "[other] got 2"}, "test"),
+            "[test] rank 0: got 1\n[test] rank 1: [other] got 2");
+}
+
 TEST(Refusal, IsThrownAsAPublicType) {
   testing::run_ranks(2, [](const std::shared_ptr<ProcessGroup>& world) {
     try {
