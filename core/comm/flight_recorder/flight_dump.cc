@@ -265,10 +265,13 @@ std::string last_seen(const RankFlight& rank, int64_t now_ns) {
   const std::string state =
       absl::StrCat("rank ", rank.rank, place_of(rank), ", which ", rank.state, ", last seen ");
   if (rank.records.empty()) return absl::StrCat(state, "nowhere");
-  const FlightRecord& last = rank.records.back();
-  if (last.end_ns == 0) {
-    return absl::StrCat(state, "in ", last.text(), ", begun ", ago(last.begin_ns, now_ns));
+  // Of several that are under way it waits in the first.
+  const auto open = std::find_if(rank.records.begin(), rank.records.end(),
+                                 [](const FlightRecord& record) { return record.end_ns == 0; });
+  if (open != rank.records.end()) {
+    return absl::StrCat(state, "in ", open->text(), ", begun ", ago(open->begin_ns, now_ns));
   }
+  const FlightRecord& last = rank.records.back();
   return absl::StrCat(state, "in ", last.text(), ", over ", ago(last.end_ns, now_ns));
 }
 

@@ -50,7 +50,8 @@ void check_flight_dump_directory();
 void write_flight_dump(const std::string& directory, int rank, const std::vector<RankFlight>& ranks,
                        std::string_view cause, std::string_view name = "flight-rank") noexcept;
 
-/// Of a rank that others wait for: its state, and the last of its calls.
+/// Of a rank that others wait for: its state, and the first of its calls that are under way, else
+/// the last.
 std::string last_seen(const RankFlight& rank, int64_t now_ns);
 
 /// Of a wait that is long: "<call>: <waiter> has waited 30001 ms for <last seen>; and for ...".

@@ -25,7 +25,8 @@ void Member::report_wait(const Awaited& awaited, const CallDescriptor& call,
   std::vector<RankFlight> missing;
   for (int rank = 0; rank < channel_.size; ++rank) {
     const ChannelSlot& slot = channel_.slot(rank);
-    if (!holds(slot, awaited)) missing.push_back(world_->flight_of(slot.world_rank, 1));
+    if (!holds(slot, awaited))
+      missing.push_back(world_->flight_of(slot.world_rank, ChannelSlot::kCalls));
   }
   if (missing.empty()) return;  // they have come by now
   TORCH_WARN("[comm] ",
@@ -45,12 +46,13 @@ std::vector<int> Member::overdue(const Awaited& awaited) const {
   return ranks;
 }
 
-/// The call of another group that `rank` is in; "" if it is in none.
+/// The call of another group that `rank` is in, of several the first; "" if it is in none.
 std::string Member::call_elsewhere(int rank) const {
-  const RankFlight flight = world_->flight_of(channel_.slot(rank).world_rank, 1);
-  if (flight.records.empty()) return "";
-  const FlightRecord& last = flight.records.back();
-  return last.end_ns == 0 && !last.is_of(group_name_) ? last.text() : "";
+  const RankFlight flight = world_->flight_of(channel_.slot(rank).world_rank, ChannelSlot::kCalls);
+  for (const FlightRecord& record : flight.records) {
+    if (record.end_ns == 0 && !record.is_of(group_name_)) return record.text();
+  }
+  return "";
 }
 
 /// `missing`: one rank or more. Who is in a call of another group holds up the ranks there, too, so
