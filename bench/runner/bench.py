@@ -35,6 +35,12 @@ class Bench:
     findings: Findings = dataclasses.field(default_factory=Findings)
     began: float = dataclasses.field(default_factory=time.monotonic)
 
+    @property
+    def starts_anew(self) -> bool:
+        """Whether ranks start anew for each round. Where memory lies changes times by as much as builds
+        do, for as long as a process lives: only starts are independent."""
+        return self.against is not None
+
     def say(self, text: str) -> None:
         """A line of progress on stderr."""
         print(f"[{time.monotonic() - self.began:6.1f} s] {text}", file=sys.stderr, flush=True)

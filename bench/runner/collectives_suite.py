@@ -43,6 +43,9 @@ def run(bench: Bench) -> None:
 
 def _run_world(bench: Bench, world: int, wanted: list[Call]) -> None:
     entries = bench.chosen(registry.collectives(bench.programs))
+    if bench.starts_anew:
+        _run_anew(bench, world, wanted, entries)
+        return
     worker_sets: dict[str, Workers] = {}
     try:
         for entry in entries:
@@ -65,6 +68,17 @@ def _run_world(bench: Bench, world: int, wanted: list[Call]) -> None:
     finally:
         for workers in worker_sets.values():
             workers.kill()
+
+
+def _run_anew(bench: Bench, world: int, wanted: list[Call], entries: list[Entry]) -> None:
+    for round_, entry in turns(entries, bench.blocks):
+        with bench.start(entry, f"collectives-{world}", world) as workers:
+            workers.wait("ready", bench.start_timeout_s)
+            for call in wanted:
+                found = bench.findings.collectives.setdefault(call, {})
+                found.setdefault(entry.name, {})[round_] = block(bench, workers, entry, call, round_)
+            bench.leave(workers)
+        bench.say(f"collectives, {world} ranks, round {round_}: {entry.name}")
 
 
 def block(bench: Bench, workers: Workers, entry: Entry, call: Call, round_: int) -> Timing:

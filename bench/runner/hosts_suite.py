@@ -148,7 +148,7 @@ def _run_world(bench: Bench, hosts: Joined, per_host: int) -> None:
     hosts.limit(UNLIMITED)
     everyone = bench.chosen(registry.hosts(bench.programs, per_host, bench.text.resolve(), bench.quick))
     players = [_Player(bench, hosts, per_host, entry) for entry in everyone]
-    stay = len(players) * HOSTS * per_host * _MODEL.rank_mib < MEMORY_SHARE * available_mib()
+    stay = not bench.starts_anew and len(players) * HOSTS * per_host * _MODEL.rank_mib < MEMORY_SHARE * available_mib()
     bench.say(f"hosts {HOSTS} x {per_host}: {len(players)} entries, {bench.blocks} rounds, "
               + ("all stay between their blocks" if stay else "started anew for each block"))
     _note_first_bucket(bench, hosts, per_host, everyone)

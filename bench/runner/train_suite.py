@@ -118,7 +118,7 @@ def run_hooks(bench: Bench, models: list[str]) -> None:
 def _run_model(bench: Bench, suite: str, model: Model, entries: list[Entry]) -> None:
     players = [_Player(bench, suite, model, entry) for entry in entries]
     found = bench.findings.training.setdefault(model.name, {})
-    stay = len(players) * bench.ranks * model.rank_mib < MEMORY_SHARE * available_mib()
+    stay = not bench.starts_anew and len(players) * bench.ranks * model.rank_mib < MEMORY_SHARE * available_mib()
     bench.say(
         f"{suite} {model.name}: {len(players)} entries, {bench.blocks} rounds, "
         + ("all stay between their blocks" if stay else "started anew for each block")
