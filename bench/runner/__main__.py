@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from . import (
-    against, breakdown_suite, checkpoint_suite, collectives_suite, gallery, gpu_suite, hosts_suite, machine, memory_suite,
-    optimizers_suite, options, process, report, scaling_suite, startup_suite, train_suite, two_hosts,
+    against, breakdown_suite, checkpoint_suite, collectives_suite, gallery, gpu_suite, hosts_suite, machine,
+    memory_suite, optimizers_suite, options, process, report, scaling_suite, startup_suite, train_suite, two_hosts,
 )
 from .bench import Bench
 from .failure import BenchFailure, NotRun, Stopped

@@ -18,8 +18,9 @@ constexpr const char* kErrno = "tessera/errno";
 const char* remedy(int error) {
   switch (error) {
     case EACCES:
-      return "; give this user access: of a group's run by chgrp -R and chmod -R g+rwX, and save "
-             "with group_access";
+    case EPERM:
+      return "; where several users save, give the directory to their group (chgrp -R, chmod -R "
+             "g+rwX), and let all of them save with group_access and umask 002";
     case ENOSPC:
     case EDQUOT:
       return "; make room, or keep fewer steps (CheckpointsOptions::keep)";

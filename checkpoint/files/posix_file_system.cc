@@ -126,18 +126,6 @@ class NoSizeSignal {
   sigset_t before_;
 };
 
-/// That the file of a lock could not be opened for writing.
-absl::Status lock_error(int error, const std::string& path) {
-  const absl::Status status = file_error(error, "open", path);
-  if (error != EACCES && error != EPERM) return status;
-  return with_errno(
-      {status.code(),
-       absl::StrCat(status.message(), "; where several users save, give the directory to their ",
-                    "group (chgrp -R, chmod -R g+rwX), and let all of them save with group_access ",
-                    "and umask 002")},
-      error);
-}
-
 }  // namespace
 
 absl::Status write_all(int fd, std::string_view bytes, const std::string& path) {
@@ -254,7 +242,7 @@ absl::StatusOr<std::unique_ptr<FileLock>> PosixFileSystem::lock(const std::strin
   // (fs.protected_regular).
   FileDescriptor fd = open_descriptor(path, O_RDWR | O_NOFOLLOW);
   if (!fd.is_open() && errno == ENOENT) fd = open_new(path, O_RDWR, options_);
-  if (!fd.is_open()) return lock_error(errno, path);
+  if (!fd.is_open()) return file_error(errno, "open", path);
   const int file = fd.get();
   const std::string held = path + ".held";
   auto lock = flock_file(std::move(fd), /*alone=*/true, path);

@@ -29,7 +29,8 @@ struct CheckpointsOptions {
   int64_t keep_every = 0;  ///< 0: none
   /// A save copies this rank's part of the state, and a thread writes the copy while training goes
   /// on. The copy's memory, the whole state's divided by the number of ranks, lasts from the first
-  /// save on (MemoryClass::kHost). false: a save writes from where the state lies.
+  /// save on (MemoryClass::kHost). false: a save writes from where the state lies;
+  /// it does so, with a warning, also where a rank cannot start the thread.
   bool asynchronous = true;
   /// What a save that failed does: throws in the next after_step(), save() or finish() on all
   /// ranks; or, if false, is said by rank 0 on stderr, and training goes on.

@@ -36,9 +36,8 @@ void Mailbox::report_wait(const MessageWork& work) {
   std::string awaited;
   for (int rank = 0; rank < channel_.size; ++rank) {
     if (peer >= 0 ? rank != peer : rank == rank_) continue;
-    absl::StrAppend(
-        &awaited, awaited.empty() ? "" : " or for ",
-        last_seen(world_->flight_of(channel_.slot(rank).world_rank, 1), flight_time_ns()));
+    absl::StrAppend(&awaited, awaited.empty() ? "" : " or for ",
+                    last_seen(world_->flight_of(channel_.slot(rank).world_rank), flight_time_ns()));
   }
   TORCH_WARN("[comm] ", describe(work.call(), work.tag()), " on group '", group_,
              "': ", channel_.name_of(rank_), " has waited ", report_after_.count(), " ms for ",

@@ -25,8 +25,7 @@ void Member::report_wait(const Awaited& awaited, const CallDescriptor& call,
   std::vector<RankFlight> missing;
   for (int rank = 0; rank < channel_.size; ++rank) {
     const ChannelSlot& slot = channel_.slot(rank);
-    if (!holds(slot, awaited))
-      missing.push_back(world_->flight_of(slot.world_rank, ChannelSlot::kCalls));
+    if (!holds(slot, awaited)) missing.push_back(world_->flight_of(slot.world_rank));
   }
   if (missing.empty()) return;  // they have come by now
   TORCH_WARN("[comm] ",
@@ -48,7 +47,7 @@ std::vector<int> Member::overdue(const Awaited& awaited) const {
 
 /// The call of another group that `rank` is in, of several the first; "" if it is in none.
 std::string Member::call_elsewhere(int rank) const {
-  const RankFlight flight = world_->flight_of(channel_.slot(rank).world_rank, ChannelSlot::kCalls);
+  const RankFlight flight = world_->flight_of(channel_.slot(rank).world_rank);
   for (const FlightRecord& record : flight.records) {
     if (record.end_ns == 0 && !record.is_of(group_name_)) return record.text();
   }

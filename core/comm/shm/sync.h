@@ -53,9 +53,8 @@ inline void spin_pause() {
 /// A group that failed stays failed, on every rank and with the same cause: the first rank that
 /// notices a failure writes its text here, and every later failure or call on any rank throws that
 /// text. There is one Poison per group (differing calls, time-outs, a rank that left) and one per
-/// world (a dead process, abort(), an unwinding exception, a time-out for a
-/// rank that is in a call of another group). Waits check both periodically; calls check both before
-/// they begin.
+/// world (a dead process, abort(), an unwinding exception, a time-out for a rank that is in a call
+/// of another group). Waits check both periodically; calls check both before they begin.
 class Poison {
  public:
   /// Sets the cause unless there is one. Wait-free: a rank that dies in here leaves a poison

@@ -226,13 +226,13 @@ bool World::check_peers(const std::function<std::string(const std::string&)>& de
   return false;
 }
 
-RankFlight World::flight_of(int rank, uint64_t count) const {
+RankFlight World::flight_of(int rank) const {
   const FlightRing& ring = page_->ring(rank);
   return {.rank = number_of(rank),
           .pid = pid_of(rank),
           .state = process_state(pid_of(rank)),
           .begun = ring.begun(),
-          .records = ring.last(count)};
+          .records = ring.last()};
 }
 
 void World::dump_flights(std::string_view cause) noexcept {

@@ -109,8 +109,8 @@ class World final : public HostRanks {
 
   /// This rank's last calls.
   FlightRing& ring() { return page_->ring(rank_); }
-  /// Local. The last `count` calls of a rank, whatever has become of its process.
-  RankFlight flight_of(int rank, uint64_t count = FlightRing::kRecords) const;
+  /// Local. The last calls of a rank, as many as are kept, whatever has become of its process.
+  RankFlight flight_of(int rank) const;
   /// Local. Writes down all ranks' last calls where TESSERA_FLIGHT_DUMP says, once in the job.
   void dump_flights(std::string_view cause) noexcept;
 

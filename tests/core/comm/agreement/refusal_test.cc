@@ -45,12 +45,12 @@ TEST(Refusal, SaysTenLinesOfAProblem) {
   EXPECT_THAT(refusals({twelve, twelve}), Each(Not(HasSubstr("eleven"))));
 }
 
-/// std::terminate prints it.
 TEST(Refusal, HasItsTagOnce) {
   EXPECT_EQ(refusal_text({"[test] got 1", "[other] got 2"}, "test"),
             "[test] rank 0: got 1\n[test] rank 1: [other] got 2");
 }
 
+/// std::terminate prints it.
 TEST(Refusal, IsThrownAsAPublicType) {
   testing::run_ranks(2, [](const std::shared_ptr<ProcessGroup>& world) {
     try {
