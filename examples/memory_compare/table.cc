@@ -189,8 +189,7 @@ std::vector<std::string> notes(const Comparison& comparison) {
                       "(votes and other small all-gathers), at most %.2f MiB.",
                       mib(control_bytes)),
       "shared: what the kernel gives for memory that ranks share, on average over these ranks; on "
-      "CPUs all but the "
-      "optimizer's.",
+      "CPUs all but the optimizer's.",
       absl::StrCat(
           "PSS: the whole process (LibTorch, activations, shared pages by share), largest ",
           "of forward, backward and update; ? over MPI, where one process has them all."),
