@@ -44,12 +44,13 @@ struct Run {
   }
 };
 
-void run_one(Run& run, int rank, ProcessGroupOptions options, const RankBody& body) {
+void run_one(Run& run, int rank, ProcessGroupOptions options, const RankThreadOptions& how,
+             const RankBody& body) {
   std::string error;
   try {
     at::set_num_threads(1);
     run.enter(rank, "in init_process_group");
-    auto group = init_process_group(std::move(options));
+    auto group = how.make_world ? how.make_world(rank) : init_process_group(std::move(options));
     run.enter(rank, "in its body");
     body(std::move(group));
   } catch (const c10::Error& exception) {
@@ -92,8 +93,8 @@ std::vector<std::string> run_ranks_expecting_errors(int size, const RankBody& bo
     group_options.report_after = options.report_after;
     group_options.backend = options.backend;
     group_options.lane = options.lane;
-    threads.emplace_back([&run, rank, &body, group_options = std::move(group_options)] {
-      run_one(run, rank, group_options, body);
+    threads.emplace_back([&run, rank, &options, &body, group_options = std::move(group_options)] {
+      run_one(run, rank, group_options, options, body);
     });
   }
   {

@@ -22,6 +22,8 @@ struct RankThreadOptions {
   std::chrono::milliseconds timeout = std::chrono::seconds(20);
   std::chrono::milliseconds report_after = ProcessGroupOptions().report_after;
   ProcessGroupOptions::Lane lane = ProcessGroupOptions::Lane::kInline;
+  /// Makes the world of a rank; null: init_process_group() does.
+  std::function<std::shared_ptr<ProcessGroup>(int rank)> make_world = nullptr;
   /// What thread i believes to be its rank and the world's size; by default i and the number of
   /// threads.
   std::function<int(int thread)> rank_of = nullptr;

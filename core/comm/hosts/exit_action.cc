@@ -5,7 +5,7 @@
 #include <mutex>
 #include <utility>
 
-#include "tessera/core/comm/shm/group.h"
+#include "tessera/core/comm/group/group.h"
 #include "tessera/core/process/fork.h"
 
 namespace tessera::internal::hosts {
@@ -68,7 +68,7 @@ ExitAction::~ExitAction() {
 std::function<void()> leave_groups_of_host(std::vector<ProcessGroup*> groups) {
   return [groups = std::move(groups)] {
     for (ProcessGroup* const group : groups) {
-      if (auto* const of_host = dynamic_cast<shm::Group*>(group)) of_host->leave();
+      if (auto* const of_host = dynamic_cast<internal::Group*>(group)) of_host->leave();
     }
   };
 }

@@ -90,7 +90,8 @@ std::vector<std::shared_ptr<Work>> OuterGroup::run_batch(const std::vector<Colle
   return works;
 }
 
-std::unique_ptr<Window> OuterGroup::make_window(const at::Tensor& own, std::string_view name) {
+std::unique_ptr<tessera::Window> OuterGroup::make_window(const at::Tensor& own,
+                                                         std::string_view name) {
   auto window = while_absent(host_ranks_, [&] { return inner_->make_window(own, name); });
   return std::make_unique<OuterWindow>(std::move(window), host_ranks_);
 }

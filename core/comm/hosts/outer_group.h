@@ -40,7 +40,8 @@ class OuterGroup final : public ForwardingGroup {
 
   std::shared_ptr<Work> run(const Collective& collective) override;
   std::vector<std::shared_ptr<Work>> run_batch(const std::vector<Collective>& messages) override;
-  std::unique_ptr<Window> make_window(const at::Tensor& own, std::string_view name) override;
+  std::unique_ptr<tessera::Window> make_window(const at::Tensor& own,
+                                               std::string_view name) override;
   std::shared_ptr<ProcessGroup> subgroup(const std::vector<int>& ranks,
                                          std::string_view name) override;
 

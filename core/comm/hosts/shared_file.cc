@@ -17,7 +17,7 @@
 namespace tessera::internal::hosts {
 namespace {
 
-constexpr const char* kTag = "shared file";
+constexpr const char* kFileTag = "shared file";
 
 /// Over the limit of file sizes the kernel would send SIGXFSZ, which ends the process.
 bool is_allowed(int64_t bytes) {
@@ -63,12 +63,12 @@ std::shared_ptr<SharedFile> SharedFile::make(ProcessGroup& inside, int64_t bytes
     words[0] = ::getpid();
     words[1] = file.get();
   }
-  inside.broadcast(place, 0, kTag)->wait();
+  inside.broadcast(place, 0, kFileTag)->wait();
   if (inside.rank() != 0 && words[1] >= 0) file = open_of(words[0], words[1], bytes);
   char* const data = map(file, bytes);
   const at::Tensor mapped = inside.allocate(1, at::kInt);
   *mapped.mutable_data_ptr<int>() = data != nullptr ? 1 : 0;
-  inside.all_reduce(mapped, ReduceOp::kMin, kTag)->wait();  // and the first may close it
+  inside.all_reduce(mapped, ReduceOp::kMin, kFileTag)->wait();  // and the first may close it
   std::shared_ptr<SharedFile> made;
   if (data != nullptr) made.reset(new SharedFile(data, bytes));
   return *mapped.const_data_ptr<int>() != 0 ? made : nullptr;

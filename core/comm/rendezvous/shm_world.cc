@@ -11,12 +11,13 @@
 #include <c10/util/Exception.h>
 
 #include "tessera/core/comm/agreement/refusal.h"
+#include "tessera/core/comm/group/group.h"
 #include "tessera/core/comm/groups/staged_group.h"
 #include "tessera/core/comm/handshake/handshake.h"
 #include "tessera/core/comm/meeting/search.h"
 #include "tessera/core/comm/rendezvous/backend.h"
 #include "tessera/core/comm/rendezvous/core_share.h"
-#include "tessera/core/comm/shm/group.h"
+#include "tessera/core/comm/shm/link.h"
 #include "tessera/core/process/error_text.h"
 #include "tessera/core/process/process_status.h"
 
@@ -41,18 +42,16 @@ std::shared_ptr<ProcessGroup> group_of(const ProcessGroupOptions& options,
   const int cores = world->cores();
   const int ranks = world->size();
   const Lane::Mode mode = mode_of(options.lane, cores, ranks);
-  shm::Member::Options member_options;
-  member_options.timeout = options.timeout;
-  member_options.report_after = options.report_after;
   // Spinning ranks take the cores away from those they wait for.
   const int threads = (mode == Lane::Mode::kThread ? 2 : callers) * ranks;
-  member_options.spin_count = threads <= cores ? kSpinCount : 0;
+  const int spin_count = threads <= cores ? kSpinCount : 0;
   shm::Channel& channel = world->channel();
   auto memory = world->segment();
   const int rank = world->rank();
-  auto member = std::make_unique<shm::Member>(std::move(world), std::move(memory), channel, rank,
-                                              "world", member_options);
-  return std::make_shared<shm::Group>(std::move(member), mode);
+  auto link =
+      std::make_unique<shm::Link>(std::move(world), std::move(memory), channel, rank, spin_count);
+  return std::make_shared<Group>(std::move(link), "world", mode,
+                                 Member::Patience{options.timeout, options.report_after});
 }
 
 /// One text on every rank, each of which knows it from its own variables.

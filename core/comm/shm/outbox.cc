@@ -6,19 +6,13 @@
 
 namespace tessera::internal::shm {
 
-void ring(ChannelSlot& slot) {
-  // Sequentially consistent with a sleeper's own increment: it sees the change, or we see it.
-  slot.mail.fetch_add(1, std::memory_order_seq_cst);
-  if (slot.mail_sleepers.load(std::memory_order_seq_cst) != 0) futex_wake_all(slot.mail);
-}
-
-Outbox::Outbox(std::shared_ptr<Arena> arena, Channel& channel, int rank)
-    : arena_(std::move(arena)), channel_(channel), rank_(rank) {
+Outbox::Outbox(std::shared_ptr<World> world, Channel& channel, int rank)
+    : world_(std::move(world)), channel_(channel), rank_(rank) {
   const int64_t bytes = static_cast<int64_t>(sizeof(OutboxEntry)) * channel_.size;
-  directory_ = arena_->allocate(bytes);
+  directory_ = world_->arena()->allocate(bytes);
   for (int receiver = 0; receiver < channel_.size; ++receiver) new (&entry(receiver)) OutboxEntry();
   ChannelSlot& slot = channel_.slot(rank_);
-  slot.outbox = *arena_->find(directory_, bytes);
+  slot.outbox = *world_->arena()->find(directory_, bytes);
   slot.has_outbox.store(1, std::memory_order_release);
 }
 
@@ -27,7 +21,7 @@ Outbox::~Outbox() {
   collect();
 }
 
-MessageRecord& Outbox::post(int receiver, const CallDescriptor& call) {
+MessageRecord& Outbox::post(int receiver, const CallRecord& call, const SharedRange& source) {
   collect();
   MessagePage* page = last_[receiver];
   if (page == nullptr || page->count.load(std::memory_order_relaxed) == MessagePage::kRecords) {
@@ -36,9 +30,10 @@ MessageRecord& Outbox::post(int receiver, const CallDescriptor& call) {
   const uint32_t number = page->count.load(std::memory_order_relaxed);
   MessageRecord& record = page->records[number];
   record.call = call;
+  record.source = source;
   record.state.store(MessageRecord::kPosted, std::memory_order_relaxed);
-  page->count.store(number + 1, std::memory_order_release);
-  ring(channel_.slot(receiver));
+  page->count.store(number + 1, std::memory_order_seq_cst);
+  world_->bell_of(channel_.slot(receiver).world_rank).ring();
   return record;
 }
 
@@ -48,8 +43,8 @@ void Outbox::release(MessageRecord& record) {
 }
 
 MessagePage* Outbox::add_page(int receiver) {
-  auto* made = new (arena_->allocate(sizeof(MessagePage))) MessagePage();
-  const SharedRange range = *arena_->find(made, sizeof(MessagePage));
+  auto* made = new (world_->arena()->allocate(sizeof(MessagePage))) MessagePage();
+  const SharedRange range = *world_->arena()->find(made, sizeof(MessagePage));
   pages_[made] = {made};
   if (MessagePage*& last = last_[receiver]; last == nullptr) {
     entry(receiver).first = range;
@@ -68,7 +63,7 @@ void Outbox::collect() {
     const Page& page = place->second;
     const bool is_through = page.released == MessagePage::kRecords &&
                             page.page->left.load(std::memory_order_acquire) == 1;
-    if (is_through) arena_->free(reinterpret_cast<char*>(page.page));
+    if (is_through) world_->arena()->free(reinterpret_cast<char*>(page.page));
     place = is_through ? pages_.erase(place) : std::next(place);
   }
 }

@@ -5,8 +5,8 @@
 #include <map>
 #include <memory>
 
-#include "tessera/core/comm/shm/arena.h"
 #include "tessera/core/comm/shm/sync.h"
+#include "tessera/core/comm/shm/world.h"
 
 namespace tessera::internal::shm {
 
@@ -14,21 +14,21 @@ namespace tessera::internal::shm {
 // ~~~~~~~~~~~~~~~
 // A message meets its receive without the rest of the group. A rank that sends writes a record for
 // the receiver into memory of its own arena, its outbox: one list of pages per receiver, found
-// through the sender's ChannelSlot. Then it changes the receiver's `mail` word. The receiver looks
-// through the lists for what fits its receives (tag, then dtype and numel), copies the data out of
-// the sender's arena itself, marks the record as taken and changes the sender's `mail` word. So
-// neither waits for the other's thread. Up to ProcessGroup::kBufferedBytes the sender copies the
-// data into its arena, and is done; larger tensors stay where they are if that is in the arena,
-// and are copied there otherwise. Records and copies go when they are taken and when the receiver
-// has gone on to the next page; what a receiver never took stays in the arena, because it may look
-// there later.
+// through the sender's ChannelSlot, and rings the receiver's bell. The receiver looks through the
+// lists, copies the data of what it wants out of the sender's arena itself, marks the record as
+// taken and rings the sender's bell. So neither waits for the other's thread. Up to
+// ProcessGroup::kBufferedBytes the sender copies the data into its arena, and is done; larger
+// tensors stay where they are if that is in the arena, and are copied there otherwise. Records and
+// copies go when they are taken and when the receiver has gone on to the next page; what a receiver
+// never took stays in the arena, because it may look there later.
 
 /// One message. Lies in shared memory, written by the sender but for `state`.
 struct MessageRecord {
   enum State : uint32_t { kPosted, kTaking, kTaken, kWithdrawn };
 
   std::atomic<uint32_t> state;
-  CallDescriptor call;  // its source is the data
+  CallRecord call;
+  SharedRange source;
 };
 
 /// A part of the list of messages from one rank to another.
@@ -52,14 +52,14 @@ struct OutboxEntry {
 /// This rank's outbox in one group. Used under its owner's lock.
 class Outbox {
  public:
-  Outbox(std::shared_ptr<Arena> arena, Channel& channel, int rank);
+  Outbox(std::shared_ptr<World> world, Channel& channel, int rank);
   /// Frees what receivers are through with.
   ~Outbox();
   Outbox(const Outbox&) = delete;
   Outbox& operator=(const Outbox&) = delete;
 
   /// Posts a message and wakes its receiver. The record stays valid until release().
-  MessageRecord& post(int receiver, const CallDescriptor& call);
+  MessageRecord& post(int receiver, const CallRecord& call, const SharedRange& source);
   /// The sender has no more use for the record, which is taken.
   void release(MessageRecord& record);
 
@@ -73,15 +73,12 @@ class Outbox {
   MessagePage* add_page(int receiver);
   void collect();
 
-  const std::shared_ptr<Arena> arena_;
+  const std::shared_ptr<World> world_;
   Channel& channel_;
   const int rank_;
   char* directory_ = nullptr;
   std::map<int, MessagePage*> last_;    // by receiver
   std::map<MessagePage*, Page> pages_;  // all that are not freed
 };
-
-/// Changes a rank's `mail` word and wakes whoever sleeps on it.
-void ring(ChannelSlot& slot);
 
 }  // namespace tessera::internal::shm

@@ -1,46 +1,38 @@
 #pragma once
 
 #include <atomic>
+#include <memory>
 #include <mutex>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
 
+#include "tessera/core/comm/group/member.h"
+
 namespace tessera::internal::shm {
 
 /// What a rank has promised its peers and goes on with while any of its threads waits for them: see
-/// Note [Posted calls]. Thread-safe. Not to be used in a child of fork().
+/// Note [Calls under way]. Thread-safe. Not to be used in a child of fork().
 class Progress {
  public:
-  /// A queue of posted calls.
-  class Source {
-   public:
-    virtual ~Source() = default;
-    /// Local. Goes on as far as it can without waiting for a peer or for another thread.
-    virtual void advance() noexcept = 0;
-  };
-
-  void add(Source& source);
-  /// Afterwards the source is not used any more.
-  void remove(Source& source);
-
-  /// So many more calls (negative: fewer) have been posted and not been taken part in.
-  void count(int calls) { pending_.fetch_add(calls, std::memory_order_relaxed); }
-
-  /// Local. Advances all sources; returns at once if another thread is at it.
+  void add(std::weak_ptr<Member> member);
+  /// So many more groups (negative: fewer) have something under way.
+  void count(int groups) { busy_.fetch_add(groups, std::memory_order_relaxed); }
+  /// Local. Goes on with all groups, if more than the caller's has something under way; returns at
+  /// once if another thread is at it.
   void advance() noexcept {
-    if (pending_.load(std::memory_order_relaxed) > 0) advance_sources();
+    if (busy_.load(std::memory_order_relaxed) > 1) advance_all();
   }
-
   /// Keeps memory that peers may still write to as long as this is there.
   void keep(at::Tensor tensor);
 
  private:
-  void advance_sources() noexcept;
+  void advance_all() noexcept;
 
-  std::atomic<int> pending_{0};
+  std::atomic<int> busy_{0};
   std::mutex mutex_;
-  std::vector<Source*> sources_;
+  std::vector<std::weak_ptr<Member>> members_;
+  std::mutex kept_mutex_;
   std::vector<at::Tensor> kept_;
 };
 

@@ -11,11 +11,6 @@
 #include <ctime>
 #include <new>
 
-#include <absl/strings/str_cat.h>
-#include <c10/core/ScalarType.h>
-
-#include "tessera/process_group.h"
-
 namespace tessera::internal::shm {
 namespace {
 
@@ -37,11 +32,13 @@ void futex_wake_all(std::atomic<uint32_t>& word) {
   ::syscall(SYS_futex, futex_word(word), FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
 }
 
-void Poison::set(std::string_view cause) noexcept {
+bool Poison::set(std::string_view cause, int64_t detail) noexcept {
   uint32_t expected = kClean;
-  if (!state_.compare_exchange_strong(expected, kWriting, std::memory_order_acq_rel)) return;
+  if (!state_.compare_exchange_strong(expected, kWriting, std::memory_order_acq_rel)) return false;
+  detail_ = detail;
   length_ = static_cast<uint32_t>(cause.copy(text_, kTextBytes));
   state_.store(kSet, std::memory_order_release);
+  return true;
 }
 
 std::string Poison::cause() const {
@@ -54,19 +51,6 @@ std::string Poison::cause() const {
   if (state_.load(std::memory_order_acquire) != kSet)
     return "a rank died while it reported an error";
   return std::string(text_, length_);
-}
-
-bool same_call(const CallDescriptor& a, const CallDescriptor& b) {
-  return a.sequence == b.sequence && a.signature == b.signature && a.tag == b.tag;
-}
-
-std::string describe(const CallDescriptor& call) {
-  return describe(call.signature, call.tag.shown());
-}
-
-std::string Channel::name_of(int rank) {
-  const int number = slot(rank).number;
-  return absl::StrCat("rank ", number, number == rank ? "" : " of the world");
 }
 
 Channel* Channel::create(void* memory, int size) {

@@ -194,12 +194,15 @@ std::string World::lost_rank() {
   return is_lost ? poison().cause() : "";
 }
 
-void World::fail(std::string_view cause) noexcept {
-  if (!origin_.is_here()) return;
-  if (!poison().is_set()) report_failure(-1, cause);
-  poison().set(cause);
+void World::fail(std::string_view cause) noexcept { fail(cause, Poison::kNobody); }
+
+bool World::fail(std::string_view cause, int64_t author) noexcept {
+  if (!origin_.is_here()) return false;
+  if (!poison().is_set()) report_failure(-1, cause);  // before its peers learn of it
+  const bool is_first = poison().set(cause, author);
   ring_bells(channel());
   dump_flights(cause);
+  return is_first;
 }
 
 bool World::check_peers(const std::function<std::string(const std::string&)>& describe) {
@@ -218,7 +221,7 @@ bool World::check_peers(const std::function<std::string(const std::string&)>& de
     if (ended && state.left.load(std::memory_order_acquire) == 0) {
       const std::string cause = absl::StrCat("rank ", state.number, place_of(rank), " died");
       if (!poison().is_set()) report_failure(state.number, describe(cause), state.pid);
-      poison().set(cause);
+      poison().set(cause, Poison::kNobody);
       dump_flights(cause);
       return true;
     }

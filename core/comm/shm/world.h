@@ -130,8 +130,10 @@ class World final : public HostRanks {
   void end_absence() override;
   std::string failure() override;
   std::string lost_rank() override;
-  /// Sets the world's poison and wakes who waits.
   void fail(std::string_view cause) noexcept override;
+  /// Sets the world's poison, unless it has one, and wakes who waits; whether it did. `author`: the
+  /// rank that fails it, or Poison::kNobody.
+  bool fail(std::string_view cause, int64_t author) noexcept;
   /// Whether a rank is absent, so that who has waited `timeout` for it waits on.
   bool is_excused(int rank, std::chrono::milliseconds timeout) const;
 

@@ -236,9 +236,9 @@ TEST(FlightReport, SoDoesAMessage) {
       reporting_soon());
   ASSERT_EQ(warnings.texts().size(), 1U);
   EXPECT_THAT(warnings.texts()[0],
-              HasSubstr(absl::StrCat("[comm] recv float32[3] from rank 0 'halo' on group 'world': "
-                                     "rank 1 has waited ",
-                                     kReportAfter.count(), " ms for rank 0 (pid ")));
+              AllOf(HasSubstr("[comm] recv float32[3] from rank 0 'halo' on group 'world': rank 1 "
+                              "has waited "),
+                    HasSubstr(" ms for rank 0 (pid ")));
 }
 
 /// Of processes, whose late rank must be stopped, or in pause(), by then.

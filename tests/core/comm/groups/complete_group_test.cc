@@ -1,10 +1,11 @@
-// The whole surface of a process group over loopback and shared memory, with collectives in the
-// call and in a thread of their own.
+// The whole surface of a process group over loopback, shared memory and the simplest link, with
+// collectives in the call and in a thread of their own.
 #include <string>
 
 #include <gtest/gtest.h>
 
 #include "tessera/tests/core/comm/groups/group_suite.h"
+#include "tessera/tests/support/rank_memory_link.h"
 #include "tessera/tests/support/rank_threads.h"
 
 namespace tessera::internal {
@@ -28,6 +29,16 @@ GroupBackend over_loopback() {
           }};
 }
 
+GroupBackend over_memory(const std::string& name, Lane::Mode mode) {
+  GroupBackend backend{.name = name, .world_sizes = {2, 3, 4}, .run = nullptr};
+  backend.run = [mode](int size, const testing::RankBody& body) {
+    testing::RankThreadOptions options;
+    options.make_world = testing::memory_world(size, mode);
+    testing::run_ranks(size, body, options);
+  };
+  return backend;
+}
+
 class CompleteGroup : public ::testing::TestWithParam<GroupBackend> {};
 
 TEST_P(CompleteGroup, Reductions) { test_reductions(GetParam()); }
@@ -47,7 +58,9 @@ TEST_P(CompleteGroup, Refusals) { test_refusals(GetParam()); }
 INSTANTIATE_TEST_SUITE_P(
     Backends, CompleteGroup,
     ::testing::Values(over_loopback(), over_shm("shm", ProcessGroupOptions::Lane::kInline),
-                      over_shm("shm_thread", ProcessGroupOptions::Lane::kThread)),
+                      over_shm("shm_thread", ProcessGroupOptions::Lane::kThread),
+                      over_memory("memory", Lane::Mode::kInline),
+                      over_memory("memory_thread", Lane::Mode::kThread)),
     [](const auto& info) { return info.param.name; });
 
 }  // namespace

@@ -1,0 +1,106 @@
+#include "tessera/core/comm/group/call.h"
+
+#include <utility>
+
+#include <absl/strings/str_cat.h>
+
+#include "tessera/core/comm/group/link.h"
+#include "tessera/core/comm/group/member.h"
+#include "tessera/time_out.h"
+
+namespace tessera::internal {
+
+CallRecord::CallRecord(const Collective& call, int64_t number)
+    : sequence(number), signature(call.signature()), slice(call.slice), tag(call.tag) {}
+
+Call::Call(std::weak_ptr<Member> member, const Origin& origin, Form form,
+           std::shared_ptr<FlightRing> flights)
+    : member_(std::move(member)),
+      origin_(origin),
+      form_(std::move(form)),
+      tag_(form_.collective.tag),
+      record_(form_.collective, form_.sequence),
+      flight_(std::move(flights), record_.signature, form_.sequence, tag_, *form_.group) {
+  form_.collective.tag = tag_;  // the caller's may go
+}
+
+Call::~Call() = default;
+
+void Call::set_transfer(std::unique_ptr<Transfer> transfer) { transfer_ = std::move(transfer); }
+
+std::unique_ptr<Transfer> Call::take_transfer() { return std::move(transfer_); }
+
+std::string Call::text() const {
+  return absl::StrCat(describe(record_.signature, tag_),
+                      is_message() ? "" : absl::StrCat(" #", form_.sequence), " on group '",
+                      *form_.group, "'");
+}
+
+CommError Call::error(const std::string& cause) const {
+  return {{to_string(record_.signature.op), *form_.group, form_.sequence, form_.rank, tag_}, cause};
+}
+
+bool Call::is_completed() {
+  if (is_over() || !origin_.is_here()) return true;  // wait() throws in a child of fork()
+  if (const auto member = member_.lock()) member->look(*this);
+  return is_over();
+}
+
+void Call::wait() {
+  if (!origin_.is_here()) throw error(origin_.fork_error(absl::StrCat("rank ", form_.rank)));
+  if (!is_over()) {
+    if (const auto member = member_.lock()) member->await(*this);
+  }
+  throw_if_failed();
+}
+
+bool Call::wait_for(std::chrono::milliseconds longest) {
+  if (is_over() || !origin_.is_here()) return true;
+  const auto member = member_.lock();
+  return member == nullptr || member->await(*this, longest);
+}
+
+bool Call::may_begin() {
+  if (form_.collective.after == nullptr) return true;
+  if (!form_.collective.after->is_completed()) return false;
+  std::exchange(form_.collective.after, nullptr)->wait();
+  return true;
+}
+
+void Call::await_end() {
+  std::unique_lock<std::mutex> lock(mutex_);
+  ended_.wait(lock, [this] { return is_over(); });
+}
+
+bool Call::await_end(std::chrono::milliseconds longest) {
+  std::unique_lock<std::mutex> lock(mutex_);
+  return ended_.wait_for(lock, bounded(longest), [this] { return is_over(); });
+}
+
+void Call::throw_if_failed() const {
+  if (cause_.has_value()) throw error(*cause_);
+}
+
+void Call::finish(int source) {
+  flight_.end();
+  end(source, nullptr);
+}
+
+void Call::fail(const std::string& cause) { end(-1, &cause); }
+
+void Call::end(int source, const std::string* cause) {
+  if (is_over()) return;
+  form_.collective.output = at::Tensor();  // before anyone sees that it is over
+  form_.collective.input = at::Tensor();
+  form_.collective.after = nullptr;
+  source_ = source;
+  if (cause != nullptr) cause_ = *cause;
+  if (!form_.has_thread) return is_over_.store(true, std::memory_order_release);
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    is_over_.store(true, std::memory_order_release);
+  }
+  ended_.notify_all();
+}
+
+}  // namespace tessera::internal

@@ -1,0 +1,135 @@
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tessera/collective.h"
+#include "tessera/core/comm/flight_recorder/flight.h"
+#include "tessera/core/comm/group/call_record.h"
+#include "tessera/core/process/fork.h"
+#include "tessera/errors.h"
+#include "tessera/work.h"
+
+namespace tessera::internal {
+
+class Link;
+class Member;
+class RemoteMemory;
+class Transfer;
+
+/// What a call makes beside data, once all ranks have called.
+struct Made {
+  std::unique_ptr<Link> link;            ///< of a subgroup, on its ranks
+  std::shared_ptr<RemoteMemory> memory;  ///< of a window
+  std::string problem;                   ///< why nothing was made, equal on all ranks
+};
+
+/// A collective or a message of this rank. Its Member carries it out and ends it; any thread may
+/// wait. Keeps the tensors until it has ended.
+class Call final : public Work {
+ public:
+  using Clock = std::chrono::steady_clock;
+
+  /// What it is about. `ranks`: of the subgroup that it makes.
+  struct Form {
+    Collective collective;
+    int64_t sequence = -1;
+    std::shared_ptr<const std::string> group = {};
+    int rank = 0;
+    bool has_thread = false;  ///< that goes on with it, while others wait
+    std::vector<int> ranks = {};
+  };
+  /// `origin`: of the rank.
+  Call(std::weak_ptr<Member> member, const Origin& origin, Form form,
+       std::shared_ptr<FlightRing> flights);
+  ~Call() override;
+
+  bool is_completed() override;
+  void wait() override;
+  bool wait_for(std::chrono::milliseconds longest) override;
+  int source() const override { return source_; }
+
+  /// While it has not ended.
+  const Collective& collective() const { return form_.collective; }
+  const CallRecord& record() const { return record_; }
+  const std::string& tag() const { return tag_; }
+  int64_t sequence() const { return form_.sequence; }
+  const std::vector<int>& ranks() const { return form_.ranks; }
+  bool is_message() const { return form_.sequence < 0; }
+  bool has_thread() const { return form_.has_thread; }
+  /// "all_reduce SUM float32[4] 'tag' #3 on group 'world'".
+  std::string text() const;
+  CommError error(const std::string& cause) const;
+
+  // Its member's part, one thread at a time.
+
+  /// Whether what it goes on with (Collective::after) has finished. Throws what that failed with.
+  bool may_begin();
+  Transfer* transfer() const { return transfer_.get(); }
+  void set_transfer(std::unique_ptr<Transfer> transfer);
+  std::unique_ptr<Transfer> take_transfer();
+  /// That the ranks' calls were found equal.
+  bool is_compared() const { return is_compared_; }
+  void set_compared() { is_compared_ = true; }
+  Made& made() { return made_; }
+
+  /// It has ended well; of a receive, from where. Lets go of the tensors.
+  void finish(int source = -1);
+  /// It throws this cause.
+  void fail(const std::string& cause);
+
+  /// Whether it has ended, and whether not well.
+  bool is_over() const { return is_over_.load(std::memory_order_acquire); }
+  /// Blocks until it has, without going on with it; at most so long.
+  void await_end();
+  bool await_end(std::chrono::milliseconds longest);
+  void throw_if_failed() const;
+
+  /// Its clock stands at zero until the next look. Before the first of these calls it stands still.
+  void restart_clock() { clock_.store(Clock::time_point::min(), std::memory_order_relaxed); }
+  /// How long it has been waited for.
+  Clock::duration waited(Clock::time_point now) {
+    Clock::time_point begin = Clock::time_point::min();
+    if (clock_.compare_exchange_strong(begin, now)) {
+      is_reported_ = false;
+      return Clock::duration::zero();
+    }
+    return begin == Clock::time_point::max() ? Clock::duration::zero() : now - begin;
+  }
+  /// Whether it has waited for so long; true once.
+  bool is_to_be_reported(Clock::time_point now, std::chrono::milliseconds after) {
+    if (is_reported_ || after.count() <= 0 || waited(now) < after) return false;
+    return is_reported_ = true;
+  }
+
+ private:
+  void end(int source, const std::string* cause);
+
+  const std::weak_ptr<Member> member_;
+  const Origin origin_;
+  Form form_;
+  const std::string tag_;
+  const CallRecord record_;
+  Flight flight_;
+  std::unique_ptr<Transfer> transfer_;
+  bool is_compared_ = false;
+  Made made_;
+  std::atomic<Clock::time_point> clock_{Clock::time_point::max()};
+  std::atomic<bool> is_reported_{false};
+
+  std::atomic<bool> is_over_{false};
+  int source_ = -1;
+  std::optional<std::string> cause_;
+  std::mutex mutex_;
+  std::condition_variable ended_;
+};
+
+}  // namespace tessera::internal

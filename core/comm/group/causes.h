@@ -1,0 +1,31 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "tessera/core/comm/group/call.h"
+#include "tessera/core/comm/group/link.h"
+
+namespace tessera::internal {
+
+/// The first two of the ranks' calls with this number that differ, of those that are known: "rank 1
+/// called ... where rank 0 called ..."; or two that ask for one slice. "" if none do. Equal on all
+/// ranks when all are known.
+std::string difference(const Link& link, int64_t sequence);
+
+/// The ranks that the call, which has been announced, waits for.
+std::vector<int> awaited(const Link& link, const Call& call);
+
+/// Of the ranks that hold up the others, the one to name to the launcher: preferably one that is
+/// stopped.
+int culprit_among(const Link& link, const std::vector<int>& missing);
+
+/// The call of another group than `group` that the rank is in, of several the first; "" if none is
+/// known.
+std::string call_elsewhere(const Link& link, int rank, const std::string& group);
+
+/// "rank 1 (pid 7), which has finished 3 collectives and is stopped (SIGSTOP), rank 2 ...".
+std::string names_of(const Link& link, const std::vector<int>& missing, const std::string& group);
+
+}  // namespace tessera::internal

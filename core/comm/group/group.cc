@@ -1,0 +1,84 @@
+#include "tessera/core/comm/group/group.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <utility>
+
+#include <absl/strings/str_cat.h>
+#include <absl/strings/str_join.h>
+#include <c10/util/Exception.h>
+
+#include "tessera/core/comm/group/window.h"
+#include "tessera/core/comm/groups/op_traits.h"
+
+namespace tessera::internal {
+
+Group::Group(std::unique_ptr<Link> link, std::string name, Lane::Mode mode,
+             Member::Patience patience)
+    : member_(std::make_shared<Member>(std::move(link), std::move(name), mode, patience)) {
+  this->link().attach(member_);
+}
+
+Group::~Group() {
+  if (unwinding_.is_by_own_error()) {
+    char text[80];
+    std::snprintf(text, sizeof(text), "rank %d left while an exception unwound",
+                  link().number_of(rank()));
+    member_->abort(text);
+  }
+  member_->close();
+}
+
+Capabilities Group::can() const {
+  Capabilities can = link().can();
+  can.in_background = can.in_background || member_->mode() == Lane::Mode::kThread;
+  return can;
+}
+
+std::shared_ptr<Work> Group::run(const Collective& collective) {
+  const OpTraits traits = traits_of(collective.op);
+  if (!traits.is_collective || traits.is_on_host) refuse(collective);
+  auto call = member_->start(collective);
+  const bool is_message = traits.tensors == OpTraits::Tensors::kMessage;
+  const bool is_posted = collective.posted && link().is_in_place(collective.input);
+  const bool runs_in_call = member_->mode() == Lane::Mode::kInline && !is_message && !is_posted;
+  if (runs_in_call || collective.op == Op::kBarrier) call->wait();
+  return call;
+}
+
+at::Tensor Group::allocate(int64_t numel, at::ScalarType dtype) {
+  member_->require_own_process("allocate", "");
+  return link().allocate(numel, dtype);
+}
+
+std::unique_ptr<Window> Group::make_window(const at::Tensor& own, std::string_view name) {
+  check_window(own, name);
+  const auto call =
+      member_->start({.op = Op::kMakeWindow, .output = own, .input = own, .tag = name});
+  call->wait();
+  const Made& made = call->made();
+  TORCH_CHECK(made.problem.empty(), made.problem);
+  return std::make_unique<GroupWindow>(link(), member_->name(), own, made.memory);
+}
+
+std::unique_ptr<SharedBuffer> Group::make_shared_buffer(int64_t bytes, std::string_view name) {
+  member_->require_own_process(to_string(Op::kSharedBuffer), name);
+  return link().make_shared_buffer(*this, bytes, name);
+}
+
+std::shared_ptr<ProcessGroup> Group::subgroup(const std::vector<int>& ranks,
+                                              std::string_view name) {
+  member_->require_own_process(to_string(Op::kSubgroup), name);
+  check_subgroup(ranks, name, size(), subgroup_names_);
+  subgroup_names_.insert(std::string(name));
+  const std::string tag = absl::StrCat(std::string(name), " [", absl::StrJoin(ranks, ", "), "]");
+  const auto call = member_->start({.op = Op::kSubgroup, .tag = tag}, ranks);
+  call->wait();
+  std::unique_ptr<Link> made = std::move(call->made().link);
+  if (made == nullptr) return nullptr;
+  return std::make_shared<Group>(std::move(made),
+                                 absl::StrCat(member_->name(), "/", std::string(name)),
+                                 member_->mode(), member_->patience());
+}
+
+}  // namespace tessera::internal

@@ -1,0 +1,50 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <set>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tessera/core/comm/group/member.h"
+#include "tessera/core/comm/groups/host_ranks.h"
+#include "tessera/core/comm/groups/unwinding.h"
+#include "tessera/process_group.h"
+
+namespace tessera::internal {
+
+/// Ranks that a Link connects. In a child of fork() every call throws CommError at once, and the
+/// destructor releases only what belongs to the child: see Note [Fork].
+class Group final : public ProcessGroup, public HasHostRanks {
+ public:
+  /// `mode` kThread: collectives run in the background, in a thread of the group.
+  Group(std::unique_ptr<Link> link, std::string name, Lane::Mode mode, Member::Patience patience);
+  ~Group() override;
+
+  int rank() const override { return link().rank(); }
+  int size() const override { return link().size(); }
+  std::string_view name() const override { return member_->name(); }
+  std::string_view backend() const override { return link().backend(); }
+  Capabilities can() const override;
+
+  std::shared_ptr<Work> run(const Collective& collective) override;
+  at::Tensor allocate(int64_t numel, at::ScalarType dtype) override;
+  std::unique_ptr<Window> make_window(const at::Tensor& own, std::string_view name) override;
+  std::unique_ptr<SharedBuffer> make_shared_buffer(int64_t bytes, std::string_view name) override;
+  std::shared_ptr<ProcessGroup> subgroup(const std::vector<int>& ranks,
+                                         std::string_view name) override;
+  void abort(std::string_view cause) noexcept override { member_->abort(cause); }
+  std::shared_ptr<HostRanks> host_ranks() override { return link().host_ranks(); }
+  /// This rank makes no more calls, as its process ends: who waits for one hears it.
+  void leave() { link().leave(); }
+
+ private:
+  Link& link() const { return member_->link(); }
+
+  const Unwinding unwinding_;
+  const std::shared_ptr<Member> member_;
+  std::set<std::string, std::less<>> subgroup_names_;
+};
+
+}  // namespace tessera::internal

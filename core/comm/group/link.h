@@ -1,0 +1,224 @@
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "tessera/core/comm/flight_recorder/flight_dump.h"
+#include "tessera/core/comm/group/call.h"
+#include "tessera/core/comm/groups/host_ranks.h"
+#include "tessera/core/process/fork.h"
+#include "tessera/process_group.h"
+#include "tessera/work.h"
+
+namespace tessera::internal {
+
+/// Why a group has failed. Note [Failure]
+struct Failure {
+  std::string cause;
+  int64_t calls = 0;  ///< those with smaller numbers may still end well
+};
+
+/// What a part of a call throws when the ranks cannot go on: the group fails with this cause. Its
+/// Member catches it.
+struct Fault {
+  std::string cause;
+  int culprit = kNobody;  ///< the rank of the group that began it
+
+  static constexpr int kNobody = -1;
+};
+
+/// This rank's part in moving the data of a call. It begins when the ranks' calls were found equal;
+/// of a message, at once.
+class Transfer {
+ public:
+  enum class State : uint8_t {
+    kMoving,
+    kGiven,  ///< what is left is the others' to do, so the group's next call may begin
+    kOver,
+  };
+
+  virtual ~Transfer() = default;
+  Transfer(const Transfer&) = delete;
+  Transfer& operator=(const Transfer&) = delete;
+
+  /// Tells the others what this rank calls, and where its data is. Not of a message.
+  virtual void announce() {}
+  /// Goes on as far as it can without waiting. Throws Fault.
+  virtual State advance() = 0;
+  /// The ranks of the group whose part this one waits for.
+  virtual std::vector<int> awaited() = 0;
+
+ protected:
+  Transfer() = default;
+};
+
+/// The ranks' parts of a window. Outlives the group.
+class RemoteMemory {
+ public:
+  virtual ~RemoteMemory() = default;
+  RemoteMemory(const RemoteMemory&) = delete;
+  RemoteMemory& operator=(const RemoteMemory&) = delete;
+
+  /// Why reads fail; "" if they do not.
+  virtual std::string failure() const = 0;
+  /// Reads from rank `rank`'s part, at that byte, as many bytes as `to` has.
+  virtual std::shared_ptr<Work> read(int rank, int64_t begin_bytes, const at::Tensor& to,
+                                     std::string_view tag) = 0;
+  /// One int64, with acquire order.
+  virtual int64_t load(int rank, int64_t begin_bytes) = 0;
+
+ protected:
+  RemoteMemory() = default;
+};
+
+/// A message that has come to this rank.
+struct Arrival {
+  int from = 0;
+  CallRecord record;
+  void* place = nullptr;  ///< where the link has it
+};
+
+/// One rank's end of what connects the ranks of one group. A Group numbers and compares calls,
+/// matches messages, watches the time and fails; a link carries what ranks say and their data. All
+/// of it is local and returns at once, but for rest(); one thread at a time uses it, but where
+/// "any thread" is said.
+class Link {
+ public:
+  virtual ~Link() = default;
+  Link(const Link&) = delete;
+  Link& operator=(const Link&) = delete;
+
+  // What it is. Any thread.
+
+  virtual int rank() const = 0;
+  virtual int size() const = 0;
+  virtual std::string_view backend() const = 0;
+  virtual Capabilities can() const = 0;
+  /// The process of the rank.
+  virtual const Origin& origin() const = 0;
+  /// As ProcessGroup::allocate().
+  virtual at::Tensor allocate(int64_t numel, at::ScalarType dtype) = 0;
+  /// Whether a posted call with this input goes on while its rank does something else.
+  virtual bool is_in_place(const at::Tensor& tensor) const = 0;
+  /// As ProcessGroup::make_shared_buffer(), over `group`, which this is the link of.
+  virtual std::unique_ptr<SharedBuffer> make_shared_buffer(ProcessGroup& /*group*/,
+                                                           int64_t /*bytes*/,
+                                                           std::string_view /*name*/) {
+    return nullptr;
+  }
+
+  // Calls, in the order of their numbers, which are announced once this rank has come to them.
+
+  /// Whether call `call` may be announced while `under_way` earlier ones are not over.
+  virtual bool may_announce(const Call& call, int64_t under_way) const = 0;
+  /// This rank's part in a call. If that makes a link or a window, it puts it into Call::made().
+  virtual std::unique_ptr<Transfer> prepare(Call& call) = 0;
+  /// What a rank has announced as call number `sequence`; null if nothing is known of it. Valid
+  /// until this rank's call is over.
+  virtual const CallRecord* record_of(int rank, int64_t sequence) const = 0;
+  /// Whether all ranks have.
+  virtual bool have_all_called(int64_t sequence) const = 0;
+  /// This rank's call number `sequence` is over.
+  virtual void note_over(int64_t sequence) = 0;
+  /// The call is given up. Keeps what peers may still read or write.
+  virtual void abandon(std::unique_ptr<Transfer> transfer, const Collective& collective) = 0;
+
+  // Messages.
+
+  /// Over when the tensor may be changed; null if that is at once: up to
+  /// ProcessGroup::kBufferedBytes are copied.
+  virtual std::unique_ptr<Transfer> send(const Call& call) = 0;
+  /// Each message once, in the order in which its sender has sent them.
+  virtual std::optional<Arrival> next_arrival() = 0;
+  /// Brings it into the tensor of the call, whose record fits.
+  virtual std::unique_ptr<Transfer> receive(const Arrival& arrival, const Call& call) = 0;
+
+  // What is known of the ranks.
+
+  /// What the job calls it.
+  virtual int number_of(int rank) const = 0;
+  /// "rank 1", or "rank 3 of the world" where its number there is another one.
+  std::string name_of(int rank) const;
+  /// " (pid 7 on nodeB)", and its process; "" and 0 if unknown.
+  virtual std::string place_of(int /*rank*/) const { return ""; }
+  virtual int pid_of(int /*rank*/) const { return 0; }
+  /// What its process does, such as "is stopped (SIGSTOP)"; "" if it is unknown.
+  virtual std::string activity_of(int /*rank*/) const { return ""; }
+  /// How many calls the rank has finished, as far as is known.
+  virtual int64_t finished_by(int rank) const = 0;
+  /// Whether it has left the group.
+  virtual bool has_left(int rank) const = 0;
+  /// Its last calls.
+  virtual RankFlight flight_of(int rank) const = 0;
+  /// This rank's own.
+  virtual std::shared_ptr<FlightRing> flights() = 0;
+  /// Note [Absent ranks]
+  virtual bool is_excused(int /*rank*/, std::chrono::milliseconds /*timeout*/) const {
+    return false;
+  }
+  virtual std::shared_ptr<HostRanks> host_ranks() { return nullptr; }
+
+  // Note [Failure]
+  // ~~~~~~~~~~~~~~
+  // A group that has failed stays failed, on every rank and with the first cause. A failure says
+  // how many calls its author had begun: what others have begun of these may have finished there,
+  // so they may finish for kGrace, and only then throw; later ones throw at once. Of a rank that
+  // has died nothing may finish. fail() fails one group, fail_world() all that were made of one
+  // world.
+
+  static constexpr auto kGrace = std::chrono::seconds(1);
+
+  /// Any thread. Whether it has failed; cheap.
+  virtual bool has_failed() const = 0;
+  virtual Failure failure() const = 0;
+  /// Any thread. Returns whether this was the first failure.
+  virtual bool fail(const Failure& failure) noexcept = 0;
+  /// Tells the launcher, too.
+  virtual bool fail_world(std::string_view cause) noexcept = 0;
+  /// Looks whether the process of a rank has ended, and fails the world if so. `describe` makes of
+  /// a cause what the launcher is told.
+  virtual void look_for_dead(const std::function<std::string(const std::string&)>& /*describe*/) {}
+  /// Of all ranks, as far as this one knows them, once; where TESSERA_FLIGHT_DUMP says.
+  virtual void dump_flights(std::string_view /*cause*/) noexcept {}
+
+  // The end.
+
+  /// This rank makes no more calls: who waits for one hears it. Any thread.
+  virtual void leave() noexcept = 0;
+
+  // How a thread of this rank waits for what peers do.
+
+  struct Rest {
+    int looks = 0;
+    uint32_t seen = 0;
+    bool is_slow = false;  ///< enough looks were in vain, so that what is wrong is looked for
+    bool is_asleep = false;
+  };
+  /// Before each look whether something has come.
+  virtual void before_look(Rest& rest) = 0;
+  /// After a look in vain: blocks until a peer has done something, or for some milliseconds.
+  virtual void rest(Rest& rest) = 0;
+  /// After the last look.
+  virtual void end_rest(Rest& /*rest*/) {}
+  /// Any thread. Wakes the threads of this rank that rest.
+  virtual void wake() = 0;
+  /// From now on whoever waits in another group of the world goes on with this one, too. Once.
+  virtual void attach(std::weak_ptr<Member> member) = 0;
+  /// This group has something under way, or nothing any more.
+  virtual void note_busy(bool /*is_busy*/) {}
+  /// Goes on with the groups of the world, of which this one has something under way.
+  virtual void advance_others() = 0;
+
+ protected:
+  Link() = default;
+};
+
+}  // namespace tessera::internal

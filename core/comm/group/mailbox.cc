@@ -1,0 +1,213 @@
+#include "tessera/core/comm/group/mailbox.h"
+
+#include <algorithm>
+#include <utility>
+
+#include <ATen/ops/empty_like.h>
+#include <absl/strings/str_cat.h>
+#include <c10/util/Exception.h>
+
+#include "tessera/core/comm/groups/call_mismatch.h"
+#include "tessera/core/comm/groups/host_memory.h"
+#include "tessera/process_group.h"
+
+namespace tessera::internal {
+namespace {
+
+int peer_of(const Call& call) { return call.record().signature.peer; }
+bool sends(const Call& call) { return call.record().signature.op == Op::kSend; }
+
+bool fits(const Call& receive, const Arrival& arrival) {
+  const int from = peer_of(receive);
+  return (from == kAnySource || from == arrival.from) && receive.record().tag == arrival.record.tag;
+}
+
+}  // namespace
+
+void Mailbox::start(const std::shared_ptr<Call>& call) {
+  sends(*call) ? send(call) : receive(call);
+}
+
+void Mailbox::send(const std::shared_ptr<Call>& call) {
+  const at::Tensor& tensor = call->collective().input;
+  const auto bytes = static_cast<int64_t>(tensor.nbytes());
+  if (peer_of(*call) == link_.rank()) {
+    Waiting own{{link_.rank(), call->record()}, at::empty_like(tensor)};
+    copy_bytes(data_of(own.copy), data_of(tensor), bytes);
+    call->finish();
+    return take(std::move(own));
+  }
+  call->set_transfer(link_.send(*call));
+  if (call->transfer() == nullptr) return call->finish();
+  go_on_with(call, peer_of(*call));
+}
+
+void Mailbox::receive(const std::shared_ptr<Call>& call) {
+  const auto there = std::find_if(waiting_.begin(), waiting_.end(),
+                                  [&](const Waiting& one) { return fits(*call, one.arrival); });
+  if (there == waiting_.end()) {
+    receives_.push_back(call);
+    return take_arrivals();
+  }
+  const Waiting waiting = std::move(*there);
+  waiting_.erase(there);
+  deliver(call, waiting);
+}
+
+void Mailbox::take(Waiting waiting) {
+  const auto receive = std::find_if(receives_.begin(), receives_.end(),
+                                    [&](const auto& call) { return fits(*call, waiting.arrival); });
+  if (receive == receives_.end()) {
+    waiting_.push_back(std::move(waiting));
+    return;
+  }
+  const std::shared_ptr<Call> call = *receive;
+  receives_.erase(receive);
+  deliver(call, waiting);
+}
+
+void Mailbox::deliver(const std::shared_ptr<Call>& receive, const Waiting& waiting) {
+  const int from = waiting.arrival.from;
+  const CallSignature& sent = waiting.arrival.record.signature;
+  const CallSignature& expected = receive->record().signature;
+  if (!internal::fits(sent, expected)) {
+    receives_.push_back(receive);  // which fails with the others
+    throw Fault{message_mismatch(own_name(), expected, link_.name_of(from), sent, receive->tag())};
+  }
+  if (waiting.copy.defined()) {
+    const at::Tensor& output = receive->collective().output;
+    copy_bytes(data_of(output), data_of(waiting.copy), static_cast<int64_t>(output.nbytes()));
+    return receive->finish(from);
+  }
+  receive->set_transfer(link_.receive(waiting.arrival, *receive));
+  go_on_with(receive, from);
+}
+
+void Mailbox::go_on_with(const std::shared_ptr<Call>& call, int peer) {
+  moving_.push_back({call, peer});
+  if (advance(moving_.back())) moving_.pop_back();
+}
+
+/// Whether it is over.
+bool Mailbox::advance(const Moving& moving) {
+  if (moving.call->transfer()->advance() != Transfer::State::kOver) return false;
+  moving.call->set_transfer(nullptr);
+  moving.call->finish(sends(*moving.call) ? -1 : moving.peer);
+  return true;
+}
+
+void Mailbox::take_arrivals() {
+  while (std::optional<Arrival> arrival = link_.next_arrival()) take({*arrival, {}});
+}
+
+void Mailbox::advance() {
+  take_arrivals();
+  moving_.remove_if([this](const Moving& moving) { return advance(moving); });
+}
+
+bool Mailbox::keeps_sender_waiting() const {
+  return std::any_of(receives_.begin(), receives_.end(), [](const auto& call) {
+    return static_cast<int64_t>(call->collective().output.nbytes()) > ProcessGroup::kBufferedBytes;
+  });
+}
+
+/// Of kAnySource: all others.
+std::vector<int> Mailbox::awaited(const Call& call) const {
+  if (peer_of(call) >= 0) return {peer_of(call)};
+  std::vector<int> ranks;
+  for (int rank = 0; rank < link_.size(); ++rank) {
+    if (rank != link_.rank()) ranks.push_back(rank);
+  }
+  return ranks;
+}
+
+bool Mailbox::is_gone(int peer) const {
+  if (peer >= 0) return link_.has_left(peer);
+  int gone = 0;
+  for (int rank = 0; rank < link_.size(); ++rank) {
+    gone += rank != link_.rank() && link_.has_left(rank) ? 1 : 0;
+  }
+  return gone > 0 && gone == link_.size() - 1;
+}
+
+void Mailbox::look_for_late(Call::Clock::time_point now, std::chrono::milliseconds timeout,
+                            std::chrono::milliseconds report_after) {
+  std::vector<std::shared_ptr<Call>> gone;
+  for (const auto& call : receives_) {
+    if (is_gone(peer_of(*call))) gone.push_back(call);
+  }
+  for (const Moving& moving : moving_) {
+    if (sends(*moving.call) && link_.has_left(moving.peer)) gone.push_back(moving.call);
+  }
+  if (!gone.empty()) {
+    advance();  // a rank sends before it leaves
+    for (const auto& call : gone) {
+      if (!call->is_over()) fail_as_left(*call);
+    }
+  }
+  for (const Moving& moving : moving_) look_for_late(*moving.call, now, timeout, report_after);
+  for (const auto& call : receives_) look_for_late(*call, now, timeout, report_after);
+}
+
+void Mailbox::look_for_late(Call& call, Call::Clock::time_point now,
+                            std::chrono::milliseconds timeout,
+                            std::chrono::milliseconds report_after) const {
+  const bool is_late = call.waited(now) >= timeout;
+  const bool is_to_be_reported = call.is_to_be_reported(now, report_after);
+  if (!is_late && !is_to_be_reported) return;
+  const std::vector<int> ranks = awaited(call);
+  if (is_to_be_reported) {
+    std::vector<RankFlight> flights;
+    for (const int rank : ranks) flights.push_back(link_.flight_of(rank));
+    TORCH_WARN("[comm] ",
+               wait_report(call.text(), own_name(),
+                           std::chrono::duration_cast<std::chrono::milliseconds>(call.waited(now)),
+                           flights),
+               ". It goes on waiting until the time-out of ", timeout.count(), " ms");
+  }
+  const bool are_excused = !ranks.empty() && std::all_of(ranks.begin(), ranks.end(), [&](int rank) {
+    return link_.is_excused(rank, timeout);
+  });
+  if (is_late && !are_excused) time_out(call, timeout);
+}
+
+void Mailbox::end_all(const std::string& cause) {
+  for (const auto& call : std::exchange(receives_, {})) call->fail(cause);
+  for (const Moving& moving : std::exchange(moving_, {})) {
+    const Collective collective = moving.call->collective();
+    link_.abandon(moving.call->take_transfer(), collective);
+    moving.call->fail(cause);
+  }
+  waiting_.clear();
+}
+
+void Mailbox::fail_as_left(const Call& call) const {
+  const int peer = peer_of(call);
+  const std::string who = peer >= 0 ? link_.name_of(peer) : "every other rank";
+  throw Fault{sends(call)
+                  ? absl::StrCat(who, " left the group without receiving '", call.tag(), "'")
+                  : absl::StrCat(who, " left the group without sending '", call.tag(),
+                                 "', or before it was received, and it is lost"),
+              peer};
+}
+
+void Mailbox::time_out(const Call& call, std::chrono::milliseconds timeout) const {
+  const int peer = peer_of(call);
+  std::string cause =
+      absl::StrCat("timed out: waited ", timeout.count(), " ms for ",
+                   peer < 0 ? std::string("any rank") : link_.name_of(peer) + link_.place_of(peer),
+                   " to ", sends(call) ? "receive" : "send", " '", call.tag(), "', in ",
+                   call.record().text(), " of ", own_name());
+  const std::string activity = peer < 0 ? "" : link_.activity_of(peer);
+  if (!activity.empty()) absl::StrAppend(&cause, "; it ", activity);
+  constexpr int kShown = 4;
+  int shown = 0;
+  for (const Waiting& one : waiting_) {
+    if (sends(call) || shown == kShown) break;
+    absl::StrAppend(&cause, shown++ == 0 ? "; what has come: " : ", ", one.arrival.record.text(),
+                    " of ", link_.name_of(one.arrival.from));
+  }
+  throw Fault{cause, peer};
+}
+
+}  // namespace tessera::internal

@@ -1,0 +1,67 @@
+#pragma once
+
+#include <cstdint>
+#include <list>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tessera/core/comm/group/call.h"
+#include "tessera/core/comm/group/link.h"
+
+namespace tessera::internal {
+
+/// This rank's messages in one group. A message meets its receive without the rest of the group: by
+/// sender and tag, in the order of the calls. Part of a Member; throws Fault where the group fails.
+class Mailbox {
+ public:
+  explicit Mailbox(Link& link) : link_(link) {}
+
+  /// A send or a receive of this rank begins.
+  void start(const std::shared_ptr<Call>& call);
+  /// Takes what has come and goes on with what is under way.
+  void advance();
+  /// Fails if a rank that is waited for has left, or a wait lasts too long; reports a long one.
+  void look_for_late(Call::Clock::time_point now, std::chrono::milliseconds timeout,
+                     std::chrono::milliseconds report_after);
+  /// What is under way fails.
+  void end_all(const std::string& cause);
+
+  bool is_busy() const { return !receives_.empty() || !moving_.empty(); }
+  /// Whether a receive is open whose sender waits for it.
+  bool keeps_sender_waiting() const;
+
+ private:
+  /// Data that is under way.
+  struct Moving {
+    std::shared_ptr<Call> call;
+    int peer;
+  };
+  /// A message that has come and that no receive has asked for.
+  struct Waiting {
+    Arrival arrival;
+    at::Tensor copy;  ///< of one to itself
+  };
+
+  void send(const std::shared_ptr<Call>& call);
+  void receive(const std::shared_ptr<Call>& call);
+  void take_arrivals();
+  void take(Waiting waiting);
+  void deliver(const std::shared_ptr<Call>& receive, const Waiting& waiting);
+  void go_on_with(const std::shared_ptr<Call>& call, int peer);
+  bool advance(const Moving& moving);
+  std::vector<int> awaited(const Call& call) const;
+  bool is_gone(int peer) const;
+  [[noreturn]] void fail_as_left(const Call& call) const;
+  void look_for_late(Call& call, Call::Clock::time_point now, std::chrono::milliseconds timeout,
+                     std::chrono::milliseconds report_after) const;
+  [[noreturn]] void time_out(const Call& call, std::chrono::milliseconds timeout) const;
+  std::string own_name() const { return link_.name_of(link_.rank()); }
+
+  Link& link_;
+  std::list<Waiting> waiting_;
+  std::list<std::shared_ptr<Call>> receives_;
+  std::list<Moving> moving_;
+};
+
+}  // namespace tessera::internal

@@ -1,0 +1,310 @@
+#include "tessera/core/comm/group/member.h"
+
+#include <algorithm>
+#include <exception>
+#include <utility>
+
+#include <absl/strings/str_cat.h>
+
+#include "tessera/core/comm/group/causes.h"
+#include "tessera/core/comm/group/yielding_lock.h"
+#include "tessera/core/comm/groups/host_memory.h"
+#include "tessera/core/comm/groups/op_traits.h"
+#include "tessera/core/process/error_text.h"
+#include "tessera/core/process/failure_report.h"
+
+namespace tessera::internal {
+
+/// How a thread waits for the group: it looks for trouble now and then.
+class Member::Pause {
+ public:
+  explicit Pause(Member& member) : member_(member) {}
+  ~Pause() { member_.link_->end_rest(rest_); }
+  Pause(const Pause&) = delete;
+  Pause& operator=(const Pause&) = delete;
+
+  void before_look() { member_.link_->before_look(rest_); }
+  void rest() {
+    if (rest_.is_slow) {
+      const auto now = Call::Clock::now();
+      if (now >= next_) {
+        member_.look_for_trouble(now);
+        next_ = now + kBetweenLooks;
+      }
+    }
+    member_.link_->rest(rest_);
+  }
+
+ private:
+  static constexpr auto kBetweenLooks = std::chrono::milliseconds(20);
+
+  Member& member_;
+  Link::Rest rest_;
+  Call::Clock::time_point next_;
+};
+
+Member::Member(std::unique_ptr<Link> link, std::string name, Lane::Mode mode, Patience patience)
+    : link_(std::move(link)),
+      name_(std::make_shared<const std::string>(std::move(name))),
+      flights_(link_->flights()),
+      mode_(mode),
+      patience_(patience),
+      mailbox_(*link_) {}
+
+Member::~Member() {
+  close();
+  lane_.reset();
+}
+
+void Member::require_own_process(const char* op, std::string_view tag) const {
+  if (link_->origin().is_here()) return;
+  throw CommError(
+      {op, *name_, -1, link_->rank(), std::string(tag)},
+      link_->origin().fork_error(absl::StrCat("rank ", link_->number_of(link_->rank()))));
+}
+
+std::shared_ptr<Call> Member::start(const Collective& collective, std::vector<int> ranks) {
+  const char* const op = to_string(collective.op);
+  require_own_process(op, collective.tag);
+  const bool is_message = traits_of(collective.op).tensors == OpTraits::Tensors::kMessage;
+  const int64_t sequence = is_message ? -1 : ++sequence_;
+  if (link_->has_failed()) {
+    throw CommError({op, *name_, sequence, link_->rank(), std::string(collective.tag)},
+                    link_->failure().cause);
+  }
+  if (!is_message) note_collective(op, collective.tag, sequence, *name_);
+  const bool has_thread = this->has_thread(collective);
+  auto call = std::make_shared<Call>(
+      weak_from_this(), link_->origin(),
+      Call::Form{collective, sequence, name_, link_->rank(), has_thread, std::move(ranks)},
+      flights_);
+  if (has_thread) {
+    {
+      const YieldingLock lock(incoming_locked_);
+      incoming_.push_back(call);
+      has_incoming_ = true;
+    }
+    serve();
+  } else {
+    const YieldingLock lock(locked_);
+    take_in();
+    accept(call);
+    advance();
+  }
+  return call;
+}
+
+/// Whether a thread goes on with it: with collectives in the background, and with a receive whose
+/// sender waits for it.
+bool Member::has_thread(const Collective& collective) const {
+  if (collective.op == Op::kRecv) {
+    return static_cast<int64_t>(collective.output.nbytes()) > ProcessGroup::kBufferedBytes;
+  }
+  return mode_ == Lane::Mode::kThread && collective.op != Op::kSend;
+}
+
+void Member::go_on() noexcept {
+  if (!link_->origin().is_here()) return;
+  const YieldingLock lock(locked_, std::try_to_lock);
+  if (lock.owned()) advance();
+}
+
+void Member::look(const Call& call) noexcept {
+  if (call.is_message() || !call.has_thread()) go_on();
+}
+
+void Member::help() noexcept {
+  if (has_incoming_.load(std::memory_order_relaxed) || !is_idle_.load(std::memory_order_relaxed)) {
+    go_on();
+  }
+}
+
+void Member::await(Call& call) {
+  if (call.has_thread() && !call.is_message()) {
+    call.await_end();
+  } else {
+    drive(call, std::nullopt);
+  }
+}
+
+bool Member::await(Call& call, std::chrono::milliseconds longest) {
+  if (call.has_thread() && !call.is_message()) return call.await_end(longest);
+  return drive(call, Call::Clock::now() + longest);
+}
+
+/// Goes on with the group until the call is over, whose clock starts now.
+bool Member::drive(Call& call, std::optional<Call::Clock::time_point> until) {
+  call.restart_clock();
+  if (!call.is_message()) {
+    const YieldingLock lock(locked_);
+    if (!calls_.empty()) calls_.front()->restart_clock();
+  }
+  Pause pause(*this);
+  while (true) {
+    pause.before_look();
+    go_on();
+    if (call.is_over() || (until.has_value() && Call::Clock::now() >= *until)) break;
+    link_->advance_others();
+    pause.rest();
+  }
+  return call.is_over();
+}
+
+/// Has the thread go on with what it has to, unless it does.
+void Member::serve() {
+  if (is_serving_.exchange(true)) return link_->wake();
+  if (lane_ == nullptr) {
+    lane_ = std::make_unique<Lane>(Lane::Mode::kThread, [this] {
+      process_ends_ = true;
+      link_->wake();
+    });
+  }
+  lane_->post([this] {
+    Pause pause(*this);
+    while (true) {
+      pause.before_look();
+      go_on();
+      if (!has_to_serve()) {
+        is_serving_ = false;
+        // A call that has come meanwhile has found it serving.
+        if (!has_to_serve() || is_serving_.exchange(true)) return;
+      }
+      pause.rest();
+    }
+  });
+}
+
+bool Member::has_to_serve() {
+  const YieldingLock lock(locked_);
+  if (process_ends_) end_calls("this process ends, and with it the thread that communicates");
+  if (is_closing_ || process_ends_) return false;
+  take_in();
+  return (mode_ == Lane::Mode::kThread && !calls_.empty()) || mailbox_.keeps_sender_waiting();
+}
+
+/// With the lock, like all that follow.
+void Member::take_in() {
+  if (!has_incoming_) return;
+  std::vector<std::shared_ptr<Call>> incoming;
+  {
+    const YieldingLock lock(incoming_locked_);
+    incoming.swap(incoming_);
+    has_incoming_ = false;
+  }
+  for (const auto& call : incoming) accept(call);
+}
+
+void Member::accept(const std::shared_ptr<Call>& call) {
+  set_idle(false);
+  if (!call->is_message()) {
+    begun_ = call->sequence() + 1;
+    calls_.push_back(call);
+    return guard([&] { call->set_transfer(link_->prepare(*call)); });
+  }
+  guard([&] { mailbox_.start(call); });
+  if (link_->has_failed()) call->fail(link_->failure().cause);
+}
+
+/// What goes wrong here is everyone's failure: the others wait for this rank.
+template <typename Body>
+void Member::guard(Body&& body) {
+  try {
+    body();
+  } catch (const Fault& fault) {
+    fail(fault);
+  } catch (const CommError& error) {  // of what a call goes on with
+    fail(Fault{error.cause()});
+  } catch (const std::exception& error) {
+    fail(Fault{absl::StrCat(own_name(), " failed: ", error_text(error))});
+  }
+}
+
+void Member::advance() {
+  guard([this] {
+    take_in();
+    if (link_->has_failed()) apply_failure(Call::Clock::now());
+    if (mailbox_.is_busy()) mailbox_.advance();
+    while (announce_next() || move()) {
+    }
+  });
+  set_idle(calls_.empty() && !mailbox_.is_busy());
+}
+
+void Member::set_idle(bool is_idle) {
+  if (is_idle_.exchange(is_idle, std::memory_order_relaxed) != is_idle) link_->note_busy(!is_idle);
+}
+
+bool Member::announce_next() {
+  if (announced_ == calls_.size() || link_->has_failed()) return false;
+  Call& call = *calls_[announced_];
+  if (!may_announce(call)) return false;
+  if (announced_ == 0) call.restart_clock();
+  call.transfer()->announce();
+  ++announced_;
+  return true;
+}
+
+bool Member::may_announce(Call& call) {
+  if (!call.may_begin() || !link_->may_announce(call, static_cast<int64_t>(announced_))) {
+    return false;
+  }
+  return std::none_of(
+      calls_.begin(), calls_.begin() + static_cast<std::ptrdiff_t>(announced_),
+      [&](const auto& earlier) { return share_memory(earlier->collective(), call.collective()); });
+}
+
+void Member::compare(const Call& call) const {
+  const std::string problem = difference(*link_, call.sequence());
+  if (!problem.empty()) throw Fault{problem};
+}
+
+/// Goes on with the data of the first calls; whether one has ended.
+bool Member::move() {
+  bool is_over = false;
+  for (size_t i = 0; i < announced_; ++i) {
+    Call& call = *calls_[i];
+    if (!call.is_compared()) {
+      if (!link_->have_all_called(call.sequence())) break;
+      compare(call);
+      call.set_compared();
+    }
+    const Transfer::State state = call.transfer()->advance();
+    if (state == Transfer::State::kMoving) break;
+    is_over = is_over || (i == 0 && state == Transfer::State::kOver);
+  }
+  if (is_over) finish_front();
+  return is_over;
+}
+
+void Member::finish_front() {
+  const std::shared_ptr<Call> call = std::move(calls_.front());
+  calls_.erase(calls_.begin());
+  --announced_;
+  link_->note_over(call->sequence());
+  call->set_transfer(nullptr);
+  call->finish();
+  if (!calls_.empty()) calls_.front()->restart_clock();
+  link_->wake();  // a call of another group may go on with this one
+}
+
+void Member::close() {
+  if (!link_->origin().is_here() || is_closing_.exchange(true)) return;
+  {
+    const YieldingLock lock(locked_);
+    advance();  // what has come by now
+    end_calls(link_->has_failed() ? link_->failure().cause
+                                  : "the group was destroyed while this collective ran");
+    mailbox_.end_all("the group was destroyed before this message was through");
+    set_idle(true);
+    link_->leave();
+  }
+  link_->wake();
+  if (lane_ != nullptr) lane_->close();
+}
+
+void Member::abort(std::string_view cause) noexcept {
+  if (!link_->origin().is_here()) return;
+  link_->fail_world(cause);
+}
+
+}  // namespace tessera::internal

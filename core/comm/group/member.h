@@ -1,0 +1,128 @@
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tessera/core/comm/group/call.h"
+#include "tessera/core/comm/group/link.h"
+#include "tessera/core/comm/group/mailbox.h"
+#include "tessera/core/sched/lane.h"
+
+namespace tessera::internal {
+
+/// This rank's side of one group: its calls, one after the other, and its messages.
+///
+/// Note [Calls under way]
+/// ~~~~~~~~~~~~~~~~~~~~~~
+/// A call is announced when this rank comes to it: its link tells the others what it is and where
+/// its data lies. When all ranks have announced call s, and not before, each of them compares the
+/// calls: all compare the same, and throw the same text if they differ, before any data is touched.
+/// Then each does its part, and the call is over when all have done theirs.
+///
+/// Nothing waits in between. Where collectives run inside the calls, a rank goes on with them when
+/// it asks one whether it is over, and whenever it waits for anything in any group of its world, so
+/// whoever waits goes on with what others wait for. A rank that computes for long makes its parts
+/// late, and that is all it does. Elsewhere a thread goes on with them.
+///
+/// Calls are over in their order. A later one begins when nothing is left for this rank to do in
+/// the one before, unless they have memory in common: then it waits for its end.
+class Member : public std::enable_shared_from_this<Member> {
+ public:
+  struct Patience {
+    std::chrono::milliseconds timeout;
+    /// A wait as long as this is reported once; 0: none is.
+    std::chrono::milliseconds report_after = std::chrono::seconds(5);
+  };
+
+  Member(std::unique_ptr<Link> link, std::string name, Lane::Mode mode, Patience patience);
+  ~Member();
+  Member(const Member&) = delete;
+  Member& operator=(const Member&) = delete;
+
+  Link& link() const { return *link_; }
+  const std::string& name() const { return *name_; }
+  Lane::Mode mode() const { return mode_; }
+  const Patience& patience() const { return patience_; }
+
+  /// Throws CommError in a child of fork(), which is no rank.
+  void require_own_process(const char* op, std::string_view tag) const;
+
+  /// Begins this rank's next call, or a message. Returns at once. Throws CommError if the group has
+  /// failed. Used by the thread that uses the group. `ranks`: as Call::Form says.
+  std::shared_ptr<Call> start(const Collective& collective, std::vector<int> ranks = {});
+
+  /// Any thread. Goes on with what is under way, unless another thread is at it.
+  void go_on() noexcept;
+  /// The same for one who asks whether the call is over, and for a thread that waits for something
+  /// else.
+  void look(const Call& call) noexcept;
+  void help() noexcept;
+  /// Any thread. Blocks until the call has ended; or so long at most, and says whether it has.
+  void await(Call& call);
+  bool await(Call& call, std::chrono::milliseconds longest);
+
+  /// This rank makes no more calls, and what is under way fails. Does not block.
+  void close();
+  /// All groups of the world fail. Any thread; not from a child of fork().
+  void abort(std::string_view cause) noexcept;
+
+ private:
+  class Pause;
+
+  bool drive(Call& call, std::optional<Call::Clock::time_point> until);
+  bool has_thread(const Collective& collective) const;
+  void serve();
+  bool has_to_serve();
+  void take_in();
+  void accept(const std::shared_ptr<Call>& call);
+  template <typename Body>
+  void guard(Body&& body);
+  void advance();
+  void set_idle(bool is_idle);
+  bool announce_next();
+  bool move();
+  bool may_announce(Call& call);
+  void compare(const Call& call) const;
+  void finish_front();
+  void look_for_trouble(Call::Clock::time_point now);
+  void look_for_late(Call::Clock::time_point now);
+  [[noreturn]] void time_out(const Call& call, const std::vector<int>& overdue);
+  void report_wait(Call& call, const std::vector<int>& missing, Call::Clock::time_point now) const;
+  void apply_failure(Call::Clock::time_point now);
+  void report(const std::string& text, const std::string& cause, int culprit) const;
+  void fail(const Fault& fault);
+  void end_calls(const std::string& cause);
+  std::string own_name() const { return link_->name_of(link_->rank()); }
+
+  const std::unique_ptr<Link> link_;
+  const std::shared_ptr<const std::string> name_;
+  const std::shared_ptr<FlightRing> flights_;
+  const Lane::Mode mode_;
+  const Patience patience_;
+  int64_t sequence_ = -1;  // the thread's that uses the group
+  std::atomic<bool> is_closing_{false};
+  std::atomic<bool> process_ends_{false};
+
+  std::atomic<bool> incoming_locked_{false};
+  std::vector<std::shared_ptr<Call>> incoming_;  // that no thread has taken up
+  std::atomic<bool> has_incoming_{false};
+
+  std::atomic<bool> locked_{false};           // no mutex: a child of fork() may find it held
+  std::vector<std::shared_ptr<Call>> calls_;  // that are not over, the oldest first
+  size_t announced_ = 0;                      // of them
+  std::atomic<bool> is_idle_{true};           // nothing is under way
+  int64_t begun_ = 0;                         // calls that were taken in
+  Mailbox mailbox_;
+  std::optional<Call::Clock::time_point> failed_at_;
+  std::atomic<bool> is_serving_{false};
+  std::unique_ptr<Lane> lane_;  // last: its thread uses the rest
+};
+
+}  // namespace tessera::internal

@@ -1,0 +1,132 @@
+// How a group fails, by what, and who is told.
+#include <algorithm>
+#include <utility>
+
+#include <absl/strings/str_cat.h>
+#include <c10/util/Exception.h>
+
+#include "tessera/core/comm/group/causes.h"
+#include "tessera/core/comm/group/member.h"
+#include "tessera/core/comm/group/yielding_lock.h"
+#include "tessera/core/comm/groups/departure.h"
+#include "tessera/core/process/failure_report.h"
+
+namespace tessera::internal {
+
+/// Of a rank that waits in vain for a while. Takes the lock.
+void Member::look_for_trouble(Call::Clock::time_point now) {
+  const YieldingLock lock(locked_, std::try_to_lock);
+  if (!lock.owned()) return;  // another thread is at it
+  try {
+    link_->look_for_dead([this](const std::string& cause) {
+      return calls_.empty() ? cause : std::string(calls_.front()->error(cause).what());
+    });
+    if (link_->has_failed()) return apply_failure(now);
+    look_for_late(now);
+    mailbox_.look_for_late(now, patience_.timeout, patience_.report_after);
+  } catch (const Fault& fault) {
+    fail(fault);
+  }
+}
+
+void Member::look_for_late(Call::Clock::time_point now) {
+  if (announced_ == 0) return;
+  const std::shared_ptr<Call> front = calls_.front();
+  Call& call = *front;
+  const auto waited = call.waited(now);
+  const bool is_late = waited >= patience_.timeout;
+  const bool is_to_be_reported = call.is_to_be_reported(now, patience_.report_after);
+  bool has_any_left = false;
+  for (int rank = 0; rank < link_->size(); ++rank) has_any_left |= link_->has_left(rank);
+  if (!is_late && !is_to_be_reported && !has_any_left) return;
+  const std::vector<int> missing = awaited(*link_, call);
+  for (const int rank : missing) {
+    if (!link_->has_left(rank)) continue;
+    advance();  // it may have done its part before it left
+    if (calls_.empty() || calls_.front() != front || link_->has_failed()) return;
+    throw Fault{departure_cause(link_->name_of(rank), link_->finished_by(rank)), rank};
+  }
+  if (is_late) {
+    std::vector<int> overdue;  // Note [Absent ranks]
+    for (const int rank : missing) {
+      if (!link_->is_excused(rank, patience_.timeout)) overdue.push_back(rank);
+    }
+    if (!overdue.empty()) time_out(call, overdue);
+  }
+  if (is_to_be_reported) report_wait(call, missing, now);
+}
+
+/// Says once, for all ranks that wait, who has not come and where those were last seen: the first
+/// rank that waits does.
+void Member::report_wait(Call& call, const std::vector<int>& missing,
+                         Call::Clock::time_point now) const {
+  int first = 0;
+  while (first < link_->size() && std::count(missing.begin(), missing.end(), first) > 0) ++first;
+  if (first != link_->rank()) return;
+  std::vector<RankFlight> flights;
+  for (const int rank : missing) flights.push_back(link_->flight_of(rank));
+  TORCH_WARN(
+      "[comm] ",
+      wait_report(call.text(), own_name(),
+                  std::chrono::duration_cast<std::chrono::milliseconds>(call.waited(now)), flights),
+      ". Ranks go on waiting until the time-out of ", patience_.timeout.count(), " ms");
+}
+
+/// Who is in a call of another group holds up the ranks there, too, so all ranks of the world get
+/// the same cause.
+void Member::time_out(const Call& call, const std::vector<int>& overdue) {
+  const int culprit = culprit_among(*link_, overdue);
+  const std::string waited =
+      absl::StrCat("timed out: ", own_name(), " waited ", patience_.timeout.count(), " ms ");
+  const std::string names = absl::StrCat("for ", names_of(*link_, overdue, *name_));
+  const bool is_elsewhere = std::any_of(overdue.begin(), overdue.end(), [this](int rank) {
+    return !call_elsewhere(*link_, rank, *name_).empty();
+  });
+  if (!is_elsewhere) throw Fault{waited + names, culprit};
+  const std::string cause = absl::StrCat(waited, "in ", call.text(), " ", names);
+  report(call.error(cause).what(), cause, culprit);
+  link_->fail_world(cause);
+  throw Fault{cause, culprit};
+}
+
+/// Note [Failure]
+void Member::apply_failure(Call::Clock::time_point now) {
+  const Failure failure = link_->failure();
+  if (!failed_at_.has_value()) failed_at_ = now;
+  mailbox_.end_all(failure.cause);
+  const bool may_end_well = !calls_.empty() && calls_.front()->sequence() < failure.calls &&
+                            now - *failed_at_ < Link::kGrace;
+  if (!may_end_well) end_calls(failure.cause);
+}
+
+/// Tells the launcher, before the others learn of it: of another rank, in which call this one
+/// missed it.
+void Member::report(const std::string& text, const std::string& cause, int culprit) const {
+  if (link_->has_failed()) return;
+  if (culprit < 0 || culprit == link_->rank()) return report_failure(-1, cause);
+  report_failure(link_->number_of(culprit), text, link_->pid_of(culprit));
+}
+
+/// This rank has found it.
+void Member::fail(const Fault& fault) {
+  const std::string& cause = fault.cause;
+  const int64_t calls = calls_.empty() ? begun_ : calls_.front()->sequence();
+  const std::string text = calls_.empty() ? cause : calls_.front()->error(cause).what();
+  report(text, cause, fault.culprit);
+  if (link_->fail({cause, calls})) link_->dump_flights(text);
+  const std::string first = link_->failure().cause;
+  failed_at_ = Call::Clock::now();
+  mailbox_.end_all(first);
+  end_calls(first);
+}
+
+void Member::end_calls(const std::string& cause) {
+  for (const auto& call : std::exchange(calls_, {})) {
+    const Collective collective = call->collective();
+    if (call->transfer() != nullptr) link_->abandon(call->take_transfer(), collective);
+    call->fail(cause);
+  }
+  announced_ = 0;
+}
+
+}  // namespace tessera::internal

@@ -1,0 +1,280 @@
+#include "tessera/core/comm/shm/link.h"
+
+#include <sched.h>
+
+#include <algorithm>
+#include <utility>
+
+#include <absl/strings/str_cat.h>
+#include <absl/strings/str_join.h>
+#include <c10/util/Exception.h>
+
+#include "tessera/core/comm/shm/memory.h"
+#include "tessera/core/comm/shm/shared_buffer.h"
+#include "tessera/core/comm/shm/transfer.h"
+
+namespace tessera::internal::shm {
+namespace {
+
+// How long a sleeper trusts that it will be woken before it looks for dead, poisoned or missing
+// peers.
+constexpr auto kSlice = std::chrono::milliseconds(20);
+constexpr int kYields = 100;
+
+}  // namespace
+
+Link::Link(std::shared_ptr<World> world, std::shared_ptr<Segment> memory, Channel& channel,
+           int rank, int spin_count)
+    : world_(std::move(world)),
+      memory_(std::move(memory)),
+      channel_(channel),
+      rank_(rank),
+      spin_count_(spin_count),
+      sources_(static_cast<size_t>(channel.size)),
+      cursors_(static_cast<size_t>(channel.size)) {}
+
+Link::~Link() {
+  if (!origin().is_here()) return;
+  drop_taken();
+  if (staging_ != nullptr) world_->arena()->free(staging_);
+}
+
+at::Tensor Link::allocate(int64_t numel, at::ScalarType dtype) {
+  return world_->arena()->allocate_tensor(numel, dtype);
+}
+
+bool Link::is_in_place(const at::Tensor& tensor) const {
+  return !tensor.defined() || tensor.numel() == 0 ||
+         find(tensor.const_data_ptr(), static_cast<int64_t>(tensor.nbytes()));
+}
+
+std::unique_ptr<tessera::SharedBuffer> Link::make_shared_buffer(ProcessGroup& group, int64_t bytes,
+                                                                std::string_view name) {
+  return SharedBuffer::make(group, bytes, name);
+}
+
+template <typename Condition>
+bool Link::is_true_of_all(Condition&& condition) const {
+  for (int rank = 0; rank < size(); ++rank) {
+    if (!condition(channel_.slot(rank))) return false;
+  }
+  return true;
+}
+
+bool Link::are_all_done(int64_t sequence) const {
+  return is_true_of_all(
+      [&](ChannelSlot& slot) { return slot.done.load(std::memory_order_seq_cst) > sequence; });
+}
+
+bool Link::have_all_ended(int64_t steps) const {
+  return is_true_of_all(
+      [&](ChannelSlot& slot) { return slot.steps.load(std::memory_order_seq_cst) >= steps; });
+}
+
+bool Link::may_announce(const Call& call, int64_t under_way) const {
+  if (under_way == 0) return true;
+  // The staging area is one call's.
+  return is_in_place(call.collective().input) &&
+         are_all_done(call.sequence() - ChannelSlot::kCalls);
+}
+
+std::unique_ptr<Transfer> Link::prepare(Call& call) {
+  if (auto transfer = make_reduction(*this, call)) return transfer;
+  if (auto transfer = make_move(*this, call)) return transfer;
+  return std::make_unique<Meeting>(*this, call);
+}
+
+PostedCall& Link::begin_post(const Call& call) {
+  PostedCall& posted = call_of(rank_, call.sequence());
+  posted = PostedCall();
+  posted.record = call.record();
+  return posted;
+}
+
+void Link::fill(PostedCall& posted, const Call& call) {
+  const Op op = call.record().signature.op;
+  if (op == Op::kSubgroup && call.ranks().front() == rank_) posted.source = make_channel(call);
+  const at::Tensor& own = call.collective().input;
+  if (op != Op::kMakeWindow || own.numel() == 0) return;
+  // Memory that peers cannot map is posted too, so that all ranks learn of it.
+  const auto range = find(own.const_data_ptr(), static_cast<int64_t>(own.nbytes()));
+  posted.is_private = !range;
+  if (range) posted.source = *range;
+}
+
+void Link::open(Call& call) {
+  if (call.record().signature.op == Op::kMakeWindow) open_window(call);
+  if (call.record().signature.op == Op::kSubgroup) open_subgroup(call);
+}
+
+void Link::post(const Call& call) {
+  channel_.slot(rank_).posted.store(call.sequence() + 1, std::memory_order_seq_cst);
+  if (have_all_called(call.sequence())) ring_bells();
+}
+
+bool Link::have_all_called(int64_t sequence) const {
+  return is_true_of_all(
+      [&](ChannelSlot& slot) { return slot.posted.load(std::memory_order_seq_cst) > sequence; });
+}
+
+void Link::open_window(Call& call) {
+  std::vector<std::string> culprits;
+  for (int rank = 0; rank < size(); ++rank) {
+    if (call_of(rank, call.sequence()).is_private) culprits.push_back(name_of(rank));
+  }
+  if (culprits.empty()) {
+    call.made().memory = std::make_shared<Memory>(*this, call);
+    return;
+  }
+  call.made().problem =
+      absl::StrCat("[comm] make_window '", call.tag(), "': got private memory on ",
+                   absl::StrJoin(culprits, ", "),
+                   ", expected memory that peers can map; it must come from allocate()");
+}
+
+SharedRange Link::make_channel(const Call& call) {
+  const auto count = static_cast<int>(call.ranks().size());
+  subgroup_ = Segment::create(Channel::bytes(count));
+  Channel* const made = Channel::create(subgroup_->data(), count);
+  for (int i = 0; i < count; ++i) {
+    const ChannelSlot& slot = channel_.slot(call.ranks()[static_cast<size_t>(i)]);
+    made->slot(i).world_rank = slot.world_rank;
+    made->slot(i).number = slot.number;
+  }
+  return subgroup_->range(0);
+}
+
+void Link::open_subgroup(Call& call) {
+  const std::vector<int>& ranks = call.ranks();
+  const auto own = std::find(ranks.begin(), ranks.end(), rank_);
+  if (own == ranks.end()) return;
+  std::shared_ptr<Segment> memory = std::exchange(subgroup_, nullptr);
+  if (memory == nullptr) memory = Segment::open(call_of(ranks.front(), call.sequence()).source);
+  Channel& channel = *reinterpret_cast<Channel*>(memory->data());
+  call.made().link = std::make_unique<Link>(world_, std::move(memory), channel,
+                                            static_cast<int>(own - ranks.begin()), spin_count_);
+}
+
+const CallRecord* Link::record_of(int rank, int64_t sequence) const {
+  ChannelSlot& slot = channel_.slot(rank);
+  if (slot.posted.load(std::memory_order_seq_cst) <= sequence) return nullptr;
+  return &slot.call(sequence).record;
+}
+
+void Link::note_over(int64_t sequence) {
+  channel_.slot(rank_).collectives.store(sequence + 1, std::memory_order_relaxed);
+}
+
+void Link::abandon(std::unique_ptr<Transfer> transfer, const Collective& collective) {
+  transfer.reset();
+  for (const at::Tensor& tensor : {collective.input, collective.output}) {
+    if (tensor.defined()) world_->progress().keep(tensor);
+  }
+}
+
+void Link::mark_done(int64_t sequence) {
+  channel_.slot(rank_).done.store(sequence + 1, std::memory_order_seq_cst);
+  if (are_all_done(sequence)) ring_bells();
+}
+
+void Link::end_step() {
+  channel_.slot(rank_).steps.store(++steps_, std::memory_order_seq_cst);
+  if (have_all_ended(steps_)) ring_bells();
+}
+
+char* Link::staging() {
+  if (staging_ == nullptr) staging_ = world_->arena()->allocate(kStagingBytes);
+  return staging_;
+}
+
+char* Link::resolve(const SharedRange& range) {
+  char*& base = bases_[range.segment];
+  if (base == nullptr) {
+    try {
+      base = world_->resolve(range) - range.offset_bytes;
+    } catch (const c10::Error&) {
+      look_for_dead(
+          [](const std::string& cause) { return cause; });  // a rank's memory goes with it
+      if (has_failed()) throw Fault{failure().cause};
+      throw;
+    }
+  }
+  return base + range.offset_bytes;
+}
+
+int64_t Link::finished_by(int rank) const {
+  return channel_.slot(rank).collectives.load(std::memory_order_relaxed);
+}
+
+bool Link::has_left(int rank) const {
+  return channel_.slot(rank).left.load(std::memory_order_seq_cst) != 0;
+}
+
+std::shared_ptr<FlightRing> Link::flights() { return {world_->segment(), &world_->ring()}; }
+
+bool Link::has_failed() const { return channel_.poison.is_set() || world_->poison().is_set(); }
+
+Failure Link::failure() const {
+  if (channel_.poison.is_set()) return {channel_.poison.cause(), channel_.poison.detail()};
+  const std::string cause = world_->poison().cause();
+  const int64_t author = world_->poison().detail();
+  for (int rank = 0; rank < size(); ++rank) {
+    if (world_rank(rank) == author) return {cause, channel_.slot(rank).posted.load()};
+  }
+  return {cause, 0};
+}
+
+bool Link::fail(const Failure& failure) noexcept {
+  if (world_->poison().is_set()) return false;
+  const bool is_first = channel_.poison.set(failure.cause, failure.calls);
+  ring_bells();
+  return is_first;
+}
+
+bool Link::fail_world(std::string_view cause) noexcept {
+  return world_->fail(cause, world_->rank());
+}
+
+void Link::look_for_dead(const std::function<std::string(const std::string&)>& describe) {
+  world_->check_peers(describe);
+}
+
+void Link::leave() noexcept {
+  if (!origin().is_here()) return;
+  channel_.slot(rank_).left.store(1, std::memory_order_seq_cst);
+  ring_bells();
+}
+
+void Link::attach(std::weak_ptr<Member> member) { world_->progress().add(std::move(member)); }
+
+void Link::before_look(Rest& rest) {
+  if (rest.is_asleep) {
+    rest.seen = world_->bell_of(world_->rank()).rings.load(std::memory_order_seq_cst);
+  }
+}
+
+/// Gives the core to a peer that shares it before it sleeps. A core on which everyone sleeps halts,
+/// and waking it costs more than all of these together.
+void Link::rest(Rest& rest) {
+  Bell& bell = world_->bell_of(world_->rank());
+  if (rest.is_asleep) {
+    futex_wait(bell.rings, rest.seen, kSlice);
+  } else if (rest.looks < spin_count_) {
+    spin_pause();
+  } else if (rest.looks < spin_count_ + kYields) {
+    ::sched_yield();
+  } else {
+    // Counts as a sleeper from here on, so that arriving peers know whether anyone needs waking.
+    bell.sleepers.fetch_add(1, std::memory_order_seq_cst);
+    rest.is_asleep = rest.is_slow = true;
+  }
+  ++rest.looks;
+}
+
+void Link::end_rest(Rest& rest) {
+  if (!rest.is_asleep) return;
+  world_->bell_of(world_->rank()).sleepers.fetch_sub(1, std::memory_order_seq_cst);
+  rest = {};
+}
+
+}  // namespace tessera::internal::shm

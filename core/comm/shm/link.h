@@ -1,0 +1,158 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <list>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "tessera/core/comm/group/link.h"
+#include "tessera/core/comm/shm/outbox.h"
+#include "tessera/core/comm/shm/sync.h"
+#include "tessera/core/comm/shm/world.h"
+
+namespace tessera::internal::shm {
+
+/// Ranks of one host that work in each other's memory. Buffers from allocate() are read and written
+/// in place; private ones are copied through a staging area of kStagingBytes per rank. Ranks may be
+/// processes or threads of one process, and may mix both kinds of buffer in one collective.
+class Link final : public internal::Link {
+ public:
+  static constexpr int64_t kStagingBytes = int64_t{256} << 10;
+
+  /// Rank `rank` of the channel, which lies in `memory`. `spin_count`: how often a wait looks
+  /// before it gives its core away; 0 where ranks outnumber cores.
+  Link(std::shared_ptr<World> world, std::shared_ptr<Segment> memory, Channel& channel, int rank,
+       int spin_count);
+  ~Link() override;
+
+  int rank() const override { return rank_; }
+  int size() const override { return channel_.size; }
+  std::string_view backend() const override { return "shm"; }
+  Capabilities can() const override { return {.one_sided_reads = true}; }
+  const Origin& origin() const override { return world_->origin(); }
+  at::Tensor allocate(int64_t numel, at::ScalarType dtype) override;
+  bool is_in_place(const at::Tensor& tensor) const override;
+  std::unique_ptr<tessera::SharedBuffer> make_shared_buffer(ProcessGroup& group, int64_t bytes,
+                                                            std::string_view name) override;
+
+  bool may_announce(const Call& call, int64_t under_way) const override;
+  std::unique_ptr<Transfer> prepare(Call& call) override;
+  const CallRecord* record_of(int rank, int64_t sequence) const override;
+  bool have_all_called(int64_t sequence) const override;
+  void note_over(int64_t sequence) override;
+  void abandon(std::unique_ptr<Transfer> transfer, const Collective& collective) override;
+
+  std::unique_ptr<Transfer> send(const Call& call) override;
+  std::optional<Arrival> next_arrival() override;
+  std::unique_ptr<Transfer> receive(const Arrival& arrival, const Call& call) override;
+
+  std::string place_of(int rank) const override { return world_->place_of(world_rank(rank)); }
+  int number_of(int rank) const override { return channel_.slot(rank).number; }
+  int pid_of(int rank) const override { return world_->pid_of(world_rank(rank)); }
+  std::string activity_of(int rank) const override { return world_->activity_of(world_rank(rank)); }
+  int64_t finished_by(int rank) const override;
+  bool has_left(int rank) const override;
+  RankFlight flight_of(int rank) const override { return world_->flight_of(world_rank(rank)); }
+  std::shared_ptr<FlightRing> flights() override;
+  bool is_excused(int rank, std::chrono::milliseconds timeout) const override {
+    return world_->is_excused(world_rank(rank), timeout);
+  }
+  std::shared_ptr<HostRanks> host_ranks() override { return world_; }
+
+  bool has_failed() const override;
+  Failure failure() const override;
+  bool fail(const Failure& failure) noexcept override;
+  bool fail_world(std::string_view cause) noexcept override;
+  void look_for_dead(const std::function<std::string(const std::string&)>& describe) override;
+  void dump_flights(std::string_view cause) noexcept override { world_->dump_flights(cause); }
+
+  void leave() noexcept override;
+  void attach(std::weak_ptr<Member> member) override;
+
+  void before_look(Rest& rest) override;
+  void rest(Rest& rest) override;
+  void end_rest(Rest& rest) override;
+  void wake() override { world_->bell_of(world_->rank()).ring(); }
+  void note_busy(bool is_busy) override { world_->progress().count(is_busy ? 1 : -1); }
+  void advance_others() override { world_->progress().advance(); }
+
+  // For transfers.
+
+  World& world() const { return *world_; }
+  const std::shared_ptr<World>& world_ptr() const { return world_; }
+  const std::shared_ptr<Segment>& memory() const { return memory_; }
+  Channel& channel() const { return channel_; }
+  int world_rank(int rank) const { return channel_.slot(rank).world_rank; }
+  /// What a rank has posted as call number `sequence`.
+  PostedCall& call_of(int rank, int64_t sequence) const {
+    return channel_.slot(rank).call(sequence);
+  }
+  /// Posting a call: its record, then where its data lies, then the peers see it. fill(): of a call
+  /// without data.
+  PostedCall& begin_post(const Call& call);
+  void fill(PostedCall& posted, const Call& call);
+  void post(const Call& call);
+  /// When all ranks have posted it: opens the window or the link that it makes.
+  void open(Call& call);
+  /// The address here of a peer's memory. Throws Fault if the peer has died, c10::Error if it
+  /// cannot be mapped.
+  char* resolve(const SharedRange& range);
+  /// Where this memory lies; nothing if peers cannot map it.
+  std::optional<SharedRange> find(const void* data, int64_t bytes) const {
+    return world_->arena()->find(data, bytes);
+  }
+  /// An address for each rank, kept so that a call allocates none.
+  std::vector<char*>& sources() { return sources_; }
+  /// This rank's staging area.
+  char* staging();
+  SharedRange staging_range() { return *find(staging(), kStagingBytes); }
+  /// This rank neither reads nor writes for the call any more.
+  void mark_done(int64_t sequence);
+  bool are_all_done(int64_t sequence) const;
+  /// This rank has ended one more part of a call in chunks. `steps()`: how many all have ended
+  /// before the next one begins.
+  void end_step();
+  int64_t steps() const { return steps_; }
+  bool have_all_ended(int64_t steps) const;
+  /// Wakes the threads of the group's ranks that wait.
+  void ring_bells() { world_->ring_bells(channel_); }
+
+ private:
+  template <typename Condition>
+  bool is_true_of_all(Condition&& condition) const;
+  void open_window(Call& call);
+  SharedRange make_channel(const Call& call);
+  void open_subgroup(Call& call);
+  void drop_taken();
+  std::optional<Arrival> next_arrival_from(int sender);
+  MessagePage* first_page(int sender);
+
+  /// How far this rank has read a sender's list.
+  struct Cursor {
+    MessagePage* page = nullptr;
+    uint32_t next = 0;
+  };
+
+  const std::shared_ptr<World> world_;
+  const std::shared_ptr<Segment> memory_;
+  Channel& channel_;
+  const int rank_;
+  const int spin_count_;
+  std::vector<char*> sources_;
+  int64_t steps_ = 0;
+  char* staging_ = nullptr;
+  std::shared_ptr<Segment> subgroup_;  // that this rank makes for others to open
+  // Of peers' segments, without the world's lock; the world keeps them.
+  std::unordered_map<SegmentId, char*, SegmentId::Hash> bases_;
+  std::optional<Outbox> outbox_;               // from the first message on
+  std::list<std::unique_ptr<Transfer>> sent_;  // copies that their receivers have not taken
+  std::vector<Cursor> cursors_;                // by sender
+  int next_sender_ = 0;
+};
+
+}  // namespace tessera::internal::shm

@@ -1,0 +1,121 @@
+#include "tessera/core/comm/shm/transfer.h"
+
+#include "tessera/core/comm/groups/op_traits.h"
+
+namespace tessera::internal::shm {
+
+void ChunkedTransfer::announce() {
+  fill(link_.begin_post(call_));
+  link_.post(call_);
+}
+
+void ChunkedTransfer::fill(PostedCall& posted) {
+  const Collective& call = collective();
+  if (traits_of(call.op).gives(rank(), call.peer)) {
+    give(call.input, posted.source, posted.is_private);
+  }
+}
+
+void ChunkedTransfer::give(const at::Tensor& data, SharedRange& source, bool& is_private) {
+  if (data.numel() == 0) return;
+  if (const auto range = link_.find(data.const_data_ptr(), static_cast<int64_t>(data.nbytes()))) {
+    source = *range;
+    return;
+  }
+  source = link_.staging_range();
+  is_private = stages_ = true;
+  stage(0, std::min(chunk_, numel_));  // before the call is posted, which saves a step
+}
+
+bool ChunkedTransfer::is_any_staged() const {
+  for (int peer = 0; peer < size(); ++peer) {
+    if (is_staged(peer)) return true;
+  }
+  return false;
+}
+
+Transfer::State ChunkedTransfer::advance() {
+  while (true) {
+    switch (next_) {
+      case Next::kBegin:
+        begin();
+        target_ = link_.steps();
+        step_ = is_any_staged() ? chunk_ : std::max<int64_t>(numel_, 1);
+        next_ = Next::kTake;
+        if (numel_ > 0) break;
+        link_.mark_done(call_.sequence());
+        next_ = Next::kOver;
+        break;
+      case Next::kTake:
+        take(begin_, count());
+        if (begin_ + step_ >= numel_) {
+          link_.mark_done(call_.sequence());
+          next_ = Next::kEnd;
+          break;
+        }
+        link_.end_step();
+        ++target_;
+        next_ = Next::kEndPart;
+        break;
+      case Next::kEndPart:
+        if (!link_.have_all_ended(target_)) return State::kMoving;
+        if (stages_) bring_back(begin_, count());
+        begin_ += step_;
+        if (stages_) stage(begin_, count());
+        link_.end_step();
+        ++target_;
+        next_ = Next::kStage;
+        break;
+      case Next::kStage:
+        if (!link_.have_all_ended(target_)) return State::kMoving;
+        next_ = Next::kTake;
+        break;
+      case Next::kEnd:
+        if (!link_.are_all_done(call_.sequence())) {
+          return stages_ ? State::kMoving : State::kGiven;
+        }
+        if (stages_) bring_back(begin_, count());
+        next_ = Next::kOver;
+        break;
+      case Next::kOver:
+        return State::kOver;
+    }
+  }
+}
+
+std::vector<int> ChunkedTransfer::awaited() {
+  const bool is_at_end = next_ == Next::kEnd;
+  std::vector<int> ranks;
+  for (int peer = 0; peer < size(); ++peer) {
+    const ChannelSlot& slot = link_.channel().slot(peer);
+    const bool has_come =
+        is_at_end ? slot.done.load() > call_.sequence() : slot.steps.load() >= target_;
+    if (!has_come) ranks.push_back(peer);
+  }
+  return ranks;
+}
+
+void Meeting::announce() {
+  link_.fill(link_.begin_post(call_), call_);
+  link_.post(call_);
+}
+
+Transfer::State Meeting::advance() {
+  const bool opens = call_.record().signature.op != Op::kBarrier;
+  if (!has_met_) {
+    if (opens) link_.open(call_);
+    has_met_ = true;
+    link_.mark_done(call_.sequence());
+  }
+  return !opens || link_.are_all_done(call_.sequence()) ? State::kOver : State::kGiven;
+}
+
+std::vector<int> Meeting::awaited() {
+  std::vector<int> ranks;
+  for (int peer = 0; peer < link_.size(); ++peer) {
+    if (link_.channel().slot(peer).done.load() <= call_.sequence()) ranks.push_back(peer);
+  }
+  return ranks;
+}
+
+}  // namespace tessera::internal::shm
