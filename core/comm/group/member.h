@@ -89,7 +89,6 @@ class Member : public std::enable_shared_from_this<Member> {
   bool announce_next();
   bool move();
   bool may_announce(Call& call);
-  void compare(const Call& call) const;
   void finish_front();
   void look_for_trouble(Call::Clock::time_point now);
   void look_for_late(Call::Clock::time_point now);

@@ -1,5 +1,5 @@
-// Collectives that are posted and go on later. Nothing here sleeps: where a call waited, a latch
-// would never open and the groups' time-out would end the test.
+// Collectives that are posted and go on later: Note [Calls under way]. Nothing here sleeps: where a
+// call waited, a latch would never open and the groups' time-out would end the test.
 #include <chrono>
 #include <latch>
 #include <memory>
