@@ -31,7 +31,11 @@ Group::Group(std::shared_ptr<Member> member) : member_(std::move(member)) {
 Group::~Group() {
   if (!member_->world().origin().is_here()) return;
   if (unwinding_.is_by_own_error()) {
-    abort(absl::StrCat("rank ", member_->world().rank(), " left while an exception unwound"));
+    // The exception may be what the group has failed with, and others not know that yet.
+    const std::string cause = member_->failure();
+    abort(cause.empty()
+              ? absl::StrCat("rank ", member_->world().rank(), " left while an exception unwound")
+              : cause);
   }
   Progress::instance().post(
       [member = member_] { member->world().guard([&] { member->leave(); }); });

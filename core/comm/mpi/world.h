@@ -151,6 +151,7 @@ class World : public std::enable_shared_from_this<World> {
   };
 
   void fail_by(const std::exception& error);
+  std::string early_failure() const;
   void take_failure(int from, const Envelope& envelope);
   std::string lost_rank() const;
   void fail_if_lost();

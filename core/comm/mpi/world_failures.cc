@@ -44,9 +44,21 @@ void World::tell_failure() {
   fail_host();
 }
 
+/// The failure of a group that this rank has not made yet; "" if none has come. A failure of the
+/// world that comes after it comes of it.
+std::string World::early_failure() const {
+  for (const auto& [key, envelopes] : early_) {
+    for (const Early& one : envelopes) {
+      if (one.envelope.kind == Envelope::Kind::kFailed) return std::string(one.envelope.cause());
+    }
+  }
+  return "";
+}
+
 /// Note [Failures overtake data]
 void World::take_failure(int from, const Envelope& envelope) {
-  const std::string cause(envelope.cause());
+  const std::string early = early_failure();
+  const std::string cause = early.empty() ? std::string(envelope.cause()) : early;
   if (!set_failure(cause)) return;
   if (envelope.kind == Envelope::Kind::kLost) {
     end_calls(cause);
