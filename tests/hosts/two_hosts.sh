@@ -40,7 +40,9 @@ expect 0 --name "$name" --rate 100mbit --ranks-per-host 1 -- tc qdisc show dev l
 # The link is all that there is, and a process that goes its own way is named and killed.
 expect 0 --name "$name" --ranks-per-host 1 -- sh -c 'ls /sys/class/net; ls -A /dev/shm | grep x$$;
   setsid sleep 240.'$$' >/dev/null 2>&1 </dev/null & exit 0'
-[[ $(grep -v '^two-hosts' "$scratch/out" | sort -u | xargs) == 'link0 lo' ]] || die "there are other links"
+# Of Open MPI's own output, its warning of a setpgid() that came too late.
+[[ $(grep -vE '^two-hosts|plm:rsh' "$scratch/out" | sort -u | xargs) == 'link0 lo' ]] ||
+  die "there are other links"
 [[ $(grep -c "two-hosts: left on $name-[ab], killed: [0-9]* sleep" "$scratch/out") -eq 2 ]] ||
   die "what was left is not named"
 nothing_is_left
