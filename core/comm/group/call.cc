@@ -47,7 +47,7 @@ bool Call::is_completed() {
 }
 
 void Call::wait() {
-  if (!origin_.is_here()) throw error(origin_.fork_error(absl::StrCat("rank ", form_.rank)));
+  if (!origin_.is_here()) throw error(origin_.fork_error(absl::StrCat("rank ", form_.number)));
   if (!is_over()) {
     if (const auto member = member_.lock()) member->await(*this);
   }

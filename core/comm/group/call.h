@@ -4,7 +4,6 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -44,6 +43,7 @@ class Call final : public Work {
     int64_t sequence = -1;
     std::shared_ptr<const std::string> group = {};
     int rank = 0;
+    int number = 0;           ///< of the rank, in the job
     bool has_thread = false;  ///< that goes on with it, while others wait
     std::vector<int> ranks = {};
   };

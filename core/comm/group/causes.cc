@@ -78,4 +78,13 @@ std::string names_of(const Link& link, const std::vector<int>& missing, const st
   return names;
 }
 
+std::string long_wait(const Link& link, Call& call, const std::vector<int>& missing,
+                      Call::Clock::time_point now) {
+  std::vector<RankFlight> flights;
+  for (const int rank : missing) flights.push_back(link.flight_of(rank));
+  return wait_report(call.text(), link.name_of(link.rank()),
+                     std::chrono::duration_cast<std::chrono::milliseconds>(call.waited(now)),
+                     flights);
+}
+
 }  // namespace tessera::internal

@@ -28,4 +28,8 @@ std::string call_elsewhere(const Link& link, int rank, const std::string& group)
 /// "rank 1 (pid 7), which has finished 3 collectives and is stopped (SIGSTOP), rank 2 ...".
 std::string names_of(const Link& link, const std::vector<int>& missing, const std::string& group);
 
+/// Of a call that has waited long: whom it waits for and where those were last seen.
+std::string long_wait(const Link& link, Call& call, const std::vector<int>& missing,
+                      Call::Clock::time_point now);
+
 }  // namespace tessera::internal

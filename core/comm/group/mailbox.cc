@@ -7,6 +7,7 @@
 #include <absl/strings/str_cat.h>
 #include <c10/util/Exception.h>
 
+#include "tessera/core/comm/group/causes.h"
 #include "tessera/core/comm/groups/call_mismatch.h"
 #include "tessera/core/comm/groups/host_memory.h"
 #include "tessera/process_group.h"
@@ -155,14 +156,9 @@ void Mailbox::look_for_late(Call& call, Call::Clock::time_point now,
   const bool is_late = call.waited(now) >= timeout;
   const bool is_to_be_reported = call.is_to_be_reported(now, report_after);
   if (!is_late && !is_to_be_reported) return;
-  const std::vector<int> ranks = awaited(call);
+  const std::vector<int> ranks = this->awaited(call);
   if (is_to_be_reported) {
-    std::vector<RankFlight> flights;
-    for (const int rank : ranks) flights.push_back(link_.flight_of(rank));
-    TORCH_WARN("[comm] ",
-               wait_report(call.text(), own_name(),
-                           std::chrono::duration_cast<std::chrono::milliseconds>(call.waited(now)),
-                           flights),
+    TORCH_WARN("[comm] ", long_wait(link_, call, ranks, now),
                ". It goes on waiting until the time-out of ", timeout.count(), " ms");
   }
   const bool are_excused = !ranks.empty() && std::all_of(ranks.begin(), ranks.end(), [&](int rank) {

@@ -76,7 +76,8 @@ std::shared_ptr<Call> Member::start(const Collective& collective, std::vector<in
   const bool has_thread = this->has_thread(collective);
   auto call = std::make_shared<Call>(
       weak_from_this(), link_->origin(),
-      Call::Form{collective, sequence, name_, link_->rank(), has_thread, std::move(ranks)},
+      Call::Form{collective, sequence, name_, link_->rank(), link_->number_of(link_->rank()),
+                 has_thread, std::move(ranks)},
       flights_);
   if (has_thread) {
     {

@@ -63,13 +63,8 @@ void Member::report_wait(Call& call, const std::vector<int>& missing,
   int first = 0;
   while (first < link_->size() && std::count(missing.begin(), missing.end(), first) > 0) ++first;
   if (first != link_->rank()) return;
-  std::vector<RankFlight> flights;
-  for (const int rank : missing) flights.push_back(link_->flight_of(rank));
-  TORCH_WARN(
-      "[comm] ",
-      wait_report(call.text(), own_name(),
-                  std::chrono::duration_cast<std::chrono::milliseconds>(call.waited(now)), flights),
-      ". Ranks go on waiting until the time-out of ", patience_.timeout.count(), " ms");
+  TORCH_WARN("[comm] ", long_wait(*link_, call, missing, now),
+             ". Ranks go on waiting until the time-out of ", patience_.timeout.count(), " ms");
 }
 
 /// Who is in a call of another group holds up the ranks there, too, so all ranks of the world get

@@ -33,10 +33,6 @@ class Gather final : public ChunkedTransfer {
         target_(takes_ ? data_of(collective().output) : nullptr) {}
 
  private:
-  void stage(int64_t begin, int64_t count) override {
-    copy_bytes(link_.staging(), own_ + bytes(begin), bytes(count));
-  }
-
   void take(int64_t begin, int64_t count) override {
     if (!takes_) return;
     const bool is_in_place = own_ == target_ + bytes(rank() * numel_);
@@ -65,10 +61,6 @@ class Broadcast final : public ChunkedTransfer {
         own_(data_of(collective().output)) {}
 
  private:
-  void stage(int64_t begin, int64_t count) override {
-    copy_bytes(link_.staging(), own_ + bytes(begin), bytes(count));
-  }
-
   void take(int64_t begin, int64_t count) override {
     const int root = collective().peer;
     if (rank() == root) return;

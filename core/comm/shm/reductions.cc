@@ -40,10 +40,6 @@ class ReductionInPlace final : public ChunkedTransfer {
         root_(collective().op == Op::kReduce ? collective().peer : -1) {}
 
  private:
-  void stage(int64_t begin, int64_t count) override {
-    copy_bytes(link_.staging(), own_ + bytes(begin), bytes(count));
-  }
-
   void take(int64_t begin, int64_t count) override {
     const Slice slice = slice_of(count, size(), rank());
     if (slice.numel == 0) return;

@@ -1,5 +1,6 @@
 #include "tessera/core/comm/shm/transfer.h"
 
+#include "tessera/core/comm/groups/host_memory.h"
 #include "tessera/core/comm/groups/op_traits.h"
 
 namespace tessera::internal::shm {
@@ -25,6 +26,10 @@ void ChunkedTransfer::give(const at::Tensor& data, SharedRange& source, bool& is
   source = link_.staging_range();
   is_private = stages_ = true;
   stage(0, std::min(chunk_, numel_));  // before the call is posted, which saves a step
+}
+
+void ChunkedTransfer::stage(int64_t begin, int64_t count) {
+  copy_bytes(link_.staging(), data_of(collective().input) + bytes(begin), bytes(count));
 }
 
 bool ChunkedTransfer::is_any_staged() const {

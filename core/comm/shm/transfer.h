@@ -33,7 +33,8 @@ class ChunkedTransfer : public Transfer {
 
   /// When all ranks have posted the call. Throws Fault.
   virtual void begin() {}
-  virtual void stage(int64_t /*begin*/, int64_t /*count*/) {}
+  /// Fills the staging area with a part of the input, where it lies as in the tensor.
+  virtual void stage(int64_t begin, int64_t count);
   virtual void take(int64_t begin, int64_t count) = 0;
   /// After all ranks have taken this part.
   virtual void bring_back(int64_t /*begin*/, int64_t /*count*/) {}
