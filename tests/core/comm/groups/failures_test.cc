@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cstdlib>
 #include <future>
+#include <latch>
 #include <memory>
 #include <stdexcept>
 #include <string>
@@ -36,6 +37,7 @@ using testing::FileSizeLimit;
 using ::testing::HasSubstr;
 using ::testing::MatchesRegex;
 using testing::RankThreadOptions;
+using testing::run_ranks;
 using testing::run_ranks_expecting_errors;
 using Lane = ProcessGroupOptions::Lane;
 
@@ -51,6 +53,35 @@ TEST(Failures, ARankAloneGoesOnAfterAnException) {
       std::runtime_error);
   world->barrier("after");
   world->subgroup({0}, "engine again")->barrier("after");
+}
+
+// Note [Failure]: rank 0 fails the world after a call that the others have done their parts of, and
+// have not seen the end of. It ends well there, too, and what they call next fails.
+TEST(Failures, ACallThatTheAuthorOfTheFailureHadBegunEndsWell) {
+  std::latch is_begun(1), are_all_begun(3), are_parts_done(3), has_failed(3);
+  run_ranks(3, [&](std::shared_ptr<ProcessGroup> world) {
+    at::Tensor tensor = world->allocate(5, at::kFloat).fill_(1.0);
+    if (world->rank() != 0) is_begun.wait();
+    const auto work = world->check_and_run({.op = Op::kAllReduce,
+                                            .output = tensor,
+                                            .input = tensor,
+                                            .posted = true,
+                                            .tag = "begun by all"});
+    if (world->rank() == 0) is_begun.count_down();
+    are_all_begun.arrive_and_wait();
+    if (world->rank() != 0) {
+      EXPECT_FALSE(work->is_completed());  // rank 0's part is missing
+    }
+    are_parts_done.arrive_and_wait();
+    if (world->rank() == 0) {
+      work->wait();
+      world->abort("enough");
+    }
+    has_failed.arrive_and_wait();
+    EXPECT_NO_THROW(work->wait());
+    EXPECT_TRUE(at::equal(tensor, at::full({5}, 3.0)));
+    EXPECT_THROW(world->barrier("after"), CommError);
+  });
 }
 
 TEST(Failures, EveryDifferenceBetweenCallsIsNamedOnEveryRank) {
