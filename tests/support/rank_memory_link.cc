@@ -294,7 +294,7 @@ RankFlight MemoryLink::flight_of(int rank) const {
   const FlightRing& ring = *world_->flights[static_cast<size_t>(number_of(rank))];
   return {.rank = number_of(rank), .begun = ring.begun(), .records = ring.last()};
 }
-std::shared_ptr<FlightRing> MemoryLink::flights() {
+std::shared_ptr<FlightRing> MemoryLink::flights() const {
   return world_->flights[static_cast<size_t>(number_of(rank_))];
 }
 
@@ -305,7 +305,7 @@ Failure MemoryLink::failure() const {
   for (size_t rank = 0; rank < board_->numbers.size(); ++rank) {
     if (board_->numbers[rank] == world_->author) return {*world_->failure, board_->posted[rank]};
   }
-  return {*world_->failure, 0};
+  return {*world_->failure, Failure::kAllCalls};
 }
 bool MemoryLink::fail(const Failure& failure) noexcept {
   const auto guard = lock();

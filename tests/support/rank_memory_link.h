@@ -46,7 +46,7 @@ class MemoryLink final : public Link {
   int64_t finished_by(int rank) const override;
   bool has_left(int rank) const override;
   RankFlight flight_of(int rank) const override;
-  std::shared_ptr<FlightRing> flights() override;
+  std::shared_ptr<FlightRing> flights() const override;
 
   bool has_failed() const override { return !failure().cause.empty(); }
   Failure failure() const override;

@@ -30,14 +30,19 @@ void Call::set_transfer(std::unique_ptr<Transfer> transfer) { transfer_ = std::m
 
 std::unique_ptr<Transfer> Call::take_transfer() { return std::move(transfer_); }
 
+const char* Call::name() const {
+  return form_.name != nullptr ? form_.name : to_string(record_.signature.op);
+}
+
 std::string Call::text() const {
-  return absl::StrCat(describe(record_.signature, tag_),
+  return absl::StrCat(form_.name != nullptr ? absl::StrCat(form_.name, " of '", tag_, "'")
+                                            : describe(record_.signature, tag_),
                       is_message() ? "" : absl::StrCat(" #", form_.sequence), " on group '",
                       *form_.group, "'");
 }
 
 CommError Call::error(const std::string& cause) const {
-  return {{to_string(record_.signature.op), *form_.group, form_.sequence, form_.rank, tag_}, cause};
+  return {{name(), *form_.group, form_.sequence, form_.rank, tag_}, cause};
 }
 
 bool Call::is_completed() {

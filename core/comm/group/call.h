@@ -46,6 +46,7 @@ class Call final : public Work {
     int number = 0;           ///< of the rank, in the job
     bool has_thread = false;  ///< that goes on with it, while others wait
     std::vector<int> ranks = {};
+    const char* name = nullptr;  ///< what errors call it, if not by its Op
   };
   /// `origin`: of the rank.
   Call(std::weak_ptr<Member> member, const Origin& origin, Form form,
@@ -61,6 +62,8 @@ class Call final : public Work {
   const Collective& collective() const { return form_.collective; }
   const CallRecord& record() const { return record_; }
   const std::string& tag() const { return tag_; }
+  const std::shared_ptr<const std::string>& group() const { return form_.group; }
+  const char* name() const;
   int64_t sequence() const { return form_.sequence; }
   const std::vector<int>& ranks() const { return form_.ranks; }
   bool is_message() const { return form_.sequence < 0; }

@@ -22,6 +22,14 @@ std::string slice_problem(const Link& link, int64_t sequence) {
   return "";
 }
 
+/// Where links do not tell: the last call of the group that the rank is known to have finished, as
+/// this rank has it in its own recorder.
+void note_last_call(const Link& link, int rank, const std::string& group, RankFlight& flight) {
+  for (const FlightRecord& own : link.flights()->last()) {
+    if (own.sequence == link.finished_by(rank) - 1 && own.is_of(group)) flight.records = {own};
+  }
+}
+
 }  // namespace
 
 std::string difference(const Link& link, int64_t sequence) {
@@ -81,7 +89,10 @@ std::string names_of(const Link& link, const std::vector<int>& missing, const st
 std::string long_wait(const Link& link, Call& call, const std::vector<int>& missing,
                       Call::Clock::time_point now) {
   std::vector<RankFlight> flights;
-  for (const int rank : missing) flights.push_back(link.flight_of(rank));
+  for (const int rank : missing) {
+    flights.push_back(link.flight_of(rank));
+    if (flights.back().records.empty()) note_last_call(link, rank, *call.group(), flights.back());
+  }
   return wait_report(call.text(), link.name_of(link.rank()),
                      std::chrono::duration_cast<std::chrono::milliseconds>(call.waited(now)),
                      flights);

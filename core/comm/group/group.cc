@@ -24,7 +24,9 @@ Group::~Group() {
     char text[80];
     std::snprintf(text, sizeof(text), "rank %d left while an exception unwound",
                   link().number_of(rank()));
-    member_->abort(text);
+    // The exception may be what the group has failed with, and others not know that yet.
+    const std::string cause = link().failure().cause;
+    member_->abort(cause.empty() ? std::string_view(text) : cause);
   }
   member_->close();
 }

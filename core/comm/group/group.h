@@ -5,8 +5,10 @@
 #include <set>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
+#include "tessera/core/comm/flight_recorder/flight.h"
 #include "tessera/core/comm/group/member.h"
 #include "tessera/core/comm/groups/host_ranks.h"
 #include "tessera/core/comm/groups/unwinding.h"
@@ -16,7 +18,7 @@ namespace tessera::internal {
 
 /// Ranks that a Link connects. In a child of fork() every call throws CommError at once, and the
 /// destructor releases only what belongs to the child: see Note [Fork].
-class Group final : public ProcessGroup, public HasHostRanks {
+class Group final : public ProcessGroup, public HasHostRanks, public Recorded, public WatchesHost {
  public:
   /// `mode` kThread: collectives run in the background, in a thread of the group.
   Group(std::unique_ptr<Link> link, std::string name, Lane::Mode mode, Member::Patience patience);
@@ -36,6 +38,8 @@ class Group final : public ProcessGroup, public HasHostRanks {
                                          std::string_view name) override;
   void abort(std::string_view cause) noexcept override { member_->abort(cause); }
   std::shared_ptr<HostRanks> host_ranks() override { return link().host_ranks(); }
+  std::shared_ptr<FlightRing> flights() const override { return link().flights(); }
+  void watch(std::weak_ptr<HostRanks> host) override { link().watch(std::move(host)); }
   /// This rank makes no more calls, as its process ends: who waits for one hears it.
   void leave() { link().leave(); }
 

@@ -3,6 +3,7 @@
 #include <chrono>
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <string>
@@ -22,6 +23,8 @@ namespace tessera::internal {
 
 /// Why a group has failed. Note [Failure]
 struct Failure {
+  static constexpr int64_t kAllCalls = std::numeric_limits<int64_t>::max();
+
   std::string cause;
   int64_t calls = 0;  ///< those with smaller numbers may still end well
 };
@@ -108,6 +111,10 @@ class Link {
   virtual at::Tensor allocate(int64_t numel, at::ScalarType dtype) = 0;
   /// Whether a posted call with this input goes on while its rank does something else.
   virtual bool is_in_place(const at::Tensor& tensor) const = 0;
+  /// Whether a thread of its own goes on with the group, of all groups of a world the same one: it
+  /// calls Member::go_on(), looks for trouble now and then, and keeps the Member until this rank
+  /// has left. Whatever any thread may not do, leave(), too, is that thread's then.
+  virtual bool has_thread() const { return false; }
   /// As ProcessGroup::make_shared_buffer(), over `group`, which this is the link of.
   virtual std::unique_ptr<SharedBuffer> make_shared_buffer(ProcessGroup& /*group*/,
                                                            int64_t /*bytes*/,
@@ -140,6 +147,11 @@ class Link {
   virtual std::optional<Arrival> next_arrival() = 0;
   /// Brings it into the tensor of the call, whose record fits.
   virtual std::unique_ptr<Transfer> receive(const Arrival& arrival, const Call& call) = 0;
+  /// It is never received.
+  virtual void drop(const Arrival& /*arrival*/) {}
+
+  /// Goes on with reads of windows that are under way. Throws Fault.
+  virtual void advance_reads(Call::Clock::time_point /*now*/) {}
 
   // What is known of the ranks.
 
@@ -159,20 +171,21 @@ class Link {
   /// Its last calls.
   virtual RankFlight flight_of(int rank) const = 0;
   /// This rank's own.
-  virtual std::shared_ptr<FlightRing> flights() = 0;
+  virtual std::shared_ptr<FlightRing> flights() const = 0;
   /// Note [Absent ranks]
   virtual bool is_excused(int /*rank*/, std::chrono::milliseconds /*timeout*/) const {
     return false;
   }
   virtual std::shared_ptr<HostRanks> host_ranks() { return nullptr; }
+  virtual void watch(std::weak_ptr<HostRanks> /*host*/) {}
 
   // Note [Failure]
   // ~~~~~~~~~~~~~~
   // A group that has failed stays failed, on every rank and with the first cause. A failure says
   // how many calls its author had begun: what others have begun of these may have finished there,
-  // so they may finish for kGrace, and only then throw; later ones throw at once. Of a rank that
-  // has died nothing may finish. fail() fails one group, fail_world() all that were made of one
-  // world.
+  // so they may finish for kGrace, and only then throw; later ones throw at once. So may whatever a
+  // group has begun that the author is no rank of. Of a rank that has died nothing may finish.
+  // fail() fails one group, fail_world() all that were made of one world.
 
   static constexpr auto kGrace = std::chrono::seconds(1);
 

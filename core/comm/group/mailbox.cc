@@ -174,7 +174,9 @@ void Mailbox::end_all(const std::string& cause) {
     link_.abandon(moving.call->take_transfer(), collective);
     moving.call->fail(cause);
   }
-  waiting_.clear();
+  for (const Waiting& waiting : std::exchange(waiting_, {})) {
+    if (!waiting.copy.defined()) link_.drop(waiting.arrival);
+  }
 }
 
 void Mailbox::fail_as_left(const Call& call) const {

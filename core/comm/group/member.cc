@@ -14,6 +14,12 @@
 #include "tessera/core/process/failure_report.h"
 
 namespace tessera::internal {
+namespace {
+
+// Beyond the time-out, for the link's thread to notice it; if it does not, it hangs.
+constexpr auto kUnawareGrace = std::chrono::seconds(5);
+
+}  // namespace
 
 /// How a thread waits for the group: it looks for trouble now and then.
 class Member::Pause {
@@ -86,6 +92,7 @@ std::shared_ptr<Call> Member::start(const Collective& collective, std::vector<in
       has_incoming_ = true;
     }
     serve();
+    if (has_left_) go_on();  // nobody else does
   } else {
     const YieldingLock lock(locked_);
     take_in();
@@ -98,6 +105,7 @@ std::shared_ptr<Call> Member::start(const Collective& collective, std::vector<in
 /// Whether a thread goes on with it: with collectives in the background, and with a receive whose
 /// sender waits for it.
 bool Member::has_thread(const Collective& collective) const {
+  if (link_->has_thread()) return true;
   if (collective.op == Op::kRecv) {
     return static_cast<int64_t>(collective.output.nbytes()) > ProcessGroup::kBufferedBytes;
   }
@@ -110,8 +118,13 @@ void Member::go_on() noexcept {
   if (lock.owned()) advance();
 }
 
+/// Whether only a thread goes on with it.
+bool Member::is_driven_elsewhere(const Call& call) const {
+  return link_->has_thread() || (call.has_thread() && !call.is_message());
+}
+
 void Member::look(const Call& call) noexcept {
-  if (call.is_message() || !call.has_thread()) go_on();
+  if (!is_driven_elsewhere(call)) go_on();
 }
 
 void Member::help() noexcept {
@@ -121,15 +134,25 @@ void Member::help() noexcept {
 }
 
 void Member::await(Call& call) {
-  if (call.has_thread() && !call.is_message()) {
-    call.await_end();
-  } else {
+  if (!is_driven_elsewhere(call)) {
     drive(call, std::nullopt);
+    return;
+  }
+  if (call.is_message()) call.restart_clock();
+  // Again and again, for the clock of a collective starts when those before it are over.
+  while (!call.await_end(patience_.timeout + kUnawareGrace)) {
+    if (!link_->has_thread() ||
+        call.waited(Call::Clock::now()) < patience_.timeout + kUnawareGrace) {
+      continue;
+    }
+    throw call.error(absl::StrCat("timed out: waited ", patience_.timeout.count(),
+                                  " ms, and the thread that communicates has not returned from a "
+                                  "call that does not block; end this process"));
   }
 }
 
 bool Member::await(Call& call, std::chrono::milliseconds longest) {
-  if (call.has_thread() && !call.is_message()) return call.await_end(longest);
+  if (is_driven_elsewhere(call)) return call.await_end(longest);
   return drive(call, Call::Clock::now() + longest);
 }
 
@@ -153,6 +176,7 @@ bool Member::drive(Call& call, std::optional<Call::Clock::time_point> until) {
 
 /// Has the thread go on with what it has to, unless it does.
 void Member::serve() {
+  if (link_->has_thread()) return link_->wake();
   if (is_serving_.exchange(true)) return link_->wake();
   if (lane_ == nullptr) {
     lane_ = std::make_unique<Lane>(Lane::Mode::kThread, [this] {
@@ -223,12 +247,25 @@ void Member::guard(Body&& body) {
 void Member::advance() {
   guard([this] {
     take_in();
+    link_->advance_reads(Call::Clock::now());
+    if (has_left_) return end_calls(closes_because_.load());
     if (link_->has_failed()) apply_failure(Call::Clock::now());
     if (mailbox_.is_busy()) mailbox_.advance();
     while (announce_next() || move()) {
     }
   });
   set_idle(calls_.empty() && !mailbox_.is_busy());
+  if (is_closing_ && link_->has_thread()) leave_when_idle();
+}
+
+/// Calls under way end first: data that is given up on one side keeps the other's.
+void Member::leave_when_idle() {
+  if (has_left_ || has_incoming_ || !calls_.empty()) return;
+  has_left_ = true;
+  guard([this] {
+    mailbox_.end_all(closes_because_.load());
+    link_->leave();
+  });
 }
 
 void Member::set_idle(bool is_idle) {
@@ -285,14 +322,17 @@ void Member::finish_front() {
   link_->wake();  // a call of another group may go on with this one
 }
 
-void Member::close() {
-  if (!link_->origin().is_here() || is_closing_.exchange(true)) return;
+void Member::close(const char* cause) {
+  if (!link_->origin().is_here() || is_closing_) return;
+  closes_because_ = cause;
+  if (is_closing_.exchange(true)) return;
+  if (link_->has_thread()) return link_->wake();
   {
     const YieldingLock lock(locked_);
     advance();  // what has come by now
     end_calls(link_->has_failed() ? link_->failure().cause
                                   : "the group was destroyed while this collective ran");
-    mailbox_.end_all("the group was destroyed before this message was through");
+    mailbox_.end_all(cause);
     set_idle(true);
     link_->leave();
   }

@@ -64,12 +64,18 @@ class Member : public std::enable_shared_from_this<Member> {
   /// else.
   void look(const Call& call) noexcept;
   void help() noexcept;
+  /// Whether something is under way.
+  bool is_busy() const { return has_incoming_ || !is_idle_; }
+  /// For a thread that goes on in vain, now and then: fails if a rank has died or left, or does not
+  /// come; reports a long wait.
+  void look_for_trouble(Call::Clock::time_point now);
   /// Any thread. Blocks until the call has ended; or so long at most, and says whether it has.
   void await(Call& call);
   bool await(Call& call, std::chrono::milliseconds longest);
 
-  /// This rank makes no more calls, and what is under way fails. Does not block.
-  void close();
+  /// This rank makes no more calls, because of `cause`. What is under way fails; over a link with a
+  /// thread calls end first. Does not block.
+  void close(const char* cause = "the group was destroyed before this message was through");
   /// All groups of the world fail. Any thread; not from a child of fork().
   void abort(std::string_view cause) noexcept;
 
@@ -78,6 +84,7 @@ class Member : public std::enable_shared_from_this<Member> {
 
   bool drive(Call& call, std::optional<Call::Clock::time_point> until);
   bool has_thread(const Collective& collective) const;
+  bool is_driven_elsewhere(const Call& call) const;
   void serve();
   bool has_to_serve();
   void take_in();
@@ -86,11 +93,11 @@ class Member : public std::enable_shared_from_this<Member> {
   void guard(Body&& body);
   void advance();
   void set_idle(bool is_idle);
+  void leave_when_idle();
   bool announce_next();
   bool move();
   bool may_announce(Call& call);
   void finish_front();
-  void look_for_trouble(Call::Clock::time_point now);
   void look_for_late(Call::Clock::time_point now);
   [[noreturn]] void time_out(const Call& call, const std::vector<int>& overdue);
   void report_wait(Call& call, const std::vector<int>& missing, Call::Clock::time_point now) const;
@@ -107,6 +114,7 @@ class Member : public std::enable_shared_from_this<Member> {
   const Patience patience_;
   int64_t sequence_ = -1;  // the thread's that uses the group
   std::atomic<bool> is_closing_{false};
+  std::atomic<const char*> closes_because_{""};
   std::atomic<bool> process_ends_{false};
 
   std::atomic<bool> incoming_locked_{false};
@@ -121,7 +129,8 @@ class Member : public std::enable_shared_from_this<Member> {
   Mailbox mailbox_;
   std::optional<Call::Clock::time_point> failed_at_;
   std::atomic<bool> is_serving_{false};
-  std::unique_ptr<Lane> lane_;  // last: its thread uses the rest
+  std::atomic<bool> has_left_{false};  // over a link with a thread
+  std::unique_ptr<Lane> lane_;         // last: its thread uses the rest
 };
 
 }  // namespace tessera::internal

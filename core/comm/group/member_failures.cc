@@ -41,7 +41,8 @@ void Member::look_for_late(Call::Clock::time_point now) {
   if (!is_late && !is_to_be_reported && !has_any_left) return;
   const std::vector<int> missing = awaited(*link_, call);
   for (const int rank : missing) {
-    if (!link_->has_left(rank)) continue;
+    // What it has finished may still be on its way.
+    if (!link_->has_left(rank) || link_->finished_by(rank) > call.sequence()) continue;
     advance();  // it may have done its part before it left
     if (calls_.empty() || calls_.front() != front || link_->has_failed()) return;
     throw Fault{departure_cause(link_->name_of(rank), link_->finished_by(rank)), rank};

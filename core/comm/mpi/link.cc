@@ -1,103 +1,212 @@
 #include "tessera/core/comm/mpi/link.h"
 
 #include <algorithm>
+#include <cstring>
 
 #include <absl/strings/str_cat.h>
-#include <c10/util/Exception.h>
+
+#include "tessera/core/comm/groups/host_memory.h"
+#include "tessera/core/comm/mpi/progress.h"
+#include "tessera/core/comm/mpi/transfer.h"
+#include "tessera/core/process/failure_report.h"
+#include "tessera/core/process/process_status.h"
 
 namespace tessera::internal::mpi {
+namespace {
 
-Link::Link(const Calls& calls, Handle comm) : calls_(calls), comm_(comm) {
-  check(calls_.largest_tag(comm_, &largest_tag_), "MPI_Comm_get_attr");
-  check(calls_.rank(comm_, &rank_), "MPI_Comm_rank");
-  check(calls_.size(comm_, &size_), "MPI_Comm_size");
+constexpr int64_t kMostAnnounced = 64;
+
+/// What was given up, until MPI has ended it.
+struct Abandoned {
+  std::unique_ptr<internal::Transfer> transfer;
+  Collective collective;
+};
+
+}  // namespace
+
+Link::Link(std::shared_ptr<Ranks> ranks)
+    : ranks_(std::move(ranks)), windows_(std::make_shared<Windows>(ranks_)) {}
+
+at::Tensor Link::allocate(int64_t numel, at::ScalarType dtype) {
+  return allocate_on_host(numel, dtype);
 }
 
-int Link::draw_tag() {
-  last_tag_ = last_tag_ < largest_tag_ ? last_tag_ + 1 : 1;
-  return last_tag_;
+bool Link::may_announce(const Call& /*call*/, int64_t under_way) const {
+  return under_way < kMostAnnounced;
 }
 
-void Link::release() { calls_.release(&comm_); }
-
-void Link::check(int code, std::string_view function) const {
-  if (code == 0) return;
-  char text[256] = "";
-  calls_.error_text(code, text, sizeof(text));
-  TORCH_CHECK(false, function, ": ", text);
+std::unique_ptr<internal::Transfer> Link::prepare(Call& call) {
+  return std::make_unique<CallTransfer>(*this, call);
 }
 
-Exchange::Exchange(Link& link, const std::vector<int>& world_ranks, int own_tag)
-    : link_(link),
-      world_ranks_(world_ranks),
-      own_tag_(own_tag),
-      tags_(world_ranks.size(), kNoTag) {}
+Round& Link::make_round(int64_t sequence) {
+  auto& round = rounds_[sequence];
+  if (round == nullptr) round = std::make_shared<Round>(size());
+  return *round;
+}
 
-void Exchange::note_send(int to, int64_t bytes, int code, Handle request) {
-  if (code != 0) {
-    link_.check(code, absl::StrCat("MPI_Isend to rank ", world_ranks_[static_cast<size_t>(to)]));
+void Link::announce(const Call& call) {
+  const Collective& collective = call.collective();
+  // First, for others may read as soon as they know of this rank's call.
+  if (collective.op == Op::kMakeWindow) windows_->open(call.sequence(), collective.input);
+  Envelope made = ranks_->envelope(Envelope::Kind::kCall);
+  made.record = call.record();
+  made.data_tag = world().communicator().draw_tag();
+  const int64_t payload = payload_bytes(collective);
+  if (payload > 0) copy_bytes(made.payload(), data_of(collective.input), payload);
+  make_round(call.sequence()).set(rank(), made);
+  ranks_->send_to_others(made);
+}
+
+const CallRecord* Link::record_of(int rank, int64_t sequence) const {
+  const auto round = rounds_.find(sequence);
+  const bool is_known = round != rounds_.end() && round->second->has(rank);
+  return is_known ? &round->second->of(rank).record : nullptr;
+}
+
+bool Link::have_all_called(int64_t sequence) const {
+  const auto round = rounds_.find(sequence);
+  return round != rounds_.end() && round->second->is_complete();
+}
+
+void Link::note_over(int64_t sequence) {
+  rounds_.erase(sequence);
+  finished_ = sequence + 1;
+}
+
+void Link::abandon(std::unique_ptr<internal::Transfer> transfer, const Collective& collective) {
+  Exchange* const exchange = static_cast<Transfer&>(*transfer).exchange();
+  if (exchange == nullptr) return;
+  exchange->cancel();
+  world().keep(*exchange, std::make_shared<Abandoned>(Abandoned{std::move(transfer), collective}));
+}
+
+void Link::open(Call& call) {
+  const Op op = call.record().signature.op;
+  if (op == Op::kMakeWindow) {
+    call.made().memory = open_memory(windows_, call, member_);
   }
-  sent_bytes_ += bytes;
-  open_.push_back({request, to, /*receives=*/false, step_});
+  if (op != Op::kSubgroup) return;
+  const auto own = std::find(call.ranks().begin(), call.ranks().end(), rank());
+  if (own == call.ranks().end()) return;
+  std::vector<int> world_ranks;
+  for (const int rank : call.ranks()) world_ranks.push_back(number_of(rank));
+  call.made().link = std::make_unique<Link>(std::make_shared<Ranks>(
+      ranks_->world_ptr(), group_key(absl::StrCat(key(), "/", call.sequence())),
+      std::move(world_ranks), static_cast<int>(own - call.ranks().begin())));
 }
 
-void Exchange::send(int to, const char* data, int64_t bytes) {
-  if (bytes == 0) return;
-  Handle request = 0;
-  const int code =
-      link_.calls().send(data, static_cast<size_t>(bytes), world_ranks_[static_cast<size_t>(to)],
-                         own_tag_, link_.comm(), &request);
-  note_send(to, bytes, code, request);
+void Link::advance_reads(Call::Clock::time_point now) { windows_->advance(*this, now); }
+
+std::string Link::activity_of(int rank) const {
+  const int number = number_of(rank);
+  if (!world().is_neighbour(number)) return "";
+  const std::optional<ProcessStatus> status = process_status(pid_of(rank));
+  return status.has_value() ? status->describe() : "";
 }
 
-void Exchange::receive(int from, char* data, int64_t bytes) {
-  if (bytes == 0) return;
-  const auto index = static_cast<size_t>(from);
-  Handle request = 0;
-  link_.check(link_.calls().receive(data, static_cast<size_t>(bytes), world_ranks_[index],
-                                    tags_[index], link_.comm(), &request),
-              "MPI_Irecv");
-  open_.push_back({request, from, /*receives=*/true, step_});
+/// Who has come to a call has finished those that are over here.
+int64_t Link::finished_by(int rank) const {
+  if (has_left(rank)) return ranks_->left_after(rank);
+  return rank == this->rank() ? finished_ : std::min(finished_, ranks_->called_by(rank));
 }
 
-void Exchange::send_in_pieces(int to, const char* data, int64_t bytes) {
-  for (int64_t begin = 0; begin < bytes; begin += kUnaskedBytes) {
-    send(to, data + begin, std::min(kUnaskedBytes, bytes - begin));
+RankFlight Link::flight_of(int rank) const {
+  const int number = number_of(rank);
+  return {.rank = number,
+          .pid = pid_of(rank),
+          .host = world().host_of(number),
+          .state = world().is_neighbour(number) ? process_state(pid_of(rank)) : "runs elsewhere"};
+}
+
+void Link::watch(std::weak_ptr<HostRanks> host) {
+  Progress::instance().post(
+      [world = ranks_->world_ptr(), host = std::move(host)] { world->watch(host); });
+}
+
+bool Link::fail(const Failure& failure) noexcept {
+  if (!ranks_->set_failure(failure)) return false;
+  try {
+    Progress::instance().run_soon([ranks = ranks_, failure] {
+      ranks->world().note_failed_group(failure.cause);
+      Envelope told = ranks->envelope(Envelope::Kind::kFailed);
+      told.number = failure.calls;
+      told.set_cause(failure.cause);
+      ranks->world().guard([&] { ranks->send_to_others(told); });
+    });
+  } catch (...) {  // out of memory: the others' time-out
+  }
+  return true;
+}
+
+bool Link::fail_world(std::string_view cause) noexcept {
+  try {
+    if (!world().set_failure(cause)) return false;
+    report_failure(-1, cause);
+    Progress::instance().run_soon(
+        [world = ranks_->world_ptr()] { world->guard([&] { world->tell_failure(); }); });
+  } catch (...) {  // out of memory: the others' time-out
+  }
+  return true;
+}
+
+void Link::leave() noexcept {
+  if (std::exchange(is_gone_, true)) return;
+  world().guard([this] {
+    Envelope left = ranks_->envelope(Envelope::Kind::kLeft);
+    left.number = finished_;
+    ranks_->send_to_others(left);
+    while (const std::optional<Arrival> arrival = next_arrival()) drop(*arrival);
+  });
+}
+
+/// Once the progress thread has ended, the caller ends what is under way.
+void Link::wake() {
+  if (Progress::instance().wake()) return;
+  if (const auto member = member_.lock()) member->go_on();
+}
+
+void Link::attach(std::weak_ptr<Member> member) {
+  member_ = member;
+  Progress::instance().post([world = ranks_->world_ptr(), member = member.lock(), this] {
+    world->guard([&] { world->add(member, *this); });
+  });
+}
+
+void Link::take(int world_rank, const Envelope& envelope) {
+  const int rank = ranks_->rank_of(world_rank);
+  if (rank < 0) return;
+  switch (envelope.kind) {
+    case Envelope::Kind::kCall:
+      ranks_->note_called(rank, envelope.record.sequence + 1);
+      if (!is_gone_) make_round(envelope.record.sequence).set(rank, envelope);
+      return;
+    case Envelope::Kind::kMessage:
+      return take_message(rank, envelope);
+    case Envelope::Kind::kReceived:
+      receipts_.insert({rank, envelope.data_tag});
+      return;
+    case Envelope::Kind::kLeft:
+      return ranks_->note_left(rank, envelope.number);
+    case Envelope::Kind::kFailed:
+      if (!ranks_->set_failure({std::string(envelope.cause()), envelope.number})) return;
+      world().note_failed_group(std::string(envelope.cause()));
+      return world().dump_flights(envelope.cause());
+    case Envelope::Kind::kRead:
+      return windows_->answer(rank, envelope);
+    case Envelope::Kind::kAnswer:
+    case Envelope::Kind::kRefused:
+      return windows_->take(rank, envelope);
+    case Envelope::Kind::kClosed:
+      return windows_->note_closed(rank, envelope.number);
+    default:
+      return;
   }
 }
 
-void Exchange::receive_in_pieces(int from, char* data, int64_t bytes) {
-  for (int64_t begin = 0; begin < bytes; begin += kUnaskedBytes) {
-    receive(from, data + begin, std::min(kUnaskedBytes, bytes - begin));
-  }
-}
-
-bool Exchange::look(Transfer& transfer) {
-  int is_over = 0;
-  int source = 0;
-  link_.check(link_.calls().test(&transfer.request, &is_over, &source), "MPI_Test");
-  return is_over != 0;
-}
-
-/// They stand in the order in which they began, and any test lets MPI go on with all of them.
-bool Exchange::is_over_but_for(int64_t steps) {
-  while (!open_.empty() && look(open_.front())) open_.pop_front();
-  return open_.empty() || open_.front().step > step_ - steps;
-}
-
-void Exchange::cancel() {
-  for (Transfer& transfer : open_) {
-    if (transfer.receives) link_.calls().cancel(&transfer.request);
-  }
-}
-
-std::vector<int> Exchange::open_ranks() {
-  std::erase_if(open_, [this](Transfer& transfer) { return look(transfer); });
-  std::vector<int> ranks;
-  for (const Transfer& transfer : open_) ranks.push_back(transfer.rank);
-  std::sort(ranks.begin(), ranks.end());
-  ranks.erase(std::unique(ranks.begin(), ranks.end()), ranks.end());
-  return ranks;
+void Link::note_ended(int world_rank) {
+  const int rank = ranks_->rank_of(world_rank);
+  if (rank >= 0) windows_->note_ended(rank);
 }
 
 }  // namespace tessera::internal::mpi

@@ -2,103 +2,132 @@
 
 #include <cstdint>
 #include <deque>
-#include <list>
+#include <map>
 #include <memory>
+#include <optional>
+#include <set>
+#include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
-#include <ATen/core/Tensor.h>
-
-#include "tessera/core/comm/mpi/envelope.h"
-#include "tessera/mpi_calls.h"
+#include "tessera/core/comm/group/link.h"
+#include "tessera/core/comm/mpi/ranks.h"
+#include "tessera/core/comm/mpi/round.h"
+#include "tessera/core/comm/mpi/steps.h"
+#include "tessera/core/comm/mpi/windows.h"
+#include "tessera/core/comm/mpi/world.h"
 
 namespace tessera::internal::mpi {
 
-using tessera::mpi::Calls;
-using tessera::mpi::Handle;
-
-/// One rank's end of a communicator: its numbers, and MPI's errors as exceptions. Used by the
-/// progress thread alone.
-class Link {
+/// Ranks that communicate by MPI between CPUs, on any number of hosts. The process's progress
+/// thread (Progress) goes on with its groups. Sums are those of shared memory, to the bit (Note
+/// [Traffic]). Windows are served by the owners' progress threads (Note [Windows over MPI]); there
+/// are no shared buffers. A group that reduces holds 8 MiB, or 32 KiB for each rank if that is
+/// more.
+class Link final : public internal::Link {
  public:
-  /// `comm` belongs to it from now on.
-  Link(const Calls& calls, Handle comm);
-  Link(const Link&) = delete;
-  Link& operator=(const Link&) = delete;
+  explicit Link(std::shared_ptr<Ranks> ranks);
+  ~Link() override;
 
-  const Calls& calls() const { return calls_; }
-  Handle comm() const { return comm_; }
-  int rank() const { return rank_; }
-  int size() const { return size_; }
-  /// For the data of a call of this rank; none of the last thousands again.
-  int draw_tag();
-  void release();
+  int rank() const override { return ranks_->rank(); }
+  int size() const override { return ranks_->size(); }
+  std::string_view backend() const override { return "mpi"; }
+  Capabilities can() const override {
+    return {.in_background = true, .one_sided_reads = true, .crosses_network = true};
+  }
+  const Origin& origin() const override { return world().origin(); }
+  at::Tensor allocate(int64_t numel, at::ScalarType dtype) override;
+  bool is_in_place(const at::Tensor& /*tensor*/) const override { return true; }
+  bool has_thread() const override { return true; }
 
-  /// Throws c10::Error "MPI_Isend: <MPI's text>" unless `code` is 0.
-  void check(int code, std::string_view function) const;
+  bool may_announce(const Call& call, int64_t under_way) const override;
+  std::unique_ptr<Transfer> prepare(Call& call) override;
+  const CallRecord* record_of(int rank, int64_t sequence) const override;
+  bool have_all_called(int64_t sequence) const override;
+  void note_over(int64_t sequence) override;
+  void abandon(std::unique_ptr<Transfer> transfer, const Collective& collective) override;
+
+  std::unique_ptr<Transfer> send(const Call& call) override;
+  std::optional<Arrival> next_arrival() override;
+  std::unique_ptr<Transfer> receive(const Arrival& arrival, const Call& call) override;
+  void drop(const Arrival& arrival) override;
+
+  void advance_reads(Call::Clock::time_point now) override;
+
+  int number_of(int rank) const override { return ranks_->world_rank(rank); }
+  std::string place_of(int rank) const override { return world().place_of(number_of(rank)); }
+  int pid_of(int rank) const override { return world().pid_of(number_of(rank)); }
+  std::string activity_of(int rank) const override;
+  int64_t finished_by(int rank) const override;
+  bool has_left(int rank) const override { return ranks_->has_left(rank); }
+  RankFlight flight_of(int rank) const override;
+  std::shared_ptr<FlightRing> flights() const override { return world().flights(); }
+  void watch(std::weak_ptr<HostRanks> host) override;
+
+  bool has_failed() const override { return ranks_->has_failed(); }
+  Failure failure() const override { return ranks_->failure(); }
+  bool fail(const Failure& failure) noexcept override;
+  bool fail_world(std::string_view cause) noexcept override;
+  void dump_flights(std::string_view cause) noexcept override { world().dump_flights(cause); }
+
+  void leave() noexcept override;
+
+  // Nobody rests: the progress thread does not wait for a group.
+  void before_look(Rest& /*rest*/) override {}
+  void rest(Rest& /*rest*/) override {}
+  void advance_others() override {}
+  void wake() override;
+  void attach(std::weak_ptr<Member> member) override;
+
+  // For transfers, by the progress thread.
+
+  World& world() const { return ranks_->world(); }
+  const std::shared_ptr<Ranks>& ranks() const { return ranks_; }
+  void announce(const Call& call);
+  std::shared_ptr<const Round> round_of(int64_t sequence) const {
+    return rounds_.find(sequence)->second;
+  }
+  const std::shared_ptr<Scratch>& scratch() const { return scratch_; }
+  /// How many calls are over.
+  int64_t finished() const { return finished_; }
+  /// The window or the link that the call makes, for which all ranks have called.
+  void open(Call& call);
+  /// Whether rank `rank` has said that it has what was sent to it with this tag; true once.
+  bool take_receipt(int rank, int data_tag) { return receipts_.erase({rank, data_tag}) != 0; }
+
+  // For the world.
+
+  uint64_t key() const { return ranks_->key(); }
+  void take(int world_rank, const Envelope& envelope);
+  /// That rank of the world has ended.
+  void note_ended(int world_rank);
+  void end_at_once() { ranks_->end_at_once(); }
+  void close_windows() { windows_->close_all(); }
+  /// Whether others may read of this rank, or this one of them.
+  bool has_windows() const { return !windows_->is_empty(); }
+  bool has_reads() const { return windows_->has_reads(); }
+  /// Whether others may come with requests at any time.
+  bool is_asked() const { return windows_->is_asked(); }
+  /// Whether this rank has left, and nothing is read any more.
+  bool is_over() const { return is_gone_ && !has_windows(); }
 
  private:
-  const Calls& calls_;
-  Handle comm_;
-  int rank_ = 0;
-  int size_ = 1;
-  int largest_tag_ = 0;
-  int last_tag_ = 0;
-};
+  struct Arrived;
 
-/// Transfers of data that are under way with the ranks of one group.
-class Exchange {
- public:
-  static constexpr int kNoTag = 0;
+  Round& make_round(int64_t sequence);
+  void take_message(int from, const Envelope& envelope);
 
-  /// `world_ranks` by rank of the group; `own_tag` marks what this rank sends. References must
-  /// outlive it.
-  Exchange(Link& link, const std::vector<int>& world_ranks, int own_tag);
-  Exchange(const Exchange&) = delete;
-  Exchange& operator=(const Exchange&) = delete;
-
-  /// What rank `rank` marks its data with.
-  void set_tag_of(int rank, int tag) { tags_[static_cast<size_t>(rank)] = tag; }
-
-  void send(int to, const char* data, int64_t bytes);
-  void receive(int from, char* data, int64_t bytes);
-
-  /// As above, in several messages that MPI sends unasked; both ranks cut alike. Note [Steps under
-  /// way].
-  void send_in_pieces(int to, const char* data, int64_t bytes);
-  void receive_in_pieces(int from, char* data, int64_t bytes);
-  /// The largest such message: Open MPI over TCP asks from 64 KiB on.
-  static constexpr int64_t kUnaskedBytes = int64_t{60} << 10;
-
-  /// Whether all of them are over. Looks.
-  bool is_over() { return is_over_but_for(0); }
-  /// Whether all are over that began before the last `steps` steps. Looks.
-  bool is_over_but_for(int64_t steps);
-  /// What begins from now on belongs to the next step.
-  void begin_step() { ++step_; }
-  /// Gives up receives that have not begun.
-  void cancel();
-  /// Ranks whose transfers are not over. Looks.
-  std::vector<int> open_ranks();
-  int64_t sent_bytes() const { return sent_bytes_; }
-
- private:
-  struct Transfer {
-    Handle request;
-    int rank;
-    bool receives;
-    int64_t step;
-  };
-  bool look(Transfer& transfer);
-  void note_send(int to, int64_t bytes, int code, Handle request);
-
-  Link& link_;
-  const std::vector<int>& world_ranks_;
-  const int own_tag_;
-  std::vector<int> tags_;
-  std::deque<Transfer> open_;
-  int64_t step_ = 0;
-  int64_t sent_bytes_ = 0;
+  const std::shared_ptr<Ranks> ranks_;
+  const std::shared_ptr<Windows> windows_;
+  const std::shared_ptr<Scratch> scratch_ = std::make_shared<Scratch>();
+  std::weak_ptr<Member> member_;
+  std::map<int64_t, std::shared_ptr<Round>> rounds_;  // by sequence
+  int64_t finished_ = 0;
+  std::map<const void*, std::unique_ptr<Arrived>> arrived_;  // messages that nobody has received
+  std::deque<const Arrived*> new_;                           // of them
+  std::set<std::pair<int, int>> receipts_;                   // rank and tag
+  bool is_gone_ = false;                                     // this rank has left
 };
 
 }  // namespace tessera::internal::mpi

@@ -2,9 +2,9 @@
 
 #include <c10/util/Exception.h>
 
-#include "tessera/core/comm/mpi/group.h"
 #include "tessera/core/comm/mpi/initialize.h"
 #include "tessera/core/comm/mpi/progress.h"
+#include "tessera/core/comm/mpi/world_group.h"
 #include "tessera/process_group_options.h"
 #include "tessera/time_out.h"
 
@@ -17,8 +17,9 @@ std::shared_ptr<ProcessGroup> mpi::process_group(const Calls& calls, Handle comm
   timeout = bounded(timeout);
   internal::mpi::require_initialized(calls, timeout);
   return internal::mpi::make_world(
-      "process_group", calls, comm,
-      {.timeout = timeout, .report_after = ProcessGroupOptions().report_after});
+             "process_group", calls, comm,
+             {.timeout = timeout, .report_after = ProcessGroupOptions().report_after})
+      .group;
 }
 
 void mpi::leave() { internal::mpi::Progress::instance().leave("mpi::leave() has ended it"); }

@@ -29,9 +29,10 @@ constexpr auto kRequestSleep = std::chrono::microseconds(500);
 // Where nothing is expected.
 constexpr auto kIdleSleep = std::chrono::milliseconds(50);
 constexpr std::chrono::milliseconds kMaxWait = kMaxTimeOut;  // as MPI_Finalize waits
-// After a failure, for the others to leave, too: of the world, which ends what all of them do at
-// once, or of one of its groups, after which they may go on for some time.
-constexpr auto kLinger = std::chrono::seconds(1);
+// After a failure, for the others to leave, too: of the world, which ends what all of them do, or
+// of one of its groups, after which they may go on for some time. Longer than calls may still end
+// well.
+constexpr auto kLinger = internal::Link::kGrace + std::chrono::seconds(1);
 constexpr auto kLingerOfGroup = std::chrono::seconds(3);
 // For the launcher to read what this rank has written: MPICH's drops the rest when it hears of the
 // end (4 of 14 runs).
@@ -82,9 +83,24 @@ bool Progress::run(std::function<void()> job, std::chrono::milliseconds timeout)
   return true;
 }
 
-std::deque<std::function<void()>> Progress::take_jobs() {
+void Progress::run_soon(std::function<void()> job) {
+  if (std::this_thread::get_id() == thread_.load(std::memory_order_relaxed)) return job();
+  post(std::move(job));
+}
+
+bool Progress::wake() {
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (has_ended_) return false;
+    is_woken_ = true;
+  }
+  changed_.notify_one();
+  return true;
+}
+
+std::pair<std::deque<std::function<void()>>, bool> Progress::take_jobs() {
   const std::lock_guard<std::mutex> lock(mutex_);
-  return std::exchange(jobs_, {});
+  return {std::exchange(jobs_, {}), std::exchange(is_woken_, false)};
 }
 
 Progress::Expects Progress::expects() const {
@@ -102,7 +118,7 @@ void Progress::pause(Expects expects, int idle_rounds) {
     return;
   }
   std::unique_lock<std::mutex> lock(mutex_);
-  const auto has_jobs = [this] { return !jobs_.empty() || process_ends_; };
+  const auto has_jobs = [this] { return !jobs_.empty() || is_woken_ || process_ends_; };
   if (!expects.progress && !expects.requests) {
     if (!may_look_ || worlds_.empty()) return changed_.wait(lock, has_jobs);
     changed_.wait_for(lock, kIdleSleep, has_jobs);
@@ -127,11 +143,11 @@ bool Progress::look_at_worlds() {
 
 void Progress::loop() {
   ::pthread_setname_np(::pthread_self(), kThreadName);
+  thread_ = std::this_thread::get_id();
   for (int idle_rounds = 0;; ++idle_rounds) {
-    for (const auto& job : take_jobs()) {
-      job();
-      idle_rounds = 0;
-    }
+    const auto [jobs, is_woken] = take_jobs();
+    for (const auto& job : jobs) job();
+    if (!jobs.empty() || is_woken) idle_rounds = 0;
     if (look_at_worlds()) idle_rounds = 0;
     if (has_to_end()) return;
     const Expects expected = expects();
@@ -213,7 +229,7 @@ void Progress::let_go(const char* cause) {
   const auto all = worlds_;
   for (const auto& world : all) {
     world->guard([&] {
-      world->make_no_calls();
+      world->make_no_calls(cause);
       world->end();
     });
   }

@@ -10,6 +10,7 @@
 #include <mutex>
 #include <optional>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "tessera/core/comm/mpi/world.h"
@@ -51,6 +52,10 @@ class Progress {
   /// Runs it and waits, at most that long; false if it has not ended by then (it may yet). Throws
   /// what it throws. Once the thread has ended, the caller's does it.
   bool run(std::function<void()> job, std::chrono::milliseconds timeout);
+  /// Any thread. Runs it at once on the thread, else posts it.
+  void run_soon(std::function<void()> job);
+  /// Any thread. The thread looks at the worlds soon. Returns false once it has ended.
+  bool wake();
   /// Any thread: leaves all worlds, whose calls then fail with that cause, and waits until their
   /// other ranks have, too. Then nothing calls MPI until a world is made.
   void leave(const char* cause);
@@ -72,7 +77,8 @@ class Progress {
 
   Progress() = default;
   void loop();
-  std::deque<std::function<void()>> take_jobs();
+  /// What was posted; whether the thread was woken without that.
+  std::pair<std::deque<std::function<void()>>, bool> take_jobs();
   /// What may happen in the worlds: something under way ends, others ask for parts of windows.
   struct Expects {
     bool progress = false;
@@ -91,9 +97,11 @@ class Progress {
   bool is_over(std::optional<Clock::time_point>& failed);
 
   const Origin origin_;
+  std::atomic<std::thread::id> thread_;
   std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<std::function<void()>> jobs_;
+  bool is_woken_ = false;
   bool is_started_ = false;
   bool process_ends_ = false;
   bool has_ended_ = false;

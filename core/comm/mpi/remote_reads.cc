@@ -6,9 +6,10 @@
 #include <vector>
 
 #include <absl/strings/str_cat.h>
+#include <c10/util/Exception.h>
 
+#include "tessera/core/comm/group/causes.h"
 #include "tessera/core/comm/groups/host_memory.h"
-#include "tessera/core/comm/mpi/member.h"
 
 namespace tessera::internal::mpi {
 namespace {
@@ -22,11 +23,10 @@ constexpr int kPartsUnderWay = 3;
 char* RemoteReads::Part::target() const { return data_of(read->to) + begin_bytes; }
 
 void RemoteReads::start(const std::shared_ptr<Call>& call, int owner, const ReadRequest& request) {
-  const std::string cause = member_.failure();
-  if (!cause.empty()) return call->fail(cause);
-  if (member_.world().has_ended(member_.world_rank(owner))) return call->fail(left(owner));
-  owners_[owner].waiting.push_back(std::make_shared<Read>(
-      Read{member_.shared_from_this(), call, call->collective().output, owner, request}));
+  if (ranks_->has_failed()) return call->fail(ranks_->failure().cause);
+  if (ranks_->world().has_ended(ranks_->world_rank(owner))) return call->fail(left(owner));
+  owners_[owner].waiting.push_back(
+      std::make_shared<Read>(Read{call, call->collective().output, owner, request}));
   // Words, on which others wait, do not stand behind what is large.
   if (request.bytes <= static_cast<int64_t>(Envelope::kPayloadBytes)) {
     return ask_for_part(owners_[owner].waiting.back());
@@ -50,30 +50,31 @@ void RemoteReads::ask_for_part(std::shared_ptr<Read> read) {
   request.begin_bytes += begin;
   request.bytes = bytes;
   const int64_t number = ++last_;
-  Envelope envelope = member_.envelope(Envelope::Kind::kRead);
-  envelope.sequence = number;
+  Envelope envelope = ranks_->envelope(Envelope::Kind::kRead);
+  envelope.number = number;
   std::memcpy(envelope.payload(), &request, sizeof(request));
-  member_.world().send(envelope, member_.world_rank(read->owner));
+  ranks_->send(envelope, read->owner);
   Owner& asked = owners_[read->owner];
   ++asked.open;
   if (read->asked_bytes == read->request.bytes) std::erase(asked.waiting, read);
-  parts_[number] = std::make_shared<Part>(Part{std::move(read), begin, bytes, nullptr});
+  parts_[number] = std::make_shared<Part>(Part{std::move(read), begin, bytes, ranks_, nullptr});
 }
 
 void RemoteReads::take(int owner, const Envelope& answer) {
-  World& world = member_.world();
-  const auto found = parts_.find(answer.sequence);
+  World& world = ranks_->world();
+  const auto found = parts_.find(answer.number);
   if (found == parts_.end() || found->second->read->owner != owner) {
-    if (answer.kind == Envelope::Kind::kAnswer) world.drain(member_.world_rank(owner), answer);
+    if (answer.kind == Envelope::Kind::kAnswer) world.drain(ranks_->world_rank(owner), answer);
     return;
   }
   const std::shared_ptr<Part> part = found->second;
   if (answer.kind == Envelope::Kind::kRefused) return fail(part->read, left(owner));
-  if (answer.signature.numel != part->bytes) {
-    world.drain(member_.world_rank(owner), answer);
-    return member_.fail(absl::StrCat(member_.name_of(owner), " answered a read of ", part->bytes,
-                                     " bytes with ", answer.signature.numel),
-                        owner);
+  if (answer.data_bytes != part->bytes) {
+    world.drain(ranks_->world_rank(owner), answer);
+    fault_ = Fault{absl::StrCat(ranks_->name_and_place_of(owner), " answered a read of ",
+                                part->bytes, " bytes with ", answer.data_bytes),
+                   owner};
+    return;
   }
   if (part->bytes <= static_cast<int64_t>(Envelope::kPayloadBytes)) {
     std::memcpy(part->target(), answer.payload(), static_cast<size_t>(part->bytes));
@@ -81,7 +82,7 @@ void RemoteReads::take(int owner, const Envelope& answer) {
     return finish(*part);
   }
   part->exchange =
-      std::make_unique<Exchange>(world.link(), member_.world_ranks(), Exchange::kNoTag);
+      std::make_unique<Exchange>(world.communicator(), ranks_->world_ranks(), Exchange::kNoTag);
   part->exchange->set_tag_of(owner, answer.data_tag);
   part->exchange->receive_in_pieces(owner, part->target(), part->bytes);
 }
@@ -106,7 +107,8 @@ void RemoteReads::fail(const std::shared_ptr<Read>& read, const std::string& cau
   ask(read->owner);
 }
 
-bool RemoteReads::advance(Call::Clock::time_point now) {
+void RemoteReads::advance(const internal::Link& link, Call::Clock::time_point now) {
+  if (fault_.has_value()) throw *std::exchange(fault_, std::nullopt);
   std::vector<std::shared_ptr<Part>> over;
   std::erase_if(parts_, [&over](const auto& entry) {
     const auto& exchange = entry.second->exchange;
@@ -115,26 +117,25 @@ bool RemoteReads::advance(Call::Clock::time_point now) {
     return true;
   });
   for (const auto& part : over) finish(*part);
-  end_if_late(now);
-  return !over.empty();
-}
-
-void RemoteReads::end_if_late(Call::Clock::time_point now) {
   for (const auto& [number, part] : parts_) {
-    // Nothing is left in the list then.
-    const Read& read = *part->read;
-    if (read.call->is_late(now)) return time_out(read, part->exchange != nullptr);
-    if (read.call->is_to_be_reported(now)) member_.report_wait(read.call, {read.owner});
+    look_for_late(*part->read, part->exchange != nullptr, link, now);
   }
   for (const auto& [owner, wanted] : owners_) {
-    for (const auto& read : wanted.waiting) {
-      if (read->call->is_late(now)) return time_out(*read, /*is_answered=*/false);
-    }
+    for (const auto& read : wanted.waiting) look_for_late(*read, false, link, now);
   }
+}
+
+void RemoteReads::look_for_late(const Read& read, bool is_answered, const internal::Link& link,
+                                Call::Clock::time_point now) const {
+  const Member::Patience patience = ranks_->world().patience();
+  if (read.call->waited(now) >= patience.timeout) time_out(read, is_answered);
+  if (!read.call->is_to_be_reported(now, patience.report_after)) return;
+  TORCH_WARN("[comm] ", long_wait(link, *read.call, {read.owner}, now),
+             ". It goes on waiting until the time-out of ", patience.timeout.count(), " ms");
 }
 
 std::string RemoteReads::left(int owner) const {
-  return absl::StrCat(member_.name_of(owner), member_.place_of(owner),
+  return absl::StrCat(ranks_->name_and_place_of(owner),
                       " has left, and with it the memory that is read");
 }
 
@@ -148,14 +149,14 @@ void RemoteReads::note_ended(int owner) {
   for (const auto& read : lost) fail(read, left(owner));
 }
 
-void RemoteReads::time_out(const Read& read, bool is_answered) {
+void RemoteReads::time_out(const Read& read, bool is_answered) const {
   const std::string& tag = read.call->tag();
-  member_.fail(absl::StrCat("timed out: ", member_.name_of(member_.rank()), " waited ",
-                            read.call->timeout().count(), " ms for ", member_.name_of(read.owner),
-                            member_.place_of(read.owner), " to ",
-                            is_answered ? "send the data of a " : "answer a ", read.call->name(),
-                            tag.empty() ? "" : " of '", tag, tag.empty() ? "" : "'"),
-               read.owner);
+  throw Fault{absl::StrCat("timed out: rank ", ranks_->world().rank(), " waited ",
+                           ranks_->world().patience().timeout.count(), " ms for ",
+                           ranks_->name_and_place_of(read.owner), " to ",
+                           is_answered ? "send the data of a " : "answer a ", read.call->name(),
+                           tag.empty() ? "" : " of '", tag, tag.empty() ? "" : "'"),
+              read.owner};
 }
 
 void RemoteReads::end_all(const std::string& cause) {
@@ -165,7 +166,7 @@ void RemoteReads::end_all(const std::string& cause) {
   for (const auto& [number, part] : std::exchange(parts_, {})) {
     part->read->call->fail(cause);
     // Its data is under way: not taking it would keep the owner's send from ending.
-    if (part->exchange != nullptr) member_.world().keep(*part->exchange, part);
+    if (part->exchange != nullptr) ranks_->world().keep(*part->exchange, part);
   }
 }
 

@@ -22,7 +22,6 @@ class Round {
   bool has(int rank) const { return envelopes_[static_cast<size_t>(rank)].has_value(); }
   const Envelope& of(int rank) const { return *envelopes_[static_cast<size_t>(rank)]; }
   bool is_complete() const { return missing_ == 0; }
-  int size() const { return static_cast<int>(envelopes_.size()); }
 
  private:
   std::vector<std::optional<Envelope>> envelopes_;

@@ -1,123 +1,63 @@
 #include "tessera/core/comm/mpi/transfer.h"
 
-#include <algorithm>
-#include <cstring>
-
-#include <ATen/ops/empty.h>
-#include <absl/strings/str_cat.h>
-
-#include "tessera/core/comm/groups/op_traits.h"
-#include "tessera/core/comm/kernels/reduce_kernels.h"
+#include <string>
+#include <utility>
 
 namespace tessera::internal::mpi {
 namespace {
 
-/// All data is in the envelopes.
-class PayloadTransfer final : public Transfer {
- public:
-  explicit PayloadTransfer(const TransferContext& context) : context_(context) {}
-
-  bool advance(Exchange& /*exchange*/) override {
-    const Collective& call = context_.call;
-    const OpTraits traits = traits_of(call.op);
-    if (!traits.takes(context_.rank, call.peer)) return false;
-    char* const output = data_of(call.output);
-    if (traits.reduces) {
-      reduce(output);
-    } else if (call.op == Op::kBroadcast) {
-      std::memcpy(output, payload_of(call.peer), static_cast<size_t>(call.output.nbytes()));
-    } else {
-      const auto bytes = static_cast<size_t>(call.input.nbytes());
-      for (int rank = 0; rank < context_.size; ++rank) {
-        std::memcpy(output + static_cast<size_t>(rank) * bytes, payload_of(rank), bytes);
-      }
-    }
-    return false;
-  }
-
- private:
-  const char* payload_of(int rank) const { return context_.round.of(rank).payload(); }
-
-  void reduce(char* output) const {
-    const Collective& call = context_.call;
-    const int64_t numel = call.output.numel();
-    const int64_t offset =
-        call.op == Op::kReduceScatter ? call.slice * numel * call.output.element_size() : 0;
-    std::vector<const char*> sources;
-    // Copied, for an envelope's payload may lie at an odd address.
-    const auto bytes = static_cast<int64_t>(numel * call.output.element_size());
-    constexpr int64_t kLine = 64;
-    const int64_t stride = (bytes + kLine - 1) / kLine * kLine;
-    char* const copies = context_.scratch.get(stride * context_.size);
-    for (int rank = 0; rank < context_.size; ++rank) {
-      char* const copy = copies + rank * stride;
-      std::memcpy(copy, payload_of(rank) + offset, static_cast<size_t>(bytes));
-      sources.push_back(copy);
-    }
-    kernels::reduce(call.output.scalar_type(), call.reduce, sources.data(), context_.size, &output,
-                    1, numel, kernels::Stores::kCached, call.divisor, call.order);
-  }
-
-  const TransferContext context_;
-};
+/// Whether the last messages need no other memory than the call's.
+bool is_stream(Op op) {
+  return op == Op::kAllReduce || op == Op::kReduceScatter || op == Op::kAllGather;
+}
 
 }  // namespace
 
-char* Scratch::get(int64_t bytes) {
-  if (this->bytes() < bytes) tensor_ = at::empty({bytes}, at::kByte);
-  return data_of(tensor_);
-}
+CallTransfer::CallTransfer(Link& link, Call& call)
+    : link_(link), call_(call), ranks_(link.ranks()), scratch_(link.scratch()) {}
 
-int64_t steps_under_way(int ranks) {
-  return std::clamp(kHeldBytes / (Exchange::kUnaskedBytes * ranks), kLeastSteps, kMostSteps);
-}
+void CallTransfer::announce() { link_.announce(call_); }
 
-std::string name_of(int rank, const std::vector<int>& world_ranks) {
-  const int world_rank = world_ranks[static_cast<size_t>(rank)];
-  return absl::StrCat("rank ", world_rank, world_rank == rank ? "" : " of the world");
-}
-
-int64_t payload_bytes(const Collective& call) {
-  switch (call.op) {
-    case Op::kAllReduce:
-    case Op::kReduce:
-    case Op::kReduceScatter:
-    case Op::kAllGather:
-    case Op::kGather:
-    case Op::kBroadcast:
-      break;
-    default:
-      return -1;
+void CallTransfer::begin() {
+  round_ = link_.round_of(call_.sequence());
+  exchange_ = std::make_unique<Exchange>(link_.world().communicator(), ranks_->world_ranks(),
+                                         round_->of(link_.rank()).data_tag);
+  for (int rank = 0; rank < link_.size(); ++rank) {
+    exchange_->set_tag_of(rank, round_->of(rank).data_tag);
   }
-  const auto bytes = static_cast<int64_t>(call.input.nbytes());
-  return bytes <= static_cast<int64_t>(Envelope::kPayloadBytes) ? bytes : -1;
+  steps_ = make_steps({.call = call_.collective(),
+                       .round = *round_,
+                       .rank = link_.rank(),
+                       .size = link_.size(),
+                       .link = link_,
+                       .scratch = *scratch_});
 }
 
-std::unique_ptr<Transfer> make_payload_transfer(const TransferContext& context) {
-  return std::make_unique<PayloadTransfer>(context);
-}
-
-std::unique_ptr<Transfer> make_transfer(const TransferContext& context) {
-  const int64_t payload = payload_bytes(context.call);
-  if (payload == 0) return nullptr;
-  if (payload > 0) return make_payload_transfer(context);
-  switch (context.call.op) {
-    case Op::kAllReduce:
-    case Op::kReduce:
-      return make_reduce_transfer(context);
-    case Op::kReduceScatter:
-      return make_scatter_reduce_transfer(context);
-    case Op::kBroadcast:
-      return make_broadcast_transfer(context);
-    case Op::kAllGather:
-    case Op::kGather:
-    case Op::kScatter:
-      return make_move_transfer(context);
-    case Op::kAllToAll:
-      return make_all_to_all_transfer(context);
-    default:
-      return nullptr;
+/// As many as can begin now; whether there are no more.
+bool CallTransfer::take_steps() {
+  while (steps_ != nullptr && exchange_->is_over_but_for(steps_->lag())) {
+    exchange_->begin_step();
+    if (!steps_->advance(*exchange_)) return true;
   }
+  return steps_ == nullptr;
+}
+
+Transfer::State CallTransfer::advance() {
+  if (exchange_ == nullptr) begin();
+  has_begun_all_ = has_begun_all_ || take_steps();
+  const bool is_first = link_.finished() == call_.sequence();
+  if (!is_first || !has_begun_all_ || !exchange_->is_over()) {
+    const bool may_follow = is_first && has_begun_all_ && is_stream(call_.record().signature.op);
+    return may_follow ? State::kGiven : State::kMoving;
+  }
+  const std::string problem = steps_ == nullptr ? "" : steps_->problem();
+  if (!problem.empty()) throw Fault{problem};
+  link_.open(call_);
+  return State::kOver;
+}
+
+std::vector<int> CallTransfer::awaited() {
+  return exchange_ == nullptr ? std::vector<int>() : exchange_->open_ranks();
 }
 
 }  // namespace tessera::internal::mpi

@@ -1,87 +1,53 @@
 #pragma once
 
-#include <cstdint>
 #include <memory>
-#include <string>
 #include <vector>
 
-#include "tessera/collective.h"
-#include "tessera/core/comm/groups/host_memory.h"
+#include "tessera/core/comm/group/call.h"
+#include "tessera/core/comm/group/link.h"
+#include "tessera/core/comm/mpi/exchange.h"
 #include "tessera/core/comm/mpi/link.h"
-#include "tessera/core/comm/mpi/round.h"
+#include "tessera/core/comm/mpi/steps.h"
 
 namespace tessera::internal::mpi {
 
-/// Memory that reductions of a group receive into, kept between them.
-class Scratch {
+/// A transfer whose data MPI may still move when it is given up.
+class Transfer : public internal::Transfer {
  public:
-  /// At least this many bytes, aligned to a cache line; what it held is lost.
-  char* get(int64_t bytes);
-  int64_t bytes() const { return tensor_.defined() ? tensor_.numel() : 0; }
+  /// What MPI has not ended; null if there is nothing.
+  virtual Exchange* exchange() = 0;
+};
+
+/// This rank's part in a collective of a group: the steps of its data, one after the other.
+///
+/// Note [Calls that follow]
+/// ~~~~~~~~~~~~~~~~~~~~~~~~
+/// Calls are over one after the other. But when all messages of one have begun, what is under way
+/// takes a while to come, and the wire would lie idle until both ranks have seen its end: the next
+/// call begins meanwhile, if both are of the ops whose last messages need no other memory than the
+/// call's.
+class CallTransfer final : public Transfer {
+ public:
+  /// `call` keeps it until it is given up.
+  CallTransfer(Link& link, Call& call);
+
+  void announce() override;
+  State advance() override;
+  std::vector<int> awaited() override;
+  Exchange* exchange() override { return exchange_.get(); }
 
  private:
-  at::Tensor tensor_;
+  void begin();
+  bool take_steps();
+
+  Link& link_;
+  Call& call_;
+  const std::shared_ptr<Ranks> ranks_;  // and what else MPI may use when it is given up
+  const std::shared_ptr<Scratch> scratch_;
+  std::shared_ptr<const Round> round_;
+  std::unique_ptr<Exchange> exchange_;
+  std::unique_ptr<Steps> steps_;  // null where nothing is to be moved
+  bool has_begun_all_ = false;
 };
-
-// Note [Steps under way]
-// ~~~~~~~~~~~~~~~~~~~~~~
-// MPI asks the receiver before it sends a large message, and over TCP both the question and the
-// answer stand behind what is being sent: at 100 Mbit/s for a third of a second. So data goes in
-// pieces that MPI sends unasked (Exchange::kUnaskedBytes), one to each peer in a step, and as many
-// steps are under way at a time as fill a link, but no more than kHeldBytes in all.
-constexpr int64_t kMostSteps = 32;
-constexpr int64_t kLeastSteps = 4;
-constexpr int64_t kHeldBytes = int64_t{8} << 20;
-
-/// How many steps of pieces for each of so many ranks are under way at a time.
-int64_t steps_under_way(int ranks);
-
-/// Moves the data of one collective, after the ranks' calls were found equal, in steps: each starts
-/// transfers, and the next begins when those are over that lag() says.
-///
-/// Note [Traffic]
-/// ~~~~~~~~~~~~~~
-/// What a rank sends, of N ranks and n bytes: all_reduce 2 n (N-1)/N, as every rank reduces the
-/// N-th part and gives the result to all; reduce_scatter and all_gather (N-1) slices; broadcast
-/// at most 2 n (N-1)/N, as ranks pass the root's parts on. Every element is summed by one rank, in
-/// rank order, with the kernels of shared memory: the same bits. Up to
-/// Envelope::kPayloadBytes the data is in the envelopes, so an operation costs one exchange.
-class Transfer {
- public:
-  virtual ~Transfer() = default;
-  /// Starts the next step; false if there is none, also when asked again.
-  virtual bool advance(Exchange& exchange) = 0;
-  /// How many of the last steps may still be under way when the next one starts.
-  virtual int64_t lag() const { return 0; }
-  /// Why the ranks' calls do not fit, found on the way, equal on all ranks; "" if they do.
-  virtual std::string problem() const { return ""; }
-};
-
-/// What a transfer works with. References must outlive it.
-struct TransferContext {
-  const Collective& call;
-  const Round& round;
-  int rank;
-  int size;
-  const std::vector<int>& world_ranks;
-  Scratch& scratch;
-};
-
-/// Bytes of data that go into the envelope of this call; -1 if it is transferred instead. Equal on
-/// ranks whose calls match.
-int64_t payload_bytes(const Collective& call);
-
-/// Null where nothing is to be moved.
-std::unique_ptr<Transfer> make_transfer(const TransferContext& context);
-
-std::unique_ptr<Transfer> make_payload_transfer(const TransferContext& context);
-std::unique_ptr<Transfer> make_reduce_transfer(const TransferContext& context);
-std::unique_ptr<Transfer> make_scatter_reduce_transfer(const TransferContext& context);
-std::unique_ptr<Transfer> make_broadcast_transfer(const TransferContext& context);
-std::unique_ptr<Transfer> make_move_transfer(const TransferContext& context);
-std::unique_ptr<Transfer> make_all_to_all_transfer(const TransferContext& context);
-
-/// "rank 1", or "rank 3 of the world" where its number there is another one.
-std::string name_of(int rank, const std::vector<int>& world_ranks);
 
 }  // namespace tessera::internal::mpi

@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "tessera/core/comm/groups/host_memory.h"
-#include "tessera/core/comm/mpi/member.h"
 #include "tessera/window.h"
 
 namespace tessera::internal::mpi {
@@ -14,8 +13,9 @@ namespace {
 
 /// Data on its way to a reader. The memory stays as long.
 struct Sent {
-  Sent(Link& link, int to, int tag, at::Tensor memory, const char* begin, int64_t bytes)
-      : ranks{to}, memory(std::move(memory)), exchange(link, ranks, tag) {
+  Sent(Communicator& communicator, int to, int tag, at::Tensor memory, const char* begin,
+       int64_t bytes)
+      : ranks{to}, memory(std::move(memory)), exchange(communicator, ranks, tag) {
     exchange.send_in_pieces(0, begin, bytes);
   }
   const std::vector<int> ranks;
@@ -27,8 +27,8 @@ struct Sent {
 
 void WindowServer::open(int64_t window, at::Tensor memory) {
   Served served{.memory = std::move(memory), .readers = {}};
-  for (int rank = 0; rank < member_.size(); ++rank) {
-    if (rank != member_.rank()) served.readers.insert(rank);
+  for (int rank = 0; rank < ranks_.size(); ++rank) {
+    if (rank != ranks_.rank()) served.readers.insert(rank);
   }
   windows_.insert_or_assign(window, std::move(served));
 }
@@ -37,9 +37,9 @@ void WindowServer::close(int64_t window) {
   const auto found = windows_.find(window);
   if (found == windows_.end() || !found->second.is_open) return;
   found->second.is_open = false;
-  Envelope closed = member_.envelope(Envelope::Kind::kClosed);
-  closed.sequence = window;
-  member_.send_to_others(closed);
+  Envelope closed = ranks_.envelope(Envelope::Kind::kClosed);
+  closed.number = window;
+  ranks_.send_to_others(closed);
   drop_unused();
 }
 
@@ -75,9 +75,9 @@ bool WindowServer::is_asked() const {
 }
 
 void WindowServer::refuse(int reader, const Envelope& request) {
-  Envelope refusal = member_.envelope(Envelope::Kind::kRefused);
-  refusal.sequence = request.sequence;
-  member_.world().send(refusal, member_.world_rank(reader));
+  Envelope refusal = ranks_.envelope(Envelope::Kind::kRefused);
+  refusal.number = request.number;
+  ranks_.send(refusal, reader);
 }
 
 void WindowServer::answer(int reader, const Envelope& request) {
@@ -94,24 +94,23 @@ void WindowServer::answer(int reader, const Envelope& request) {
   if (!is_inside || (asked.is_word != 0 && !is_word)) return refuse(reader, request);
 
   const char* const begin = data_of(memory) + asked.begin_bytes;
-  World& world = member_.world();
-  Envelope answer = member_.envelope(Envelope::Kind::kAnswer);
-  answer.sequence = request.sequence;
-  answer.signature.numel = asked.bytes;
-  const int to = member_.world_rank(reader);
+  Envelope answer = ranks_.envelope(Envelope::Kind::kAnswer);
+  answer.number = request.number;
+  answer.data_bytes = asked.bytes;
   if (asked.is_word != 0) {
     const int64_t word = load_word(begin);
     std::memcpy(answer.payload(), &word, sizeof(word));
-    return world.send(answer, to);
+    return ranks_.send(answer, reader);
   }
   if (asked.bytes <= static_cast<int64_t>(Envelope::kPayloadBytes)) {
     std::memcpy(answer.payload(), begin, static_cast<size_t>(asked.bytes));
-    return world.send(answer, to);
+    return ranks_.send(answer, reader);
   }
-  answer.data_tag = world.link().draw_tag();
-  world.send(answer, to);
-  auto sent = std::make_shared<Sent>(world.link(), to, answer.data_tag, memory, begin, asked.bytes);
-  world.count_sent(asked.bytes);
+  World& world = ranks_.world();
+  answer.data_tag = world.communicator().draw_tag();
+  ranks_.send(answer, reader);
+  auto sent = std::make_shared<Sent>(world.communicator(), ranks_.world_rank(reader),
+                                     answer.data_tag, memory, begin, asked.bytes);
   world.keep(sent->exchange, sent);
 }
 

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <set>
@@ -8,10 +9,9 @@
 #include <ATen/core/Tensor.h>
 
 #include "tessera/core/comm/mpi/envelope.h"
+#include "tessera/core/comm/mpi/ranks.h"
 
 namespace tessera::internal::mpi {
-
-class Member;
 
 /// What a rank asks for; the payload of a kRead.
 struct ReadRequest {
@@ -37,16 +37,16 @@ static_assert(sizeof(ReadRequest) <= Envelope::kPayloadBytes);
 ///
 /// A window is numbered by the make_window() that made it, and served from before this rank's call
 /// is known to the others. Each rank says when it has destroyed its own (kClosed); until all others
-/// have, or have ended, the memory stays and is served, after the group is gone, too: the rank's
-/// Member stays in its World until then, and the World does not end before. So a rank that has
-/// done its work waits at the end of its process for those that may still read. A failure of the
-/// group ends all of it.
+/// have, or have ended, the memory stays and is served, after the group is gone, too: the group's
+/// Link stays in its World until then, and the World does not end before. So a rank that has done
+/// its work waits at the end of its process for those that may still read. A failure of the group
+/// ends all of it.
 ///
 /// A reader has all of its data before it enters a fence, and then MPI has no more to read of the
 /// owner's memory, whenever it reports the send's end: the owner may write after the fence.
 class WindowServer {
  public:
-  explicit WindowServer(Member& member) : member_(member) {}
+  explicit WindowServer(const Ranks& ranks) : ranks_(ranks) {}
 
   void open(int64_t window, at::Tensor memory);
   /// This rank has destroyed its window.
@@ -76,7 +76,7 @@ class WindowServer {
   void drop_unused();
   void refuse(int reader, const Envelope& request);
 
-  Member& member_;
+  const Ranks& ranks_;
   std::map<int64_t, Served> windows_;  // by number
 };
 

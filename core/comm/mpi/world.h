@@ -15,16 +15,16 @@
 #include <string_view>
 #include <vector>
 
+#include "tessera/core/comm/flight_recorder/flight_dump.h"
+#include "tessera/core/comm/group/member.h"
 #include "tessera/core/comm/groups/host_ranks.h"
-#include "tessera/core/comm/mpi/call.h"
 #include "tessera/core/comm/mpi/envelope.h"
-#include "tessera/core/comm/mpi/flights.h"
-#include "tessera/core/comm/mpi/link.h"
+#include "tessera/core/comm/mpi/exchange.h"
 #include "tessera/core/process/fork.h"
 
 namespace tessera::internal::mpi {
 
-class Member;
+class Link;
 
 /// The cause of what is under way, or comes, when MPI is no more.
 inline constexpr const char* kFinalised = "MPI has been finalised";
@@ -34,8 +34,6 @@ inline constexpr const char* kFinalised = "MPI has been finalised";
 class World : public std::enable_shared_from_this<World> {
  public:
   using Clock = std::chrono::steady_clock;
-  /// Note [Failures overtake data]
-  static constexpr auto kDoomed = std::chrono::seconds(1);
 
   /// Where a rank is: its process, and what its host is called.
   struct Place {
@@ -44,7 +42,7 @@ class World : public std::enable_shared_from_this<World> {
   };
 
   /// Any thread. Of the ranks of `comm`, which is duplicated: begin().
-  World(const Calls& calls, Handle comm, Call::Patience patience)
+  World(const Calls& calls, Handle comm, Member::Patience patience)
       : calls_(calls), comm_(comm), patience_(patience) {}
   World(const World&) = delete;
   World& operator=(const World&) = delete;
@@ -53,34 +51,38 @@ class World : public std::enable_shared_from_this<World> {
 
   /// The process of the rank.
   const Origin& origin() const { return origin_; }
-  Call::Patience patience() const { return patience_; }
+  Member::Patience patience() const { return patience_; }
   /// Whether begin() is over: all ranks have called it. Then rank() and size() are known.
   bool is_ready() const { return ready_.load(std::memory_order_acquire); }
-  int rank() const { return link_->rank(); }
-  int size() const { return link_->size(); }
+  int rank() const { return communicator_->rank(); }
+  int size() const { return communicator_->size(); }
+  bool has_failed() const { return has_failed_.load(std::memory_order_acquire); }
   /// Why calls fail; "" if they do not.
   std::string failure() const;
+  /// The rank whose earlier calls may still end well; -1: none may.
+  int author_of_failure() const { return author_.load(std::memory_order_relaxed); }
   /// Sets that; false if there was a cause before.
-  bool set_failure(const std::string& cause);
-  /// Bytes of data that this rank has sent, without envelopes.
-  int64_t sent_bytes() const { return sent_bytes_.load(std::memory_order_relaxed); }
+  bool set_failure(std::string_view cause, int author = -1);
   /// Says where ranks are, for messages.
   void set_places(std::vector<Place> places);
   /// " (pid 7 on nodeB)"; "" if that is not known. The parts: 0 and "".
   std::string place_of(int rank) const;
   int pid_of(int rank) const;
   std::string host_of(int rank) const;
+  /// Whether it is known to be on this rank's host, as another process.
+  bool is_neighbour(int rank) const;
   /// This rank's flight recorder.
-  const std::shared_ptr<FlightRing>& ring() const { return flights_.ring(); }
+  const std::shared_ptr<FlightRing>& flights() const { return flights_; }
 
   // The progress thread's part.
 
   /// Collective, does not block: duplicates the communicator.
   void begin();
-  Link& link() { return *link_; }
+  Communicator& communicator() { return *communicator_; }
   void send(const Envelope& envelope, int to);
   void send_to_others(const Envelope& envelope);
-  void add(const std::shared_ptr<Member>& member);
+  /// A group of this rank, until Link::is_over().
+  void add(const std::shared_ptr<Member>& member, Link& link);
   /// Whether rank `rank` has left.
   bool has_ended(int rank) const { return ended_ranks_.count(rank) != 0; }
   /// The ranks that have not left, and what they do, as far as is known here: "rank 1 (pid 7 on
@@ -90,9 +92,9 @@ class World : public std::enable_shared_from_this<World> {
   void keep(Exchange& exchange, std::shared_ptr<void> owner);
   /// Takes data that comes with a message which nobody receives, or its sender would keep it.
   void drain(int from, const Envelope& message);
-  void count_sent(int64_t bytes) { sent_bytes_.fetch_add(bytes, std::memory_order_relaxed); }
-  Flights& flights() { return flights_; }
-  /// Tells the others the cause of failure, and fails what is under way.
+  /// Writes down this rank's calls, where TESSERA_FLIGHT_DUMP says so; once.
+  void dump_flights(std::string_view cause);
+  /// Tells the others the cause of failure.
   void tell_failure();
   /// One of its groups has failed, and the others of that may never leave.
   void note_failed_group(const std::string& cause) { failed_group_ = cause; }
@@ -101,13 +103,14 @@ class World : public std::enable_shared_from_this<World> {
     const std::string cause = failure();
     return cause.empty() ? failed_group_ : cause;
   }
-  /// Fails what is under way here; the others are not told.
-  void end_calls(const std::string& cause);
+  /// What is under way here fails at once; the others are not told.
+  void end_calls(std::string_view cause);
   /// This rank leaves: tells the others when its calls under way are over and none of them may read
   /// of it any more.
   void end();
-  /// This rank makes no more calls: the others, who may wait for one, hear it of every group.
-  void make_no_calls();
+  /// This rank makes no more calls, because of `cause`: the others, who may wait for one, hear it
+  /// of every group.
+  void make_no_calls(const char* cause);
   /// Fails when a rank of this host is lost, and they with it.
   void watch(std::weak_ptr<HostRanks> host) { host_ = std::move(host); }
 
@@ -116,6 +119,7 @@ class World : public std::enable_shared_from_this<World> {
   void guard(Body&& body) {
     try {
       body();
+    } catch (const Fault&) {  // which it has failed with
     } catch (const std::exception& error) {
       fail_by(error);
     }
@@ -149,6 +153,10 @@ class World : public std::enable_shared_from_this<World> {
     int from;
     Envelope envelope;
   };
+  struct Group {
+    std::shared_ptr<Member> member;
+    Link* link;
+  };
 
   void fail_by(const std::exception& error);
   std::string early_failure() const;
@@ -158,22 +166,23 @@ class World : public std::enable_shared_from_this<World> {
   void look_at_host(Clock::time_point now);
   void await_cause();
   void fail_host();
-  bool look();
+  void look();
   void get_ready();
   void await_envelope(Incoming& incoming);
   void dispatch(int from, const Envelope& envelope);
   void dispatch_to_gone(int from, const Envelope& envelope);
-  void remove(const Member& member);
+  void advance_groups(Clock::time_point now);
   void end_unless_needed(Clock::time_point now);
-  bool look_at_outgoing();
+  void look_at_outgoing();
   void retire(Clock::time_point now);
 
   const Origin origin_;
   const Calls& calls_;
   const Handle comm_;
-  const Call::Patience patience_;
+  const Member::Patience patience_;
   std::atomic<bool> ready_{false};
-  std::atomic<int64_t> sent_bytes_{0};
+  std::atomic<bool> has_failed_{false};
+  std::atomic<int> author_{-1};
   mutable std::mutex mutex_;
   std::string failure_;
   std::vector<Place> places_;
@@ -181,20 +190,24 @@ class World : public std::enable_shared_from_this<World> {
   Handle made_ = 0;
   Handle making_ = 0;
   bool is_making_ = false;
-  std::optional<Link> link_;
+  std::optional<Communicator> communicator_;
   std::array<Incoming, kReceives> incoming_;
   size_t next_ = 0;  // of them, as MPI fills them in this order
+  bool is_looking_ = false;
   std::list<Outgoing> outgoing_;
   std::list<Kept> kept_;
-  std::map<uint64_t, std::shared_ptr<Member>> members_;  // by key
-  std::map<uint64_t, std::vector<Early>> early_;         // for groups that this rank has not made
+  std::map<uint64_t, Group> groups_;              // by key
+  std::map<uint64_t, std::vector<Early>> early_;  // for groups that this rank has not made
   std::set<uint64_t> gone_;
   std::set<int> ended_ranks_;
+  Clock::time_point next_look_for_trouble_;
   std::string failed_group_;
   std::weak_ptr<HostRanks> host_;
   Clock::time_point next_look_at_host_;
   Clock::time_point host_fails_at_ = Clock::time_point::max();
-  Flights flights_{*this};
+  const std::string flight_directory_ = flight_dump_directory();  // "": nothing is written
+  const std::shared_ptr<FlightRing> flights_ = std::make_shared<FlightRing>();
+  bool has_dumped_ = false;
   bool is_leaving_ = false;
   Clock::time_point patient_until_;  // while leaving, for what is under way
   bool ended_ = false;

@@ -1,23 +1,35 @@
 // How a world fails, by what, and who is told.
+#include <unistd.h>
+
 #include <chrono>
 #include <exception>
+#include <optional>
 #include <thread>
+#include <utility>
 
 #include <absl/strings/str_cat.h>
 
-#include "tessera/core/comm/mpi/member.h"
+#include "tessera/core/comm/mpi/link.h"
 #include "tessera/core/comm/mpi/world.h"
 #include "tessera/core/process/error_text.h"
 #include "tessera/core/process/failure_report.h"
+#include "tessera/core/process/process_status.h"
 
 namespace tessera::internal::mpi {
 namespace {
 
 constexpr auto kBetweenLooksAtHost = std::chrono::milliseconds(100);
 // For a collective of several hosts to go on inside this one; before the thrower may end all.
-constexpr auto kUntilHostFails = World::kDoomed * 3 / 4;
+constexpr auto kUntilHostFails = internal::Link::kGrace * 3 / 4;
 // For the host of a rank that has ended to tell of it. Who sends to that rank may learn sooner.
 constexpr auto kUntilTold = 3 * kBetweenLooksAtHost;
+
+/// Of this process, whose other threads may be at work or wait.
+std::string own_state() {
+  const std::optional<ProcessStatus> status = process_status(::getpid());
+  const std::string text = status.has_value() ? status->describe() : "";
+  return text.empty() ? "runs" : absl::StrCat("runs (", text, ")");
+}
 
 }  // namespace
 
@@ -26,21 +38,33 @@ std::string World::failure() const {
   return failure_;
 }
 
-bool World::set_failure(const std::string& cause) {
+bool World::set_failure(std::string_view cause, int author) {
   const std::lock_guard<std::mutex> lock(mutex_);
   if (!failure_.empty()) return false;
   failure_ = cause.empty() ? "no cause given" : cause;
+  author_.store(author, std::memory_order_relaxed);
+  has_failed_.store(true, std::memory_order_release);
   return true;
+}
+
+void World::dump_flights(std::string_view cause) {
+  if (flight_directory_.empty() || std::exchange(has_dumped_, true)) return;
+  const RankFlight own{.rank = rank(),
+                       .pid = ::getpid(),
+                       .host = host_of(rank()),
+                       .state = own_state(),
+                       .begun = flights_->begun(),
+                       .records = flights_->last()};
+  write_flight_dump(flight_directory_, rank(), {own}, cause, "flight-mpi-rank");
 }
 
 void World::tell_failure() {
   const std::string cause = failure();
-  flights_.dump(cause);
+  dump_flights(cause);
   Envelope envelope;
   envelope.kind = lost_rank().empty() ? Envelope::Kind::kFailed : Envelope::Kind::kLost;
   envelope.set_cause(cause);
   send_to_others(envelope);
-  end_calls(cause);
   fail_host();
 }
 
@@ -55,30 +79,28 @@ std::string World::early_failure() const {
   return "";
 }
 
-/// Note [Failures overtake data]
+/// The ranks of this host hear of it a little later, for a collective of several hosts goes on
+/// among them.
 void World::take_failure(int from, const Envelope& envelope) {
   const std::string early = early_failure();
   const std::string cause = early.empty() ? std::string(envelope.cause()) : early;
-  if (!set_failure(cause)) return;
-  if (envelope.kind == Envelope::Kind::kLost) {
-    end_calls(cause);
-    return fail_host();
-  }
-  for (const auto& [key, member] : members_) member->end_all_after(from, cause);
+  const bool is_lost = envelope.kind == Envelope::Kind::kLost;
+  if (!set_failure(cause, is_lost ? -1 : from)) return;
+  dump_flights(cause);
+  if (is_lost) return fail_host();
   host_fails_at_ = Clock::now() + kUntilHostFails;
 }
 
 /// An error of MPI itself, or of this rank's part in a call, which the others wait for.
 void World::fail_by(const std::exception& error) {
-  if (failure().empty()) await_cause();
+  if (!has_failed()) await_cause();
   const std::string cause = absl::StrCat(
       is_ready() ? absl::StrCat("rank ", rank(), " failed: ") : std::string(), error_text(error));
   if (!set_failure(cause)) return;
   report_failure(-1, cause);
   try {
     if (is_ready()) tell_failure();
-  } catch (const std::exception&) {  // what failed once may fail again; peers then time out
-    end_calls(cause);
+  } catch (...) {  // what failed once may fail again; peers then time out
   }
 }
 
@@ -104,11 +126,11 @@ void World::fail_if_lost() {
 /// An error of MPI's may come of a rank's end, of which its host tells.
 void World::await_cause() {
   if (!is_ready() || host_.expired()) return;
-  for (const auto end = Clock::now() + kUntilTold; failure().empty() && Clock::now() < end;) {
+  for (const auto end = Clock::now() + kUntilTold; !has_failed() && Clock::now() < end;) {
     try {
       fail_if_lost();
       look();
-    } catch (const std::exception&) {  // another one
+    } catch (...) {  // another one
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
@@ -121,11 +143,10 @@ void World::fail_host() {
 }
 
 void World::abort_all() {
-  flights_.give_up();
   // Of a duplicate, MPICH tells its ranks one by one, and those that do not call MPI do not hear
   // it; of MPI_COMM_WORLD it tells the launcher, which ends them.
   const bool is_of_all = comm_ == calls_.world();
-  calls_.abort(is_ready() && !is_of_all ? link_->comm() : comm_, 1);
+  calls_.abort(is_ready() && !is_of_all ? communicator_->comm() : comm_, 1);
 }
 
 }  // namespace tessera::internal::mpi

@@ -15,10 +15,10 @@
 #include "tessera/core/comm/agreement/refusal.h"
 #include "tessera/core/comm/agreement/text_exchange.h"
 #include "tessera/core/comm/mpi/absent_ranks.h"
-#include "tessera/core/comm/mpi/group.h"
 #include "tessera/core/comm/mpi/initialize.h"
 #include "tessera/core/comm/mpi/library.h"
 #include "tessera/core/comm/mpi/progress.h"
+#include "tessera/core/comm/mpi/world_group.h"
 #include "tessera/core/comm/rendezvous/core_share.h"
 #include "tessera/core/process/available_cores.h"
 #include "tessera/core/process/machine.h"
@@ -35,12 +35,13 @@ void share_cores_of_host(const mpi::World& world, const Environment& environment
 }
 
 /// Where all ranks are; and whether all of them finalise MPI as this one does.
-void exchange_places(mpi::Group& group, const std::string& host) {
+void exchange_places(const mpi::WorldGroup& made, const std::string& host) {
   mpi::Progress& progress = mpi::Progress::instance();
   std::vector<mpi::World::Place> places;
   bool all_own = true;
   for (const std::string& text : exchange_texts(
-           group, absl::StrCat(::getpid(), progress.owns() ? " own " : " app ", host), "places")) {
+           *made.group, absl::StrCat(::getpid(), progress.owns() ? " own " : " app ", host),
+           "places")) {
     const std::vector<std::string> words = absl::StrSplit(text, absl::MaxSplits(' ', 2));
     mpi::World::Place place;
     if (words.size() != 3 || !absl::SimpleAtoi(words[0], &place.pid)) continue;
@@ -49,7 +50,7 @@ void exchange_places(mpi::Group& group, const std::string& host) {
     places.push_back(std::move(place));
   }
   if (all_own) progress.note_all_own();
-  group.world().set_places(std::move(places));
+  made.world->set_places(std::move(places));
 }
 
 }  // namespace
@@ -64,8 +65,10 @@ std::shared_ptr<ProcessGroup> make_mpi_world(ProcessGroupOptions options,
   TORCH_CHECK(library.ok(), std::string(library.status().message()));
   const mpi::Calls& calls = *library->calls;
   mpi::initialize(calls, options.timeout, [&] { return mpi::absent_ranks(environment); });
-  auto group = mpi::make_world("init_process_group", calls, calls.world(),
-                               {.timeout = options.timeout, .report_after = options.report_after});
+  mpi::WorldGroup made =
+      mpi::make_world("init_process_group", calls, calls.world(),
+                      {.timeout = options.timeout, .report_after = options.report_after});
+  std::shared_ptr<ProcessGroup>& group = made.group;
   const int size = group->size();
   // Alike on all ranks, each of which is alone: its group ends in order and says nothing itself.
   if (size != environment.world_size) group.reset();
@@ -88,8 +91,8 @@ std::shared_ptr<ProcessGroup> make_mpi_world(ProcessGroupOptions options,
                 {absl::StrCat("backend ", options.backend == "hosts" ? "hosts" : "mpi",
                               " (TESSERA_BACKEND, ProcessGroupOptions::backend, TESSERA_HOST)")},
                 "init_process_group");
-  exchange_places(*group, host_name(environment));
-  if (environment.is_of_scheduler()) share_cores_of_host(group->world(), environment);
+  exchange_places(made, host_name(environment));
+  if (environment.is_of_scheduler()) share_cores_of_host(*made.world, environment);
   return group;
 }
 

@@ -210,7 +210,7 @@ bool Link::has_left(int rank) const {
   return channel_.slot(rank).left.load(std::memory_order_seq_cst) != 0;
 }
 
-std::shared_ptr<FlightRing> Link::flights() { return {world_->segment(), &world_->ring()}; }
+std::shared_ptr<FlightRing> Link::flights() const { return {world_->segment(), &world_->ring()}; }
 
 bool Link::has_failed() const { return channel_.poison.is_set() || world_->poison().is_set(); }
 
@@ -221,7 +221,7 @@ Failure Link::failure() const {
   for (int rank = 0; rank < size(); ++rank) {
     if (world_rank(rank) == author) return {cause, channel_.slot(rank).posted.load()};
   }
-  return {cause, 0};
+  return {cause, author < 0 ? 0 : Failure::kAllCalls};
 }
 
 bool Link::fail(const Failure& failure) noexcept {

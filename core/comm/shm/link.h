@@ -58,7 +58,7 @@ class Link final : public internal::Link {
   int64_t finished_by(int rank) const override;
   bool has_left(int rank) const override;
   RankFlight flight_of(int rank) const override { return world_->flight_of(world_rank(rank)); }
-  std::shared_ptr<FlightRing> flights() override;
+  std::shared_ptr<FlightRing> flights() const override;
   bool is_excused(int rank, std::chrono::milliseconds timeout) const override {
     return world_->is_excused(world_rank(rank), timeout);
   }

@@ -1,6 +1,7 @@
 #include "tessera/tests/support/fake_mpi/fake_mpi.h"
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cstdio>
 #include <cstdlib>
@@ -74,7 +75,7 @@ State& state() {
 }
 
 std::atomic<int> callers{0};
-std::atomic<int64_t> data_bytes{0};
+std::array<std::atomic<int64_t>, 64> data_bytes{};  // by the sender's rank
 std::atomic<int64_t> under_way{0};
 std::atomic<int64_t> most_under_way{0};
 std::atomic<int> fake_level{Calls::kMultiple};
@@ -129,7 +130,7 @@ int send(const void* data, size_t bytes, int to, int tag, Handle comm, Handle* r
   int broken = own.rank;
   if (broken_rank.compare_exchange_strong(broken, -1)) return kBroken;
   if (to == gone_rank.load()) return kBroken;
-  if (tag != 0) data_bytes.fetch_add(static_cast<int64_t>(bytes));
+  if (tag != 0) data_bytes.at(static_cast<size_t>(own.rank)) += static_cast<int64_t>(bytes);
   *request = new_request();
   int endless = own.rank;
   if (tag != 0 && endless_rank.compare_exchange_strong(endless, -1)) {
@@ -276,7 +277,15 @@ int64_t take_fake_most_bytes_under_way() {
   return fake_mpi_parts::most_under_way.exchange(fake_mpi_parts::under_way.load());
 }
 
-int64_t fake_data_bytes() { return fake_mpi_parts::data_bytes.load(); }
+int64_t fake_data_bytes_of(int rank) {
+  return fake_mpi_parts::data_bytes.at(static_cast<size_t>(rank));
+}
+
+int64_t fake_data_bytes() {
+  int64_t sum = 0;
+  for (const auto& bytes : fake_mpi_parts::data_bytes) sum += bytes;
+  return sum;
+}
 
 void set_fake_level(tessera::mpi::Calls::Level level) { fake_mpi_parts::fake_level.store(level); }
 

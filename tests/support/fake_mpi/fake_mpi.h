@@ -15,8 +15,9 @@ const tessera::mpi::Calls& fake_mpi();
 /// A communicator of `size` new ranks, as rank `rank` of it sees it: equal `world` numbers are one.
 tessera::mpi::Handle fake_communicator(int world, int size, int rank);
 
-/// Bytes that were sent with another tag than 0 so far.
+/// Bytes that were sent with another tag than 0 so far, and those that this rank number has sent.
 int64_t fake_data_bytes();
+int64_t fake_data_bytes_of(int rank);
 
 /// The most of those bytes that were sent and not received at any moment since the last call.
 int64_t take_fake_most_bytes_under_way();

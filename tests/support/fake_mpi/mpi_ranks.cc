@@ -3,13 +3,14 @@
 #include <atomic>
 #include <stdexcept>
 #include <thread>
+#include <utility>
 
 #include <ATen/Parallel.h>
 #include <absl/strings/str_cat.h>
 
-#include "tessera/core/comm/mpi/group.h"
 #include "tessera/core/comm/mpi/initialize.h"
 #include "tessera/core/comm/mpi/progress.h"
+#include "tessera/core/comm/mpi/world_group.h"
 #include "tessera/core/process/error_text.h"
 #include "tessera/mpi_group.h"
 #include "tessera/tests/support/fake_mpi/fake_mpi.h"
@@ -36,9 +37,9 @@ std::vector<tessera::mpi::Handle> new_communicators(int size) {
 
 using mpi_ranks_parts::new_communicators;
 
-std::vector<std::string> run_mpi_ranks_expecting_errors(int size, const MpiBody& body,
-                                                        std::chrono::milliseconds timeout,
-                                                        std::chrono::milliseconds report_after) {
+std::vector<std::string> run_mpi_worlds_expecting_errors(int size, const MpiWorldBody& body,
+                                                         std::chrono::milliseconds timeout,
+                                                         std::chrono::milliseconds report_after) {
   const std::vector<tessera::mpi::Handle> communicators = new_communicators(size);
   std::vector<std::string> errors(static_cast<size_t>(size));
   std::vector<std::thread> ranks;
@@ -56,6 +57,13 @@ std::vector<std::string> run_mpi_ranks_expecting_errors(int size, const MpiBody&
   }
   for (std::thread& rank : ranks) rank.join();
   return errors;
+}
+
+std::vector<std::string> run_mpi_ranks_expecting_errors(int size, const MpiBody& body,
+                                                        std::chrono::milliseconds timeout,
+                                                        std::chrono::milliseconds report_after) {
+  return run_mpi_worlds_expecting_errors(
+      size, [&](mpi::WorldGroup made) { body(std::move(made.group)); }, timeout, report_after);
 }
 
 void run_mpi_ranks(int size, const MpiBody& body, std::chrono::milliseconds timeout) {

@@ -15,7 +15,6 @@
 #include "tessera/core/comm/hosts/group.h"
 #include "tessera/core/comm/meeting/abstract_socket.h"
 #include "tessera/core/comm/meeting/mac_key.h"
-#include "tessera/core/comm/mpi/group.h"
 #include "tessera/core/comm/rendezvous/shm_world.h"
 #include "tessera/environment.h"
 #include "tessera/tests/core/comm/mpi/mpi_ranks.h"
@@ -43,15 +42,16 @@ inline std::vector<std::string> run_mpi_hosts_expecting_errors(
   }
   // As of a job: between hosts ranks wait longer, so that its own host names who is missing.
   const auto of_flat = timeout + std::chrono::seconds(1);
-  return run_mpi_ranks_expecting_errors(
+  return run_mpi_worlds_expecting_errors(
       layout.ranks(),
-      [&](std::shared_ptr<ProcessGroup> flat) {
+      [&](mpi::WorldGroup made) {
+        std::shared_ptr<ProcessGroup> flat = std::move(made.group);
         const int host = layout.host_of(flat->rank());
         std::vector<mpi::World::Place> places;
         for (const int one : host_of_rank) {
           places.push_back({.pid = ::getpid(), .host = absl::StrCat("node", one)});
         }
-        dynamic_cast<mpi::Group&>(*flat).world().set_places(std::move(places));
+        made.world->set_places(std::move(places));
         ProcessGroupOptions options;
         options.timeout = timeout;
         std::unique_ptr<Listener> listener;

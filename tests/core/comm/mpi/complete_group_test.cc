@@ -5,7 +5,6 @@
 #include <ATen/Functions.h>
 #include <gtest/gtest.h>
 
-#include "tessera/core/comm/mpi/group.h"
 #include "tessera/tests/core/comm/groups/group_suite.h"
 #include "tessera/tests/core/comm/mpi/mpi_ranks.h"
 #include "tessera/tests/support/fake_mpi/fake_mpi.h"

@@ -193,7 +193,7 @@ TEST(MpiFailures, TheTimeOutNamesWhoIsMissing) {
     EXPECT_THAT(
         errors[rank],
         AllOf(HasSubstr("all_reduce #1 'second' on group 'world', rank " + std::to_string(rank)),
-              HasSubstr(waited_short() + " for rank 1, which has called 1 collectives")));
+              HasSubstr(waited_short() + " for rank 1, which has finished 1 collectives")));
   }
   // Whichever it learns first: what the others said, or what they called.
   EXPECT_THAT(errors[1],

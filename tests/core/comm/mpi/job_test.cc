@@ -18,7 +18,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "tessera/core/comm/mpi/group.h"
 #include "tessera/rendezvous.h"
 #include "tessera/tests/core/comm/groups/group_suite.h"
 #include "tessera/tests/core/comm/groups/window_suite.h"

@@ -16,8 +16,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "tessera/core/comm/mpi/group.h"
 #include "tessera/core/comm/mpi/progress.h"
+#include "tessera/core/comm/mpi/window_server.h"
 #include "tessera/tests/core/comm/groups/window_suite.h"
 #include "tessera/tests/core/comm/mpi/mpi_ranks.h"
 #include "tessera/tests/support/fake_mpi/fake_mpi.h"
@@ -59,10 +59,6 @@ TEST(MpiWindowFailures, AFailureEndsReads) { test_failures_end_reads(over_mpi())
 TEST(MpiWindowFailures, OutliveGroups) { test_windows_outlive_groups(over_mpi()); }
 TEST(MpiWindowFailures, DoNotKeepRanks) { test_windows_do_not_keep_ranks(over_mpi()); }
 
-int64_t sent_by(const ProcessGroup& group) {
-  return const_cast<mpi::Group&>(dynamic_cast<const mpi::Group&>(group)).world().sent_bytes();
-}
-
 TEST(MpiWindows, MemoryMayLieAnywhere) {
   run_mpi_ranks(2, [](std::shared_ptr<ProcessGroup> group) {
     const auto window = group->make_window(at::full({1000}, group->rank() + 1.0f), "private");
@@ -76,6 +72,8 @@ TEST(MpiWindows, OwnersSendWhatIsReadAndNothingElse) {
   for (const int size : {2, 3, 4}) {
     const int64_t before = testing::fake_data_bytes();
     run_mpi_ranks(size, [](std::shared_ptr<ProcessGroup> group) {
+      const int64_t own_before = testing::fake_data_bytes_of(group->rank());
+      group->barrier();
       const at::Tensor own = group->allocate(1001, at::kFloat).fill_(1);
       const auto window = group->make_window(own, "w");
       for (int rank = 0; rank < group->size(); ++rank) {
@@ -83,7 +81,8 @@ TEST(MpiWindows, OwnersSendWhatIsReadAndNothingElse) {
         read_new(*window, rank, 3, 128);  // inside the answers
       }
       group->barrier();
-      EXPECT_EQ(sent_by(*group), 4000 * (group->size() - 1));
+      EXPECT_EQ(testing::fake_data_bytes_of(group->rank()) - own_before,
+                4000 * (group->size() - 1));
     });
     EXPECT_EQ(testing::fake_data_bytes() - before, int64_t{4000} * size * (size - 1));
   }
@@ -270,43 +269,47 @@ TEST(MpiWindowFailures, AnOwnerThatHasLeftIsNamed) {
 // Whatever a request says, nothing beside the window is sent, and the owner goes on.
 TEST(MpiWindowFailures, RequestsForWhatIsNotThereAreRefused) {
   using mpi::Envelope;
-  run_mpi_ranks(2, [](std::shared_ptr<ProcessGroup> group) {
+  const auto errors = testing::run_mpi_worlds_expecting_errors(2, [](mpi::WorldGroup made) {
+    const std::shared_ptr<ProcessGroup>& group = made.group;
+    const int64_t before = testing::fake_data_bytes_of(group->rank());
+    const auto sent = [&] { return testing::fake_data_bytes_of(group->rank()) - before; };
+    group->barrier();
     const at::Tensor own = group->allocate(1000, at::kFloat).fill_(group->rank());
     const auto window = group->make_window(own, "w");
     group->barrier();
     if (group->rank() == 0) {
       constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
       for (const mpi::ReadRequest& request : std::vector<mpi::ReadRequest>{{7, 0, 600, 0},
-                                                                           {0, -1, 600, 0},
-                                                                           {0, -kMost, 600, 0},
-                                                                           {0, 3401, 600, 0},
-                                                                           {0, 4001, 600, 0},
-                                                                           {0, kMost, 600, 0},
-                                                                           {0, 8, kMost, 0},
-                                                                           {0, 0, -600, 0},
-                                                                           {0, 0, 0, 0},
-                                                                           {0, 0, 600, 1},
-                                                                           {0, 4, 8, 1}}) {
-        mpi::World& world = dynamic_cast<mpi::Group&>(*group).world();
+                                                                           {1, -1, 600, 0},
+                                                                           {1, -kMost, 600, 0},
+                                                                           {1, 3401, 600, 0},
+                                                                           {1, 4001, 600, 0},
+                                                                           {1, kMost, 600, 0},
+                                                                           {1, 8, kMost, 0},
+                                                                           {1, 0, -600, 0},
+                                                                           {1, 0, 0, 0},
+                                                                           {1, 0, 600, 1},
+                                                                           {1, 4, 8, 1}}) {
         mpi::Progress::instance().run(
             [&] {
               Envelope envelope;
               envelope.kind = Envelope::Kind::kRead;
               envelope.group = mpi::group_key("world");
-              envelope.sequence = 1000;
+              envelope.number = 1000;
               std::memcpy(envelope.payload(), &request, sizeof(request));
-              world.send(envelope, 1);
+              made.world->send(envelope, 1);
             },
             std::chrono::seconds(20));
       }
     }
     group->barrier();
-    EXPECT_EQ(sent_by(*group), 0);
+    EXPECT_EQ(sent(), 0);
     group->barrier("nothing was sent");
-    EXPECT_EQ(read_new(*window, 1, 850, 150).sum().item<float>(), 150);  // it is number 0
+    EXPECT_EQ(read_new(*window, 1, 850, 150).sum().item<float>(), 150);
     group->barrier();
-    EXPECT_EQ(sent_by(*group), group->rank() == 1 ? 600 : 0);
+    EXPECT_EQ(sent(), group->rank() == 1 ? 600 : 0);
   });
+  EXPECT_THAT(errors, Each(""));
 }
 
 TEST(MpiWindowFailures, AForkIsNoReader) {

@@ -3,7 +3,7 @@
 #include <vector>
 
 #include "tessera/core/comm/groups/call_mismatch.h"
-#include "tessera/core/comm/mpi/transfer.h"
+#include "tessera/core/comm/mpi/steps.h"
 
 namespace tessera::internal::mpi {
 namespace {
@@ -58,9 +58,9 @@ class Flow {
 };
 
 /// all_gather, gather and scatter.
-class MoveTransfer final : public Transfer {
+class MoveSteps final : public Steps {
  public:
-  explicit MoveTransfer(const TransferContext& context) : context_(context), flow_(context.size) {
+  explicit MoveSteps(const StepContext& context) : context_(context), flow_(context.size) {
     const Collective& call = context_.call;
     if (call.op == Op::kScatter) {
       scatter();
@@ -93,21 +93,21 @@ class MoveTransfer final : public Transfer {
     if (root != context_.rank) return flow_.receive(root, output, bytes);
     const char* const input = data_of(context_.call.input);
     for (int rank = 0; rank < context_.size; ++rank) {
-      const char* const slice = input + context_.round.of(rank).slice * bytes;
+      const char* const slice = input + context_.round.of(rank).record.slice * bytes;
       if (rank != root) flow_.send(rank, slice, bytes);
       if (rank == root) copy_bytes(output, slice, bytes);
     }
   }
 
-  const TransferContext context_;
+  const StepContext context_;
   Flow flow_;
 };
 
 /// The root gives each rank a part, which passes on what it has; small tensors it gives to everyone
 /// itself.
-class BroadcastTransfer final : public Transfer {
+class BroadcastSteps final : public Steps {
  public:
-  explicit BroadcastTransfer(const TransferContext& context)
+  explicit BroadcastSteps(const StepContext& context)
       : context_(context),
         data_(data_of(context.call.output)),
         bytes_(static_cast<int64_t>(context.call.output.nbytes())),
@@ -157,7 +157,7 @@ class BroadcastTransfer final : public Transfer {
     }
   }
 
-  const TransferContext context_;
+  const StepContext context_;
   char* const data_;
   const int64_t bytes_;
   const bool is_direct_;
@@ -168,9 +168,9 @@ class BroadcastTransfer final : public Transfer {
 };
 
 /// With counts, all ranks see all counts first and find the same mismatch.
-class AllToAllTransfer final : public Transfer {
+class AllToAllSteps final : public Steps {
  public:
-  explicit AllToAllTransfer(const TransferContext& context)
+  explicit AllToAllSteps(const StepContext& context)
       : context_(context),
         has_counts_(!context.call.input_counts.empty()),
         given_(context.call.input_counts),
@@ -226,9 +226,8 @@ class AllToAllTransfer final : public Transfer {
         const int64_t given = at(giver, taker);
         const int64_t expected = at(taker, ranks + giver);
         if (given == expected) continue;
-        problem_ =
-            count_mismatch(name_of(giver, context_.world_ranks), given,
-                           name_of(taker, context_.world_ranks), expected, context_.call.tag);
+        problem_ = count_mismatch(context_.link.name_of(giver), given, context_.link.name_of(taker),
+                                  expected, context_.call.tag);
       }
     }
   }
@@ -254,7 +253,7 @@ class AllToAllTransfer final : public Transfer {
     copy_bytes(own_place, own, given_[static_cast<size_t>(context_.rank)] * element);
   }
 
-  const TransferContext context_;
+  const StepContext context_;
   const bool has_counts_;
   std::vector<int64_t> given_;
   std::vector<int64_t> taken_;
@@ -267,16 +266,16 @@ class AllToAllTransfer final : public Transfer {
 
 }  // namespace
 
-std::unique_ptr<Transfer> make_move_transfer(const TransferContext& context) {
-  return std::make_unique<MoveTransfer>(context);
+std::unique_ptr<Steps> make_move_steps(const StepContext& context) {
+  return std::make_unique<MoveSteps>(context);
 }
 
-std::unique_ptr<Transfer> make_broadcast_transfer(const TransferContext& context) {
-  return std::make_unique<BroadcastTransfer>(context);
+std::unique_ptr<Steps> make_broadcast_steps(const StepContext& context) {
+  return std::make_unique<BroadcastSteps>(context);
 }
 
-std::unique_ptr<Transfer> make_all_to_all_transfer(const TransferContext& context) {
-  return std::make_unique<AllToAllTransfer>(context);
+std::unique_ptr<Steps> make_all_to_all_steps(const StepContext& context) {
+  return std::make_unique<AllToAllSteps>(context);
 }
 
 }  // namespace tessera::internal::mpi

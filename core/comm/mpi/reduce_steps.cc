@@ -1,13 +1,13 @@
 #include <algorithm>
 
 #include "tessera/core/comm/kernels/reduce_kernels.h"
-#include "tessera/core/comm/mpi/transfer.h"
+#include "tessera/core/comm/mpi/steps.h"
 
 namespace tessera::internal::mpi {
 namespace {
 
 // A step gives pieces to those who reduce them, each in a place of its own, and reduces what came
-// lag() steps before. A piece is reduced, and its place is written again, only when all transfers
+// lag() steps before. A piece is reduced, and its place is written again, only when all messages
 // of its step are over. Note [Steps under way]; a group holds more if the least pieces of its ranks
 // take more.
 constexpr int64_t kMostPiece = Exchange::kUnaskedBytes;
@@ -17,7 +17,7 @@ constexpr int64_t kAlignment = 64;  // elements
 /// What both reductions share: pieces that come from all ranks, into one place after the other.
 class Pieces {
  public:
-  Pieces(const TransferContext& context, int64_t most_numel)
+  Pieces(const StepContext& context, int64_t most_numel)
       : context_(context),
         element_(context.call.input.element_size()),
         places_(steps_under_way(context.size)) {
@@ -58,7 +58,7 @@ class Pieces {
   }
 
  private:
-  const TransferContext context_;
+  const StepContext context_;
   const int64_t element_;
   const int64_t places_;
   int64_t numel_ = 0;
@@ -67,9 +67,9 @@ class Pieces {
 };
 
 /// all_reduce and reduce: a chunk of the tensor has a piece for every rank.
-class ReduceTransfer final : public Transfer {
+class ReduceSteps final : public Steps {
  public:
-  explicit ReduceTransfer(const TransferContext& context)
+  explicit ReduceSteps(const StepContext& context)
       : context_(context),
         data_(data_of(context.call.input)),
         numel_(context.call.input.numel()),
@@ -130,7 +130,7 @@ class ReduceTransfer final : public Transfer {
 
   char* at(const Range& part) const { return data_ + part.begin * pieces_.element(); }
 
-  const TransferContext context_;
+  const StepContext context_;
   char* const data_;
   const int64_t numel_;
   Pieces pieces_;
@@ -138,9 +138,9 @@ class ReduceTransfer final : public Transfer {
   int64_t step_ = 0;
 };
 
-class ScatterReduceTransfer final : public Transfer {
+class ScatterReduceSteps final : public Steps {
  public:
-  explicit ScatterReduceTransfer(const TransferContext& context)
+  explicit ScatterReduceSteps(const StepContext& context)
       : context_(context),
         numel_(context.call.output.numel()),
         input_(data_of(context.call.input)),
@@ -166,7 +166,7 @@ class ScatterReduceTransfer final : public Transfer {
     return std::min(pieces_.numel(), numel_ - step * pieces_.numel());
   }
   const char* slice_of(int rank) const {
-    return input_ + context_.round.of(rank).slice * numel_ * pieces_.element();
+    return input_ + context_.round.of(rank).record.slice * numel_ * pieces_.element();
   }
 
   void give(Exchange& exchange, int64_t step) {
@@ -179,7 +179,7 @@ class ScatterReduceTransfer final : public Transfer {
     }
   }
 
-  const TransferContext context_;
+  const StepContext context_;
   const int64_t numel_;
   char* const input_;
   char* const output_;
@@ -189,12 +189,12 @@ class ScatterReduceTransfer final : public Transfer {
 
 }  // namespace
 
-std::unique_ptr<Transfer> make_reduce_transfer(const TransferContext& context) {
-  return std::make_unique<ReduceTransfer>(context);
+std::unique_ptr<Steps> make_reduce_steps(const StepContext& context) {
+  return std::make_unique<ReduceSteps>(context);
 }
 
-std::unique_ptr<Transfer> make_scatter_reduce_transfer(const TransferContext& context) {
-  return std::make_unique<ScatterReduceTransfer>(context);
+std::unique_ptr<Steps> make_scatter_reduce_steps(const StepContext& context) {
+  return std::make_unique<ScatterReduceSteps>(context);
 }
 
 }  // namespace tessera::internal::mpi

@@ -1,0 +1,50 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string_view>
+
+#include "tessera/mpi_calls.h"
+
+namespace tessera::internal::mpi {
+
+using tessera::mpi::Calls;
+using tessera::mpi::Handle;
+
+/// One rank's end of a communicator: its numbers, and MPI's errors as exceptions. Used by the
+/// progress thread alone.
+class Communicator {
+ public:
+  /// `comm` belongs to it from now on. `before_error` is called before an error of MPI's is thrown;
+  /// it may throw what that error comes of.
+  Communicator(const Calls& calls, Handle comm, std::function<void()> before_error);
+  Communicator(const Communicator&) = delete;
+  Communicator& operator=(const Communicator&) = delete;
+
+  const Calls& calls() const { return calls_; }
+  Handle comm() const { return comm_; }
+  int rank() const { return rank_; }
+  int size() const { return size_; }
+  /// For the data of a call of this rank; none of the last thousands again.
+  int draw_tag();
+  void release();
+
+  /// Throws c10::Error "MPI_Isend: <MPI's text>" unless `code` is 0.
+  void check(int code, std::string_view function) const;
+
+  /// How much has ended on it so far: whether something moves.
+  uint64_t ended() const { return ended_; }
+  void note_ended() { ++ended_; }
+
+ private:
+  const Calls& calls_;
+  Handle comm_;
+  const std::function<void()> before_error_;
+  int rank_ = 0;
+  int size_ = 1;
+  int largest_tag_ = 0;
+  int last_tag_ = 0;
+  uint64_t ended_ = 0;
+};
+
+}  // namespace tessera::internal::mpi

@@ -1,0 +1,77 @@
+#include "tessera/core/comm/mpi/exchange.h"
+
+#include <algorithm>
+
+#include <absl/strings/str_cat.h>
+
+namespace tessera::internal::mpi {
+
+Exchange::Exchange(Communicator& communicator, const std::vector<int>& world_ranks, int own_tag)
+    : communicator_(communicator),
+      world_ranks_(world_ranks),
+      own_tag_(own_tag),
+      tags_(world_ranks.size(), kNoTag) {}
+
+void Exchange::send(int to, const char* data, int64_t bytes) {
+  if (bytes == 0) return;
+  const int world_rank = world_ranks_[static_cast<size_t>(to)];
+  Handle request = 0;
+  const int code = communicator_.calls().send(data, static_cast<size_t>(bytes), world_rank,
+                                              own_tag_, communicator_.comm(), &request);
+  if (code != 0) communicator_.check(code, absl::StrCat("MPI_Isend to rank ", world_rank));
+  open_.push_back({request, to, /*receives=*/false, step_});
+}
+
+void Exchange::receive(int from, char* data, int64_t bytes) {
+  if (bytes == 0) return;
+  const auto index = static_cast<size_t>(from);
+  Handle request = 0;
+  communicator_.check(
+      communicator_.calls().receive(data, static_cast<size_t>(bytes), world_ranks_[index],
+                                    tags_[index], communicator_.comm(), &request),
+      "MPI_Irecv");
+  open_.push_back({request, from, /*receives=*/true, step_});
+}
+
+void Exchange::send_in_pieces(int to, const char* data, int64_t bytes) {
+  for (int64_t begin = 0; begin < bytes; begin += kUnaskedBytes) {
+    send(to, data + begin, std::min(kUnaskedBytes, bytes - begin));
+  }
+}
+
+void Exchange::receive_in_pieces(int from, char* data, int64_t bytes) {
+  for (int64_t begin = 0; begin < bytes; begin += kUnaskedBytes) {
+    receive(from, data + begin, std::min(kUnaskedBytes, bytes - begin));
+  }
+}
+
+bool Exchange::look(Message& message) {
+  int is_over = 0;
+  int source = 0;
+  communicator_.check(communicator_.calls().test(&message.request, &is_over, &source), "MPI_Test");
+  if (is_over != 0) communicator_.note_ended();
+  return is_over != 0;
+}
+
+/// They stand in the order in which they began, and any test lets MPI go on with all of them.
+bool Exchange::is_over_but_for(int64_t steps) {
+  while (!open_.empty() && look(open_.front())) open_.pop_front();
+  return open_.empty() || open_.front().step > step_ - steps;
+}
+
+void Exchange::cancel() {
+  for (Message& message : open_) {
+    if (message.receives) communicator_.calls().cancel(&message.request);
+  }
+}
+
+std::vector<int> Exchange::open_ranks() {
+  std::erase_if(open_, [this](Message& message) { return look(message); });
+  std::vector<int> ranks;
+  for (const Message& message : open_) ranks.push_back(message.rank);
+  std::sort(ranks.begin(), ranks.end());
+  ranks.erase(std::unique(ranks.begin(), ranks.end()), ranks.end());
+  return ranks;
+}
+
+}  // namespace tessera::internal::mpi

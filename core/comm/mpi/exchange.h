@@ -1,0 +1,64 @@
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <vector>
+
+#include "tessera/core/comm/mpi/communicator.h"
+
+namespace tessera::internal::mpi {
+
+/// Messages of data that are under way with the ranks of one group. Used by the progress thread
+/// alone.
+class Exchange {
+ public:
+  static constexpr int kNoTag = 0;
+
+  /// `world_ranks` by rank of the group; `own_tag` marks what this rank sends. References must
+  /// outlive it.
+  Exchange(Communicator& communicator, const std::vector<int>& world_ranks, int own_tag);
+  Exchange(const Exchange&) = delete;
+  Exchange& operator=(const Exchange&) = delete;
+
+  /// What rank `rank` marks its data with.
+  void set_tag_of(int rank, int tag) { tags_[static_cast<size_t>(rank)] = tag; }
+
+  void send(int to, const char* data, int64_t bytes);
+  void receive(int from, char* data, int64_t bytes);
+
+  /// As above, in several messages that MPI sends unasked; both ranks cut alike. Note [Steps under
+  /// way].
+  void send_in_pieces(int to, const char* data, int64_t bytes);
+  void receive_in_pieces(int from, char* data, int64_t bytes);
+  /// The largest such message: Open MPI over TCP asks from 64 KiB on.
+  static constexpr int64_t kUnaskedBytes = int64_t{60} << 10;
+
+  /// Whether all of them are over. Looks.
+  bool is_over() { return is_over_but_for(0); }
+  /// Whether all are over that began before the last `steps` steps. Looks.
+  bool is_over_but_for(int64_t steps);
+  /// What begins from now on belongs to the next step.
+  void begin_step() { ++step_; }
+  /// Gives up receives that have not begun.
+  void cancel();
+  /// Ranks whose messages are not over. Looks.
+  std::vector<int> open_ranks();
+
+ private:
+  struct Message {
+    Handle request;
+    int rank;
+    bool receives;
+    int64_t step;
+  };
+  bool look(Message& message);
+
+  Communicator& communicator_;
+  const std::vector<int>& world_ranks_;
+  const int own_tag_;
+  std::vector<int> tags_;
+  std::deque<Message> open_;
+  int64_t step_ = 0;
+};
+
+}  // namespace tessera::internal::mpi

@@ -1,0 +1,153 @@
+// Messages between two ranks of a group. MPI keeps the order of envelopes between two ranks, and
+// the tag of a message's data is in its envelope.
+#include <utility>
+
+#include <ATen/ops/empty_like.h>
+
+#include "tessera/core/comm/groups/host_memory.h"
+#include "tessera/core/comm/mpi/link.h"
+#include "tessera/core/comm/mpi/transfer.h"
+#include "tessera/process_group.h"
+
+namespace tessera::internal::mpi {
+
+struct Link::Arrived {
+  int from;
+  Envelope envelope;
+};
+
+namespace {
+
+bool is_inside(int64_t bytes) { return bytes <= static_cast<int64_t>(Envelope::kPayloadBytes); }
+
+/// What has come inside the envelope.
+class ReceivedMessage final : public Transfer {
+ public:
+  State advance() override { return State::kOver; }
+  std::vector<int> awaited() override { return {}; }
+  Exchange* exchange() override { return nullptr; }
+};
+
+/// Data of one message. A large one is sent when its receiver says that it has it, for that MPI has
+/// moved the data does not tell a receiver from one that has failed and drains it.
+class MessageTransfer final : public Transfer {
+ public:
+  /// The tag is the sender's.
+  MessageTransfer(Link& link, int peer, int data_tag, bool sends, const at::Tensor& tensor)
+      : link_(link),
+        ranks_(link.ranks()),
+        peer_(peer),
+        data_tag_(data_tag),
+        sends_(sends),
+        has_receipt_(static_cast<int64_t>(tensor.nbytes()) > ProcessGroup::kBufferedBytes),
+        tensor_(tensor),
+        exchange_(link.world().communicator(), ranks_->world_ranks(),
+                  sends ? data_tag : Exchange::kNoTag) {
+    const auto bytes = static_cast<int64_t>(tensor.nbytes());
+    if (sends) {
+      exchange_.send(peer, data_of(tensor), bytes);
+    } else {
+      exchange_.set_tag_of(peer, data_tag);
+      exchange_.receive(peer, data_of(tensor), bytes);
+    }
+  }
+
+  State advance() override {
+    if (!exchange_.is_over()) return State::kMoving;
+    if (!has_receipt_) return State::kOver;
+    if (sends_) {
+      return link_.take_receipt(peer_, data_tag_) ? State::kOver : State::kMoving;
+    }
+    Envelope receipt = ranks_->envelope(Envelope::Kind::kReceived);
+    receipt.data_tag = data_tag_;
+    ranks_->send(receipt, peer_);
+    return State::kOver;
+  }
+  std::vector<int> awaited() override { return {peer_}; }
+  Exchange* exchange() override { return &exchange_; }
+
+ private:
+  Link& link_;
+  const std::shared_ptr<Ranks> ranks_;
+  const int peer_;
+  const int data_tag_;
+  const bool sends_;
+  const bool has_receipt_;
+  const at::Tensor tensor_;
+  Exchange exchange_;
+};
+
+/// Of a large message to a rank that has left, which is never received.
+class LostMessage final : public Transfer {
+ public:
+  explicit LostMessage(int peer) : peer_(peer) {}
+  State advance() override { return State::kMoving; }
+  std::vector<int> awaited() override { return {peer_}; }
+  Exchange* exchange() override { return nullptr; }
+
+ private:
+  const int peer_;
+};
+
+}  // namespace
+
+Link::~Link() = default;
+
+std::unique_ptr<internal::Transfer> Link::send(const Call& call) {
+  const at::Tensor& tensor = call.collective().input;
+  const auto bytes = static_cast<int64_t>(tensor.nbytes());
+  const int to = call.record().signature.peer;
+  const bool is_large = bytes > ProcessGroup::kBufferedBytes;
+  if (has_left(to)) return is_large ? std::make_unique<LostMessage>(to) : nullptr;
+  Envelope envelope = ranks_->envelope(Envelope::Kind::kMessage);
+  envelope.record = call.record();
+  envelope.data_bytes = bytes;
+  if (is_inside(bytes)) {
+    copy_bytes(envelope.payload(), data_of(tensor), bytes);
+    ranks_->send(envelope, to);
+    return nullptr;
+  }
+  envelope.data_tag = world().communicator().draw_tag();
+  ranks_->send(envelope, to);
+  if (is_large) {
+    return std::make_unique<MessageTransfer>(*this, to, envelope.data_tag, /*sends=*/true, tensor);
+  }
+  const at::Tensor copy = at::empty_like(tensor);
+  copy_bytes(data_of(copy), data_of(tensor), bytes);
+  auto sent = std::make_shared<MessageTransfer>(*this, to, envelope.data_tag, /*sends=*/true, copy);
+  world().keep(*sent->exchange(), sent);
+  return nullptr;
+}
+
+void Link::take_message(int from, const Envelope& envelope) {
+  if (is_gone_ || has_failed()) return world().drain(number_of(from), envelope);
+  auto arrived = std::make_unique<Arrived>(Arrived{from, envelope});
+  new_.push_back(arrived.get());
+  arrived_[arrived.get()] = std::move(arrived);
+}
+
+std::optional<Arrival> Link::next_arrival() {
+  if (new_.empty()) return std::nullopt;
+  const Arrived* const arrived = new_.front();
+  new_.pop_front();
+  return Arrival{arrived->from, arrived->envelope.record, const_cast<Arrived*>(arrived)};
+}
+
+std::unique_ptr<internal::Transfer> Link::receive(const Arrival& arrival, const Call& call) {
+  const auto node = arrived_.extract(arrival.place);
+  const Envelope& envelope = node.mapped()->envelope;
+  const at::Tensor& output = call.collective().output;
+  if (!is_inside(envelope.data_bytes)) {
+    return std::make_unique<MessageTransfer>(*this, arrival.from, envelope.data_tag,
+                                             /*sends=*/false, output);
+  }
+  copy_bytes(data_of(output), envelope.payload(), envelope.data_bytes);
+  return std::make_unique<ReceivedMessage>();
+}
+
+void Link::drop(const Arrival& arrival) {
+  const auto node = arrived_.extract(arrival.place);
+  world().drain(number_of(arrival.from), node.mapped()->envelope);
+}
+
+}  // namespace tessera::internal::mpi

@@ -1,0 +1,49 @@
+#include "tessera/core/comm/mpi/world_group.h"
+
+#include <chrono>
+#include <numeric>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include <absl/strings/str_cat.h>
+
+#include "tessera/core/comm/group/group.h"
+#include "tessera/core/comm/mpi/link.h"
+#include "tessera/core/comm/mpi/progress.h"
+#include "tessera/errors.h"
+
+namespace tessera::internal::mpi {
+
+WorldGroup make_world(const char* function, const Calls& calls, Handle comm,
+                      Member::Patience patience) {
+  const auto world = std::make_shared<World>(calls, comm, patience);
+  const auto deadline = std::chrono::steady_clock::now() + patience.timeout;
+  const auto fail = [&](const std::string& cause) {
+    throw CommError({function, "world", -1, -1, "mpi"}, cause);
+  };
+  Progress& progress = Progress::instance();
+  progress.post([&progress, world] {
+    world->begin();
+    progress.attach(world);
+  });
+  while (!world->is_ready()) {
+    const std::string cause = world->failure();
+    if (!cause.empty()) fail(cause);
+    if (std::chrono::steady_clock::now() > deadline) {
+      world->set_failure("the ranks have not met");
+      fail(absl::StrCat("timed out: waited ", patience.timeout.count(),
+                        " ms, and not all ranks of the communicator have come; each must call ",
+                        function, " with this communicator, in the same order as for others"));
+    }
+    std::this_thread::sleep_for(std::chrono::microseconds(100));
+  }
+  std::vector<int> ranks(static_cast<size_t>(world->size()));
+  std::iota(ranks.begin(), ranks.end(), 0);
+  auto link = std::make_unique<Link>(
+      std::make_shared<Ranks>(world, group_key("world"), std::move(ranks), world->rank()));
+  return {std::make_shared<Group>(std::move(link), "world", Lane::Mode::kThread, patience), world};
+}
+
+}  // namespace tessera::internal::mpi
