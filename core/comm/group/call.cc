@@ -54,7 +54,9 @@ bool Call::is_completed() {
 void Call::wait() {
   if (!origin_.is_here()) throw error(origin_.fork_error(absl::StrCat("rank ", form_.number)));
   if (!is_over()) {
-    if (const auto member = member_.lock()) member->await(*this);
+    const auto member = member_.lock();
+    if (member == nullptr) throw error("the group was destroyed");
+    member->await(*this);
   }
   throw_if_failed();
 }
