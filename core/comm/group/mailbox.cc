@@ -73,6 +73,7 @@ void Mailbox::deliver(const std::shared_ptr<Call>& receive, const Waiting& waiti
   const CallSignature& expected = receive->record().signature;
   if (!internal::fits(sent, expected)) {
     receives_.push_back(receive);  // which fails with the others
+    if (!waiting.copy.defined()) link_.drop(waiting.arrival);
     throw Fault{message_mismatch(own_name(), expected, link_.name_of(from), sent, receive->tag())};
   }
   if (waiting.copy.defined()) {

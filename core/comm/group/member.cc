@@ -12,6 +12,7 @@
 #include "tessera/core/comm/groups/op_traits.h"
 #include "tessera/core/process/error_text.h"
 #include "tessera/core/process/failure_report.h"
+#include "tessera/time_out.h"
 
 namespace tessera::internal {
 namespace {
@@ -153,7 +154,7 @@ void Member::await(Call& call) {
 
 bool Member::await(Call& call, std::chrono::milliseconds longest) {
   if (is_driven_elsewhere(call)) return call.await_end(longest);
-  return drive(call, Call::Clock::now() + longest);
+  return drive(call, Call::Clock::now() + bounded(longest));
 }
 
 /// Goes on with the group until the call is over, whose clock starts now.

@@ -100,6 +100,7 @@ class Member : public std::enable_shared_from_this<Member> {
   void finish_front();
   void look_for_late(Call::Clock::time_point now);
   [[noreturn]] void time_out(const Call& call, const std::vector<int>& overdue);
+  bool is_first_of_waiting(const std::vector<int>& missing) const;
   void report_wait(Call& call, const std::vector<int>& missing, Call::Clock::time_point now) const;
   void apply_failure(Call::Clock::time_point now);
   void report(const std::string& text, const std::string& cause, int culprit) const;

@@ -12,6 +12,12 @@
 #include "tessera/core/process/failure_report.h"
 
 namespace tessera::internal {
+namespace {
+
+// How much longer the others wait than the first of those that wait, so that all hear its cause.
+constexpr auto kForFirst = std::chrono::milliseconds(500);
+
+}  // namespace
 
 /// Of a rank that waits in vain for a while. Takes the lock.
 void Member::look_for_trouble(Call::Clock::time_point now) {
@@ -33,8 +39,7 @@ void Member::look_for_late(Call::Clock::time_point now) {
   if (announced_ == 0) return;
   const std::shared_ptr<Call> front = calls_.front();
   Call& call = *front;
-  const auto waited = call.waited(now);
-  const bool is_late = waited >= patience_.timeout;
+  const bool is_late = call.waited(now) >= patience_.timeout;
   const bool is_to_be_reported = call.is_to_be_reported(now, patience_.report_after);
   bool has_any_left = false;
   for (int rank = 0; rank < link_->size(); ++rank) has_any_left |= link_->has_left(rank);
@@ -47,7 +52,8 @@ void Member::look_for_late(Call::Clock::time_point now) {
     if (calls_.empty() || calls_.front() != front || link_->has_failed()) return;
     throw Fault{departure_cause(link_->name_of(rank), link_->finished_by(rank)), rank};
   }
-  if (is_late) {
+  if (is_late &&
+      (is_first_of_waiting(missing) || call.waited(now) >= patience_.timeout + kForFirst)) {
     std::vector<int> overdue;  // Note [Absent ranks]
     for (const int rank : missing) {
       if (!link_->is_excused(rank, patience_.timeout)) overdue.push_back(rank);
@@ -57,13 +63,17 @@ void Member::look_for_late(Call::Clock::time_point now) {
   if (is_to_be_reported) report_wait(call, missing, now);
 }
 
-/// Says once, for all ranks that wait, who has not come and where those were last seen: the first
-/// rank that waits does.
-void Member::report_wait(Call& call, const std::vector<int>& missing,
-                         Call::Clock::time_point now) const {
+/// Of several ranks that wait for the same ones, one speaks for all.
+bool Member::is_first_of_waiting(const std::vector<int>& missing) const {
   int first = 0;
   while (first < link_->size() && std::count(missing.begin(), missing.end(), first) > 0) ++first;
-  if (first != link_->rank()) return;
+  return first == link_->rank();
+}
+
+/// Says once, for all ranks that wait, who has not come and where those were last seen.
+void Member::report_wait(Call& call, const std::vector<int>& missing,
+                         Call::Clock::time_point now) const {
+  if (!is_first_of_waiting(missing)) return;
   TORCH_WARN("[comm] ", long_wait(*link_, call, missing, now),
              ". Ranks go on waiting until the time-out of ", patience_.timeout.count(), " ms");
 }

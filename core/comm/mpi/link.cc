@@ -168,6 +168,7 @@ void Link::wake() {
 
 void Link::attach(std::weak_ptr<Member> member) {
   member_ = member;
+  world().note_made();
   Progress::instance().post([world = ranks_->world_ptr(), member = member.lock(), this] {
     world->guard([&] { world->add(member, *this); });
   });

@@ -106,6 +106,7 @@ void World::send_to_others(const Envelope& envelope) {
 }
 
 void World::add(const std::shared_ptr<Member>& member, Link& link) {
+  made_groups_.fetch_sub(1);
   groups_[link.key()] = {member, &link};
   const auto early = early_.find(link.key());
   if (early == early_.end()) return;
@@ -264,7 +265,7 @@ void World::advance_groups(Clock::time_point now) {
     }
     gone_.insert(key);
     place = groups_.erase(place);
-    if (groups_.empty()) end();
+    if (groups_.empty() && made_groups_ == 0) end();
   }
 }
 

@@ -73,6 +73,9 @@ class World : public std::enable_shared_from_this<World> {
   bool is_neighbour(int rank) const;
   /// This rank's flight recorder.
   const std::shared_ptr<FlightRing>& flights() const { return flights_; }
+  /// A group of this rank has been made, which add() is going to be called for: until then this
+  /// rank does not leave, though its other groups go.
+  void note_made() { made_groups_.fetch_add(1); }
 
   // The progress thread's part.
 
@@ -183,6 +186,7 @@ class World : public std::enable_shared_from_this<World> {
   std::atomic<bool> ready_{false};
   std::atomic<bool> has_failed_{false};
   std::atomic<int> author_{-1};
+  std::atomic<int> made_groups_{0};  // that are not in groups_ yet
   mutable std::mutex mutex_;
   std::string failure_;
   std::vector<Place> places_;

@@ -38,6 +38,22 @@ TEST(MessageFailures, SizesThatDifferAreNamedOnBothRanks) {
   }
 }
 
+TEST(Messages, AreWaitedForTheLongestTimeThereIs) {
+  run_ranks(2, [](std::shared_ptr<ProcessGroup> group) {
+    const at::Tensor tensor = at::zeros({kLarge});
+    if (group->rank() == 0) {
+      const auto late = group->irecv(tensor, 1, "late");
+      EXPECT_FALSE(late->wait_for(std::chrono::milliseconds(0)));
+      group->send(at::zeros({1}), 1, "go");
+      EXPECT_TRUE(late->wait_for(std::chrono::milliseconds::max()));
+      EXPECT_EQ(tensor[kLarge - 1].item<float>(), 7.0f);
+    } else {
+      group->recv(at::zeros({1}), 0, "go");
+      group->send(at::full({kLarge}, 7.0f), 0, "late");
+    }
+  });
+}
+
 TEST(MessageFailures, TheTimeOutNamesPeerAndTagAndWhatHasComeInstead) {
   testing::RankThreadOptions options;
   options.timeout = std::chrono::milliseconds(1000);

@@ -322,6 +322,18 @@ TEST(MpiFailures, ALargeMessageThatNobodyReceivesWasNotSent) {
   }
 }
 
+TEST(MpiGroups, AGroupOutlivesThoseThatItWasMadeOf) {
+  for (int round = 0; round < 200; ++round) {
+    run_mpi_ranks(3, [](std::shared_ptr<ProcessGroup> world) {
+      auto one = duplicate(*world, "one");
+      const auto two = duplicate(*one, "two");
+      world.reset();
+      one.reset();
+      reduce(*two, 3, "of the last");
+    });
+  }
+}
+
 TEST(MpiFailures, Case29ARankThatDoesNotComeToTheWorldIsATimeOut) {
   EXPECT_THAT(run_mpi_ranks_expecting_errors(1, [](auto group) { reduce(*group, 3, "alone"); }),
               Each(""));

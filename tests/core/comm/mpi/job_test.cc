@@ -190,6 +190,19 @@ TEST_F(MpiJob, CallsThatDifferAreNamedAndTheJobEndsInOrder) {
   world_->barrier("after");
 }
 
+// What nobody receives would keep its sender in MPI, which ends the job then.
+TEST_F(MpiJob, ALargeMessageThatDoesNotFitLeavesNothingBehind) {
+  if (world_->size() == 1) GTEST_SKIP() << "nobody receives";
+  const auto group = fresh();
+  const at::Tensor tensor = at::zeros({20000 + group->rank()});
+  const std::string error = message_of([&] {
+    if (group->rank() == 0) group->send(tensor, 1, "large");
+    if (group->rank() == 1) group->recv(tensor, 0, "large");
+  });
+  EXPECT_EQ(error == testing::kNothingThrown, group->rank() > 1) << error;
+  world_->barrier("after");
+}
+
 /// What a rank that fails leaves behind: each is a job of its own, that ends by it.
 class MpiScenario : public MpiJob {};
 
