@@ -27,6 +27,8 @@ struct Abandoned {
 Link::Link(std::shared_ptr<Ranks> ranks)
     : ranks_(std::move(ranks)), windows_(std::make_shared<Windows>(ranks_)) {}
 
+Link::~Link() = default;
+
 at::Tensor Link::allocate(int64_t numel, at::ScalarType dtype) {
   return allocate_on_host(numel, dtype);
 }

@@ -113,7 +113,10 @@ class Link final : public internal::Link {
   bool is_over() const { return is_gone_ && !has_windows(); }
 
  private:
-  struct Arrived;
+  struct Arrived {
+    int from;
+    Envelope envelope;
+  };
 
   Round& make_round(int64_t sequence);
   void take_message(int from, const Envelope& envelope);

@@ -11,11 +11,6 @@
 
 namespace tessera::internal::mpi {
 
-struct Link::Arrived {
-  int from;
-  Envelope envelope;
-};
-
 namespace {
 
 bool is_inside(int64_t bytes) { return bytes <= static_cast<int64_t>(Envelope::kPayloadBytes); }
@@ -90,8 +85,6 @@ class LostMessage final : public Transfer {
 };
 
 }  // namespace
-
-Link::~Link() = default;
 
 std::unique_ptr<internal::Transfer> Link::send(const Call& call) {
   const at::Tensor& tensor = call.collective().input;

@@ -216,6 +216,7 @@ bool Link::has_failed() const { return channel_.poison.is_set() || world_->poiso
 
 Failure Link::failure() const {
   if (channel_.poison.is_set()) return {channel_.poison.cause(), channel_.poison.detail()};
+  if (!world_->poison().is_set()) return {};
   const std::string cause = world_->poison().cause();
   const int64_t author = world_->poison().detail();
   for (int rank = 0; rank < size(); ++rank) {
