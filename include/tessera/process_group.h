@@ -53,10 +53,10 @@ struct Capabilities {
 /// Messages (send, recv, isend, irecv) concern two ranks only and take no number in the sequence of
 /// collectives. A message meets a receive from its sender with an equal tag; of several that fit,
 /// the first with the first. dtype and numel must be equal: a difference raises a CommError on both
-/// ranks that names both calls, and poisons the group. Up to kBufferedBytes a send is over when the
-/// call returns, whatever the receiver does; a larger one when the receiver has it, as all messages
-/// over NCCL. A message that nobody has received is lost when its sender destroys the group. What
-/// NCCL does otherwise: batch_isend_irecv().
+/// ranks that names both calls, and poisons the group. Up to kBufferedBytes a send waits for no
+/// receiver; a larger one is over when the receiver has it, as all messages are over NCCL. A
+/// message that nobody has received is lost when its sender destroys the group. What NCCL does
+/// otherwise: batch_isend_irecv().
 ///
 /// All collectives return at once or run in the call, as the backend decides; results are valid
 /// after Work::wait(). Misuse (shape, dtype, device) throws c10::Error before anything is sent;
