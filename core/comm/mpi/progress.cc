@@ -89,6 +89,10 @@ void Progress::run_soon(std::function<void()> job) {
 }
 
 bool Progress::wake() {
+  if (std::this_thread::get_id() == thread_.load(std::memory_order_relaxed)) {
+    has_moved_ = true;  // and no look more, where an application may call MPI now
+    return true;
+  }
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     if (has_ended_) return false;
@@ -148,7 +152,7 @@ void Progress::loop() {
     const auto [jobs, is_woken] = take_jobs();
     for (const auto& job : jobs) job();
     if (!jobs.empty() || is_woken) idle_rounds = 0;
-    if (look_at_worlds()) idle_rounds = 0;
+    if (look_at_worlds() || std::exchange(has_moved_, false)) idle_rounds = 0;
     if (has_to_end()) return;
     const Expects expected = expects();
     if (idle_rounds > 0 || !(expected.progress || expected.requests)) pause(expected, idle_rounds);

@@ -111,6 +111,7 @@ class Progress {
   std::atomic<bool> is_owner_{false};
   std::atomic<bool> all_own_{false};
   bool may_look_ = false;    // while nothing is under way
+  bool has_moved_ = false;   // the thread has woken itself
   bool has_failed_ = false;  // a world had when this process ended
 };
 
