@@ -153,10 +153,11 @@ void Progress::loop() {
     for (const auto& job : jobs) job();
     if (!jobs.empty() || is_woken) idle_rounds = 0;
     if (look_at_worlds() || std::exchange(has_moved_, false)) idle_rounds = 0;
-    if (has_to_end()) return;
+    if (has_to_end()) break;
     const Expects expected = expects();
     if (idle_rounds > 0 || !(expected.progress || expected.requests)) pause(expected, idle_rounds);
   }
+  thread_ = std::thread::id();  // the system gives it to another thread
 }
 
 /// Not to be expected where it is in a call of MPI's that has not returned within its time-out.
