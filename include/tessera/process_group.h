@@ -60,9 +60,8 @@ struct Capabilities {
 ///
 /// All collectives return at once or run in the call, as the backend decides; results are valid
 /// after Work::wait(). Misuse (shape, dtype, device) throws c10::Error before anything is sent;
-/// failure throws CommError, from the call or from wait(), and poisons the group (over NCCL, and on
-/// backend hosts if several of its ranks share a host and several do not, all groups of its world):
-/// every later call on it, on every rank, throws the same cause.
+/// failure throws CommError, from the call or from wait(), and poisons the group (over NCCL, all
+/// groups of its world): every later call on it, on every rank, throws the same cause.
 ///
 /// A group is used by one thread at a time. Destroying it is local and never blocks: it marks this
 /// rank as having left (errors of the others' later collectives name it); destroying it during

@@ -2,8 +2,7 @@
 
 #include <utility>
 
-#include "tessera/core/comm/hosts/group.h"
-#include "tessera/tests/support/group_without_windows.h"
+#include "tessera/core/comm/hosts/world_group.h"
 
 namespace tessera::internal::testing {
 namespace {
@@ -19,10 +18,9 @@ RankBody on_hosts(const std::vector<int>& host_of_rank, const RankBody& body,
 
 std::shared_ptr<ProcessGroup> as_on_hosts(const std::shared_ptr<ProcessGroup>& world,
                                           const std::vector<int>& host_of_rank, bool has_windows) {
-  auto inside = split(*world, host_of_rank, "host");
-  std::shared_ptr<ProcessGroup> flat = world;
-  if (!has_windows) flat = std::make_shared<GroupWithoutWindows>(world);
-  return hosts::make_group(std::move(flat), std::move(inside), hosts::HostLayout(host_of_rank));
+  const auto inside = std::dynamic_pointer_cast<Group>(split(*world, host_of_rank, "host"));
+  return hosts::make_group(std::dynamic_pointer_cast<Group>(world), inside,
+                           hosts::HostLayout(host_of_rank), has_windows);
 }
 
 void run_host_ranks(const std::vector<int>& host_of_rank, const RankBody& body,

@@ -147,7 +147,7 @@ class Parts final : public RemoteMemory {
       : failure_(std::move(failure)), parts_(std::move(parts)) {}
   std::string failure() const override { return failure_(); }
   std::shared_ptr<Work> read(int rank, int64_t begin_bytes, const at::Tensor& to,
-                             std::string_view /*tag*/) override {
+                             std::string_view /*tag*/, int64_t /*version*/) override {
     std::memmove(data_of(to), at(rank, begin_bytes), to.nbytes());
     return completed_work();
   }
@@ -282,6 +282,10 @@ std::unique_ptr<Transfer> MemoryLink::receive(const Arrival& arrival, const Call
 }
 
 int MemoryLink::number_of(int rank) const { return board_->numbers[static_cast<size_t>(rank)]; }
+int64_t MemoryLink::called_by(int rank) const {
+  const auto guard = lock();
+  return board_->posted[static_cast<size_t>(rank)];
+}
 int64_t MemoryLink::finished_by(int rank) const {
   const auto guard = lock();
   return board_->over[static_cast<size_t>(rank)];
@@ -303,9 +307,10 @@ Failure MemoryLink::failure() const {
   if (board_->failure.has_value()) return *board_->failure;
   if (!world_->failure.has_value()) return {};
   for (size_t rank = 0; rank < board_->numbers.size(); ++rank) {
-    if (board_->numbers[rank] == world_->author) return {*world_->failure, board_->posted[rank]};
+    if (board_->numbers[rank] == world_->author)
+      return {.cause = *world_->failure, .author = static_cast<int>(rank)};
   }
-  return {*world_->failure, Failure::kAllCalls};
+  return {.cause = *world_->failure, .author = Failure::kOutsider};
 }
 bool MemoryLink::fail(const Failure& failure) noexcept {
   const auto guard = lock();

@@ -43,6 +43,7 @@ class MemoryLink final : public Link {
   std::unique_ptr<Transfer> receive(const Arrival& arrival, const Call& call) override;
 
   int number_of(int rank) const override;
+  int64_t called_by(int rank) const override;
   int64_t finished_by(int rank) const override;
   bool has_left(int rank) const override;
   RankFlight flight_of(int rank) const override;

@@ -20,6 +20,7 @@ class Flight {
     if (ring_ != nullptr) number_ = ring_->begin(signature, sequence, tag, group);
   }
 
+  bool is_recorded() const { return ring_ != nullptr; }
   void end() {
     if (ring_ != nullptr) ring_->end(number_);
   }
@@ -27,13 +28,6 @@ class Flight {
  private:
   std::shared_ptr<FlightRing> ring_;
   uint64_t number_ = 0;
-};
-
-/// What keeps a recorder of this rank's own.
-class Recorded {
- public:
-  virtual ~Recorded() = default;
-  virtual std::shared_ptr<FlightRing> flights() const = 0;
 };
 
 }  // namespace tessera::internal

@@ -74,6 +74,11 @@ bool Call::may_begin() {
   return true;
 }
 
+void Call::record(const std::shared_ptr<FlightRing>& flights) {
+  if (flight_.is_recorded()) return;
+  flight_ = Flight(flights, record_.signature, form_.sequence, tag_, *form_.group);
+}
+
 void Call::await_end() {
   std::unique_lock<std::mutex> lock(mutex_);
   ended_.wait(lock, [this] { return is_over(); });

@@ -89,14 +89,18 @@ class Call final : public Work {
   /// It throws this cause.
   void fail(const std::string& cause);
 
-  /// Whether it has ended, and whether not well.
+  /// Of one that is recorded only if it takes long.
+  void record(const std::shared_ptr<FlightRing>& flights);
+
+  /// Whether it has ended, well or not.
   bool is_over() const { return is_over_.load(std::memory_order_acquire); }
   /// Blocks until it has, without going on with it; at most so long.
   void await_end();
   bool await_end(std::chrono::milliseconds longest);
   void throw_if_failed() const;
 
-  /// Its clock stands at zero until the next look. Before the first of these calls it stands still.
+  /// Lets its clock run from the next look at it on. Until the first of these calls it does not
+  /// run.
   void restart_clock() { clock_.store(Clock::time_point::min(), std::memory_order_relaxed); }
   /// How long it has been waited for.
   Clock::duration waited(Clock::time_point now) {

@@ -54,7 +54,7 @@ std::vector<int> awaited(const Link& link, const Call& call) {
   if (call.is_compared()) return call.transfer()->awaited();
   std::vector<int> ranks;
   for (int rank = 0; rank < link.size(); ++rank) {
-    if (link.record_of(rank, call.sequence()) == nullptr) ranks.push_back(rank);
+    if (link.called_by(rank) <= call.sequence()) ranks.push_back(rank);
   }
   return ranks;
 }
@@ -71,6 +71,14 @@ std::string call_elsewhere(const Link& link, int rank, const std::string& group)
     if (record.end_ns == 0 && !record.is_of(group)) return record.text();
   }
   return "";
+}
+
+bool is_in_other_call(const Link& link, int rank, const Call& call) {
+  const std::vector<FlightRecord> records = link.flight_of(rank).records;
+  return std::any_of(records.begin(), records.end(), [&](const FlightRecord& record) {
+    const bool is_this = record.sequence == call.sequence() && record.is_of(*call.group());
+    return record.end_ns == 0 && !is_this;
+  });
 }
 
 std::string names_of(const Link& link, const std::vector<int>& missing, const std::string& group) {

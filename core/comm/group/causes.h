@@ -25,6 +25,9 @@ int culprit_among(const Link& link, const std::vector<int>& missing);
 /// known.
 std::string call_elsewhere(const Link& link, int rank, const std::string& group);
 
+/// Whether the rank is known to be in another call than this one.
+bool is_in_other_call(const Link& link, int rank, const Call& call);
+
 /// "rank 1 (pid 7), which has finished 3 collectives and is stopped (SIGSTOP), rank 2 ...".
 std::string names_of(const Link& link, const std::vector<int>& missing, const std::string& group);
 

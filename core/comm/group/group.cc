@@ -13,9 +13,19 @@
 
 namespace tessera::internal {
 
+namespace {
+
+std::shared_ptr<Member> make_member(std::unique_ptr<Link> link, std::string name, Lane::Mode mode,
+                                    Member::Patience patience) {
+  if (link->wants_thread()) mode = Lane::Mode::kThread;
+  return std::make_shared<Member>(std::move(link), std::move(name), mode, patience);
+}
+
+}  // namespace
+
 Group::Group(std::unique_ptr<Link> link, std::string name, Lane::Mode mode,
              Member::Patience patience)
-    : member_(std::make_shared<Member>(std::move(link), std::move(name), mode, patience)) {
+    : mode_(mode), member_(make_member(std::move(link), std::move(name), mode, patience)) {
   this->link().attach(member_);
 }
 
@@ -40,10 +50,15 @@ Capabilities Group::can() const {
 std::shared_ptr<Work> Group::run(const Collective& collective) {
   const OpTraits traits = traits_of(collective.op);
   if (!traits.is_collective || traits.is_on_host) refuse(collective);
-  auto call = member_->start(collective);
+  if (collective.order == SumOrder::kBinaryTree && !link().can().tree_sums) {
+    refuse(collective, "in a tree's order");
+  }
   const bool is_message = traits.tensors == OpTraits::Tensors::kMessage;
+  if (is_message && link().messages() != nullptr) return link().messages()->start(collective);
+  auto call = member_->start(collective);
   const bool is_posted = collective.posted && link().is_in_place(collective.input);
-  const bool runs_in_call = member_->mode() == Lane::Mode::kInline && !is_message && !is_posted;
+  const bool is_inline = member_->mode() == Lane::Mode::kInline && !link().has_thread();
+  const bool runs_in_call = is_inline && !is_message && !is_posted;
   if (runs_in_call || collective.op == Op::kBarrier) call->wait();
   return call;
 }
@@ -54,6 +69,7 @@ at::Tensor Group::allocate(int64_t numel, at::ScalarType dtype) {
 }
 
 std::unique_ptr<Window> Group::make_window(const at::Tensor& own, std::string_view name) {
+  if (!link().can().one_sided_reads) return ProcessGroup::make_window(own, name);
   check_window(own, name);
   const auto call =
       member_->start({.op = Op::kMakeWindow, .output = own, .input = own, .tag = name});
@@ -68,19 +84,23 @@ std::unique_ptr<SharedBuffer> Group::make_shared_buffer(int64_t bytes, std::stri
   return link().make_shared_buffer(*this, bytes, name);
 }
 
-std::shared_ptr<ProcessGroup> Group::subgroup(const std::vector<int>& ranks,
-                                              std::string_view name) {
+std::unique_ptr<Link> Group::make_link(const std::vector<int>& ranks, std::string_view name) {
   member_->require_own_process(to_string(Op::kSubgroup), name);
   check_subgroup(ranks, name, size(), subgroup_names_);
   subgroup_names_.insert(std::string(name));
   const std::string tag = absl::StrCat(std::string(name), " [", absl::StrJoin(ranks, ", "), "]");
   const auto call = member_->start({.op = Op::kSubgroup, .tag = tag}, ranks);
   call->wait();
-  std::unique_ptr<Link> made = std::move(call->made().link);
-  if (made == nullptr) return nullptr;
-  return std::make_shared<Group>(std::move(made),
-                                 absl::StrCat(member_->name(), "/", std::string(name)),
-                                 member_->mode(), member_->patience());
+  return std::move(call->made().link);
+}
+
+std::shared_ptr<ProcessGroup> Group::subgroup(const std::vector<int>& ranks,
+                                              std::string_view name) {
+  std::unique_ptr<Link> link = make_link(ranks, name);
+  if (link == nullptr) return nullptr;
+  return std::make_shared<Group>(std::move(link),
+                                 absl::StrCat(member_->name(), "/", std::string(name)), mode_,
+                                 member_->patience());
 }
 
 }  // namespace tessera::internal

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "tessera/core/comm/flight_recorder/flight.h"
+#include "tessera/core/comm/group/host_ranks.h"
 #include "tessera/core/comm/group/member.h"
-#include "tessera/core/comm/groups/host_ranks.h"
 #include "tessera/core/comm/groups/unwinding.h"
 #include "tessera/process_group.h"
 
@@ -18,7 +18,7 @@ namespace tessera::internal {
 
 /// Ranks that a Link connects. In a child of fork() every call throws CommError at once, and the
 /// destructor releases only what belongs to the child: see Note [Fork].
-class Group final : public ProcessGroup, public HasHostRanks, public Recorded, public WatchesHost {
+class Group final : public ProcessGroup {
  public:
   /// `mode` kThread: collectives run in the background, in a thread of the group.
   Group(std::unique_ptr<Link> link, std::string name, Lane::Mode mode, Member::Patience patience);
@@ -37,16 +37,15 @@ class Group final : public ProcessGroup, public HasHostRanks, public Recorded, p
   std::shared_ptr<ProcessGroup> subgroup(const std::vector<int>& ranks,
                                          std::string_view name) override;
   void abort(std::string_view cause) noexcept override { member_->abort(cause); }
-  std::shared_ptr<HostRanks> host_ranks() override { return link().host_ranks(); }
-  std::shared_ptr<FlightRing> flights() const override { return link().flights(); }
-  void watch(std::weak_ptr<HostRanks> host) override { link().watch(std::move(host)); }
-  /// This rank makes no more calls, as its process ends: who waits for one hears it.
-  void leave() { link().leave(); }
+
+  Link& link() const { return member_->link(); }
+  const Member::Patience& patience() const { return member_->patience(); }
+  /// Collective: the link of a subgroup, as subgroup() makes it; null on ranks that are not in it.
+  std::unique_ptr<Link> make_link(const std::vector<int>& ranks, std::string_view name);
 
  private:
-  Link& link() const { return member_->link(); }
-
   const Unwinding unwinding_;
+  const Lane::Mode mode_;  // that the maker has asked for
   const std::shared_ptr<Member> member_;
   std::set<std::string, std::less<>> subgroup_names_;
 };

@@ -3,7 +3,6 @@
 #include <chrono>
 #include <cstdint>
 #include <functional>
-#include <limits>
 #include <memory>
 #include <optional>
 #include <string>
@@ -14,7 +13,7 @@
 
 #include "tessera/core/comm/flight_recorder/flight_dump.h"
 #include "tessera/core/comm/group/call.h"
-#include "tessera/core/comm/groups/host_ranks.h"
+#include "tessera/core/comm/group/host_ranks.h"
 #include "tessera/core/process/fork.h"
 #include "tessera/process_group.h"
 #include "tessera/work.h"
@@ -23,10 +22,12 @@ namespace tessera::internal {
 
 /// Why a group has failed. Note [Failure]
 struct Failure {
-  static constexpr int64_t kAllCalls = std::numeric_limits<int64_t>::max();
+  static constexpr int kNobody = -1;
+  static constexpr int kOutsider = -2;  ///< no rank of the group
 
   std::string cause;
-  int64_t calls = 0;  ///< those with smaller numbers may still end well
+  int64_t calls = 0;     ///< those with smaller numbers may still end well, within kGrace
+  int author = kNobody;  ///< who has failed the world: what it has begun may end well, too
 };
 
 /// What a part of a call throws when the ranks cannot go on: the group fails with this cause. Its
@@ -72,9 +73,10 @@ class RemoteMemory {
 
   /// Why reads fail; "" if they do not.
   virtual std::string failure() const = 0;
-  /// Reads from rank `rank`'s part, at that byte, as many bytes as `to` has.
+  /// Reads from rank `rank`'s part, at that byte, as many bytes as `to` has. `version`: as
+  /// Window::start_read().
   virtual std::shared_ptr<Work> read(int rank, int64_t begin_bytes, const at::Tensor& to,
-                                     std::string_view tag) = 0;
+                                     std::string_view tag, int64_t version) = 0;
   /// One int64, with acquire order.
   virtual int64_t load(int rank, int64_t begin_bytes) = 0;
 
@@ -91,8 +93,8 @@ struct Arrival {
 
 /// One rank's end of what connects the ranks of one group. A Group numbers and compares calls,
 /// matches messages, watches the time and fails; a link carries what ranks say and their data. All
-/// of it is local and returns at once, but for rest(); one thread at a time uses it, but where
-/// "any thread" is said.
+/// of it is local, and nothing blocks but rest(). One thread at a time uses it, but where "any
+/// thread" is said.
 class Link {
  public:
   virtual ~Link() = default;
@@ -115,6 +117,9 @@ class Link {
   /// calls Member::go_on(), looks for trouble now and then, and keeps the Member until this rank
   /// has left. Whatever any thread may not do, leave(), too, is that thread's then.
   virtual bool has_thread() const { return false; }
+  /// Whether the group needs a thread that goes on with its calls, whatever its options say: a call
+  /// has stages that wait for each other, and would keep the caller.
+  virtual bool wants_thread() const { return false; }
   /// As ProcessGroup::make_shared_buffer(), over `group`, which this is the link of.
   virtual std::unique_ptr<SharedBuffer> make_shared_buffer(ProcessGroup& /*group*/,
                                                            int64_t /*bytes*/,
@@ -140,6 +145,8 @@ class Link {
 
   // Messages.
 
+  /// What carries them instead of this link, if something does.
+  virtual Member* messages() { return nullptr; }
   /// Over when the tensor may be changed; null if that is at once: up to
   /// ProcessGroup::kBufferedBytes are copied.
   virtual std::unique_ptr<Transfer> send(const Call& call) = 0;
@@ -150,8 +157,8 @@ class Link {
   /// It is never received.
   virtual void drop(const Arrival& /*arrival*/) {}
 
-  /// Goes on with reads of windows that are under way. Throws Fault.
-  virtual void advance_reads(Call::Clock::time_point /*now*/) {}
+  /// Goes on with what is neither a call's part nor a message, as reads. Throws Fault.
+  virtual void go_on(Call::Clock::time_point /*now*/) {}
 
   // What is known of the ranks.
 
@@ -164,7 +171,9 @@ class Link {
   virtual int pid_of(int /*rank*/) const { return 0; }
   /// What its process does, such as "is stopped (SIGSTOP)"; "" if it is unknown.
   virtual std::string activity_of(int /*rank*/) const { return ""; }
-  /// How many calls the rank has finished, as far as is known.
+  /// How many calls the rank has begun, and finished, as far as is known. The first: any thread, of
+  /// a link that has one.
+  virtual int64_t called_by(int rank) const = 0;
   virtual int64_t finished_by(int rank) const = 0;
   /// Whether it has left the group.
   virtual bool has_left(int rank) const = 0;
@@ -172,9 +181,10 @@ class Link {
   virtual RankFlight flight_of(int rank) const = 0;
   /// This rank's own.
   virtual std::shared_ptr<FlightRing> flights() const = 0;
-  /// Note [Absent ranks]
-  virtual bool is_excused(int /*rank*/, std::chrono::milliseconds /*timeout*/) const {
-    return false;
+  /// How much longer than the time-out this rank waits for that one: another rank knows better who
+  /// is missing, and shall name it first.
+  virtual std::chrono::milliseconds extra_patience(int /*rank*/, const Call& /*call*/) const {
+    return {};
   }
   virtual std::shared_ptr<HostRanks> host_ranks() { return nullptr; }
   virtual void watch(std::weak_ptr<HostRanks> /*host*/) {}
@@ -204,7 +214,8 @@ class Link {
 
   // The end.
 
-  /// This rank makes no more calls: who waits for one hears it. Any thread.
+  /// This rank makes no more calls: who waits for one hears it. Any thread, unless the link has
+  /// one.
   virtual void leave() noexcept = 0;
 
   // How a thread of this rank waits for what peers do.

@@ -162,10 +162,7 @@ void Mailbox::look_for_late(Call& call, Call::Clock::time_point now,
     TORCH_WARN("[comm] ", long_wait(link_, call, ranks, now),
                ". It goes on waiting until the time-out of ", timeout.count(), " ms");
   }
-  const bool are_excused = !ranks.empty() && std::all_of(ranks.begin(), ranks.end(), [&](int rank) {
-    return link_.is_excused(rank, timeout);
-  });
-  if (is_late && !are_excused) time_out(call, timeout);
+  if (is_late) time_out(call, timeout);
 }
 
 void Mailbox::end_all(const std::string& cause) {

@@ -17,7 +17,7 @@
 namespace tessera::internal {
 namespace {
 
-// Beyond the time-out, for the link's thread to notice it; if it does not, it hangs.
+// Beyond the time-out, for the link's thread to notice it; after that the thread is stuck.
 constexpr auto kUnawareGrace = std::chrono::seconds(5);
 
 }  // namespace
@@ -50,12 +50,14 @@ class Member::Pause {
   Call::Clock::time_point next_;
 };
 
-Member::Member(std::unique_ptr<Link> link, std::string name, Lane::Mode mode, Patience patience)
+Member::Member(std::unique_ptr<Link> link, std::string name, Lane::Mode mode, Patience patience,
+               std::optional<Part> part)
     : link_(std::move(link)),
       name_(std::make_shared<const std::string>(std::move(name))),
       flights_(link_->flights()),
       mode_(mode),
       patience_(patience),
+      part_(std::move(part)),
       mailbox_(*link_) {}
 
 Member::~Member() {
@@ -77,15 +79,16 @@ std::shared_ptr<Call> Member::start(const Collective& collective, std::vector<in
   const int64_t sequence = is_message ? -1 : ++sequence_;
   if (link_->has_failed()) {
     throw CommError({op, *name_, sequence, link_->rank(), std::string(collective.tag)},
-                    link_->failure().cause);
+                    hear_failure());
   }
-  if (!is_message) note_collective(op, collective.tag, sequence, *name_);
+  const bool is_of_user = !is_message && !part_.has_value();
+  if (is_of_user) note_collective(op, collective.tag, sequence, *name_);
   const bool has_thread = this->has_thread(collective);
   auto call = std::make_shared<Call>(
       weak_from_this(), link_->origin(),
       Call::Form{collective, sequence, name_, link_->rank(), link_->number_of(link_->rank()),
                  has_thread, std::move(ranks)},
-      flights_);
+      is_message || is_of_user ? flights_ : nullptr);
   if (has_thread) {
     {
       const YieldingLock lock(incoming_locked_);
@@ -178,26 +181,33 @@ bool Member::drive(Call& call, std::optional<Call::Clock::time_point> until) {
 /// Has the thread go on with what it has to, unless it does.
 void Member::serve() {
   if (link_->has_thread()) return link_->wake();
-  if (is_serving_.exchange(true)) return link_->wake();
   if (lane_ == nullptr) {
     lane_ = std::make_unique<Lane>(Lane::Mode::kThread, [this] {
       process_ends_ = true;
       link_->wake();
     });
   }
-  lane_->post([this] {
-    Pause pause(*this);
-    while (true) {
-      pause.before_look();
-      go_on();
-      if (!has_to_serve()) {
-        is_serving_ = false;
-        // A call that has come meanwhile has found it serving.
-        if (!has_to_serve() || is_serving_.exchange(true)) return;
-      }
-      pause.rest();
+  if (is_serving_.exchange(true)) return link_->wake();
+  try {
+    lane_->post([this] { go_on_until_idle(); });
+  } catch (...) {
+    is_serving_ = false;
+    throw;
+  }
+}
+
+void Member::go_on_until_idle() {
+  Pause pause(*this);
+  while (true) {
+    pause.before_look();
+    go_on();
+    if (!has_to_serve()) {
+      is_serving_ = false;
+      // A call that has come meanwhile has found it serving.
+      if (!has_to_serve() || is_serving_.exchange(true)) return;
     }
-  });
+    pause.rest();
+  }
 }
 
 bool Member::has_to_serve() {
@@ -248,7 +258,7 @@ void Member::guard(Body&& body) {
 void Member::advance() {
   guard([this] {
     take_in();
-    link_->advance_reads(Call::Clock::now());
+    link_->go_on(Call::Clock::now());
     if (has_left_) return end_calls(closes_because_.load());
     if (link_->has_failed()) apply_failure(Call::Clock::now());
     if (mailbox_.is_busy()) mailbox_.advance();
@@ -259,7 +269,7 @@ void Member::advance() {
   if (is_closing_ && link_->has_thread()) leave_when_idle();
 }
 
-/// Calls under way end first: data that is given up on one side keeps the other's.
+/// Calls under way end first: if one rank gives up its part, the others wait for theirs in vain.
 void Member::leave_when_idle() {
   if (has_left_ || has_incoming_ || !calls_.empty()) return;
   has_left_ = true;
@@ -321,6 +331,7 @@ void Member::finish_front() {
   call->finish();
   if (!calls_.empty()) calls_.front()->restart_clock();
   link_->wake();  // a call of another group may go on with this one
+  if (part_.has_value() && part_->after_call != nullptr) part_->after_call();
 }
 
 void Member::close(const char* cause) {
@@ -339,6 +350,18 @@ void Member::close(const char* cause) {
   }
   link_->wake();
   if (lane_ != nullptr) lane_->close();
+}
+
+void Member::leave() {
+  if (part_.has_value()) return;  // the group that it is part of does
+  std::vector<std::shared_ptr<Call>> calls;
+  if (mode_ == Lane::Mode::kThread) {
+    const YieldingLock lock(locked_);
+    take_in();
+    calls = calls_;
+  }
+  for (const auto& call : calls) call->await_end();
+  link_->leave();
 }
 
 void Member::abort(std::string_view cause) noexcept {

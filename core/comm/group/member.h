@@ -3,6 +3,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -40,8 +41,14 @@ class Member : public std::enable_shared_from_this<Member> {
     /// A wait as long as this is reported once; 0: none is.
     std::chrono::milliseconds report_after = std::chrono::seconds(5);
   };
+  /// Of a member that another group uses for its own calls: that group looks for late ranks and
+  /// records what the program calls. `after_call` (any thread) tells it that a call is over.
+  struct Part {
+    std::function<void()> after_call;
+  };
 
-  Member(std::unique_ptr<Link> link, std::string name, Lane::Mode mode, Patience patience);
+  Member(std::unique_ptr<Link> link, std::string name, Lane::Mode mode, Patience patience,
+         std::optional<Part> part = std::nullopt);
   ~Member();
   Member(const Member&) = delete;
   Member& operator=(const Member&) = delete;
@@ -66,6 +73,13 @@ class Member : public std::enable_shared_from_this<Member> {
   void help() noexcept;
   /// Whether something is under way.
   bool is_busy() const { return has_incoming_ || !is_idle_; }
+  /// A rank that the oldest call waits for. If it has gone it left before it did its part.
+  struct Awaited {
+    int rank;
+    bool has_gone;
+  };
+  /// Of a part. Any thread. As far as is known.
+  std::vector<Awaited> awaited_ranks();
   /// For a thread that goes on in vain, now and then: fails if a rank has died or left, or does not
   /// come; reports a long wait.
   void look_for_trouble(Call::Clock::time_point now);
@@ -76,6 +90,9 @@ class Member : public std::enable_shared_from_this<Member> {
   /// This rank makes no more calls, because of `cause`. What is under way fails; over a link with a
   /// thread calls end first. Does not block.
   void close(const char* cause = "the group was destroyed before this message was through");
+  /// The process ends: blocks until the calls that a thread goes on with have ended, then marks
+  /// this rank as having left.
+  void leave();
   /// All groups of the world fail. Any thread; not from a child of fork().
   void abort(std::string_view cause) noexcept;
 
@@ -86,6 +103,7 @@ class Member : public std::enable_shared_from_this<Member> {
   bool has_thread(const Collective& collective) const;
   bool is_driven_elsewhere(const Call& call) const;
   void serve();
+  void go_on_until_idle();
   bool has_to_serve();
   void take_in();
   void accept(const std::shared_ptr<Call>& call);
@@ -99,10 +117,14 @@ class Member : public std::enable_shared_from_this<Member> {
   bool may_announce(Call& call);
   void finish_front();
   void look_for_late(Call::Clock::time_point now);
+  bool has_gone(int rank, const Call& call) const;
+  std::vector<Awaited> find_awaited() const;
+  void note_awaited();
   [[noreturn]] void time_out(const Call& call, const std::vector<int>& overdue);
   bool is_first_of_waiting(const std::vector<int>& missing) const;
   void report_wait(Call& call, const std::vector<int>& missing, Call::Clock::time_point now) const;
   void apply_failure(Call::Clock::time_point now);
+  std::string hear_failure();
   void report(const std::string& text, const std::string& cause, int culprit) const;
   void fail(const Fault& fault);
   void end_calls(const std::string& cause);
@@ -113,6 +135,7 @@ class Member : public std::enable_shared_from_this<Member> {
   const std::shared_ptr<FlightRing> flights_;
   const Lane::Mode mode_;
   const Patience patience_;
+  const std::optional<Part> part_;
   int64_t sequence_ = -1;  // the thread's that uses the group
   std::atomic<bool> is_closing_{false};
   std::atomic<const char*> closes_because_{""};
@@ -129,6 +152,8 @@ class Member : public std::enable_shared_from_this<Member> {
   int64_t begun_ = 0;                         // calls that were taken in
   Mailbox mailbox_;
   std::optional<Call::Clock::time_point> failed_at_;
+  std::mutex awaited_mutex_;
+  std::vector<Awaited> awaited_;  // of a part over a link with a thread, when last looked
   std::atomic<bool> is_serving_{false};
   std::atomic<bool> has_left_{false};  // over a link with a thread
   std::unique_ptr<Lane> lane_;         // last: its thread uses the rest

@@ -23,16 +23,23 @@ constexpr auto kForFirst = std::chrono::milliseconds(500);
 void Member::look_for_trouble(Call::Clock::time_point now) {
   const YieldingLock lock(locked_, std::try_to_lock);
   if (!lock.owned()) return;  // another thread is at it
-  try {
+  guard([&] {
     link_->look_for_dead([this](const std::string& cause) {
       return calls_.empty() ? cause : std::string(calls_.front()->error(cause).what());
     });
     if (link_->has_failed()) return apply_failure(now);
-    look_for_late(now);
+    if (part_.has_value()) {
+      note_awaited();
+    } else {
+      look_for_late(now);
+    }
     mailbox_.look_for_late(now, patience_.timeout, patience_.report_after);
-  } catch (const Fault& fault) {
-    fail(fault);
-  }
+  });
+}
+
+/// What it has finished may still be on its way.
+bool Member::has_gone(int rank, const Call& call) const {
+  return link_->has_left(rank) && link_->finished_by(rank) <= call.sequence();
 }
 
 void Member::look_for_late(Call::Clock::time_point now) {
@@ -45,22 +52,55 @@ void Member::look_for_late(Call::Clock::time_point now) {
   for (int rank = 0; rank < link_->size(); ++rank) has_any_left |= link_->has_left(rank);
   if (!is_late && !is_to_be_reported && !has_any_left) return;
   const std::vector<int> missing = awaited(*link_, call);
-  for (const int rank : missing) {
-    // What it has finished may still be on its way.
-    if (!link_->has_left(rank) || link_->finished_by(rank) > call.sequence()) continue;
+  if (std::any_of(missing.begin(), missing.end(), [&](int rank) { return has_gone(rank, call); })) {
     advance();  // it may have done its part before it left
     if (calls_.empty() || calls_.front() != front || link_->has_failed()) return;
-    throw Fault{departure_cause(link_->name_of(rank), link_->finished_by(rank)), rank};
+    for (const int rank : awaited(*link_, call)) {
+      if (!has_gone(rank, call)) continue;
+      throw Fault{departure_cause(link_->name_of(rank), link_->finished_by(rank)), rank};
+    }
+    return;
   }
-  if (is_late &&
-      (is_first_of_waiting(missing) || call.waited(now) >= patience_.timeout + kForFirst)) {
-    std::vector<int> overdue;  // Note [Absent ranks]
+  if (is_late) {
+    const auto waited = call.waited(now);
+    const auto more = is_first_of_waiting(missing) ? std::chrono::milliseconds() : kForFirst;
+    std::vector<int> overdue;
     for (const int rank : missing) {
-      if (!link_->is_excused(rank, patience_.timeout)) overdue.push_back(rank);
+      if (waited >= patience_.timeout + link_->extra_patience(rank, call) + more) {
+        overdue.push_back(rank);
+      }
     }
     if (!overdue.empty()) time_out(call, overdue);
   }
   if (is_to_be_reported) report_wait(call, missing, now);
+}
+
+std::vector<Member::Awaited> Member::find_awaited() const {
+  std::vector<Awaited> ranks;
+  if (announced_ == 0) return ranks;
+  const Call& call = *calls_.front();
+  for (const int rank : awaited(*link_, call)) ranks.push_back({rank, has_gone(rank, call)});
+  return ranks;
+}
+
+/// The group that this is part of judges what is noted here, unless it has gone.
+void Member::note_awaited() {
+  std::vector<Awaited> ranks = find_awaited();
+  for (const Awaited& one : ranks) {
+    if (!is_closing_ || !one.has_gone) continue;
+    throw Fault{departure_cause(link_->name_of(one.rank), link_->finished_by(one.rank)), one.rank};
+  }
+  const std::lock_guard lock(awaited_mutex_);
+  awaited_ = std::move(ranks);
+}
+
+std::vector<Member::Awaited> Member::awaited_ranks() {
+  if (!link_->has_thread()) {
+    const YieldingLock lock(locked_, std::try_to_lock);
+    return lock.owned() ? find_awaited() : std::vector<Awaited>();
+  }
+  const std::lock_guard lock(awaited_mutex_);
+  return awaited_;
 }
 
 /// Of several ranks that wait for the same ones, one speaks for all.
@@ -100,9 +140,19 @@ void Member::apply_failure(Call::Clock::time_point now) {
   const Failure failure = link_->failure();
   if (!failed_at_.has_value()) failed_at_ = now;
   mailbox_.end_all(failure.cause);
-  const bool may_end_well = !calls_.empty() && calls_.front()->sequence() < failure.calls &&
-                            now - *failed_at_ < Link::kGrace;
-  if (!may_end_well) end_calls(failure.cause);
+  if (calls_.empty()) return;
+  const int64_t sequence = calls_.front()->sequence();
+  const bool has_begun = sequence < failure.calls || failure.author == Failure::kOutsider ||
+                         (failure.author >= 0 && sequence < link_->called_by(failure.author));
+  if (has_begun && now - *failed_at_ < Link::kGrace) return;
+  end_calls(hear_failure());
+}
+
+/// The cause, which this rank is going to throw: who has not heard of it hears it before.
+std::string Member::hear_failure() {
+  const Failure failure = link_->failure();
+  if (failure.author != Failure::kNobody) link_->fail_world(failure.cause);
+  return failure.cause;
 }
 
 /// Tells the launcher, before the others learn of it: of another rank, in which call this one

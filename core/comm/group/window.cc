@@ -24,13 +24,13 @@ void GroupWindow::require_own_process(const char* op, std::string_view tag) cons
 }
 
 std::shared_ptr<Work> GroupWindow::start_read(int rank, int64_t begin, const at::Tensor& to,
-                                              std::string_view tag, int64_t /*version*/) {
+                                              std::string_view tag, int64_t version) {
   check_read(rank, begin, to, size_, own_.numel(), own_.scalar_type());
   require_own_process("read", tag);
   const std::string cause = memory_->failure();
   if (!cause.empty()) throw CommError({"read", group_, -1, rank_, std::string(tag)}, cause);
   if (to.numel() == 0) return completed_work();
-  return memory_->read(rank, begin * static_cast<int64_t>(to.element_size()), to, tag);
+  return memory_->read(rank, begin * static_cast<int64_t>(to.element_size()), to, tag, version);
 }
 
 int64_t GroupWindow::load(int rank, int64_t index) const {

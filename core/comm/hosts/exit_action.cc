@@ -5,14 +5,13 @@
 #include <mutex>
 #include <utility>
 
-#include "tessera/core/comm/group/group.h"
 #include "tessera/core/process/fork.h"
 
 namespace tessera::internal::hosts {
 
 struct ExitAction::Entry {
   const Origin origin;
-  std::mutex mutex;  // held while `act` runs
+  std::recursive_mutex mutex;  // held while `act` runs, which may destroy its ExitAction
   std::function<void()> act;
 };
 
@@ -45,7 +44,7 @@ class ExitAction::All {
     for (const auto& entry : entries) {
       if (!entry->origin.is_here()) continue;
       const std::lock_guard running(entry->mutex);
-      if (entry->act) entry->act();
+      if (const auto act = entry->act) act();
     }
   }
 
@@ -63,14 +62,6 @@ ExitAction::~ExitAction() {
   if (!entry_->origin.is_here()) return;  // the lock may be held by nobody
   const std::lock_guard lock(entry_->mutex);
   entry_->act = nullptr;
-}
-
-std::function<void()> leave_groups_of_host(std::vector<ProcessGroup*> groups) {
-  return [groups = std::move(groups)] {
-    for (ProcessGroup* const group : groups) {
-      if (auto* const of_host = dynamic_cast<internal::Group*>(group)) of_host->leave();
-    }
-  };
 }
 
 }  // namespace tessera::internal::hosts

@@ -2,9 +2,6 @@
 
 #include <functional>
 #include <memory>
-#include <vector>
-
-#include "tessera/process_group.h"
 
 namespace tessera::internal::hosts {
 
@@ -12,7 +9,7 @@ namespace tessera::internal::hosts {
 /// waits there for the others (Note [End of MPI]), who may wait for a collective that this rank
 /// will never start. So what it has started is over before that, and then its host's ranks hear
 /// that nothing follows. The actions run in the opposite order of their making, and before MPI is
-/// left, for handlers of exit() do so and MPI was there first.
+/// left: handlers of exit() run in reverse order, and MPI's was registered before these.
 class ExitAction {
  public:
   /// Local. Registers `act`, which is called by the thread that ends the process, unless this is
@@ -29,9 +26,5 @@ class ExitAction {
 
   std::shared_ptr<Entry> entry_;
 };
-
-/// The ranks of this host hear that this one makes no more calls in those of `groups` that share
-/// memory. They must outlive what is returned.
-std::function<void()> leave_groups_of_host(std::vector<ProcessGroup*> groups);
 
 }  // namespace tessera::internal::hosts

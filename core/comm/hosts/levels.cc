@@ -1,55 +1,69 @@
 #include "tessera/core/comm/hosts/levels.h"
 
+#include <algorithm>
 #include <utility>
 
 #include <ATen/ops/from_blob.h>
-#include <absl/strings/str_cat.h>
-#include <c10/util/Exception.h>
 
 #include "tessera/core/comm/groups/host_memory.h"
-#include "tessera/errors.h"
+#include "tessera/time_out.h"
 
 namespace tessera::internal::hosts {
-namespace {
 
-/// The groups that are made of the first two.
-void make_more(Levels& levels) {
-  levels.moves = duplicate(*levels.flat, "hosts: moves");
-  levels.inside_last = duplicate(*levels.inside, "hosts: last");
-  for (int local = 0; local < levels.locals(); ++local) {
-    auto made =
-        levels.flat->subgroup(levels.layout.column(local), absl::StrCat("hosts: across ", local));
-    if (made != nullptr) levels.across = std::move(made);
-  }
-  levels.calls = duplicate(*levels.across, "calls");
+Levels::Levels(Links links, HostLayout host_layout, const std::string& group,
+               Member::Patience patience)
+    : layout(std::move(host_layout)) {
+  const Member::Patience endless{kMaxTimeOut, std::chrono::milliseconds(0)};
+  const auto make = [&](std::unique_ptr<internal::Link> link, const char* part,
+                        Member::Patience of_part) {
+    // Threads that wait for the group sleep in the memory of its host, whose link comes first here.
+    const std::weak_ptr<Member> waits = inside;
+    auto member = std::make_shared<Member>(std::move(link), group + part, Lane::Mode::kInline,
+                                           of_part, Member::Part{[waits] {
+                                             if (const auto member = waits.lock())
+                                               member->link().wake();
+                                           }});
+    member->link().attach(member);
+    return member;
+  };
+  inside = make(std::move(links.inside), " (inside)", endless);
+  last = make(std::move(links.last), " (inside, last)", endless);
+  moves = make(std::move(links.moves), " (all)", endless);
+  calls = make(std::move(links.calls), " (calls)", endless);
+  across = make(std::move(links.across), " (across)", endless);
+  flat = make(std::move(links.flat), "", patience);
 }
 
-}  // namespace
-
-Levels make_levels(std::shared_ptr<ProcessGroup> flat, std::shared_ptr<ProcessGroup> inside,
-                   HostLayout layout) {
-  const int rank = flat->rank();
-  TORCH_INTERNAL_ASSERT(layout.ranks() == flat->size() && layout.is_two_level() &&
-                        inside->size() == layout.ranks_per_host() &&
-                        inside->rank() == layout.local_of(rank));
-  Levels levels{.layout = std::move(layout),
-                .rank = rank,
-                .flat = std::move(flat),
-                .moves = nullptr,
-                .inside = std::move(inside),
-                .inside_last = nullptr,
-                .across = nullptr,
-                .calls = nullptr};
-  try {
-    make_more(levels);
-  } catch (const CommError& error) {
-    // The others have made theirs and gone on, and failed. What unwinds here would be another cause
-    // for the ranks of this host.
-    levels.inside->abort(error.cause());
-    levels.flat->abort(error.cause());
-    throw;
+void Levels::fail(const std::string& cause) {
+  const Failure failure{.cause = cause, .calls = kEveryCall};
+  for (const auto& member : {moves, calls, across, inside, last}) {
+    if (!member->link().has_failed()) member->link().fail(failure);
+    member->link().wake();
   }
-  return levels;
+}
+
+Levels::~Levels() {
+  for (const auto& member : {flat, moves, calls, across, inside, last}) member->close();
+}
+
+void Levels::leave() {
+  for (const auto& member : {inside, last}) member->link().leave();
+}
+
+std::vector<Member::Awaited> Levels::awaited() const {
+  std::vector<Member::Awaited> ranks;
+  for (const auto& member : {flat, moves}) {
+    for (const Member::Awaited& one : member->awaited_ranks()) ranks.push_back(one);
+  }
+  for (const auto& member : {inside, last}) {
+    for (const auto& [place, has_gone] : member->awaited_ranks()) {
+      ranks.push_back({layout.rank_of(host(), place), has_gone});
+    }
+  }
+  for (const auto& [other, has_gone] : across->awaited_ranks()) {
+    ranks.push_back({layout.rank_of(other, local()), has_gone});
+  }
+  return ranks;
 }
 
 at::Tensor part_of(const at::Tensor& tensor, int64_t begin, int64_t numel) {

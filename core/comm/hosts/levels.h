@@ -1,42 +1,63 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <memory>
+#include <string>
+#include <vector>
 
 #include <ATen/core/Tensor.h>
 
+#include "tessera/core/comm/group/link.h"
+#include "tessera/core/comm/group/member.h"
 #include "tessera/core/comm/hosts/host_layout.h"
-#include "tessera/process_group.h"
 
 namespace tessera::internal::hosts {
 
-/// The groups that the ranks of several hosts communicate in, of which each is used by one thread
-/// at a time and in one order on all its ranks.
-struct Levels {
-  HostLayout layout;
-  int rank;
-  std::shared_ptr<ProcessGroup> flat;    ///< all ranks: messages, and making groups and windows
-  std::shared_ptr<ProcessGroup> moves;   ///< all ranks: collectives that gain nothing by levels
-  std::shared_ptr<ProcessGroup> inside;  ///< of this host: what comes before anything is sent
-  std::shared_ptr<ProcessGroup> inside_last;  ///< of this host: what comes after that
-  std::shared_ptr<ProcessGroup> across;       ///< this rank's column: one rank of each host
-  std::shared_ptr<ProcessGroup> calls;        ///< the same: what ranks call, ahead of the data
+/// The links of a group of several hosts.
+struct Links {
+  std::unique_ptr<internal::Link> flat;    ///< all ranks: messages, windows, failures
+  std::unique_ptr<internal::Link> moves;   ///< all ranks: collectives that gain nothing by levels
+  std::unique_ptr<internal::Link> calls;   ///< one rank of each host: what ranks call
+  std::unique_ptr<internal::Link> across;  ///< the same: data
+  std::unique_ptr<internal::Link> inside;  ///< of this host: what comes before anything is sent
+  std::unique_ptr<internal::Link> last;    ///< of this host: what comes after that
+};
 
+inline constexpr int64_t kEveryCall = std::numeric_limits<int64_t>::max();
+
+/// This rank's calls of each of these links, which all ranks of the link make alike and in one
+/// order.
+class Levels {
+ public:
+  /// `patience`: of messages and reads.
+  Levels(Links links, HostLayout layout, const std::string& group, Member::Patience patience);
+  /// Fails these links. Calls that all ranks have begun may still end well, within kGrace.
+  void fail(const std::string& cause);
+  /// Ends the calls under way.
+  ~Levels();
+  Levels(const Levels&) = delete;
+  Levels& operator=(const Levels&) = delete;
+  /// No more calls are made, of which the ranks of this host hear now.
+  void leave();
+
+  const HostLayout layout;
+  std::shared_ptr<Member> inside, last, flat, moves, calls, across;
+
+  int rank() const { return flat->link().rank(); }
   int hosts() const { return layout.hosts(); }
   int locals() const { return layout.ranks_per_host(); }
-  int host() const { return layout.host_of(rank); }
-  int local() const { return layout.local_of(rank); }
+  int host() const { return layout.host_of(rank()); }
+  int local() const { return layout.local_of(rank()); }
+  bool is_here(int rank) const { return layout.host_of(rank) == host(); }
 
   /// Memory that the ranks of this host share.
   at::Tensor scratch(int64_t numel, at::ScalarType dtype) const {
-    return inside->allocate(numel, dtype);
+    return inside->link().allocate(numel, dtype);
   }
+  /// Whom these calls wait for, as ranks of the group.
+  std::vector<Member::Awaited> awaited() const;
 };
-
-/// Collective over `flat`, whose ranks lie as the two-level `layout` says; `inside`: those of this
-/// host in their order.
-Levels make_levels(std::shared_ptr<ProcessGroup> flat, std::shared_ptr<ProcessGroup> inside,
-                   HostLayout layout);
 
 /// Elements [begin, begin + numel) of `tensor`, which they keep. No operator, so that no observer
 /// of operators takes it for the model's.

@@ -1,28 +1,16 @@
+#include <utility>
+
 #include "tessera/core/comm/groups/host_memory.h"
 #include "tessera/core/comm/hosts/transfers.h"
 
 namespace tessera::internal::hosts {
 namespace {
 
-/// `column`: the inputs of the own column, by host. Brings all columns together.
-void share_gathered(const Levels& levels, const at::Tensor& output, const at::Tensor& column,
-                    std::string_view tag) {
+/// What the columns have gathered, in the order of the ranks.
+void sort_by_rank(const Levels& levels, const at::Tensor& output, const at::Tensor& all) {
   const int hosts = levels.hosts();
-  const int locals = levels.locals();
-  const int64_t numel = column.numel() / hosts;
-  if (levels.layout.is_contiguous()) {
-    for (int host = 0; host < hosts; ++host) {
-      levels.inside_last
-          ->all_gather(part_of(output, host * locals * numel, locals * numel),
-                       part_of(column, host * numel, numel), tag)
-          ->wait();
-    }
-    return;
-  }
-  const at::Tensor all = levels.scratch(output.numel(), output.scalar_type());
-  levels.inside_last->all_gather(all, column, tag)->wait();
-  const auto bytes = numel * static_cast<int64_t>(output.element_size());
-  for (int local = 0; local < locals; ++local) {
+  const int64_t bytes = static_cast<int64_t>(output.nbytes()) / levels.layout.ranks();
+  for (int local = 0; local < levels.locals(); ++local) {
     for (int host = 0; host < hosts; ++host) {
       copy_bytes(data_of(output) + levels.layout.rank_of(host, local) * bytes,
                  data_of(all) + (local * hosts + host) * bytes, bytes);
@@ -30,62 +18,82 @@ void share_gathered(const Levels& levels, const at::Tensor& output, const at::Te
   }
 }
 
+std::shared_ptr<Work> gather(Member& member, const at::Tensor& whole, const at::Tensor& part,
+                             std::string_view tag) {
+  return member.start({.op = Op::kAllGather, .output = whole, .input = part, .tag = tag});
+}
+
+std::shared_ptr<Work> give(Member& member, const at::Tensor& tensor, int root,
+                           std::string_view tag) {
+  return member.start(
+      {.op = Op::kBroadcast, .output = tensor, .input = tensor, .peer = root, .tag = tag});
+}
+
 }  // namespace
 
-Member::Last all_gather(const Levels& levels, const Collective& call, const std::vector<int>&) {
+Steps all_gather(StepContext context) {
+  const auto& [levels, call, slices, is_first] = context;
   const int64_t numel = call.input.numel();
-  if (numel == 0) return nullptr;
-  const at::Tensor column = levels.scratch(numel * levels.hosts(), call.input.scalar_type());
-  const auto work = levels.across->all_gather(column, part_of(call.input, 0, numel), call.tag);
-  return [&levels, work, column, output = part_of(call.output, 0, call.output.numel()),
-          tag = std::string(call.tag)] {
-    work->wait();
-    share_gathered(levels, output, column, tag);
-  };
-}
-
-Member::Last broadcast(const Levels& levels, const Collective& call, const std::vector<int>&) {
-  const at::Tensor tensor = part_of(call.output, 0, call.output.numel());
-  if (tensor.numel() == 0) return nullptr;
-  const int root_local = levels.layout.local_of(call.peer);
-  std::shared_ptr<Work> work;
-  if (levels.local() == root_local) {
-    work = levels.across->broadcast(tensor, levels.layout.host_of(call.peer), call.tag);
+  if (numel == 0) co_return;
+  const int hosts = levels.hosts();
+  const int locals = levels.locals();
+  const at::Tensor column = levels.scratch(numel * hosts, call.input.scalar_type());
+  const std::shared_ptr<Work> come =
+      gather(*levels.across, column, part_of(call.input, 0, numel), call.tag);
+  co_yield Steps::Given();
+  co_await come;
+  co_await is_first;
+  if (!levels.layout.is_contiguous()) {
+    const at::Tensor all = levels.scratch(call.output.numel(), call.output.scalar_type());
+    co_await gather(*levels.last, all, column, call.tag);
+    sort_by_rank(levels, call.output, all);
+    co_return;
   }
-  return [&levels, work, tensor, root_local, tag = std::string(call.tag)] {
-    if (work != nullptr) work->wait();
-    levels.inside_last->broadcast(tensor, root_local, tag)->wait();
-  };
+  for (int host = 0; host < hosts; ++host) {
+    const at::Tensor of_host = part_of(call.output, host * locals * numel, locals * numel);
+    co_await gather(*levels.last, of_host, part_of(column, host * numel, numel), call.tag);
+  }
 }
 
-Member::Last barrier(const Levels&, const Collective&, const std::vector<int>&) {
-  return nullptr;  // Note [Calls of two levels]
+Steps broadcast(StepContext context) {
+  const auto& [levels, call, slices, is_first] = context;
+  const at::Tensor tensor = part_of(call.output, 0, call.output.numel());
+  if (tensor.numel() == 0) co_return;
+  const int root_local = levels.layout.local_of(call.peer);
+  std::shared_ptr<Work> come;
+  if (levels.local() == root_local) {
+    come = give(*levels.across, tensor, levels.layout.host_of(call.peer), call.tag);
+  }
+  co_yield Steps::Given();
+  co_await come;
+  co_await is_first;
+  co_await give(*levels.last, tensor, root_local, call.tag);
 }
 
-Member::Last move_flat(const Levels& levels, const Collective& call, const std::vector<int>&) {
-  return [work = levels.moves->run(call)] { work->wait(); };
+Steps move_flat(StepContext context) {
+  const std::shared_ptr<Work> work = context.levels.moves->start(context.call);
+  co_yield Steps::Given();
+  co_await work;
 }
 
-Transfer transfer_of(Op op) {
-  switch (op) {
+Steps steps_of(StepContext context) {
+  switch (context.call.op) {
     case Op::kAllReduce:
-      return all_reduce;
+      return all_reduce(std::move(context));
     case Op::kReduce:
-      return reduce;
+      return reduce(std::move(context));
     case Op::kReduceScatter:
-      return reduce_scatter;
+      return reduce_scatter(std::move(context));
     case Op::kAllGather:
-      return all_gather;
+      return all_gather(std::move(context));
     case Op::kBroadcast:
-      return broadcast;
-    case Op::kBarrier:
-      return barrier;
+      return broadcast(std::move(context));
     case Op::kGather:
     case Op::kScatter:
     case Op::kAllToAll:
-      return move_flat;
+      return move_flat(std::move(context));
     default:
-      return nullptr;
+      return {};  // a barrier: all ranks have called
   }
 }
 

@@ -10,8 +10,10 @@
 #include <utility>
 
 #include <ATen/ops/from_blob.h>
+#include <c10/util/Exception.h>
 
 #include "tessera/core/comm/groups/host_memory.h"
+#include "tessera/core/numbers/round_up.h"
 
 namespace tessera::internal::hosts {
 namespace {
@@ -28,7 +30,7 @@ constexpr auto kPatience = std::chrono::seconds(30);
 // With a rank that does not wait for what it fetches, and may wait for this one instead.
 constexpr auto kPatienceUnawaited = std::chrono::milliseconds(500);
 
-int64_t rounded(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
+int64_t rounded(int64_t bytes) { return round_up(bytes, kAlignment); }
 
 enum State : uint32_t {
   kFetching = 1,
@@ -52,7 +54,7 @@ struct ReadCache::Entry {
   }
 };
 
-/// The beginning of the file; the data follows. Entries [first, end) are a queue in a ring.
+/// The beginning of the segment; the data follows. Entries [first, end) are a queue in a ring.
 struct ReadCache::Header {
   std::atomic<uint32_t> lock;
   std::atomic<int64_t> capacity;
@@ -62,6 +64,9 @@ struct ReadCache::Header {
 
   Entry& entry(int64_t number) { return entries[number % kEntries]; }
 };
+
+const int64_t ReadCache::kHeaderBytes =
+    round_up(static_cast<int64_t>(sizeof(Header)), shm::kPageBytes);
 
 /// Held while alive, unless its holder has died.
 class ReadCache::Lock {
@@ -111,8 +116,8 @@ class ReadCache::Fetching final : public Work {
   }
 
   bool is_completed() override {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    return is_over_ || inner_->is_completed();
+    const std::unique_lock<std::mutex> lock(mutex_, std::try_to_lock);
+    return lock.owns_lock() && (is_over_ || inner_->is_completed());  // else a thread waits for it
   }
 
   /// From then on those of the others that wait for this rank do so with patience.
@@ -168,7 +173,8 @@ class ReadCache::Waiting final : public Work {
 
   bool is_completed() override {
     if (!cache_->origin_.is_here()) return true;  // for wait() throws
-    const std::lock_guard<std::mutex> lock(mutex_);
+    const std::unique_lock<std::mutex> lock(mutex_, std::try_to_lock);
+    if (!lock.owns_lock()) return false;  // a thread waits for it
     return is_over_ || entry_.state.load(std::memory_order_acquire) != kFetching;
   }
 
@@ -224,26 +230,49 @@ class ReadCache::Waiting final : public Work {
 };
 
 std::shared_ptr<ReadCache> ReadCache::make(ProcessGroup& inside) {
-  auto file = SharedFile::make(inside, static_cast<int64_t>(sizeof(Header)) + kMostBytes);
-  if (file == nullptr) return nullptr;
-  return std::shared_ptr<ReadCache>(new ReadCache(std::move(file)));
+  constexpr const char* kTag = "read cache";
+  std::shared_ptr<shm::Segment> segment;
+  const at::Tensor word = inside.allocate(sizeof(shm::SharedRange), at::kByte);
+  auto& range = *reinterpret_cast<shm::SharedRange*>(data_of(word));
+  const bool is_first = inside.rank() == 0;
+  try {
+    if (is_first) segment = shm::Segment::create(kHeaderBytes, kHeaderBytes + kMostBytes);
+  } catch (const c10::Error&) {  // no room for it
+  }
+  range = segment != nullptr ? segment->range(0) : shm::SharedRange();
+  inside.broadcast(word, 0, kTag)->wait();
+  try {
+    if (!is_first && range.segment_bytes > 0) segment = shm::Segment::open(range);
+  } catch (const c10::Error&) {
+  }
+  const at::Tensor is_mapped = inside.allocate(1, at::kInt);
+  *is_mapped.mutable_data_ptr<int>() = segment != nullptr ? 1 : 0;
+  inside.all_reduce(is_mapped, ReduceOp::kMin, kTag)->wait();
+  if (*is_mapped.const_data_ptr<int>() == 0) return nullptr;
+  return std::shared_ptr<ReadCache>(new ReadCache(std::move(segment), is_first));
 }
 
-ReadCache::ReadCache(std::shared_ptr<SharedFile> file) : file_(std::move(file)) {}
-
-/// The file begins as zeros, which is how an empty one looks.
-ReadCache::Header& ReadCache::header() const { return *reinterpret_cast<Header*>(file_->data()); }
+/// The segment begins as zeros, which is how an empty one looks.
+ReadCache::Header& ReadCache::header() const {
+  return *reinterpret_cast<Header*>(segment_->data());
+}
 
 char* ReadCache::data_of_entry(const Entry& entry) const {
-  return file_->data() + sizeof(Header) + entry.offset;
+  return segment_->data() + kHeaderBytes + entry.offset;
 }
 
 void ReadCache::reserve(int64_t bytes) {
-  const int64_t wanted = std::min(bytes, kMostBytes);
+  if (!is_first_) return;
   std::atomic<int64_t>& capacity = header().capacity;
-  int64_t before = capacity.load();
-  while (before < wanted && !capacity.compare_exchange_weak(before, wanted)) {
+  const int64_t most = std::min(kMostBytes, segment_->room_bytes() - kHeaderBytes);
+  const int64_t more = round_up(std::min(bytes, most), shm::kPageBytes) - capacity.load();
+  if (more <= 0) return;
+  try {
+    segment_->grow(more);
+  } catch (const c10::Error&) {  // what there is serves
+    return;
   }
+  capacity.fetch_add(more);
 }
 
 /// The lock is held.

@@ -3,10 +3,11 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <utility>
 
 #include <ATen/core/Tensor.h>
 
-#include "tessera/core/comm/hosts/shared_file.h"
+#include "tessera/core/comm/shm/segment.h"
 #include "tessera/core/process/fork.h"
 #include "tessera/process_group.h"
 #include "tessera/work.h"
@@ -47,7 +48,8 @@ class ReadCache {
   /// Collective over `inside`. Null on all ranks where they can share none.
   static std::shared_ptr<ReadCache> make(ProcessGroup& inside);
 
-  /// Local, for all ranks alike: lets it grow to `bytes`, or kMostBytes if that is less.
+  /// Local, for all ranks alike: lets it grow to `bytes`, or kMostBytes if that is less, where the
+  /// host has the memory. One thread at a time.
   void reserve(int64_t bytes);
 
   /// Begins a read into the memory that it is given.
@@ -68,7 +70,9 @@ class ReadCache {
   class Fetching;
   class Waiting;
 
-  explicit ReadCache(std::shared_ptr<SharedFile> file);
+  ReadCache(std::shared_ptr<shm::Segment> segment, bool is_first)
+      : segment_(std::move(segment)), is_first_(is_first) {}
+  static const int64_t kHeaderBytes;
   Header& header() const;
   Entry* find(const ReadKey& key);
   Entry* claim(const ReadKey& key);
@@ -76,7 +80,8 @@ class ReadCache {
   char* data_of_entry(const Entry& entry) const;
 
   const Origin origin_;
-  const std::shared_ptr<SharedFile> file_;
+  const std::shared_ptr<shm::Segment> segment_;
+  const bool is_first_;  // of the host's ranks, who has made the segment
 };
 
 }  // namespace tessera::internal::hosts

@@ -4,7 +4,7 @@
 #include "tessera/core/comm/hosts/transfers.h"
 
 namespace tessera::internal::hosts {
-namespace {
+namespace sums {  // coroutines keep these, so they have names
 
 /// What each level does of a reduction: Note [Sums of two levels].
 class TwoLevels {
@@ -21,30 +21,30 @@ class TwoLevels {
     dividing.divisor = call.divisor != 0.0 ? call.divisor : levels.layout.ranks();
   }
 
-  /// Blocks; in place, all ranks of the host get the sum.
-  void all_reduce_inside(const at::Tensor& tensor) const {
+  /// In place, all ranks of the host get the sum.
+  std::shared_ptr<Work> all_reduce_inside(const at::Tensor& tensor) const {
     Collective call = inside_;
     call.op = Op::kAllReduce;
     call.input = call.output = tensor;
-    levels_.inside->check_and_run(call)->wait();
+    return levels_.inside->start(call);
   }
 
-  /// Blocks; `slice`: which one of `input` comes to `output`.
-  void scatter_inside(const at::Tensor& output, const at::Tensor& input, int slice) const {
+  /// `slice`: which one of `input` comes to `output`.
+  std::shared_ptr<Work> scatter_inside(const at::Tensor& output, const at::Tensor& input,
+                                       int slice) const {
     Collective call = inside_;
     call.op = Op::kReduceScatter;
     call.input = input;
     call.output = output;
     call.slice = slice;
-    levels_.inside->check_and_run(call)->wait();
+    return levels_.inside->start(call);
   }
 
-  /// These return at once.
   std::shared_ptr<Work> all_reduce_across(const at::Tensor& tensor) const {
     Collective call = across_;
     call.op = Op::kAllReduce;
     call.input = call.output = tensor;
-    return levels_.across->check_and_run(call);
+    return levels_.across->start(call);
   }
 
   std::shared_ptr<Work> reduce_across(const at::Tensor& tensor, int root_host) const {
@@ -52,7 +52,7 @@ class TwoLevels {
     call.op = Op::kReduce;
     call.input = call.output = tensor;
     call.peer = root_host;
-    return levels_.across->check_and_run(call);
+    return levels_.across->start(call);
   }
 
   std::shared_ptr<Work> scatter_across(const at::Tensor& output, const at::Tensor& input) const {
@@ -61,7 +61,7 @@ class TwoLevels {
     call.input = input;
     call.output = output;
     call.slice = levels_.host();
-    return levels_.across->check_and_run(call);
+    return levels_.across->start(call);
   }
 
  private:
@@ -115,62 +115,65 @@ int host_of_slice(const Levels& levels, const std::vector<int>& slices, int slic
   return -1;
 }
 
-/// Sums, inside the host, the slices that the own column asks for, into `sums` by host.
-void sum_for_column(const Levels& levels, const Collective& call, const std::vector<int>& slices,
-                    const TwoLevels& two, const at::Tensor& sums) {
-  const int64_t numel = call.output.numel();
-  const int locals = levels.locals();
-  const std::vector<int> runs = slice_in_each_run(levels, slices);
-  for (size_t run = 0; run < runs.size(); ++run) {
-    const int first = static_cast<int>(run) * locals;
-    two.scatter_inside(part_of(sums, host_of_slice(levels, slices, runs[run]) * numel, numel),
-                       part_of(call.input, first * numel, locals * numel), runs[run] - first);
-  }
-  if (!runs.empty()) return;
-  // In any other order they are brought together first.
+/// The slices that the columns ask for, brought together by column.
+at::Tensor packed_by_column(const Levels& levels, const Collective& call,
+                            const std::vector<int>& slices) {
   const int hosts = levels.hosts();
   const at::Tensor packed = levels.scratch(call.input.numel(), call.input.scalar_type());
   const auto bytes = static_cast<int64_t>(call.output.nbytes());
-  for (int local = 0; local < locals; ++local) {
+  for (int local = 0; local < levels.locals(); ++local) {
     for (int host = 0; host < hosts; ++host) {
       const int slice = slices[static_cast<size_t>(levels.layout.rank_of(host, local))];
       copy_bytes(data_of(packed) + (local * hosts + host) * bytes,
                  data_of(call.input) + slice * bytes, bytes);
     }
   }
-  two.scatter_inside(sums, packed, levels.local());
+  return packed;
 }
 
-}  // namespace
+std::shared_ptr<Work> gather_inside(const Levels& levels, const at::Tensor& whole,
+                                    const at::Tensor& part, std::string_view tag) {
+  return levels.last->start({.op = Op::kAllGather, .output = whole, .input = part, .tag = tag});
+}
 
-Member::Last all_reduce(const Levels& levels, const Collective& call, const std::vector<int>&) {
+}  // namespace sums
+
+using sums::Shares;
+using sums::TwoLevels;
+
+Steps all_reduce(StepContext context) {
+  const auto& [levels, call, slices, is_first] = context;
   const TwoLevels two(levels, call);
   const at::Tensor whole = part_of(call.output, 0, call.output.numel());
+  if (whole.numel() == 0) co_return;
   if (static_cast<int64_t>(whole.nbytes()) <= kSmallBytes) {
-    if (whole.numel() == 0) return nullptr;
-    two.all_reduce_inside(whole);
-    return [work = two.all_reduce_across(whole)] { work->wait(); };
+    co_await two.all_reduce_inside(whole);
+    const std::shared_ptr<Work> sum = two.all_reduce_across(whole);
+    co_yield Steps::Given();
+    co_await sum;
+    co_return;
   }
   const Shares shares(levels, whole);
   const at::Tensor bulk = part_of(whole, 0, shares.bulk);
   const at::Tensor own = part_of(whole, shares.own_begin, shares.part);
-  two.scatter_inside(own, bulk, levels.local());
-  const auto work = two.all_reduce_across(own);
-  std::shared_ptr<Work> rest_work;
+  co_await two.scatter_inside(own, bulk, levels.local());
+  const std::shared_ptr<Work> sum = two.all_reduce_across(own);
+  std::shared_ptr<Work> rest_sum;
   if (shares.rest > 0) {
     const at::Tensor rest = part_of(whole, shares.bulk, shares.rest);
-    two.all_reduce_inside(rest);
-    rest_work = two.all_reduce_across(rest);
+    co_await two.all_reduce_inside(rest);
+    rest_sum = two.all_reduce_across(rest);
   }
-  return [&levels, bulk, own, work, rest_work, tag = std::string(call.tag)] {
-    work->wait();
-    if (rest_work != nullptr) rest_work->wait();
-    levels.inside_last->all_gather(bulk, own, tag)->wait();
-  };
+  co_yield Steps::Given();
+  co_await sum;
+  co_await rest_sum;
+  co_await is_first;
+  co_await sums::gather_inside(levels, bulk, own, call.tag);
 }
 
-Member::Last reduce(const Levels& levels, const Collective& call, const std::vector<int>&) {
-  if (call.input.numel() == 0) return nullptr;
+Steps reduce(StepContext context) {
+  const auto& [levels, call, slices, is_first] = context;
+  if (call.input.numel() == 0) co_return;
   const TwoLevels two(levels, call);
   const Shares shares(levels, call.input);
   const int root_host = levels.layout.host_of(call.peer);
@@ -179,43 +182,57 @@ Member::Last reduce(const Levels& levels, const Collective& call, const std::vec
   const at::Tensor sums = levels.scratch(shares.part + shares.rest, call.input.scalar_type());
   const at::Tensor own = part_of(sums, 0, shares.part);
   const at::Tensor rest = part_of(sums, shares.part, shares.rest);
-  std::vector<std::shared_ptr<Work>> works;
+  std::shared_ptr<Work> sum, rest_sum;
   if (shares.part > 0) {
-    two.scatter_inside(own, part_of(call.input, 0, shares.bulk), levels.local());
-    works.push_back(two.reduce_across(own, root_host));
+    co_await two.scatter_inside(own, part_of(call.input, 0, shares.bulk), levels.local());
+    sum = two.reduce_across(own, root_host);
   }
   if (shares.rest > 0) {
     copy_bytes(data_of(rest), data_of(part_of(call.input, shares.bulk, shares.rest)),
                static_cast<int64_t>(rest.nbytes()));
-    two.all_reduce_inside(rest);
-    if (levels.local() == root_local) works.push_back(two.reduce_across(rest, root_host));
+    co_await two.all_reduce_inside(rest);
+    if (levels.local() == root_local) rest_sum = two.reduce_across(rest, root_host);
   }
-  const bool is_root = levels.rank == call.peer;
-  const at::Tensor whole = part_of(call.output, 0, call.output.numel());
-  return [&levels, works, sums, own, rest, shares, whole, is_root, root_host, root_local,
-          tag = std::string(call.tag)] {
-    for (const auto& work : works) work->wait();
-    if (levels.host() != root_host) return;
-    if (shares.part > 0) {
-      const at::Tensor bulk = is_root ? part_of(whole, 0, shares.bulk) : at::Tensor();
-      levels.inside_last->gather(bulk, own, root_local, tag)->wait();
-    }
-    if (is_root) {
-      copy_bytes(data_of(part_of(whole, shares.bulk, shares.rest)), data_of(rest),
-                 static_cast<int64_t>(rest.nbytes()));
-    }
-  };
+  co_yield Steps::Given();
+  co_await sum;
+  co_await rest_sum;
+  if (levels.host() != root_host) co_return;
+  co_await is_first;
+  const bool is_root = levels.rank() == call.peer;
+  if (shares.part > 0) {
+    const at::Tensor bulk = is_root ? part_of(call.output, 0, shares.bulk) : at::Tensor();
+    const Collective gather{
+        .op = Op::kGather, .output = bulk, .input = own, .peer = root_local, .tag = call.tag};
+    co_await levels.last->start(gather);
+  }
+  if (is_root) {
+    copy_bytes(data_of(part_of(call.output, shares.bulk, shares.rest)), data_of(rest),
+               static_cast<int64_t>(rest.nbytes()));
+  }
 }
 
-Member::Last reduce_scatter(const Levels& levels, const Collective& call,
-                            const std::vector<int>& slices) {
+Steps reduce_scatter(StepContext context) {
+  const auto& [levels, call, slices, is_first] = context;
   const int64_t numel = call.output.numel();
-  if (numel == 0) return nullptr;
+  if (numel == 0) co_return;
   const TwoLevels two(levels, call);
+  const int locals = levels.locals();
   const at::Tensor sums = levels.scratch(numel * levels.hosts(), call.output.scalar_type());
-  sum_for_column(levels, call, slices, two, sums);
-  const auto work = two.scatter_across(part_of(call.output, 0, numel), sums);
-  return [work, sums] { work->wait(); };
+  const std::vector<int> runs = sums::slice_in_each_run(levels, slices);
+  for (size_t run = 0; run < runs.size(); ++run) {
+    const int first = static_cast<int>(run) * locals;
+    const int host = sums::host_of_slice(levels, slices, runs[run]);
+    co_await two.scatter_inside(part_of(sums, host * numel, numel),
+                                part_of(call.input, first * numel, locals * numel),
+                                runs[run] - first);
+  }
+  if (runs.empty()) {  // in any other order they are brought together first
+    const at::Tensor packed = sums::packed_by_column(levels, call, slices);
+    co_await two.scatter_inside(sums, packed, levels.local());
+  }
+  const std::shared_ptr<Work> sum = two.scatter_across(part_of(call.output, 0, numel), sums);
+  co_yield Steps::Given();
+  co_await sum;
 }
 
 }  // namespace tessera::internal::hosts

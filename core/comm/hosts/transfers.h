@@ -1,15 +1,24 @@
 #pragma once
 
+#include <cstdint>
 #include <vector>
 
 #include "tessera/collective.h"
 #include "tessera/core/comm/hosts/levels.h"
-#include "tessera/core/comm/hosts/member.h"
+#include "tessera/core/comm/hosts/steps.h"
 
 namespace tessera::internal::hosts {
 
-/// The first stage of a collective whose calls were found equal on all ranks; returns the last one.
-/// `slices`: the slice that each rank asks for.
+/// What the steps of a collective work with, once the ranks' calls were found equal.
+struct StepContext {
+  const Levels& levels;
+  Collective call;
+  std::vector<int> slices;  ///< that each rank asks for
+  Steps::Condition
+      is_first;  ///< whether all earlier collectives are over, as Levels::last needs it
+};
+
+/// The steps of a collective.
 ///
 /// Note [Traffic between hosts]
 /// ~~~~~~~~~~~~~~~~~~~~~~~~~~~~
@@ -27,22 +36,16 @@ namespace tessera::internal::hosts {
 /// theirs, wherever it is cut, so reduce_scatter has the bits of all_reduce. kAvg divides once, at
 /// the end. Of bf16 and fp16 each level rounds once, and kAvg divides inside, so that no partial
 /// sum overflows that the result would not. In SumOrder::kBinaryTree both levels are trees.
-using Transfer = Member::Last (*)(const Levels& levels, const Collective& call,
-                                  const std::vector<int>& slices);
+Steps steps_of(StepContext context);
 
 inline constexpr int64_t kSmallBytes = 512;
 
-Member::Last all_reduce(const Levels& levels, const Collective& call, const std::vector<int>&);
-Member::Last reduce(const Levels& levels, const Collective& call, const std::vector<int>&);
-Member::Last reduce_scatter(const Levels& levels, const Collective& call,
-                            const std::vector<int>& slices);
-Member::Last all_gather(const Levels& levels, const Collective& call, const std::vector<int>&);
-Member::Last broadcast(const Levels& levels, const Collective& call, const std::vector<int>&);
-Member::Last barrier(const Levels& levels, const Collective& call, const std::vector<int>&);
+Steps all_reduce(StepContext context);
+Steps reduce(StepContext context);
+Steps reduce_scatter(StepContext context);
+Steps all_gather(StepContext context);
+Steps broadcast(StepContext context);
 /// What gains nothing by levels.
-Member::Last move_flat(const Levels& levels, const Collective& call, const std::vector<int>&);
-
-/// Null of what is no collective.
-Transfer transfer_of(Op op);
+Steps move_flat(StepContext context);
 
 }  // namespace tessera::internal::hosts

@@ -56,6 +56,7 @@ void Link::announce(const Call& call) {
   const int64_t payload = payload_bytes(collective);
   if (payload > 0) copy_bytes(made.payload(), data_of(collective.input), payload);
   make_round(call.sequence()).set(rank(), made);
+  ranks_->note_called(rank(), call.sequence() + 1);
   ranks_->send_to_others(made);
 }
 
@@ -95,7 +96,7 @@ void Link::open(Call& call) {
       std::move(world_ranks), static_cast<int>(own - call.ranks().begin())));
 }
 
-void Link::advance_reads(Call::Clock::time_point now) { windows_->advance(*this, now); }
+void Link::go_on(Call::Clock::time_point now) { windows_->advance(*this, now); }
 
 std::string Link::activity_of(int rank) const {
   const int number = number_of(rank);
@@ -118,10 +119,7 @@ RankFlight Link::flight_of(int rank) const {
           .state = world().is_neighbour(number) ? process_state(pid_of(rank)) : "runs elsewhere"};
 }
 
-void Link::watch(std::weak_ptr<HostRanks> host) {
-  Progress::instance().post(
-      [world = ranks_->world_ptr(), host = std::move(host)] { world->watch(host); });
-}
+void Link::watch(std::weak_ptr<HostRanks> host) { world().watch(std::move(host)); }
 
 bool Link::fail(const Failure& failure) noexcept {
   if (!ranks_->set_failure(failure)) return false;
@@ -140,7 +138,9 @@ bool Link::fail(const Failure& failure) noexcept {
 
 bool Link::fail_world(std::string_view cause) noexcept {
   try {
-    if (!world().set_failure(cause)) return false;
+    const bool is_first = world().set_failure(cause);
+    if (const std::shared_ptr<HostRanks> host = world().host()) host->fail(world().failure(), /*is_author=*/true);
+    if (!is_first) return false;
     report_failure(-1, cause);
     Progress::instance().run_soon(
         [world = ranks_->world_ptr()] { world->guard([&] { world->tell_failure(); }); });

@@ -53,12 +53,13 @@ class Link final : public internal::Link {
   std::unique_ptr<Transfer> receive(const Arrival& arrival, const Call& call) override;
   void drop(const Arrival& arrival) override;
 
-  void advance_reads(Call::Clock::time_point now) override;
+  void go_on(Call::Clock::time_point now) override;
 
   int number_of(int rank) const override { return ranks_->world_rank(rank); }
   std::string place_of(int rank) const override { return world().place_of(number_of(rank)); }
   int pid_of(int rank) const override { return world().pid_of(number_of(rank)); }
   std::string activity_of(int rank) const override;
+  int64_t called_by(int rank) const override { return ranks_->called_by(rank); }
   int64_t finished_by(int rank) const override;
   bool has_left(int rank) const override { return ranks_->has_left(rank); }
   RankFlight flight_of(int rank) const override;

@@ -35,10 +35,9 @@ Failure Ranks::failure() const {
   if (failure.cause.empty()) {
     failure.cause = world_->failure();
     const int author = world_->author_of_failure();
-    const int rank = rank_of(author);
-    if (author >= 0) failure.calls = rank < 0 ? Failure::kAllCalls : called_by(rank);
+    if (author >= 0) failure.author = rank_of(author) < 0 ? Failure::kOutsider : rank_of(author);
   }
-  if (ends_at_once_) failure.calls = 0;
+  if (ends_at_once_) failure = {.cause = failure.cause};
   return failure;
 }
 

@@ -17,6 +17,7 @@ namespace {
 // Together what a link of 10 Gbit/s carries in half a millisecond.
 constexpr int64_t kPartBytes = 4 * Exchange::kUnaskedBytes;
 constexpr int kPartsUnderWay = 3;
+constexpr auto kLong = std::chrono::seconds(1);
 
 }  // namespace
 
@@ -128,7 +129,10 @@ void RemoteReads::advance(const internal::Link& link, Call::Clock::time_point no
 void RemoteReads::look_for_late(const Read& read, bool is_answered, const internal::Link& link,
                                 Call::Clock::time_point now) const {
   const Member::Patience patience = ranks_->world().patience();
-  if (read.call->waited(now) >= patience.timeout) time_out(read, is_answered);
+  const auto waited = read.call->waited(now);
+  // Who waits for this rank then sees what keeps it.
+  if (waited >= kLong) read.call->record(ranks_->world().flights());
+  if (waited >= patience.timeout) time_out(read, is_answered);
   if (!read.call->is_to_be_reported(now, patience.report_after)) return;
   TORCH_WARN("[comm] ", long_wait(link, *read.call, {read.owner}, now),
              ". It goes on waiting until the time-out of ", patience.timeout.count(), " ms");

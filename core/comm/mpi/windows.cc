@@ -30,7 +30,7 @@ class Memory final : public RemoteMemory {
   std::string failure() const override { return ranks().failure().cause; }
 
   std::shared_ptr<Work> read(int rank, int64_t begin_bytes, const at::Tensor& to,
-                             std::string_view tag) override {
+                             std::string_view tag, int64_t /*version*/) override {
     const auto bytes = static_cast<int64_t>(to.nbytes());
     if (rank != ranks().rank()) return ask("read", rank, {number_, begin_bytes, bytes, 0}, to, tag);
     std::memmove(data_of(to), data_of(own_) + begin_bytes, to.nbytes());

@@ -16,8 +16,8 @@
 #include <vector>
 
 #include "tessera/core/comm/flight_recorder/flight_dump.h"
+#include "tessera/core/comm/group/host_ranks.h"
 #include "tessera/core/comm/group/member.h"
-#include "tessera/core/comm/groups/host_ranks.h"
 #include "tessera/core/comm/mpi/envelope.h"
 #include "tessera/core/comm/mpi/exchange.h"
 #include "tessera/core/process/fork.h"
@@ -71,8 +71,11 @@ class World : public std::enable_shared_from_this<World> {
   std::string host_of(int rank) const;
   /// Whether it is known to be on this rank's host, as another process.
   bool is_neighbour(int rank) const;
-  /// This rank's flight recorder.
-  const std::shared_ptr<FlightRing>& flights() const { return flights_; }
+  /// This rank's flight recorder: its host's, if there is one.
+  std::shared_ptr<FlightRing> flights() const;
+  /// The ranks of its host, which fail with this world, and it with them.
+  void watch(std::weak_ptr<HostRanks> host);
+  std::shared_ptr<HostRanks> host() const;
   /// A group of this rank has been made, which add() is going to be called for: until then this
   /// rank does not leave, though its other groups go.
   void note_made() { made_groups_.fetch_add(1); }
@@ -114,8 +117,6 @@ class World : public std::enable_shared_from_this<World> {
   /// This rank makes no more calls, because of `cause`: the others, who may wait for one, hear it
   /// of every group.
   void make_no_calls(const char* cause);
-  /// Fails when a rank of this host is lost, and they with it.
-  void watch(std::weak_ptr<HostRanks> host) { host_ = std::move(host); }
 
   /// Runs it; what it throws fails the world, because the others wait for this rank.
   template <typename Body>
@@ -190,6 +191,7 @@ class World : public std::enable_shared_from_this<World> {
   mutable std::mutex mutex_;
   std::string failure_;
   std::vector<Place> places_;
+  std::weak_ptr<HostRanks> host_;
 
   Handle made_ = 0;
   Handle making_ = 0;
@@ -206,7 +208,6 @@ class World : public std::enable_shared_from_this<World> {
   std::set<int> ended_ranks_;
   Clock::time_point next_look_for_trouble_;
   std::string failed_group_;
-  std::weak_ptr<HostRanks> host_;
   Clock::time_point next_look_at_host_;
   Clock::time_point host_fails_at_ = Clock::time_point::max();
   const std::string flight_directory_ = flight_dump_directory();  // "": nothing is written

@@ -47,7 +47,23 @@ bool World::set_failure(std::string_view cause, int author) {
   return true;
 }
 
+void World::watch(std::weak_ptr<HostRanks> host) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  host_ = std::move(host);
+}
+
+std::shared_ptr<HostRanks> World::host() const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return host_.lock();
+}
+
+std::shared_ptr<FlightRing> World::flights() const {
+  const std::shared_ptr<HostRanks> host = this->host();
+  return host == nullptr ? flights_ : host->flights();
+}
+
 void World::dump_flights(std::string_view cause) {
+  if (const std::shared_ptr<HostRanks> host = this->host()) return host->dump_flights(cause);
   if (flight_directory_.empty() || std::exchange(has_dumped_, true)) return;
   const RankFlight own{.rank = rank(),
                        .pid = ::getpid(),
@@ -114,18 +130,20 @@ void World::look_at_host(Clock::time_point now) {
 
 /// Of this host. "" if none is lost.
 std::string World::lost_rank() const {
-  const std::shared_ptr<HostRanks> host = host_.lock();
+  const std::shared_ptr<HostRanks> host = this->host();
   return host == nullptr ? "" : host->lost_rank();
 }
 
+/// Also where the ranks of this host have failed by themselves.
 void World::fail_if_lost() {
-  const std::string cause = lost_rank();
+  const std::shared_ptr<HostRanks> host = this->host();
+  const std::string cause = host == nullptr ? "" : host->failure();
   if (!cause.empty() && set_failure(cause)) tell_failure();
 }
 
 /// An error of MPI's may come of a rank's end, of which its host tells.
 void World::await_cause() {
-  if (!is_ready() || host_.expired()) return;
+  if (!is_ready() || host() == nullptr) return;
   for (const auto end = Clock::now() + kUntilTold; !has_failed() && Clock::now() < end;) {
     try {
       fail_if_lost();
@@ -138,8 +156,7 @@ void World::await_cause() {
 
 void World::fail_host() {
   host_fails_at_ = Clock::time_point::max();
-  const std::shared_ptr<HostRanks> host = host_.lock();
-  if (host != nullptr) host->fail(failure());
+  if (const std::shared_ptr<HostRanks> host = this->host()) host->fail(failure(), /*is_author=*/false);
 }
 
 void World::abort_all() {

@@ -2,15 +2,14 @@
 
 #include <memory>
 
-#include "tessera/core/comm/group/member.h"
+#include "tessera/core/comm/group/group.h"
 #include "tessera/core/comm/mpi/world.h"
-#include "tessera/process_group.h"
 
 namespace tessera::internal::mpi {
 
 /// The group of all ranks of a communicator, and what its groups share.
 struct WorldGroup {
-  std::shared_ptr<ProcessGroup> group;
+  std::shared_ptr<Group> group;
   std::shared_ptr<World> world;
 };
 

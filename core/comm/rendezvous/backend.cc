@@ -25,7 +25,11 @@ constexpr Backend kBackends[] = {
     {"loopback", "one rank", /*is_for_host=*/true, /*is_for_devices=*/true, /*is_for_one=*/true,
      make_loopback},
     {"mpi", "CPUs of any hosts, under mpirun or srun", /*is_for_host=*/true,
-     /*is_for_devices=*/false, /*is_for_one=*/false, make_mpi_world},
+     /*is_for_devices=*/false, /*is_for_one=*/false,
+     [](ProcessGroupOptions options,
+        const Environment& environment) -> std::shared_ptr<ProcessGroup> {
+       return make_mpi_world(std::move(options), environment);
+     }},
     {"hosts", "mpi, and shared memory inside each host", /*is_for_host=*/true,
      /*is_for_devices=*/false, /*is_for_one=*/false, make_hosts_world},
     {"shm", "ranks of one host", /*is_for_host=*/true, /*is_for_devices=*/true,

@@ -13,7 +13,7 @@
 
 #include "tessera/core/comm/agreement/refusal.h"
 #include "tessera/core/comm/agreement/text_exchange.h"
-#include "tessera/core/comm/hosts/group.h"
+#include "tessera/core/comm/hosts/world_group.h"
 #include "tessera/core/comm/meeting/abstract_socket.h"
 #include "tessera/core/comm/meeting/mac_key.h"
 #include "tessera/core/comm/rendezvous/mpi_world.h"
@@ -45,15 +45,16 @@ HostLayout find_layout(ProcessGroup& flat, const Environment& environment) {
 }
 
 /// The world of this host's ranks; null on all ranks if some host cannot make it.
-std::shared_ptr<ProcessGroup> meet_on_hosts(ProcessGroup& flat, const HostLayout& layout,
-                                            const ProcessGroupOptions& options,
-                                            const Environment& environment) {
+std::shared_ptr<Group> meet_on_hosts(ProcessGroup& flat, const HostLayout& layout,
+                                     const ProcessGroupOptions& options,
+                                     const Environment& environment) {
   const int host = layout.host_of(flat.rank());
   HostPart part{.ranks = layout.ranks_of(host),
                 .own = layout.local_of(flat.rank()),
                 .host = layout.host_name(host),
                 .name = {},
                 .listener = nullptr};
+  if (layout.hosts() > 1) part.group = absl::StrCat("world inside ", part.host);
   std::string problem;
   if (part.own == 0) {
     part.name = absl::StrCat("tessera/", MacKey::new_nonce());
@@ -68,7 +69,7 @@ std::shared_ptr<ProcessGroup> meet_on_hosts(ProcessGroup& flat, const HostLayout
   }
   part.name = exchange_texts(flat, part.name,
                              "where ranks of a host meet")[static_cast<size_t>(part.ranks.front())];
-  std::shared_ptr<ProcessGroup> inside;
+  std::shared_ptr<Group> inside;
   if (!part.name.empty()) {
     try {
       inside = make_shm_part(options, environment, std::move(part));
@@ -113,7 +114,7 @@ std::shared_ptr<ProcessGroup> make_hosts_world(ProcessGroupOptions options,
   auto inside = meet_on_hosts(*flat, layout, options, environment);
   if (inside == nullptr) return flat;
   if (layout.hosts() == 1) return inside;
-  return hosts::make_group(std::move(flat), std::move(inside), std::move(layout));
+  return hosts::make_group(flat, inside, std::move(layout));
 }
 
 }  // namespace tessera::internal

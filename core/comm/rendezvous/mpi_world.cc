@@ -59,8 +59,7 @@ std::string host_name(const Environment& environment) {
   return environment.host.empty() ? machine_name() : environment.host;
 }
 
-std::shared_ptr<ProcessGroup> make_mpi_world(ProcessGroupOptions options,
-                                             const Environment& environment) {
+std::shared_ptr<Group> make_mpi_world(ProcessGroupOptions options, const Environment& environment) {
   const auto library = mpi::load_library();
   TORCH_CHECK(library.ok(), std::string(library.status().message()));
   const mpi::Calls& calls = *library->calls;
@@ -68,7 +67,7 @@ std::shared_ptr<ProcessGroup> make_mpi_world(ProcessGroupOptions options,
   mpi::WorldGroup made =
       mpi::make_world("init_process_group", calls, calls.world(),
                       {.timeout = options.timeout, .report_after = options.report_after});
-  std::shared_ptr<ProcessGroup>& group = made.group;
+  std::shared_ptr<Group>& group = made.group;
   const int size = group->size();
   // Alike on all ranks, each of which is alone: its group ends in order and says nothing itself.
   if (size != environment.world_size) group.reset();

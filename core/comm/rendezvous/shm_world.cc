@@ -37,8 +37,9 @@ Lane::Mode mode_of(ProcessGroupOptions::Lane lane, int cores, int ranks) {
 }
 
 /// `callers`: how many threads of a rank call it at a time.
-std::shared_ptr<ProcessGroup> group_of(const ProcessGroupOptions& options,
-                                       std::shared_ptr<shm::World> world, int callers = 1) {
+std::shared_ptr<Group> group_of(const ProcessGroupOptions& options,
+                                std::shared_ptr<shm::World> world, std::string name = "world",
+                                int callers = 1) {
   const int cores = world->cores();
   const int ranks = world->size();
   const Lane::Mode mode = mode_of(options.lane, cores, ranks);
@@ -50,7 +51,7 @@ std::shared_ptr<ProcessGroup> group_of(const ProcessGroupOptions& options,
   const int rank = world->rank();
   auto link =
       std::make_unique<shm::Link>(std::move(world), std::move(memory), channel, rank, spin_count);
-  return std::make_shared<Group>(std::move(link), "world", mode,
+  return std::make_shared<Group>(std::move(link), std::move(name), mode,
                                  Member::Patience{options.timeout, options.report_after});
 }
 
@@ -112,8 +113,8 @@ std::shared_ptr<ProcessGroup> meet_on_host(ProcessGroupOptions options,
 
 }  // namespace
 
-std::shared_ptr<ProcessGroup> make_shm_part(const ProcessGroupOptions& options,
-                                            const Environment& environment, HostPart part) {
+std::shared_ptr<Group> make_shm_part(const ProcessGroupOptions& options,
+                                     const Environment& environment, HostPart part) {
   require_proc();
   HandshakeOptions handshake;
   handshake.rank = part.own;
@@ -128,11 +129,11 @@ std::shared_ptr<ProcessGroup> make_shm_part(const ProcessGroupOptions& options,
   meeting.timeout = handshake.timeout;
   Endpoint endpoint = find_at_name(meeting, part.name, std::move(part.listener));
   ProcessGroupOptions of_group = options;
-  of_group.lane = ProcessGroupOptions::Lane::kInline;  // its callers are lanes
-  constexpr int kCallers = 3;
+  of_group.lane = ProcessGroupOptions::Lane::kInline;
+  constexpr int kCallers = 2;  // the rank, and the thread of a group of several hosts
   auto world = meet(endpoint, handshake);
   warn_of_crowded_core(*world);
-  auto group = group_of(of_group, std::move(world), kCallers);
+  auto group = group_of(of_group, std::move(world), std::move(part.group), kCallers);
   leave(std::move(endpoint), *group);
   return group;
 }

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "tessera/core/comm/group/group.h"
 #include "tessera/core/comm/meeting/listener.h"
 #include "tessera/environment.h"
 #include "tessera/process_group.h"
@@ -24,11 +25,12 @@ struct HostPart {
   std::string host;                    ///< what messages call it
   std::string name;                    ///< of the abstract socket at which the first one listens
   std::unique_ptr<Listener> listener;  ///< the first one's; null elsewhere
+  std::string group = "world";         ///< the group's name
 };
 
 /// Collective over these ranks: their world, in shared memory, for the threads of a group of
 /// several hosts. Where it cannot be made they learn of it in seconds.
-std::shared_ptr<ProcessGroup> make_shm_part(const ProcessGroupOptions& options,
-                                            const Environment& environment, HostPart part);
+std::shared_ptr<Group> make_shm_part(const ProcessGroupOptions& options,
+                                     const Environment& environment, HostPart part);
 
 }  // namespace tessera::internal

@@ -202,6 +202,10 @@ char* Link::resolve(const SharedRange& range) {
   return base + range.offset_bytes;
 }
 
+int64_t Link::called_by(int rank) const {
+  return channel_.slot(rank).posted.load(std::memory_order_acquire);
+}
+
 int64_t Link::finished_by(int rank) const {
   return channel_.slot(rank).collectives.load(std::memory_order_relaxed);
 }
@@ -209,8 +213,6 @@ int64_t Link::finished_by(int rank) const {
 bool Link::has_left(int rank) const {
   return channel_.slot(rank).left.load(std::memory_order_seq_cst) != 0;
 }
-
-std::shared_ptr<FlightRing> Link::flights() const { return {world_->segment(), &world_->ring()}; }
 
 bool Link::has_failed() const { return channel_.poison.is_set() || world_->poison().is_set(); }
 
@@ -220,9 +222,9 @@ Failure Link::failure() const {
   const std::string cause = world_->poison().cause();
   const int64_t author = world_->poison().detail();
   for (int rank = 0; rank < size(); ++rank) {
-    if (world_rank(rank) == author) return {cause, channel_.slot(rank).posted.load()};
+    if (world_rank(rank) == author) return {.cause = cause, .author = rank};
   }
-  return {cause, author < 0 ? 0 : Failure::kAllCalls};
+  return {.cause = cause, .author = author < 0 ? Failure::kNobody : Failure::kOutsider};
 }
 
 bool Link::fail(const Failure& failure) noexcept {
@@ -233,7 +235,7 @@ bool Link::fail(const Failure& failure) noexcept {
 }
 
 bool Link::fail_world(std::string_view cause) noexcept {
-  return world_->fail(cause, world_->rank());
+  return world_->fail_by(world_->rank(), cause);
 }
 
 void Link::look_for_dead(const std::function<std::string(const std::string&)>& describe) {

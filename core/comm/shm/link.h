@@ -55,13 +55,11 @@ class Link final : public internal::Link {
   int number_of(int rank) const override { return channel_.slot(rank).number; }
   int pid_of(int rank) const override { return world_->pid_of(world_rank(rank)); }
   std::string activity_of(int rank) const override { return world_->activity_of(world_rank(rank)); }
+  int64_t called_by(int rank) const override;
   int64_t finished_by(int rank) const override;
   bool has_left(int rank) const override;
   RankFlight flight_of(int rank) const override { return world_->flight_of(world_rank(rank)); }
-  std::shared_ptr<FlightRing> flights() const override;
-  bool is_excused(int rank, std::chrono::milliseconds timeout) const override {
-    return world_->is_excused(world_rank(rank), timeout);
-  }
+  std::shared_ptr<FlightRing> flights() const override { return world_->flights(); }
   std::shared_ptr<HostRanks> host_ranks() override { return world_; }
 
   bool has_failed() const override;

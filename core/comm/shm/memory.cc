@@ -41,7 +41,7 @@ std::string Memory::failure() const {
 }
 
 std::shared_ptr<Work> Memory::read(int rank, int64_t begin_bytes, const at::Tensor& to,
-                                   std::string_view /*tag*/) {
+                                   std::string_view /*tag*/, int64_t /*version*/) {
   auto* const target = static_cast<char*>(to.data_ptr());
   const char* const source = sources_[static_cast<size_t>(rank)] + begin_bytes;
   const auto bytes = static_cast<int64_t>(to.nbytes());

@@ -19,7 +19,7 @@ class Memory final : public RemoteMemory {
 
   std::string failure() const override;
   std::shared_ptr<Work> read(int rank, int64_t begin_bytes, const at::Tensor& to,
-                             std::string_view tag) override;
+                             std::string_view tag, int64_t version) override;
   int64_t load(int rank, int64_t begin_bytes) override;
 
  private:

@@ -23,15 +23,20 @@ class Progress {
   void advance() noexcept {
     if (busy_.load(std::memory_order_relaxed) > 1) advance_all();
   }
+  /// This rank makes no more calls in any group.
+  void leave();
   /// Keeps memory that peers may still write to as long as this is there.
   void keep(at::Tensor tensor);
 
  private:
   void advance_all() noexcept;
+  void take_added();
 
   std::atomic<int> busy_{0};
   std::mutex mutex_;
   std::vector<std::weak_ptr<Member>> members_;
+  std::mutex added_mutex_;
+  std::vector<std::weak_ptr<Member>> added_;  // since members_ were last looked at
   std::mutex kept_mutex_;
   std::vector<at::Tensor> kept_;
 };

@@ -25,16 +25,8 @@
 namespace tessera::internal::shm {
 namespace {
 
-// How long after the time-out an absent rank has said what keeps it: between hosts ranks wait a
-// second longer than here.
-constexpr auto kReturn = std::chrono::seconds(2);
-
 // How long a process may take from the loss of its files to its end: it gives back its memory.
 constexpr auto kEnding = std::chrono::milliseconds(5000);
-
-int64_t steady_ns() {
-  return std::chrono::nanoseconds(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
 
 int open_pidfd(int pid) {
   return above_standard_streams(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
@@ -163,25 +155,6 @@ std::string World::activity_of(int rank) const {
 
 bool World::is_stopped(int rank) const { return absl::StartsWith(activity_of(rank), "is stopped"); }
 
-void World::begin_absence() {
-  if (!origin_.is_here()) return;
-  RankState& own = page_->rank(rank_);
-  own.absent_since_ns.store(steady_ns(), std::memory_order_relaxed);
-  own.absences.fetch_add(1, std::memory_order_release);
-}
-
-void World::end_absence() {
-  if (origin_.is_here()) page_->rank(rank_).absences.fetch_sub(1, std::memory_order_release);
-}
-
-bool World::is_excused(int rank, std::chrono::milliseconds timeout) const {
-  const RankState& state = page_->rank(rank);
-  if (state.absences.load(std::memory_order_acquire) == 0) return false;
-  const std::chrono::nanoseconds away(steady_ns() -
-                                      state.absent_since_ns.load(std::memory_order_relaxed));
-  return away < timeout + kReturn && !is_stopped(rank);
-}
-
 std::string World::failure() {
   if (!origin_.is_here()) return "";
   const std::string lost = lost_rank();
@@ -194,9 +167,15 @@ std::string World::lost_rank() {
   return is_lost ? poison().cause() : "";
 }
 
-void World::fail(std::string_view cause) noexcept { fail(cause, Poison::kNobody); }
+void World::fail(std::string_view cause, bool is_author) noexcept {
+  fail_by(is_author ? rank_ : Poison::kNobody, cause);
+}
 
-bool World::fail(std::string_view cause, int64_t author) noexcept {
+void World::leave() {
+  if (origin_.is_here()) progress_.leave();
+}
+
+bool World::fail_by(int64_t author, std::string_view cause) noexcept {
   if (!origin_.is_here()) return false;
   if (!poison().is_set()) report_failure(-1, cause);  // before its peers learn of it
   const bool is_first = poison().set(cause, author);
@@ -233,6 +212,7 @@ RankFlight World::flight_of(int rank) const {
   const FlightRing& ring = page_->ring(rank);
   return {.rank = number_of(rank),
           .pid = pid_of(rank),
+          .host = page_->host,
           .state = process_state(pid_of(rank)),
           .begun = ring.begun(),
           .records = ring.last()};

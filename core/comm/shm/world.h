@@ -13,7 +13,7 @@
 
 #include "tessera/core/comm/flight_recorder/flight_dump.h"
 #include "tessera/core/comm/flight_recorder/flight_ring.h"
-#include "tessera/core/comm/groups/host_ranks.h"
+#include "tessera/core/comm/group/host_ranks.h"
 #include "tessera/core/comm/shm/arena.h"
 #include "tessera/core/comm/shm/progress.h"
 #include "tessera/core/comm/shm/sync.h"
@@ -27,8 +27,6 @@ struct alignas(64) RankState {
   int32_t number;              // what the job calls the rank, of whose world this may be a part
   std::atomic<uint32_t> left;  // 1 once the rank's last group is gone
   Bell bell;
-  std::atomic<uint32_t> absences;        // Note [Absent ranks]: how many threads are away
-  std::atomic<int64_t> absent_since_ns;  // when the last one of them left, by the steady clock
 };
 
 /// The shared page of a world: its ranks, and the cause of a failure. `size` RankStates, the
@@ -107,12 +105,10 @@ class World final : public HostRanks {
   /// the peer is ending, then after its end, so that check_peers() sees it.
   char* resolve(const SharedRange& range);
 
-  /// This rank's last calls.
-  FlightRing& ring() { return page_->ring(rank_); }
+  std::shared_ptr<FlightRing> flights() override { return {segment_, &page_->ring(rank_)}; }
   /// Local. The last calls of a rank, as many as are kept, whatever has become of its process.
   RankFlight flight_of(int rank) const;
-  /// Local. Writes down all ranks' last calls where TESSERA_FLIGHT_DUMP says, once in the job.
-  void dump_flights(std::string_view cause) noexcept;
+  void dump_flights(std::string_view cause) noexcept override;
 
   /// Local. The process of a rank.
   int pid_of(int rank) const { return page_->rank(rank).pid; }
@@ -125,17 +121,13 @@ class World final : public HostRanks {
   std::string activity_of(int rank) const;
   bool is_stopped(int rank) const;
 
-  /// Local. Note [Absent ranks].
-  void begin_absence() override;
-  void end_absence() override;
   std::string failure() override;
   std::string lost_rank() override;
-  void fail(std::string_view cause) noexcept override;
+  void fail(std::string_view cause, bool is_author) noexcept override;
+  void leave() override;
   /// Sets the world's poison, unless it has one, and wakes who waits; whether it did. `author`: the
   /// rank that fails it, or Poison::kNobody.
-  bool fail(std::string_view cause, int64_t author) noexcept;
-  /// Whether a rank is absent, so that who has waited `timeout` for it waits on.
-  bool is_excused(int rank, std::chrono::milliseconds timeout) const;
+  bool fail_by(int64_t author, std::string_view cause) noexcept;
 
   /// Local, does not block. If the process of a rank has ended without leaving, sets the world's
   /// poison, tells the launcher what `describe` makes of it and returns true.

@@ -1,4 +1,5 @@
-// Ranks that wait for a rank of their own host which waits for another host: Note [Absent ranks].
+// Ranks that wait for a rank of their own host which waits for another host:
+// hosts::Link::extra_patience().
 #include <atomic>
 #include <chrono>
 #include <functional>
@@ -77,8 +78,8 @@ TEST(HostAbsences, WhoWaitsForARankThatWaitsForAnotherHostNamesThatHost) {
     group.barrier("second");
     if (group.rank() == 3) group.barrier("third");
   });
-  const std::string cause = absl::StrCat(": timed out: rank 2 of the world waited ",
-                                         kBetweenHosts.count(), " ms for rank 0", place_of_host(0));
+  const std::string cause = absl::StrCat(": timed out: rank 2 waited ", kInsideHost.count(),
+                                         " ms for rank 0", place_of_host(0));
   EXPECT_EQ(errors[0], "");
   EXPECT_EQ(errors[1], "");
   EXPECT_THAT(errors[2], HasSubstr("barrier #2 'second' on group 'world', rank 2" + cause));

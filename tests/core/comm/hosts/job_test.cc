@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -24,6 +25,7 @@ namespace {
 using ::testing::Each;
 using testing::GroupBackend;
 using ::testing::HasSubstr;
+using testing::kNothingThrown;
 using testing::message_of;
 using ::testing::Not;
 using ::testing::StartsWith;
@@ -72,7 +74,6 @@ class HostsJob : public ::testing::Test {
       body(duplicate(*world_, absl::StrCat("group ", ++made)));
     };
     backend.in_one_process = false;
-    backend.compares_counts = false;  // a group of several hosts that fails ends its world
     return backend;
   }
 
@@ -120,7 +121,7 @@ TEST_F(HostsJob, MeetsWithoutFiles) {
   const auto world = init_process_group({.timeout = std::chrono::seconds(30)});
   EXPECT_EQ(world->backend(), "hosts");
   world->barrier("all have met");
-  EXPECT_THAT(files.names(), Each(Not(StartsWith("tessera-hosts"))));
+  EXPECT_THAT(files.names(), Each(Not(StartsWith("tessera"))));
 }
 
 /// What a rank that fails leaves behind: each is a job of its own, that ends by it.
@@ -167,6 +168,31 @@ TEST_F(HostsScenario, RankThatExitsAtOnce) {
     sum_for_ever(*world);
   };
   std::fprintf(stderr, "%s\n", message_of(meet_and_sum).c_str());
+}
+
+/// What it has begun is over on all ranks, though the others come to it while it is in exit().
+TEST_F(HostsScenario, RankThatExitsWithCallsUnderWay) {
+  const auto world = init_process_group({.timeout = std::chrono::seconds(50)});
+  world->barrier("all have met");
+  static ProcessGroup* exiting = nullptr;
+  exiting = world.get();
+  at::Tensor tensor = at::ones({100000});
+  at::Tensor word = at::ones({1});
+  if (world->rank() != 1) world->recv(word, 1, "in exit()");
+  std::vector<std::shared_ptr<Work>> works;
+  for (int i = 0; i < 3; ++i) works.push_back(world->all_reduce(tensor, ReduceOp::kSum, "begun"));
+  if (world->rank() == 1) {
+    std::atexit([] {
+      for (const int other : {0, 2, 3}) exiting->send(at::ones({1}), other, "in exit()");
+    });
+    std::exit(3);
+  }
+  const auto wait = [&] {
+    for (const auto& work : works) work->wait();
+  };
+  EXPECT_EQ(message_of(wait), kNothingThrown);
+  EXPECT_TRUE(at::equal(tensor, at::full({100000}, 64.0f)));
+  std::fprintf(stderr, "%s\n", message_of([&] { world->barrier("missed"); }).c_str());
 }
 
 TEST_F(HostsScenario, RankThatExitsBesideAGroupOfItsHost) {

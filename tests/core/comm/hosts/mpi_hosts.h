@@ -12,7 +12,7 @@
 #include <absl/strings/str_cat.h>
 
 #include "tessera/core/comm/agreement/text_exchange.h"
-#include "tessera/core/comm/hosts/group.h"
+#include "tessera/core/comm/hosts/world_group.h"
 #include "tessera/core/comm/meeting/abstract_socket.h"
 #include "tessera/core/comm/meeting/mac_key.h"
 #include "tessera/core/comm/rendezvous/shm_world.h"
@@ -45,7 +45,7 @@ inline std::vector<std::string> run_mpi_hosts_expecting_errors(
   return run_mpi_worlds_expecting_errors(
       layout.ranks(),
       [&](mpi::WorldGroup made) {
-        std::shared_ptr<ProcessGroup> flat = std::move(made.group);
+        const std::shared_ptr<Group>& flat = made.group;
         const int host = layout.host_of(flat->rank());
         std::vector<mpi::World::Place> places;
         for (const int one : host_of_rank) {
@@ -63,8 +63,12 @@ inline std::vector<std::string> run_mpi_hosts_expecting_errors(
                                      .own = layout.local_of(flat->rank()),
                                      .host = layout.host_name(host),
                                      .name = meetings[static_cast<size_t>(host)],
-                                     .listener = std::move(listener)});
-        body(hosts::make_group(std::move(flat), std::move(inside), layout));
+                                     .listener = std::move(listener),
+                                     .group = "world inside a host"});
+        auto group = hosts::make_group(flat, inside, layout);
+        made.group.reset();
+        inside.reset();
+        body(std::move(group));
       },
       of_flat);
 }

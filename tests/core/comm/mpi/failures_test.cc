@@ -17,7 +17,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "tessera/core/comm/groups/host_ranks.h"
+#include "tessera/core/comm/group/group.h"
+#include "tessera/core/comm/group/host_ranks.h"
 #include "tessera/errors.h"
 #include "tessera/mpi_group.h"
 #include "tessera/tests/core/comm/groups/call_differences.h"
@@ -96,11 +97,12 @@ TEST(MpiFailures, AGroupThatHasFailedSaysTheSameAgainAndItsSiblingsGoOn) {
 /// Ranks of one host, of which one is lost from some moment on.
 class LosingHost final : public HostRanks {
  public:
-  void begin_absence() override {}
-  void end_absence() override {}
   std::string failure() override { return lost_rank(); }
   std::string lost_rank() override { return is_lost_ ? "rank 7 died" : ""; }
-  void fail(std::string_view cause) noexcept override { heard_ = cause; }
+  void fail(std::string_view cause, bool /*is_author*/) noexcept override { heard_ = cause; }
+  std::shared_ptr<FlightRing> flights() override { return std::make_shared<FlightRing>(); }
+  void dump_flights(std::string_view /*cause*/) noexcept override {}
+  void leave() override {}
   void lose() { is_lost_ = true; }
   /// Once the ranks that failed have returned.
   std::string heard() const { return heard_; }
@@ -127,7 +129,7 @@ TEST(MpiFailures, ARankThatItsHostHasLostEndsAllWhoeverWaitsForWhom) {
   const auto host = std::make_shared<LosingHost>();
   std::latch none_was_lost(3);
   const auto errors = run_mpi_ranks_expecting_errors(3, [&](std::shared_ptr<ProcessGroup> group) {
-    if (group->rank() == 1) dynamic_cast<WatchesHost&>(*group).watch(host);
+    if (group->rank() == 1) dynamic_cast<Group&>(*group).link().watch(host);
     after_all(none_was_lost, [&] {
       for (int i = 0; i < 3; ++i) group->barrier("while none is lost");
     });
@@ -148,7 +150,7 @@ TEST(MpiFailures, ARankThatIsGoneDoesNotKeepTheCauseFromTheOthers) {
   std::atomic<int> over{0};
   const auto errors = run_mpi_ranks_expecting_errors(4, [&](std::shared_ptr<ProcessGroup> group) {
     const int rank = group->rank();
-    if (rank == 1) dynamic_cast<WatchesHost&>(*group).watch(host);
+    if (rank == 1) dynamic_cast<Group&>(*group).link().watch(host);
     const auto meet = [&] { after_all(are_there, [&] { group->barrier("before"); }); };
     at::Tensor tensor = at::ones({3});
     if (rank == 0) {
