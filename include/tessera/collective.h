@@ -37,9 +37,10 @@ enum class Op : uint8_t {
 const char* to_string(Op op);
 
 /// kAvg is the sum divided once, by the number of ranks unless Collective::divisor says otherwise;
-/// floating dtypes only. kMin and kMax keep NaN, but may lose it over NCCL. kProduct multiplies in
-/// rank order as kSum adds. The bit-wise ones take integers and bool; nccl lacks them. Of bool,
-/// kSum and kMax are "or", kProduct and kMin are "and".
+/// floating dtypes only. On backend hosts each host's sum of bf16 or fp16 is divided, and then
+/// rounded, so that none overflows on the way. kMin and kMax keep NaN, but may lose it over NCCL.
+/// kProduct multiplies in rank order as kSum adds. The bit-wise ones take integers and bool; nccl
+/// lacks them. Of bool, kSum and kMax are "or", kProduct and kMin are "and".
 enum class ReduceOp : uint8_t { kSum, kAvg, kMin, kMax, kProduct, kBitAnd, kBitOr, kBitXor };
 
 /// The ranks' numbers end where these begin: Collective::peer and CallSignature::peer.

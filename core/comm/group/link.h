@@ -206,6 +206,11 @@ class Link {
   virtual bool fail(const Failure& failure) noexcept = 0;
   /// Tells the launcher, too.
   virtual bool fail_world(std::string_view cause) noexcept = 0;
+  /// This rank is going to throw the failure: who may not have heard of it hears it before.
+  virtual void pass_on_failure() noexcept {
+    const Failure known = failure();
+    if (known.author != Failure::kNobody) fail_world(known.cause);
+  }
   /// Looks whether the process of a rank has ended, and fails the world if so. `describe` makes of
   /// a cause what the launcher is told.
   virtual void look_for_dead(const std::function<std::string(const std::string&)>& /*describe*/) {}

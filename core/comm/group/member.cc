@@ -19,6 +19,7 @@ namespace {
 
 // Beyond the time-out, for the link's thread to notice it; after that the thread is stuck.
 constexpr auto kUnawareGrace = std::chrono::seconds(5);
+constexpr const char* kProcessEnds = "this process ends, and with it the thread that communicates";
 
 }  // namespace
 
@@ -212,7 +213,7 @@ void Member::go_on_until_idle() {
 
 bool Member::has_to_serve() {
   const YieldingLock lock(locked_);
-  if (process_ends_) end_calls("this process ends, and with it the thread that communicates");
+  if (process_ends_) end_calls(kProcessEnds);
   if (is_closing_ || process_ends_) return false;
   take_in();
   return (mode_ == Lane::Mode::kThread && !calls_.empty()) || mailbox_.keeps_sender_waiting();
@@ -260,6 +261,7 @@ void Member::advance() {
     take_in();
     link_->go_on(Call::Clock::now());
     if (has_left_) return end_calls(closes_because_.load());
+    if (process_ends_) return end_calls(kProcessEnds);
     if (link_->has_failed()) apply_failure(Call::Clock::now());
     if (mailbox_.is_busy()) mailbox_.advance();
     while (announce_next() || move()) {
@@ -361,6 +363,7 @@ void Member::leave() {
     calls = calls_;
   }
   for (const auto& call : calls) call->await_end();
+  process_ends_ = true;
   link_->leave();
 }
 

@@ -148,11 +148,10 @@ void Member::apply_failure(Call::Clock::time_point now) {
   end_calls(hear_failure());
 }
 
-/// The cause, which this rank is going to throw: who has not heard of it hears it before.
+/// The cause, which this rank is going to throw.
 std::string Member::hear_failure() {
-  const Failure failure = link_->failure();
-  if (failure.author != Failure::kNobody) link_->fail_world(failure.cause);
-  return failure.cause;
+  link_->pass_on_failure();
+  return link_->failure().cause;
 }
 
 /// Tells the launcher, before the others learn of it: of another rank, in which call this one

@@ -321,20 +321,21 @@ int64_t Link::finished_by(int rank) const {
 }
 
 /// Once all have called, who has left is missed only if its data has not come. Of another host's
-/// rank only its column knows.
+/// rank only its column knows. Why it left has come before the word of `flat`.
 bool Link::has_left(int rank) const {
   if (have_all_called(finished_)) return has_gone(rank);
   const HostLayout& layout = levels_.layout;
-  return levels_.is_here(rank) ? inside().has_left(layout.local_of(rank))
-                               : layout.local_of(rank) == levels_.local() &&
-                                     levels_.calls->link().has_left(layout.host_of(rank));
+  if (levels_.is_here(rank)) return inside().has_left(layout.local_of(rank));
+  return layout.local_of(rank) == levels_.local() && flat().has_left(rank) &&
+         levels_.calls->link().has_left(layout.host_of(rank));
 }
 
 bool Link::has_gone(int rank) const {
   const std::vector<Member::Awaited> awaited = levels_.awaited();
-  return std::any_of(awaited.begin(), awaited.end(), [rank](const Member::Awaited& one) {
-    return one.rank == rank && one.has_gone;
-  });
+  const bool may_have_left = levels_.is_here(rank) || flat().has_left(rank);
+  return may_have_left && std::any_of(awaited.begin(), awaited.end(), [rank](const auto& one) {
+           return one.rank == rank && one.has_gone;
+         });
 }
 
 /// A rank of this host that waits, in another call or in this one once all have called, may keep
@@ -358,11 +359,22 @@ Failure Link::failure() const {
   return failure;
 }
 
-/// The ranks of this host know the cause before they can see that this one leaves because of it.
 bool Link::fail(const Failure& failure) noexcept {
-  const bool is_first = flat().fail(failure);
-  inside().fail({.cause = flat().failure().cause, .calls = kEveryCall});
+  const bool is_first = !has_failed() && flat().fail(failure);
+  pass_on_failure();
   return is_first;
+}
+
+/// All ranks know the cause before they can see that this one leaves because of it. That a rank of
+/// this host has died fails the world, whose other groups may wait for it, too.
+void Link::pass_on_failure() noexcept {
+  const Failure known = failure();
+  if (known.author != Failure::kNobody || !inside().host_ranks()->lost_rank().empty()) {
+    flat().fail_world(known.cause);
+  } else {
+    flat().fail(known);
+  }
+  inside().fail({.cause = known.cause, .calls = kEveryCall});
 }
 
 /// Which tells the ranks of this host, too.

@@ -89,6 +89,7 @@ class Link final : public internal::Link {
   Failure failure() const override;
   bool fail(const Failure& failure) noexcept override;
   bool fail_world(std::string_view cause) noexcept override;
+  void pass_on_failure() noexcept override;
   void look_for_dead(const std::function<std::string(const std::string&)>& describe) override;
   void dump_flights(std::string_view cause) noexcept override { inside().dump_flights(cause); }
 

@@ -113,10 +113,11 @@ int64_t Link::finished_by(int rank) const {
 
 RankFlight Link::flight_of(int rank) const {
   const int number = number_of(rank);
-  return {.rank = number,
-          .pid = pid_of(rank),
-          .host = world().host_of(number),
-          .state = world().is_neighbour(number) ? process_state(pid_of(rank)) : "runs elsewhere"};
+  return {
+      .rank = number,
+      .pid = pid_of(rank),
+      .host = world().host_of(number),
+      .state = world().is_neighbour(number) ? process_state(pid_of(rank)) : "is on another host"};
 }
 
 void Link::watch(std::weak_ptr<HostRanks> host) { world().watch(std::move(host)); }
@@ -139,7 +140,8 @@ bool Link::fail(const Failure& failure) noexcept {
 bool Link::fail_world(std::string_view cause) noexcept {
   try {
     const bool is_first = world().set_failure(cause);
-    if (const std::shared_ptr<HostRanks> host = world().host()) host->fail(world().failure(), /*is_author=*/true);
+    if (const std::shared_ptr<HostRanks> host = world().host())
+      host->fail(world().failure(), /*is_author=*/true);
     if (!is_first) return false;
     report_failure(-1, cause);
     Progress::instance().run_soon(
@@ -149,9 +151,20 @@ bool Link::fail_world(std::string_view cause) noexcept {
   return true;
 }
 
+/// Who has not heard of it yet would take it that this rank has just left.
+void Link::tell_failure() {
+  const Failure known = ranks_->failure_of_group();
+  if (known.cause.empty()) return;
+  Envelope told = ranks_->envelope(Envelope::Kind::kFailed);
+  told.number = known.calls;
+  told.set_cause(known.cause);
+  ranks_->send_to_others(told);
+}
+
 void Link::leave() noexcept {
   if (std::exchange(is_gone_, true)) return;
   world().guard([this] {
+    tell_failure();
     Envelope left = ranks_->envelope(Envelope::Kind::kLeft);
     left.number = finished_;
     ranks_->send_to_others(left);

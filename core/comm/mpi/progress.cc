@@ -243,7 +243,8 @@ void Progress::let_go(const char* cause) {
   while (!is_over(failed)) {
     if (!look_at_worlds()) std::this_thread::sleep_for(kRequestSleep);  // others may read still
     for (const auto& world : worlds_) {
-      if (Clock::now() - begin < world->patience().report_after) continue;
+      const auto report_after = world->patience().report_after;
+      if (report_after.count() == 0 || Clock::now() - begin < report_after) continue;
       if (reported.insert(world.get()).second) report_stay(*world);
     }
   }

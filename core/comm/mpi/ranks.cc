@@ -26,12 +26,13 @@ std::string Ranks::name_and_place_of(int rank) const {
                       world_->place_of(number));
 }
 
+Failure Ranks::failure_of_group() const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return failure_;
+}
+
 Failure Ranks::failure() const {
-  Failure failure;
-  {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    failure = failure_;
-  }
+  Failure failure = failure_of_group();
   if (failure.cause.empty()) {
     failure.cause = world_->failure();
     const int author = world_->author_of_failure();

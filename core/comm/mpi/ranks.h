@@ -46,6 +46,8 @@ class Ranks {
 
   bool has_failed() const { return has_failed_ || world_->has_failed(); }
   Failure failure() const;
+  /// Of the group alone, and not of its world; without a cause if there is none.
+  Failure failure_of_group() const;
   /// Of the group; whether there was none before.
   bool set_failure(const Failure& failure);
   /// After a failure no call ends well any more.

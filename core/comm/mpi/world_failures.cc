@@ -156,7 +156,8 @@ void World::await_cause() {
 
 void World::fail_host() {
   host_fails_at_ = Clock::time_point::max();
-  if (const std::shared_ptr<HostRanks> host = this->host()) host->fail(failure(), /*is_author=*/false);
+  if (const std::shared_ptr<HostRanks> host = this->host())
+    host->fail(failure(), /*is_author=*/false);
 }
 
 void World::abort_all() {

@@ -142,7 +142,7 @@ TEST(FlightsOverMpi, OneRankSaysWhoHasNotComeAndWhereItWasLastSeen) {
   ASSERT_EQ(warnings.texts().size(), 1U);
   EXPECT_THAT(warnings.texts()[0],
               AllOf(HasSubstr("[comm] barrier 'late' #1 on group 'world': rank 0 has waited "),
-                    HasSubstr(" ms for rank 1, which runs elsewhere, "),
+                    HasSubstr(" ms for rank 1, which is on another host, "),
                     HasSubstr("last seen in #0 barrier 'all here' on group 'world', over "),
                     HasSubstr("until the time-out of 20000 ms"), Not(HasSubstr("and for"))));
 }
@@ -177,7 +177,7 @@ TEST(FlightsOverMpi, AMessageSaysWhomItWaitsFor) {
   EXPECT_THAT(warnings.texts()[0],
               AllOf(HasSubstr("[comm] recv float32[3] from rank 0 'halo' on group 'world': rank 1 "
                               "has waited "),
-                    HasSubstr(" ms for rank 0, which runs elsewhere")));
+                    HasSubstr(" ms for rank 0, which is on another host")));
 }
 
 }  // namespace
