@@ -1,6 +1,5 @@
 #include "tessera/core/comm/hosts/levels.h"
 
-#include <algorithm>
 #include <utility>
 
 #include <ATen/ops/from_blob.h>
@@ -64,6 +63,11 @@ std::vector<Member::Awaited> Levels::awaited() const {
     ranks.push_back({layout.rank_of(other, local()), has_gone});
   }
   return ranks;
+}
+
+std::shared_ptr<Call> start_all_gather(Member& member, const at::Tensor& all, const at::Tensor& own,
+                                       std::string_view tag) {
+  return member.start({.op = Op::kAllGather, .output = all, .input = own, .tag = tag});
 }
 
 at::Tensor part_of(const at::Tensor& tensor, int64_t begin, int64_t numel) {

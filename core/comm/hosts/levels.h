@@ -4,6 +4,7 @@
 #include <limits>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
@@ -58,6 +59,10 @@ class Levels {
   /// Whom these calls wait for, as ranks of the group.
   std::vector<Member::Awaited> awaited() const;
 };
+
+/// Begins the next call of one of these links.
+std::shared_ptr<Call> start_all_gather(Member& member, const at::Tensor& all, const at::Tensor& own,
+                                       std::string_view tag);
 
 /// Elements [begin, begin + numel) of `tensor`, which they keep. No operator, so that no observer
 /// of operators takes it for the model's.

@@ -23,6 +23,8 @@ namespace {
 constexpr auto kForOtherHost = std::chrono::seconds(1);
 constexpr auto kForWaiting = std::chrono::seconds(2);
 
+constexpr const char* kTag = "calls";
+
 /// Bytes of shared memory have no type of their own.
 template <typename T>
 T value_at(const at::Tensor& bytes, int64_t begin) {
@@ -34,11 +36,6 @@ T value_at(const at::Tensor& bytes, int64_t begin) {
 template <typename T>
 void put_at(const at::Tensor& bytes, int64_t begin, const T& value) {
   std::memcpy(data_of(bytes) + begin, &value, sizeof(T));
-}
-
-std::shared_ptr<Call> all_gather(Member& member, const at::Tensor& all, const at::Tensor& own,
-                                 std::string_view tag = "calls") {
-  return member.start({.op = Op::kAllGather, .output = all, .input = own, .tag = tag});
 }
 
 std::shared_ptr<Call> make_link(Member& member, const Call& call, const std::vector<int>& ranks) {
@@ -129,8 +126,8 @@ Steps Link::exchange_calls(Round& round, CallRecord own) {
   constexpr auto kSlice = static_cast<int64_t>(sizeof(int32_t));
   const at::Tensor of_locals = levels_.scratch(kRecord * locals, at::kByte);
   put_at(of_locals, kRecord * levels_.local(), own);
-  const auto inside = all_gather(*levels_.inside, of_locals,
-                                 part_of(of_locals, kRecord * levels_.local(), kRecord));
+  const auto inside = start_all_gather(
+      *levels_.inside, of_locals, part_of(of_locals, kRecord * levels_.local(), kRecord), kTag);
   round.inside = inside->sequence();
   co_await inside;
   for (int local = 0; local < locals; ++local) {
@@ -147,7 +144,8 @@ Steps Link::exchange_calls(Round& round, CallRecord own) {
     put_at(of_hosts, of_host * host + kRecord + kSlice * local,
            value_at<CallRecord>(of_locals, kRecord * local).slice);
   }
-  co_await all_gather(*levels_.calls, of_hosts, part_of(of_hosts, of_host * host, of_host));
+  co_await start_all_gather(*levels_.calls, of_hosts, part_of(of_hosts, of_host * host, of_host),
+                            kTag);
   for (int other = 0; other < levels_.hosts(); ++other) {
     auto call = value_at<CallRecord>(of_hosts, of_host * other);
     for (int local = 0; local < locals; ++local) {
@@ -210,7 +208,7 @@ Steps Link::make_window(Call& call) {
   const at::Tensor texts = levels_.scratch(kText * levels_.hosts(), at::kByte).zero_();
   const at::Tensor text = part_of(texts, kText * levels_.host(), kText);
   inside->made().problem.copy(data_of(text), kText - 1);
-  co_await all_gather(*levels_.across, texts, text, "make_window");
+  co_await start_all_gather(*levels_.across, texts, text, "make_window");
   std::vector<std::string> problems;
   for (int host = 0; host < levels_.hosts(); ++host) {
     std::string problem = data_of(texts) + kText * host;
@@ -331,11 +329,12 @@ bool Link::has_left(int rank) const {
 }
 
 bool Link::has_gone(int rank) const {
+  const bool has_left = levels_.is_here(rank) ? inside().has_left(levels_.layout.local_of(rank))
+                                              : flat().has_left(rank);
+  if (!has_left) return false;
   const std::vector<Member::Awaited> awaited = levels_.awaited();
-  const bool may_have_left = levels_.is_here(rank) || flat().has_left(rank);
-  return may_have_left && std::any_of(awaited.begin(), awaited.end(), [rank](const auto& one) {
-           return one.rank == rank && one.has_gone;
-         });
+  return std::any_of(awaited.begin(), awaited.end(),
+                     [rank](const auto& one) { return one.rank == rank && one.has_gone; });
 }
 
 /// A rank of this host that waits, in another call or in this one once all have called, may keep

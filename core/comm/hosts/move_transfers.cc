@@ -18,11 +18,6 @@ void sort_by_rank(const Levels& levels, const at::Tensor& output, const at::Tens
   }
 }
 
-std::shared_ptr<Work> gather(Member& member, const at::Tensor& whole, const at::Tensor& part,
-                             std::string_view tag) {
-  return member.start({.op = Op::kAllGather, .output = whole, .input = part, .tag = tag});
-}
-
 std::shared_ptr<Work> give(Member& member, const at::Tensor& tensor, int root,
                            std::string_view tag) {
   return member.start(
@@ -39,19 +34,20 @@ Steps all_gather(StepContext context) {
   const int locals = levels.locals();
   const at::Tensor column = levels.scratch(numel * hosts, call.input.scalar_type());
   const std::shared_ptr<Work> come =
-      gather(*levels.across, column, part_of(call.input, 0, numel), call.tag);
+      start_all_gather(*levels.across, column, part_of(call.input, 0, numel), call.tag);
   co_yield Steps::Given();
   co_await come;
   co_await is_first;
   if (!levels.layout.is_contiguous()) {
     const at::Tensor all = levels.scratch(call.output.numel(), call.output.scalar_type());
-    co_await gather(*levels.last, all, column, call.tag);
+    co_await start_all_gather(*levels.last, all, column, call.tag);
     sort_by_rank(levels, call.output, all);
     co_return;
   }
   for (int host = 0; host < hosts; ++host) {
     const at::Tensor of_host = part_of(call.output, host * locals * numel, locals * numel);
-    co_await gather(*levels.last, of_host, part_of(column, host * numel, numel), call.tag);
+    co_await start_all_gather(*levels.last, of_host, part_of(column, host * numel, numel),
+                              call.tag);
   }
 }
 

@@ -131,11 +131,6 @@ at::Tensor packed_by_column(const Levels& levels, const Collective& call,
   return packed;
 }
 
-std::shared_ptr<Work> gather_inside(const Levels& levels, const at::Tensor& whole,
-                                    const at::Tensor& part, std::string_view tag) {
-  return levels.last->start({.op = Op::kAllGather, .output = whole, .input = part, .tag = tag});
-}
-
 }  // namespace sums
 
 using sums::Shares;
@@ -168,7 +163,7 @@ Steps all_reduce(StepContext context) {
   co_await sum;
   co_await rest_sum;
   co_await is_first;
-  co_await sums::gather_inside(levels, bulk, own, call.tag);
+  co_await start_all_gather(*levels.last, bulk, own, call.tag);
 }
 
 Steps reduce(StepContext context) {

@@ -127,10 +127,7 @@ bool Link::fail(const Failure& failure) noexcept {
   try {
     Progress::instance().run_soon([ranks = ranks_, failure] {
       ranks->world().note_failed_group(failure.cause);
-      Envelope told = ranks->envelope(Envelope::Kind::kFailed);
-      told.number = failure.calls;
-      told.set_cause(failure.cause);
-      ranks->world().guard([&] { ranks->send_to_others(told); });
+      ranks->world().guard([&] { ranks->tell_failure(failure); });
     });
   } catch (...) {  // out of memory: the others' time-out
   }
@@ -151,20 +148,12 @@ bool Link::fail_world(std::string_view cause) noexcept {
   return true;
 }
 
-/// Who has not heard of it yet would take it that this rank has just left.
-void Link::tell_failure() {
-  const Failure known = ranks_->failure_of_group();
-  if (known.cause.empty()) return;
-  Envelope told = ranks_->envelope(Envelope::Kind::kFailed);
-  told.number = known.calls;
-  told.set_cause(known.cause);
-  ranks_->send_to_others(told);
-}
-
+/// The failure first: who has not heard of it yet would take it that this rank has just left.
 void Link::leave() noexcept {
   if (std::exchange(is_gone_, true)) return;
   world().guard([this] {
-    tell_failure();
+    const Failure failure = ranks_->failure_of_group();
+    if (!failure.cause.empty()) ranks_->tell_failure(failure);
     Envelope left = ranks_->envelope(Envelope::Kind::kLeft);
     left.number = finished_;
     ranks_->send_to_others(left);

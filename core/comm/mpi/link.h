@@ -119,7 +119,6 @@ class Link final : public internal::Link {
     Envelope envelope;
   };
 
-  void tell_failure();
   Round& make_round(int64_t sequence);
   void take_message(int from, const Envelope& envelope);
 

@@ -57,6 +57,13 @@ Envelope Ranks::envelope(Envelope::Kind kind) const {
   return made;
 }
 
+void Ranks::tell_failure(const Failure& failure) const {
+  Envelope told = envelope(Envelope::Kind::kFailed);
+  told.number = failure.calls;
+  told.set_cause(failure.cause);
+  send_to_others(told);
+}
+
 void Ranks::send_to_others(const Envelope& envelope) const {
   for (int peer = 1; peer < size(); ++peer) send(envelope, (rank_ + peer) % size());
 }

@@ -57,6 +57,8 @@ class Ranks {
 
   Envelope envelope(Envelope::Kind kind) const;
   void send(const Envelope& envelope, int rank) const { world_->send(envelope, world_rank(rank)); }
+  /// Tells the others that the group has failed.
+  void tell_failure(const Failure& failure) const;
   /// To this rank's neighbour first, so that ranks do not all send to rank 0 at once.
   void send_to_others(const Envelope& envelope) const;
 

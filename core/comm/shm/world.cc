@@ -12,7 +12,6 @@
 #include <optional>
 #include <utility>
 
-#include <absl/strings/match.h>
 #include <absl/strings/str_cat.h>
 #include <c10/util/Exception.h>
 
@@ -152,8 +151,6 @@ std::string World::activity_of(int rank) const {
   const std::optional<ProcessStatus> status = process_status(pid);
   return status.has_value() ? status->describe() : "";
 }
-
-bool World::is_stopped(int rank) const { return absl::StartsWith(activity_of(rank), "is stopped"); }
 
 std::string World::failure() {
   if (!origin_.is_here()) return "";

@@ -119,7 +119,6 @@ class World final : public HostRanks {
   /// Local. The state of another rank's process, such as "is stopped"; "" if it is this process, or
   /// unknown.
   std::string activity_of(int rank) const;
-  bool is_stopped(int rank) const;
 
   std::string failure() override;
   std::string lost_rank() override;
