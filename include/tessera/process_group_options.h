@@ -28,9 +28,9 @@ struct ProcessGroupOptions {
   /// meet at a socket of that name; or "tcp://host:port", where rank 0 listens. Default:
   /// TESSERA_STORE, else MASTER_ADDR and MASTER_PORT, else a socket of srun's or mpirun's job.
   std::string store_url = {};
-  /// An existing store; takes precedence over store_url. It is used by one thread at a time. If it
-  /// does not answer within the time-out, that thread and the store are abandoned. With
-  /// TESSERA_JOB_TOKEN, data that others write there is ignored while the ranks meet.
+  /// An existing store, in which rank 0 leaves a note of where it listens; takes precedence over
+  /// store_url. If it does not answer within the time-out, it is abandoned with the call. With
+  /// TESSERA_JOB_TOKEN, what others write there is ignored. It is not used after the ranks have met.
   c10::intrusive_ptr<c10d::Store> store = {};
   /// How long ranks wait for each other, at start and in every collective. Range: > 0; larger
   /// values than kMaxTimeOut (24 days), such as milliseconds::max(), count as that. On CPUs a

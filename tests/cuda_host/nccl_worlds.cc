@@ -2,8 +2,7 @@
 
 #include <utility>
 
-#include <torch/csrc/distributed/c10d/HashStore.hpp>
-
+#include "tessera/core/comm/meeting/job_table.h"
 #include "tessera/tests/core/comm/nccl/nccl_ranks.h"
 #include "tessera/tests/cuda_host/caller_device.h"
 
@@ -18,17 +17,17 @@ struct Forgotten final : Work {
 }  // namespace
 
 Decorate over_nccl(const NcclWorldOptions& options) {
-  const c10::intrusive_ptr<c10d::Store> store = c10::make_intrusive<c10d::HashStore>();
-  return [store, options](std::shared_ptr<ProcessGroup> given) -> std::shared_ptr<ProcessGroup> {
+  const auto table = std::make_shared<JobTable>();
+  return [table, options](std::shared_ptr<ProcessGroup> given) -> std::shared_ptr<ProcessGroup> {
     nccl::WorldOptions world;
     world.api = fake_api();
     world.device = std::make_shared<CallerDevice>(HostDevice::Options{
         .longest_delay = options.longest_delay, .seed = static_cast<uint64_t>(given->rank()) + 1});
-    world.store = store;
+    world.table = table;
     world.rank = given->rank();
     world.size = given->size();
     world.timeout = options.timeout;
-    world.store_poll = std::chrono::milliseconds(100);  // as in nccl_ranks.cc
+    world.table_poll = std::chrono::milliseconds(100);  // as in nccl_ranks.cc
     world.local_poll = std::chrono::milliseconds(1);
     return nccl::make_world(std::move(world));
   };

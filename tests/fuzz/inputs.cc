@@ -15,12 +15,12 @@
 #include "tessera/checkpoint/format/safetensors.h"
 #include "tessera/checkpoint/step/shard_layout.h"
 #include "tessera/checkpoint/step/shard_writer.h"
-#include "tessera/core/comm/handshake/hello.h"
 #include "tessera/core/comm/meeting/announcement.h"
-#include "tessera/core/comm/meeting/credentials.h"
 #include "tessera/core/comm/meeting/framing.h"
+#include "tessera/core/comm/meeting/hello.h"
 #include "tessera/core/comm/meeting/job_table.h"
 #include "tessera/core/comm/meeting/message.h"
+#include "tessera/core/comm/meeting/protocol.h"
 #include "tessera/core/comm/shm/world.h"
 
 namespace tessera::internal::fuzz {
@@ -69,14 +69,14 @@ bool read_request(std::string_view bytes) {
 
 bool read_frames(std::string_view bytes, bool has_macs) {
   bool understood = false;
-  Framing host(Framing::Side::kHost);
+  Framing server(Framing::Side::kServer);
   if (has_macs) {
-    host.authenticate_with(MacKey::of_token("corpus"));
-    host.trust();
+    server.authenticate_with(MacKey::of_token("corpus"));
+    server.trust();
   }
   for (size_t at = 0; at < bytes.size(); at += 7) {
-    host.add(bytes.substr(at, 7));
-    while (const auto payload = host.take()) {
+    server.add(bytes.substr(at, 7));
+    while (const auto payload = server.take()) {
       check(payload->size() <= bytes.size());
       understood = read_message(*payload) || understood;
     }
@@ -87,16 +87,17 @@ bool read_frames(std::string_view bytes, bool has_macs) {
 bool read_connection_handshake(std::string_view bytes) {
   const auto message = Message::from_bytes(bytes);
   if (!message) return false;
-  bool understood = is_member_message(*message);
-  for (const ConnectionHandshake kind :
-       {ConnectionHandshake::kMemberNonce, ConnectionHandshake::kHostNonce}) {
+  bool understood = false;
+  for (const MessageKind kind : {MessageKind::kMemberNonce, MessageKind::kServerNonce}) {
     const auto nonce = parse_nonce(*message, kind);
     check(!nonce || (!nonce->empty() && nonce->size() <= 64));
     understood = understood || nonce.has_value();
   }
-  const auto host = parse_host(*message);
-  check(!host || !host->text().empty());
-  return understood || host.has_value();
+  for (const MessageKind kind : {MessageKind::kMember, MessageKind::kServer}) {
+    understood = understood || (is_message(*message, kind, 1) &&
+                                Hello::from_text(message->fields[0]).has_value());
+  }
+  return understood;
 }
 
 bool read_hello(std::string_view bytes) {
@@ -137,10 +138,10 @@ bool read_range(std::string_view bytes) {
 bool read_announcement(std::string_view bytes) {
   const auto said = Announcement::from_text(std::string(bytes));
   if (!said) return false;
-  check(said->name.empty() != (said->host.empty() && said->port == 0));
+  check(said->name.empty() != (said->hosts.empty() && said->port == 0));
   const auto again = Announcement::from_text(said->to_text());
-  check(again && again->name == said->name && again->host == said->host &&
-        again->port == said->port);
+  check(again && again->secret == said->secret && again->name == said->name &&
+        again->hosts == said->hosts && again->port == said->port);
   return true;
 }
 
@@ -275,7 +276,7 @@ std::vector<std::string> corpus() {
   std::vector<std::string> inputs;
   const Message texts{.kind = 7, .fields = {"", "a", "some bytes"}};
   inputs.push_back(input_for(Parser::kMessage, texts.to_bytes()));
-  for (uint8_t kind = 0; kind <= static_cast<uint8_t>(RequestKind::kOnLoss); ++kind) {
+  for (uint8_t kind = 0; kind <= static_cast<uint8_t>(RequestKind::kErase); ++kind) {
     for (const size_t fields : {0, 1, 2, 3}) {
       const Message request{.kind = kind, .fields = std::vector<std::string>(fields, "12")};
       inputs.push_back(input_for(Parser::kRequest, request.to_bytes()));
@@ -290,19 +291,21 @@ std::vector<std::string> corpus() {
   frames = authenticated.wrap(texts.to_bytes());
   frames += authenticated.wrap("x");
   inputs.push_back(input_for(Parser::kFramesWithMacs, frames));
-  for (const Message& message : {nonce_message(ConnectionHandshake::kMemberNonce, "0123"),
-                                 nonce_message(ConnectionHandshake::kHostNonce, "4567"),
-                                 member_message(), host_message(HostProcess::of_this_process(3))}) {
+  const std::string hello = Hello::of_this_process(1, 3, "token", "cpu", "a build").to_text();
+  for (const Message& message :
+       {nonce_message(MessageKind::kMemberNonce, "0123"),
+        nonce_message(MessageKind::kServerNonce, "4567"),
+        make_message(MessageKind::kMember, {hello}), make_message(MessageKind::kServer, {hello})}) {
     inputs.push_back(input_for(Parser::kConnectionHandshake, message.to_bytes()));
   }
-  inputs.push_back(
-      input_for(Parser::kHello, Hello::of_this_process(1, 3, "token", "cpu").to_text()));
+  inputs.push_back(input_for(Parser::kHello, hello));
   inputs.push_back(input_for(Parser::kPage, page()));
   const shm::SharedRange range{
       .segment = {.device = 1, .inode = 77}, .segment_bytes = 4096, .pid = 300, .fd = 8};
   inputs.push_back(input_for(Parser::kRange, range.to_text()));
-  for (const Announcement& said : {Announcement{.name = "tessera/0123", .host = {}, .port = 0},
-                                   Announcement{.name = {}, .host = "10.0.0.1", .port = 29500}}) {
+  for (const Announcement& said :
+       {Announcement{.secret = "ab", .name = "tessera/0123", .hosts = {}, .port = 0},
+        Announcement{.secret = "ab", .name = {}, .hosts = {"10.0.0.1", "::1"}, .port = 29500}}) {
     inputs.push_back(input_for(Parser::kAnnouncement, said.to_text()));
   }
   inputs.push_back(input_for(Parser::kSafetensors, layout().header()));

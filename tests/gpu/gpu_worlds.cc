@@ -6,10 +6,10 @@
 #include <utility>
 
 #include <c10/core/impl/DeviceGuardImplInterface.h>
-#include <torch/csrc/distributed/c10d/HashStore.hpp>
 
 #include "tessera/core/comm/groups/loopback_group.h"
 #include "tessera/core/comm/groups/staged_group.h"
+#include "tessera/core/comm/meeting/job_table.h"
 #include "tessera/core/comm/nccl/group.h"
 #include "tessera/core/device/cuda_device.h"
 
@@ -33,18 +33,18 @@ Decorate staged_over_host() {
 }
 
 Decorate over_nccl() {
-  const c10::intrusive_ptr<c10d::Store> store = c10::make_intrusive<c10d::HashStore>();
-  return [store](const std::shared_ptr<ProcessGroup>& given) -> std::shared_ptr<ProcessGroup> {
+  const auto table = std::make_shared<JobTable>();
+  return [table](const std::shared_ptr<ProcessGroup>& given) -> std::shared_ptr<ProcessGroup> {
     auto api = nccl::load_api();
     TORCH_CHECK(api.ok(), std::string(api.status().message()));
     nccl::WorldOptions world;
     world.api = *std::move(api);
     world.device = take_gpu(given->rank());
-    world.store = store;
+    world.table = table;
     world.rank = given->rank();
     world.size = given->size();
     world.timeout = std::chrono::seconds(20);
-    world.store_poll = std::chrono::milliseconds(5);
+    world.table_poll = std::chrono::milliseconds(5);
     world.local_poll = std::chrono::milliseconds(1);
     return nccl::make_world(std::move(world));
   };

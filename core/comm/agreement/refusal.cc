@@ -11,7 +11,6 @@
 #include <absl/strings/str_split.h>
 #include <absl/strings/strip.h>
 #include <c10/util/Exception.h>
-#include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include "tessera/core/comm/agreement/text_exchange.h"
 #include "tessera/errors.h"
@@ -24,21 +23,21 @@ using Clock = std::chrono::steady_clock;
 
 constexpr size_t kLines = 10;  // of one problem
 constexpr auto kMaxPause = std::chrono::milliseconds(20);
-// How long rank 0, whose end may be the store's end, waits for the others to read.
+// How long rank 0, whose end may be the table's end, waits for the others to read.
 constexpr auto kLinger = std::chrono::seconds(2);
 
 std::string problem_key(int rank) { return absl::StrCat("problem/", rank); }
 std::string read_key(int rank) { return absl::StrCat("problem read/", rank); }
 
 /// Ranks whose key of the given kind is not there when it is time to stop waiting.
-std::vector<int> await(const StoreRanks& ranks, std::string (*key)(int rank),
+std::vector<int> await(const RanksAtTable& ranks, std::string (*key)(int rank),
                        Clock::duration patience) {
   const auto deadline = Clock::now() + patience;
   auto pause = std::chrono::milliseconds(1);
   std::vector<int> missing(ranks.size);
   for (int rank = 0; rank < ranks.size; ++rank) missing[rank] = rank;
   while (true) {
-    std::erase_if(missing, [&](int rank) { return ranks.store.check({key(rank)}); });
+    std::erase_if(missing, [&](int rank) { return ranks.table.has({key(rank)}); });
     if (missing.empty() || Clock::now() > deadline) return missing;
     std::this_thread::sleep_for(pause);
     pause = std::min(pause * 2, kMaxPause);
@@ -84,8 +83,9 @@ void refuse_on_all_ranks(ProcessGroup& group, std::string_view problem, std::str
   if (!text.empty()) throw ErrorOnAllRanks(text);
 }
 
-void refuse_on_all_ranks(const StoreRanks& ranks, std::string_view problem, std::string_view what) {
-  ranks.store.set(problem_key(ranks.rank), std::string(problem));
+void refuse_on_all_ranks(const RanksAtTable& ranks, std::string_view problem,
+                         std::string_view what) {
+  ranks.table.set(problem_key(ranks.rank), std::string(problem));
   const std::vector<int> missing = await(ranks, problem_key, bounded(ranks.timeout));
   if (!missing.empty()) {
     throw CommError({"init_process_group", "world", -1, ranks.rank, std::string(what)},
@@ -96,11 +96,11 @@ void refuse_on_all_ranks(const StoreRanks& ranks, std::string_view problem, std:
   TORCH_CHECK(ranks.size > 1 || problem.empty(), std::string(problem));
   std::vector<std::string> problems(ranks.size);
   for (int rank = 0; rank < ranks.size; ++rank) {
-    problems[rank] = ranks.store.get_to_str(problem_key(rank));
+    problems[rank] = ranks.table.get(problem_key(rank)).value_or("");
   }
   const std::string text = refusal_text(problems, what);
   if (text.empty()) return;
-  ranks.store.set(read_key(ranks.rank), "yes");
+  ranks.table.set(read_key(ranks.rank), "yes");
   if (ranks.rank == 0) await(ranks, read_key, kLinger);
   throw ErrorOnAllRanks(text);
 }

@@ -5,11 +5,8 @@
 #include <string_view>
 #include <vector>
 
+#include "tessera/core/comm/meeting/shared_table.h"
 #include "tessera/process_group.h"
-
-namespace c10d {
-class Store;
-}  // namespace c10d
 
 namespace tessera::internal {
 
@@ -22,17 +19,18 @@ void refuse_on_all_ranks(ProcessGroup& group, std::string_view problem, std::str
 /// What refuse_on_all_ranks() throws if rank R has problems[R]; empty if none has one.
 std::string refusal_text(const std::vector<std::string>& problems, std::string_view what);
 
-/// Ranks that have met in a store and have no group yet.
-struct StoreRanks {
-  c10d::Store& store;  ///< with keys that are new and used for nothing else
+/// Ranks that have met and have no group yet.
+struct RanksAtTable {
+  SharedTable& table;
   int rank = 0;
   int size = 1;
   std::chrono::milliseconds timeout;
 };
 
 /// The same among ranks without a group. A rank alone throws its problem as it is. Collective,
-/// blocking; once per store. Throws CommError that names the ranks which do not come within the
+/// blocking; once per table. Throws CommError that names the ranks which do not come within the
 /// time-out.
-void refuse_on_all_ranks(const StoreRanks& ranks, std::string_view problem, std::string_view what);
+void refuse_on_all_ranks(const RanksAtTable& ranks, std::string_view problem,
+                         std::string_view what);
 
 }  // namespace tessera::internal

@@ -44,6 +44,13 @@ bool is_of_this_user(int socket) {
          peer.uid == ::geteuid();
 }
 
+int peer_pid(int socket) {
+  ucred peer{};
+  socklen_t length = sizeof(peer);
+  const bool is_unix = ::getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &length) == 0;
+  return is_unix ? peer.pid : 0;
+}
+
 absl::StatusOr<std::unique_ptr<Listener>> listen_at_name(const std::string& name) {
   FileDescriptor socket = new_local_socket();
   const Address address = socket_address(name);

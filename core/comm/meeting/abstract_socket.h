@@ -26,4 +26,7 @@ FileDescriptor new_local_socket();
 /// user's.
 bool is_of_this_user(int socket);
 
+/// Local. The process at the other end of a Unix socket; 0 if that is unknown.
+int peer_pid(int socket);
+
 }  // namespace tessera::internal

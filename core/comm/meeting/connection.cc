@@ -3,15 +3,14 @@
 #include <poll.h>
 #include <sys/socket.h>
 
-#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstring>
-#include <limits>
 #include <utility>
 
 #include <absl/strings/str_cat.h>
 
+#include "tessera/core/comm/meeting/protocol.h"
 #include "tessera/core/process/standard_streams.h"
 
 namespace tessera::internal {
@@ -31,11 +30,6 @@ absl::Status rejected() {
   return absl::DataLossError(
       "does not accept this rank as one of its job: it is another program, has another "
       "TESSERA_JOB_TOKEN, or belongs to another attempt or job; give each job a place of its own");
-}
-
-int milliseconds_until(Deadline deadline) {
-  const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now()).count();
-  return static_cast<int>(std::clamp<int64_t>(left, 0, std::numeric_limits<int>::max()));
 }
 
 /// The descriptor that came with a piece of the stream, if one did.
@@ -64,31 +58,33 @@ Connection::~Connection() {
 
 absl::StatusOr<std::unique_ptr<Connection>> Connection::enter(FileDescriptor socket,
                                                               const Credentials& credentials,
-                                                              Deadline deadline) {
+                                                              const Hello& own, Deadline deadline) {
   std::unique_ptr<Connection> connection(new Connection(std::move(socket)));
-  const absl::Status status = connection->prove(credentials, deadline);
+  const absl::Status status = connection->prove(credentials, own, deadline);
   if (!status.ok()) return status;
   return connection;
 }
 
-absl::Status Connection::prove(const Credentials& credentials, Deadline deadline) {
-  const std::string own = MacKey::new_nonce();
-  absl::Status sent = send(nonce_message(ConnectionHandshake::kMemberNonce, own), deadline);
+absl::Status Connection::prove(const Credentials& credentials, const Hello& own,
+                               Deadline deadline) {
+  const std::string nonce = MacKey::new_nonce();
+  absl::Status sent = send(nonce_message(MessageKind::kMemberNonce, nonce), deadline);
   if (!sent.ok()) return sent;
-  const auto nonce = receive(deadline);
-  if (!nonce.ok()) return nonce.status();
-  const auto other = parse_nonce(nonce->reply, ConnectionHandshake::kHostNonce);
+  const auto answer = receive(deadline);
+  if (!answer.ok()) return answer.status();
+  const auto other = parse_nonce(answer->message, MessageKind::kServerNonce);
   if (!other) return senseless();
-  framing_.authenticate_with(credentials.connection_key(own, *other));
-  sent = send(member_message(), deadline);
+  framing_.authenticate_with(credentials.connection_key(nonce, *other));
+  sent = send(make_message(MessageKind::kMember, {own.to_text()}), deadline);
   if (!sent.ok()) return sent;
   const auto proof = receive(deadline);
-  // A host that knows another token hangs up.
+  // A server that knows another token hangs up.
   if (absl::IsUnavailable(proof.status())) return rejected();
   if (!proof.ok()) return proof.status();
-  const auto host = parse_host(proof->reply);
-  if (!host) return senseless();
-  host_ = *host;
+  if (!is_message(proof->message, MessageKind::kServer, 1)) return senseless();
+  const auto server = Hello::from_text(proof->message.fields[0]);
+  if (!server) return senseless();
+  server_ = *server;
   framing_.trust();
   return absl::OkStatus();
 }
@@ -123,14 +119,12 @@ absl::Status Connection::send(const Message& message, Deadline deadline) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<Connection::Borrowed> Connection::receive(Deadline deadline) {
-  Borrowed borrowed;
+absl::StatusOr<Connection::Received> Connection::receive(Deadline deadline) {
   while (true) {
     if (const auto payload = framing_.take()) {
       auto message = Message::from_bytes(*payload);
       if (!message) return senseless();
-      borrowed.reply = *std::move(message);
-      return borrowed;
+      return Received{*std::move(message), std::exchange(passed_, FileDescriptor())};
     }
     if (framing_.is_broken()) return senseless();
     const absl::Status ready = await(POLLIN, deadline);
@@ -151,26 +145,10 @@ absl::StatusOr<Connection::Borrowed> Connection::receive(Deadline deadline) {
     }
     FileDescriptor descriptor = passed(header);
     if (descriptor.is_open()) {
-      borrowed.descriptor = FileDescriptor(above_standard_streams(descriptor.release()));
+      passed_ = FileDescriptor(above_standard_streams(descriptor.release()));
     }
     framing_.add({bytes.data(), static_cast<size_t>(count)});
   }
-}
-
-absl::StatusOr<Connection::Borrowed> Connection::borrow(const Message& request, Deadline deadline) {
-  const std::lock_guard lock(mutex_);
-  if (!broken_.ok()) return broken_;
-  broken_ = send(request, deadline);
-  if (!broken_.ok()) return broken_;
-  auto reply = receive(deadline);
-  broken_ = reply.status();
-  return reply;
-}
-
-absl::StatusOr<Message> Connection::ask(const Message& request, Deadline deadline) {
-  auto borrowed = borrow(request, deadline);
-  if (!borrowed.ok()) return borrowed.status();
-  return std::move(borrowed->reply);
 }
 
 }  // namespace tessera::internal

@@ -10,7 +10,7 @@ constexpr size_t kLengthBytes = sizeof(uint32_t);
 }  // namespace
 
 std::string_view Framing::direction(bool sends) const {
-  return sends == (side_ == Side::kMember) ? "to host" : "to member";
+  return sends == (side_ == Side::kMember) ? "to server" : "to member";
 }
 
 std::string Framing::wrap(std::string_view payload) {

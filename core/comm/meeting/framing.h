@@ -14,7 +14,7 @@ namespace tessera::internal {
 /// once both sides have a key, their MAC. See Note [Message authentication].
 class Framing {
  public:
-  enum class Side : uint8_t { kMember, kHost };
+  enum class Side : uint8_t { kMember, kServer };
   /// What a frame may hold before the other side has proved anything, and after.
   static constexpr size_t kMaxUnproven = 1024;
   static constexpr size_t kMax = size_t{64} << 20;

@@ -5,60 +5,52 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "tessera/core/comm/meeting/message.h"
+#include "tessera/core/comm/meeting/shared_table.h"
 
 namespace tessera::internal {
 
 /// Requests of a rank to the job's table: Message::kind of a request.
 enum class RequestKind : uint8_t {
-  kSet = 1,         ///< key, value
-  kGet = 2,         ///< key
-  kCompareSet = 3,  ///< key, expected, desired: as c10d's stores do
-  kAdd = 4,         ///< key, a decimal number
-  kDelete = 5,      ///< key
-  kCheck = 6,       ///< keys
-  kCount = 7,
-  kBorrow = 8,  ///< key of a descriptor
-  kOnLoss = 9,  ///< key, value: to be set, unless the key is there, once the sender is gone
+  kSet = 1,       ///< key, text
+  kSetFirst = 2,  ///< key, text
+  kGet = 3,       ///< key
+  kHas = 4,       ///< keys
+  kErase = 5,     ///< key
 };
 
 /// Message::kind of a reply.
 enum class ReplyKind : uint8_t {
   kNo = 0,     ///< there is no such key; not all of these keys
-  kYes = 1,    ///< done; the value, if there is one
+  kYes = 1,    ///< done; the text, if there is one
   kWrong = 2,  ///< no such request: a text that says why
 };
 
-/// The key-value table of a job: texts under keys, and descriptors to lend. Bounded: a full table
-/// refuses requests. Thread-safe; nothing blocks.
-class JobTable {
+/// The table in memory. Bounded: a full one refuses texts.
+class JobTable : public SharedTable {
  public:
   static constexpr size_t kMaxBytes = size_t{1} << 30;
 
-  /// For keys and values of so many bytes together.
+  /// For keys and texts of so many bytes together.
   explicit JobTable(size_t most_bytes = kMaxBytes) : most_bytes_(most_bytes) {}
 
-  /// The reply to any request. kBorrow and kOnLoss are not handled by the table: kWrong.
+  void set(const std::string& key, const std::string& text) override;
+  std::string set_first(const std::string& key, const std::string& text) override;
+  std::optional<std::string> get(const std::string& key) override;
+  bool has(const std::vector<std::string>& keys) override;
+  void erase(const std::string& key) override;
+
+  /// The reply to any message.
   Message reply(const Message& request);
 
-  void set_unless_there(const std::string& key, const std::string& value);
-
-  /// A descriptor that others may borrow as long as its owner keeps it open.
-  void lend(const std::string& key, int fd);
-  std::optional<int> lent(const std::string& key) const;
-
  private:
-  Message set(const std::string& key, std::string value);
-  Message compare_set(const std::string& key, const std::string& expected,
-                      const std::string& desired);
-  Message add(const std::string& key, const std::string& number);
-  bool fits(const std::string& key, const std::string& value) const;
+  void put(const std::string& key, const std::string& text);
 
   const size_t most_bytes_;
-  mutable std::mutex mutex_;
-  std::map<std::string, std::string> values_;
-  std::map<std::string, int> lent_;
+  std::mutex mutex_;
+  std::map<std::string, std::string> texts_;
   size_t bytes_ = 0;
 };
 

@@ -1,6 +1,8 @@
 #include "tessera/core/comm/meeting/tcp_address.h"
 
 #include <arpa/inet.h>
+#include <ifaddrs.h>
+#include <net/if.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -10,7 +12,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <limits>
 #include <utility>
 
 #include <absl/strings/numbers.h>
@@ -73,9 +74,7 @@ int finish_connecting(int socket, Deadline deadline) {
   pollfd waiting{socket, POLLOUT, 0};
   int ready;
   do {
-    const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now()).count();
-    ready = ::poll(&waiting, 1,
-                   static_cast<int>(std::clamp<int64_t>(left, 0, std::numeric_limits<int>::max())));
+    ready = ::poll(&waiting, 1, milliseconds_until(deadline));
   } while (ready < 0 && errno == EINTR);
   if (ready <= 0) return ETIMEDOUT;
   int error = 0;
@@ -112,6 +111,31 @@ absl::StatusOr<TcpAddress> TcpAddress::resolve(const std::string& host, int port
     return absl::NotFoundError(::gai_strerror(found->error));
   }
   return found->address;
+}
+
+absl::StatusOr<TcpAddress> TcpAddress::resolve(const std::vector<std::string>& hosts, int port,
+                                               Deadline deadline) {
+  TcpAddress all;
+  absl::Status last = absl::NotFoundError("there is no address");
+  for (const std::string& host : hosts) {
+    const auto one = resolve(host, port, deadline);
+    last = one.status();
+    if (one.ok())
+      all.sockets_.insert(all.sockets_.end(), one->sockets_.begin(), one->sockets_.end());
+  }
+  if (all.sockets_.empty()) return last;
+  return all;
+}
+
+TcpAddress TcpAddress::any() {
+  sockaddr_in6 v6{};
+  v6.sin6_family = AF_INET6;
+  sockaddr_in v4{};
+  v4.sin_family = AF_INET;
+  TcpAddress address;  // where there is no IPv6, the second one listens
+  address.sockets_.push_back({AF_INET6, {reinterpret_cast<const char*>(&v6), sizeof(v6)}});
+  address.sockets_.push_back({AF_INET, {reinterpret_cast<const char*>(&v4), sizeof(v4)}});
+  return address;
 }
 
 absl::StatusOr<TcpAddress> TcpAddress::own_towards(const TcpAddress& other) {
@@ -186,6 +210,10 @@ absl::StatusOr<std::unique_ptr<Listener>> TcpAddress::listen() const {
   for (const Socket& own : sockets_) {
     FileDescriptor socket = new_socket(own.family, SOCK_STREAM);
     const int on = 1;
+    const int off = 0;
+    if (own.family == AF_INET6) {
+      ::setsockopt(socket.get(), IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof(off));
+    }
     if (socket.is_open() &&
         ::setsockopt(socket.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)) == 0 &&
         ::bind(socket.get(), address_of(own.address), static_cast<socklen_t>(own.address.size())) ==
@@ -211,6 +239,26 @@ std::string TcpAddress::text() const {
   const TcpEndpoint endpoint =
       numeric(address_of(sockets_[0].address), static_cast<socklen_t>(sockets_[0].address.size()));
   return absl::StrCat(endpoint.host, ":", endpoint.port);
+}
+
+std::vector<std::string> own_hosts() {
+  std::vector<std::string> hosts;
+  std::vector<std::string> of_loopback;
+  ifaddrs* interfaces = nullptr;
+  if (::getifaddrs(&interfaces) != 0) return hosts;
+  for (const ifaddrs* one = interfaces; one != nullptr; one = one->ifa_next) {
+    if (one->ifa_addr == nullptr || (one->ifa_flags & IFF_UP) == 0) continue;
+    const int family = one->ifa_addr->sa_family;
+    const bool is_v6 = family == AF_INET6;
+    if (family != AF_INET && !is_v6) continue;
+    const auto* v6 = reinterpret_cast<const sockaddr_in6*>(one->ifa_addr);
+    if (is_v6 && IN6_IS_ADDR_LINKLOCAL(&v6->sin6_addr) != 0) continue;
+    const socklen_t length = is_v6 ? sizeof(sockaddr_in6) : sizeof(sockaddr_in);
+    auto& list = (one->ifa_flags & IFF_LOOPBACK) != 0 ? of_loopback : hosts;
+    list.push_back(numeric(one->ifa_addr, length).host);
+  }
+  ::freeifaddrs(interfaces);
+  return hosts.empty() ? of_loopback : hosts;
 }
 
 TcpEndpoint endpoint_of(const Listener& listener) {

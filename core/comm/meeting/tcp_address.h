@@ -6,7 +6,7 @@
 
 #include <absl/status/statusor.h>
 
-#include "tessera/core/comm/meeting/connection.h"
+#include "tessera/core/comm/meeting/deadline.h"
 #include "tessera/core/comm/meeting/listener.h"
 #include "tessera/core/process/file_descriptor.h"
 
@@ -18,6 +18,14 @@ class TcpAddress {
   /// Local, but asks the resolver until `deadline`. NotFound, with the resolver's reason, if the
   /// host is unknown; DeadlineExceeded.
   static absl::StatusOr<TcpAddress> resolve(const std::string& host, int port, Deadline deadline);
+
+  /// The same for addresses of one process, which are tried in this order; those that are unknown
+  /// are left out.
+  static absl::StatusOr<TcpAddress> resolve(const std::vector<std::string>& hosts, int port,
+                                            Deadline deadline);
+
+  /// Local. Every address of this machine, with a port that the kernel chooses: for listen().
+  static TcpAddress any();
 
   /// Local. This machine's address on the route to `other`, with a port that the kernel chooses.
   /// Unavailable if there is no route.
@@ -51,5 +59,9 @@ struct TcpEndpoint {
   int port = 0;
 };
 TcpEndpoint endpoint_of(const Listener& listener);
+
+/// Local. The addresses by which other machines may reach this one; the loopback device's if there
+/// are no others.
+std::vector<std::string> own_hosts();
 
 }  // namespace tessera::internal

@@ -5,7 +5,6 @@
 #include <absl/strings/numbers.h>
 #include <absl/strings/str_cat.h>
 #include <absl/strings/str_split.h>
-#include <torch/csrc/distributed/c10d/Store.hpp>
 
 namespace tessera::internal::nccl {
 namespace {
@@ -32,54 +31,34 @@ Agreement::Inquiry parse(const std::string& text) {
 
 }  // namespace
 
-Agreement::Agreement(c10::intrusive_ptr<c10d::Store> store, int rank)
-    : store_(std::move(store)), rank_(rank) {}
-
-Agreement::~Agreement() = default;
+Agreement::Agreement(std::shared_ptr<SharedTable> table, int rank)
+    : table_(std::move(table)), rank_(rank) {}
 
 std::string Agreement::publish(const std::string& cause) {
-  return store_->compareSet(kFailure, std::string(), cause);
+  return table_->set_first(kFailure, cause);
 }
 
-std::optional<std::string> Agreement::failure() { return look(kFailure); }
+std::optional<std::string> Agreement::failure() { return table_->get(kFailure); }
 
 Agreement::Inquiry Agreement::ask(const std::string& group, int64_t sequence) {
-  return parse(
-      store_->compareSet(kInquiry, std::string(), absl::StrCat(rank_, " ", sequence, " ", group)));
+  return parse(table_->set_first(kInquiry, absl::StrCat(rank_, " ", sequence, " ", group)));
 }
 
 std::optional<Agreement::Inquiry> Agreement::inquiry() {
-  const auto text = look(kInquiry);
+  const auto text = table_->get(kInquiry);
   if (!text) return std::nullopt;
   return parse(*text);
 }
 
-void Agreement::answer(const std::string& report) { put(answer_key(rank_), report); }
+void Agreement::answer(const std::string& report) { table_->set(answer_key(rank_), report); }
 
 std::optional<std::string> Agreement::answer_of(int rank, const std::string& group) {
-  if (auto left = look(left_key(rank, group))) return left;
-  return look(answer_key(rank));
+  if (auto left = table_->get(left_key(rank, group))) return left;
+  return table_->get(answer_key(rank));
 }
 
 void Agreement::say_left(const std::string& group, const std::string& report) {
-  put(left_key(rank_, group), report);
-}
-
-void Agreement::put(const std::string& key, const std::string& text) { store_->set(key, text); }
-
-bool Agreement::has(const std::vector<std::string>& keys) { return store_->check(keys); }
-
-std::string Agreement::get(const std::string& key) {
-  const std::vector<uint8_t> bytes = store_->get(key);
-  return std::string(bytes.begin(), bytes.end());
-}
-
-void Agreement::erase(const std::string& key) { store_->deleteKey(key); }
-
-std::optional<std::string> Agreement::look(const std::string& key) {
-  // get() of a key that is not there would block, and others with it.
-  if (!store_->check({key})) return std::nullopt;
-  return get(key);
+  table_->set(left_key(rank_, group), report);
 }
 
 }  // namespace tessera::internal::nccl

@@ -6,21 +6,16 @@
 #include <string>
 #include <vector>
 
-#include <c10/util/intrusive_ptr.h>
-
-namespace c10d {
-class Store;
-}  // namespace c10d
+#include "tessera/core/comm/meeting/shared_table.h"
 
 namespace tessera::internal::nccl {
 
-/// What the ranks of a world exchange through the store: the one cause of a failure, and after a
-/// time-out which rank has called what. Nothing here waits for a peer; if the store is slow or
+/// What the ranks of a world exchange through their table: the one cause of a failure, and after a
+/// time-out which rank has called what. Nothing here waits for a peer; if the table is slow or
 /// gone, its exceptions pass through.
 class Agreement {
  public:
-  Agreement(c10::intrusive_ptr<c10d::Store> store, int rank);
-  ~Agreement();
+  Agreement(std::shared_ptr<SharedTable> table, int rank);
 
   /// Publishes `cause`, unless a rank has published one before. Returns the first one.
   std::string publish(const std::string& cause);
@@ -41,16 +36,10 @@ class Agreement {
   std::optional<std::string> answer_of(int rank, const std::string& group);
   void say_left(const std::string& group, const std::string& report);
 
-  /// Texts under keys.
-  void put(const std::string& key, const std::string& text);
-  bool has(const std::vector<std::string>& keys);
-  std::string get(const std::string& key);
-  void erase(const std::string& key);
+  SharedTable& table() { return *table_; }
 
  private:
-  std::optional<std::string> look(const std::string& key);
-
-  const c10::intrusive_ptr<c10d::Store> store_;
+  const std::shared_ptr<SharedTable> table_;
   const int rank_;
 };
 

@@ -34,7 +34,7 @@ std::vector<std::string> ControlChannel::finish(Pending& pending) {
   std::vector<std::string> parts = take(*world_, pending, what_);
   // All have written this one, so all are through with the ones before.
   while (keys_.size() > 1) {
-    world_->agreement().erase(keys_.front());
+    world_->agreement().table().erase(keys_.front());
     keys_.erase(keys_.begin());
   }
 

@@ -10,9 +10,9 @@
 
 namespace tessera::internal::nccl {
 
-/// Repeated exchanges among the ranks of a group through the store: every rank's bytes to every
+/// Repeated exchanges among the ranks of a group through the table: every rank's bytes to every
 /// rank. Each rank has one key there, two while an exchange is in progress. A world of one uses no
-/// store. One exchange at a time; used by one thread at a time.
+/// table. One exchange at a time; used by one thread at a time.
 class ControlChannel {
  public:
   /// `rank` within the group; `what` names the channel among those of the group.
@@ -28,7 +28,7 @@ class ControlChannel {
   void start(Pending& pending, std::string_view bytes);
   std::vector<std::string> finish(Pending& pending);
   /// Instead of finish(), if this rank does not need the others' parts. Neither blocks nor uses the
-  /// store. The others still get its part, and the next exchange works normally.
+  /// table. The others still get its part, and the next exchange works normally.
   void abandon() { is_open_ = false; }
   /// Whether start() waits for finish().
   bool is_open() const { return is_open_; }
@@ -37,7 +37,7 @@ class ControlChannel {
   const std::shared_ptr<World> world_;
   const int rank_;
   const std::string what_;
-  std::vector<std::string> keys_;  // of this rank's parts, in the store
+  std::vector<std::string> keys_;  // of this rank's parts, in the table
   std::string own_;                // the part given last
   size_t own_call_length_ = 0;
   bool is_open_ = false;

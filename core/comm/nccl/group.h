@@ -50,7 +50,7 @@ class Group final : public ProcessGroup {
   at::Device device() const override { return world_->options().device->torch_device(); }
 
   /// A barrier is a collective of one element and waits for it on the host. A gather on the host
-  /// goes through the store and is always compared; after the call the others have this rank's
+  /// goes through the table and is always compared; after the call the others have this rank's
   /// part, and the time-out counts from wait() on. A Work that is dropped instead leaves the group
   /// usable; this rank then does not see whether calls differ. Throws c10::Error while another
   /// gather on the host is open.
@@ -120,7 +120,7 @@ class Group final : public ProcessGroup {
 };
 
 /// Collective over all ranks; blocks until they have come. A world of NCCL ranks: the id travels
-/// through the store. Throws CommError that names the ranks that do not come within the time-out.
+/// through the table. Throws CommError that names the ranks that do not come within the time-out.
 std::shared_ptr<Group> make_world(WorldOptions options);
 
 }  // namespace tessera::internal::nccl

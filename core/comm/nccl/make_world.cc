@@ -14,15 +14,15 @@
 namespace tessera::internal::nccl {
 
 std::shared_ptr<Group> make_world(WorldOptions options) {
-  TORCH_CHECK(options.api != nullptr && options.device != nullptr && options.store != nullptr,
-              "[comm] nccl world: got no library, device or store, expected all three; see "
+  TORCH_CHECK(options.api != nullptr && options.device != nullptr && options.table != nullptr,
+              "[comm] nccl world: got no library, device or table, expected all three; see "
               "WorldOptions");
   TORCH_CHECK(options.rank >= 0 && options.rank < options.size, "[comm] nccl world: got rank ",
               options.rank, " of ", options.size, ", expected 0 <= rank < size; correct them");
-  TORCH_CHECK(options.timeout.count() > 0 && options.store_poll.count() > 0 &&
+  TORCH_CHECK(options.timeout.count() > 0 && options.table_poll.count() > 0 &&
                   options.local_poll.count() > 0,
               "[comm] nccl world: got a time of 0 or less, expected more than 0 ms; leave it out");
-  for (auto* time : {&options.timeout, &options.store_poll, &options.local_poll}) {
+  for (auto* time : {&options.timeout, &options.table_poll, &options.local_poll}) {
     *time = bounded(*time);
   }
   const std::string unsupported = find_unsupported(*options.api, options.nccl);

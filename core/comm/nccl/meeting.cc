@@ -4,8 +4,6 @@
 
 #include <absl/strings/str_cat.h>
 
-#include "tessera/core/process/error_text.h"
-
 namespace tessera::internal::nccl {
 namespace {
 
@@ -16,8 +14,9 @@ std::string text_of(const NcclOptions& options) {
   return options.copy_engine ? text + " with copy engines" : text;
 }
 
-[[noreturn]] void fail_at_store(World& world, Pending& pending, const std::string& problem) {
-  pending.fail(absl::StrCat("rank ", world.options().rank, " failed: the store: ", problem));
+[[noreturn]] void fail_at_table(World& world, Pending& pending, const std::string& problem) {
+  pending.fail(absl::StrCat("rank ", world.options().rank,
+                            " failed: the table that ranks share: ", problem));
 }
 
 }  // namespace
@@ -32,12 +31,12 @@ std::string give(World& world, Pending& pending, int rank, std::string_view what
   std::string key = exchange_key(pending.progress(), pending.call().sequence, what, rank);
   std::string problem;
   try {
-    world.agreement().put(key, text);
+    world.agreement().table().set(key, text);
     return key;
-  } catch (const c10::Error& error) {
-    problem = error_text(error);
+  } catch (const TableError& error) {
+    problem = error.what();
   }
-  fail_at_store(world, pending, problem);
+  fail_at_table(world, pending, problem);
 }
 
 std::vector<std::string> take(World& world, Pending& pending, std::string_view what) {
@@ -49,16 +48,17 @@ std::vector<std::string> take(World& world, Pending& pending, std::string_view w
   }
   std::string problem;
   try {
-    // The time-out is pending's own: looking at the store must not block.
-    pending.await([&] { return world.agreement().has(keys); });
+    // The time-out is pending's own: looking at the table must not block.
+    pending.await([&] { return world.agreement().table().has(keys); });
     std::vector<std::string> texts;
     texts.reserve(keys.size());
-    for (const std::string& key : keys) texts.push_back(world.agreement().get(key));
+    for (const std::string& key : keys)
+      texts.push_back(world.agreement().table().get(key).value_or(""));
     return texts;
-  } catch (const c10::Error& error) {
-    problem = error_text(error);
+  } catch (const TableError& error) {
+    problem = error.what();
   }
-  fail_at_store(world, pending, problem);
+  fail_at_table(world, pending, problem);
 }
 
 std::vector<std::string> exchange(World& world, Pending& pending, int rank, std::string_view what,
@@ -121,7 +121,7 @@ std::shared_ptr<Communicator> meet(World& world, Pending& pending) {
   const std::vector<std::string> texts = exchange(world, pending, options.rank, "id", text);
   if (texts[0].size() < UniqueId::kBytes) {
     pending.fail(absl::StrCat("got an id of ", texts[0].size(), " bytes from rank 0, expected ",
-                              UniqueId::kBytes, "; give every world a prefix of its own"));
+                              UniqueId::kBytes, "; give every world a table of its own"));
   }
   const std::string expected = texts[0].substr(UniqueId::kBytes);
   for (size_t rank = 1; rank < texts.size(); ++rank) {

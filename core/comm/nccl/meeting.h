@@ -15,7 +15,7 @@ namespace tessera::internal::nccl {
 // Set-up among the ranks of a group. All functions are collective and block. They throw the
 // CommError of `pending`, which stands for the call, when that times out or the world fails.
 
-/// Where a rank's part of an exchange lies in the store.
+/// Where a rank's part of an exchange lies in the table.
 std::string exchange_key(const Progress& progress, int64_t sequence, std::string_view what,
                          int rank);
 
@@ -24,7 +24,7 @@ std::string give(World& world, Pending& pending, int rank, std::string_view what
                  const std::string& text);
 std::vector<std::string> take(World& world, Pending& pending, std::string_view what);
 
-/// Every rank's text, by rank. Through the store: a few milliseconds.
+/// Every rank's text, by rank. Through the table: a few milliseconds.
 std::vector<std::string> exchange(World& world, Pending& pending, int rank, std::string_view what,
                                   const std::string& text);
 
@@ -45,7 +45,7 @@ std::shared_ptr<Communicator> split(World& world, Pending& pending, Communicator
 /// What gathers on a gather lane of this world.
 Communicator::Engine gather_engine(const World& world);
 
-/// The communicator of the whole world; the id travels through the store, and the options, which
+/// The communicator of the whole world; the id travels through the table, and the options, which
 /// must be equal.
 std::shared_ptr<Communicator> meet(World& world, Pending& pending);
 

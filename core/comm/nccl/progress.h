@@ -41,7 +41,7 @@ class Progress {
   void begin(NumberedCall& call);
   void leave();
 
-  /// For the store: how many calls this rank has begun, whether it has left, and what it called as
+  /// For the table: how many calls this rank has begun, whether it has left, and what it called as
   /// number `sequence`.
   std::string report(int64_t sequence) const;
 

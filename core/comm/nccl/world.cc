@@ -53,7 +53,7 @@ std::shared_ptr<World> World::start(WorldOptions options) {
 
 World::World(WorldOptions options)
     : options_(std::move(options)),
-      agreement_(options_.store, options_.rank),
+      agreement_(options_.table, options_.rank),
       next_look_(Clock::now()) {}
 
 World::~World() = default;
@@ -166,8 +166,8 @@ bool World::sleep() {
   const bool is_busy = !pending_.empty() || !leaving_.empty();
   if (entered_ && groups_ == 0 && !is_busy) return false;
   if (!proposal_.empty() && !failed_) return true;
-  const auto longest = is_busy ? options_.local_poll : options_.store_poll;
-  changed_.wait_for(lock, std::min(longest, options_.store_poll));
+  const auto longest = is_busy ? options_.local_poll : options_.table_poll;
+  changed_.wait_for(lock, std::min(longest, options_.table_poll));
   return true;
 }
 
@@ -186,8 +186,8 @@ World::Cause World::look() {
   Cause cause = look_at_pending();
   if (cause.text.empty()) cause = look_at_communicators();
   if (cause.text.empty() && Clock::now() >= next_look_) {
-    next_look_ = Clock::now() + options_.store_poll;
-    cause = look_at_store();
+    next_look_ = Clock::now() + options_.table_poll;
+    cause = look_at_table();
   }
   return cause;
 }
@@ -199,7 +199,7 @@ std::string World::publish(const Cause& cause) {
   bool is_first = !cause.is_published;
   try {
     is_first = is_first && !agreement_.failure();
-  } catch (const std::exception&) {  // the store is gone
+  } catch (const std::exception&) {  // the table is gone
   }
   if (is_first) report_failure(cause.culprit, cause.text);
   try {

@@ -13,9 +13,6 @@
 #include <string_view>
 #include <vector>
 
-#include <c10/util/intrusive_ptr.h>
-#include <torch/csrc/distributed/c10d/Store.hpp>
-
 #include "tessera/core/comm/flight_recorder/flight_ring.h"
 #include "tessera/core/comm/nccl/agreement.h"
 #include "tessera/core/comm/nccl/api.h"
@@ -33,16 +30,16 @@ struct WorldOptions {
   std::shared_ptr<const Api> api;  ///< load_api()
   /// This rank's own.
   std::shared_ptr<Device> device;
-  /// Where the ranks meet and agree; kept as long as the world. Keys begin with "nccl/"; the
-  /// caller's prefix makes them new for each world, or an earlier world's id would be taken.
-  c10::intrusive_ptr<c10d::Store> store;
+  /// What the ranks agree by; kept as long as the world. New for each world, or an earlier world's
+  /// id would be taken.
+  std::shared_ptr<SharedTable> table;
   int rank = 0;
   int size = 1;
   /// From the call of a collective to its end on the device. Range: > 0, as below; more than
   /// kMaxTimeOut counts as that.
   std::chrono::milliseconds timeout = std::chrono::minutes(10);
-  /// How often the store is asked whether another rank has failed. Range: > 0.
-  std::chrono::milliseconds store_poll = std::chrono::milliseconds(500);
+  /// How often the table is asked whether another rank has failed. Range: > 0.
+  std::chrono::milliseconds table_poll = std::chrono::milliseconds(500);
   /// How often communicators are asked for errors and events whether they are over, while anything
   /// is in flight. Range: > 0.
   std::chrono::milliseconds local_poll = std::chrono::milliseconds(10);
@@ -58,9 +55,9 @@ struct WorldOptions {
 /// Note [Watch]
 /// ~~~~~~~~~~~~
 /// The host does not wait for collectives on a device. Instead a watch thread per rank polls the
-/// events of pending collectives (time-outs), the communicators (asynchronous errors) and the store
+/// events of pending collectives (time-outs), the communicators (asynchronous errors) and the table
 /// (failures of other ranks). Any thread that notices a failure proposes a cause; the watch thread
-/// reports it to the launcher (Note [First failure]) and publishes it in the store. The first cause
+/// reports it to the launcher (Note [First failure]) and publishes it in the table. The first cause
 /// published is the cause on all ranks. Then the thread aborts all communicators of the world,
 /// which ends what hangs on the device. A cause that another rank has published is not reported to
 /// the launcher again. A cause that is proposed while the process ends is still published. Only
@@ -72,10 +69,10 @@ struct WorldOptions {
 /// Note [Calls that do not fit]
 /// ~~~~~~~~~~~~~~~~~~~~~~~~~~~~
 /// shm compares every call before it touches data. With NCCL a comparison would cost a round trip
-/// through the store and a wait of the host, where the launch itself costs microseconds. So, as in
+/// through the table and a wait of the host, where the launch itself costs microseconds. So, as in
 /// PyTorch, nothing is compared in advance by default: every rank keeps a record of its last calls,
 /// at a time-out the ranks exchange these records, and the error names the rank that is missing or
-/// the two calls that differ. Compare::kAlways compares through the store before each launch, for
+/// the two calls that differ. Compare::kAlways compares through the table before each launch, for
 /// debugging. Calls of subgroup() and all_gather_on_host() are always compared.
 class World : public std::enable_shared_from_this<World> {
  public:
@@ -128,7 +125,7 @@ class World : public std::enable_shared_from_this<World> {
   std::shared_ptr<Communicator> find_failed(Result& state);
   Cause look_at_communicators();
   Cause look_at_pending();
-  Cause look_at_store();
+  Cause look_at_table();
   Cause explain(const Pending& pending);
   Cause name_lost(Cause cause);
   Answers ask(const Progress& progress, int64_t sequence);
@@ -163,7 +160,7 @@ class World : public std::enable_shared_from_this<World> {
   // The thread's own.
   Clock::time_point next_look_;
   bool answered_ = false;
-  bool store_lost_ = false;
+  bool table_lost_ = false;
 };
 
 }  // namespace tessera::internal::nccl

@@ -17,7 +17,7 @@
 namespace tessera::internal::nccl {
 namespace {
 
-// Ranks answer within one look at the store, if they can.
+// Ranks answer within one look at the table, if they can.
 constexpr int kLooksForAnswers = 4;
 constexpr auto kAnswerGrace = std::chrono::milliseconds(100);
 
@@ -74,15 +74,15 @@ World::Cause World::look_at_pending() {
   return late == nullptr ? Cause() : explain(*late);
 }
 
-World::Cause World::look_at_store() {
-  if (store_lost_) return {};
+World::Cause World::look_at_table() {
+  if (table_lost_) return {};
   try {
     if (const auto failure = agreement_.failure()) return {*failure, -1, /*is_published=*/true};
     const auto inquiry = agreement_.inquiry();
     if (inquiry && !answered_) answer(*inquiry);
   } catch (const std::exception&) {
-    // Who hosts the store may leave first. What hangs because of it runs into its time-out.
-    store_lost_ = true;
+    // Who hosts the table may leave first. What hangs because of it runs into its time-out.
+    table_lost_ = true;
   }
   return {};
 }
@@ -99,7 +99,7 @@ void World::answer(const Agreement::Inquiry& inquiry) {
 }
 
 /// Asks all ranks of a group about collective `sequence`, or waits for what the rank that asked
-/// first finds out. Throws what the store throws.
+/// first finds out. Throws what the table throws.
 World::Answers World::ask(const Progress& progress, int64_t sequence) {
   Answers answers;
   std::vector<Report>& reports = answers.reports;
@@ -108,7 +108,7 @@ World::Answers World::ask(const Progress& progress, int64_t sequence) {
   answers.asker = inquiry.asker;
   const bool is_own = inquiry.asker == options_.rank;
   if (!answered_) answer(inquiry);
-  const auto patience = options_.store_poll * kLooksForAnswers + kAnswerGrace;
+  const auto patience = options_.table_poll * kLooksForAnswers + kAnswerGrace;
   const auto deadline = Clock::now() + (is_own ? patience : 2 * patience);
   const auto has_all = [&] {
     bool all = true;
@@ -144,7 +144,7 @@ World::Cause World::explain(const Pending& pending) {
     return {explain_time_out(progress, sequence, waited_ms, answers.reports),
             is_own ? find_missing(progress, sequence, answers.reports) : answers.asker};
   } catch (const std::exception& error) {
-    return {absl::StrCat("timed out: waited ", waited_ms, " ms; the store is gone (",
+    return {absl::StrCat("timed out: waited ", waited_ms, " ms; the table is gone (",
                          error_text(error), ")")};
   }
 }
@@ -172,7 +172,7 @@ World::Cause World::name_lost(Cause cause) {
                       has_left ? " has left" : " does not answer");
       break;
     }
-  } catch (const std::exception&) {  // the store is gone, so no rank can be named
+  } catch (const std::exception&) {  // the table is gone, so no rank can be named
   }
   return cause;
 }

@@ -69,18 +69,6 @@ const Backend& default_backend(at::Device device, int ranks) {
   return *preferred;
 }
 
-EndpointOptions endpoint_options(const ProcessGroupOptions& options,
-                                 const Environment& environment) {
-  return {.environment = environment,
-          .store_url = options.store_url,
-          .store = options.store,
-          .timeout = options.timeout};
-}
-
-Endpoint meeting_endpoint(const ProcessGroupOptions& options, const Environment& environment) {
-  return find_endpoint(endpoint_options(options, environment));
-}
-
 GpuChoice gpu_of(const ProcessGroupOptions& options, const Environment& environment,
                  GpuChoice::Use use) {
   GpuChoice choice;

@@ -4,7 +4,6 @@
 #include <string>
 #include <string_view>
 
-#include "tessera/core/comm/meeting/endpoint.h"
 #include "tessera/core/device/gpu_choice.h"
 #include "tessera/environment.h"
 #include "tessera/process_group.h"
@@ -33,13 +32,6 @@ const Backend* find_backend(std::string_view name);
 
 /// What "auto" stands for among `ranks` ranks with tensors on `device`.
 const Backend& default_backend(at::Device device, int ranks);
-
-/// Local. What determines where the ranks of the job meet.
-EndpointOptions endpoint_options(const ProcessGroupOptions& options,
-                                 const Environment& environment);
-
-/// Local. Where the ranks of the job meet.
-Endpoint meeting_endpoint(const ProcessGroupOptions& options, const Environment& environment);
 
 /// Local. Which GPU is this rank's.
 GpuChoice gpu_of(const ProcessGroupOptions& options, const Environment& environment,

@@ -4,30 +4,34 @@
 #include <utility>
 
 #include <c10/util/Exception.h>
-#include <torch/csrc/distributed/c10d/HashStore.hpp>
-#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
 #include "tessera/core/comm/agreement/refusal.h"
-#include "tessera/core/comm/handshake/handshake.h"
+#include "tessera/core/comm/meeting/job_table.h"
 #include "tessera/core/comm/nccl/group.h"
 #include "tessera/core/comm/rendezvous/backend.h"
+#include "tessera/core/comm/rendezvous/meet.h"
 #include "tessera/core/process/error_text.h"
 
 namespace tessera::internal {
 namespace {
 
-/// Keys of this world's own in the store of `place`, if it is of several ranks.
-c10::intrusive_ptr<c10d::Store> meet_others(const ProcessGroupOptions& options,
-                                            const Environment& environment,
-                                            const Endpoint& endpoint) {
-  if (environment.world_size == 1) return c10::make_intrusive<c10d::HashStore>();
-  HandshakeOptions handshake;
-  handshake.rank = environment.rank;
-  handshake.world_size = environment.world_size;
-  handshake.job_token = environment.job_token;
-  handshake.timeout = options.timeout;
-  handshake.device = "cuda";
-  return c10::make_intrusive<c10d::PrefixStore>(meet_on_store(endpoint, handshake), endpoint.store);
+/// All that ranks share before NCCL connects them is a table.
+class NoTransport final : public Transport {
+ public:
+  bool is_local() const override { return false; }
+  absl::StatusOr<Opening> open(const std::vector<int>& /*pids*/) override { return Opening(); }
+  absl::Status enter(const std::string& /*text*/, FileDescriptor /*descriptor*/) override {
+    return absl::OkStatus();
+  }
+};
+
+std::shared_ptr<SharedTable> meet_others(const ProcessGroupOptions& options,
+                                         const Environment& environment) {
+  if (environment.world_size == 1) return std::make_shared<JobTable>();
+  NoTransport none;
+  const auto place = find_place(options, environment);
+  return meet(*place, none, environment, options.timeout, options.device)
+      .make_table(options.timeout);
 }
 
 std::shared_ptr<const nccl::Api> take_nccl() {
@@ -40,10 +44,8 @@ std::shared_ptr<const nccl::Api> take_nccl() {
 
 std::shared_ptr<ProcessGroup> make_nccl_world(ProcessGroupOptions options,
                                               const Environment& environment) {
-  Endpoint endpoint;
-  if (environment.world_size > 1) endpoint = meeting_endpoint(options, environment);
   nccl::WorldOptions world;
-  world.store = meet_others(options, environment, endpoint);
+  world.table = meet_others(options, environment);
   world.rank = environment.rank;
   world.size = environment.world_size;
   world.timeout = options.timeout;
@@ -56,7 +58,7 @@ std::shared_ptr<ProcessGroup> make_nccl_world(ProcessGroupOptions options,
   } catch (const std::exception& error) {
     problem = error_text(error);
   }
-  refuse_on_all_ranks(StoreRanks{*world.store, world.rank, world.size, options.timeout}, problem,
+  refuse_on_all_ranks(RanksAtTable{*world.table, world.rank, world.size, options.timeout}, problem,
                       "init_process_group");
   return nccl::make_world(std::move(world));
 }

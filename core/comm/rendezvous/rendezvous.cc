@@ -11,6 +11,7 @@
 
 #include "tessera/core/comm/flight_recorder/flight_dump.h"
 #include "tessera/core/comm/rendezvous/backend.h"
+#include "tessera/core/comm/rendezvous/meet.h"
 #include "tessera/core/process/error_text.h"
 #include "tessera/core/process/failure_report.h"
 #include "tessera/core/process/machine.h"
@@ -131,8 +132,7 @@ void say_identity(const ProcessGroupOptions& options, const Environment& environ
   if (is_over_mpi(options, environment)) {
     absl::StrAppend(&line, "; ranks meet by MPI");
   } else if (environment.world_size > 1) {
-    absl::StrAppend(&line, "; ranks meet at ",
-                    describe_place(endpoint_options(options, environment)));
+    absl::StrAppend(&line, "; ranks meet at ", find_place(options, environment)->text());
   }
   std::fprintf(stderr, "%s\n", line.c_str());
 }

@@ -13,10 +13,10 @@
 #include "tessera/core/comm/agreement/refusal.h"
 #include "tessera/core/comm/group/group.h"
 #include "tessera/core/comm/groups/staged_group.h"
-#include "tessera/core/comm/handshake/handshake.h"
-#include "tessera/core/comm/meeting/search.h"
+#include "tessera/core/comm/meeting/name_place.h"
 #include "tessera/core/comm/rendezvous/backend.h"
 #include "tessera/core/comm/rendezvous/core_share.h"
+#include "tessera/core/comm/rendezvous/meet.h"
 #include "tessera/core/comm/shm/link.h"
 #include "tessera/core/process/error_text.h"
 #include "tessera/core/process/process_status.h"
@@ -79,13 +79,47 @@ void require_proc() {
               "find each other and their memory there; mount /proc (mount -t proc proc /proc)");
 }
 
-/// The ranks have met.
-void leave(Endpoint endpoint, ProcessGroup& group) {
-  group.barrier("init_process_group");  // the host's descriptors are needed until here
-  endpoint = {};
-  // A store's destructor may still write, so its file must not be removed before all are destroyed.
-  group.barrier("init_process_group: stores are closed");
-}
+/// The page that the processes of one host share.
+class SharedPage final : public Transport {
+ public:
+  SharedPage(int rank, int world_size, shm::PartOfJob part = {})
+      : rank_(rank), world_size_(world_size), part_(std::move(part)) {}
+
+  bool is_local() const override { return true; }
+
+  absl::StatusOr<Opening> open(const std::vector<int>& pids) override {
+    try {
+      world_ = shm::World::create(pids, rank_, part_);
+    } catch (const std::exception& error) {
+      return absl::InternalError(error_text(error));
+    }
+    return Opening{.text = world_->page().to_text(), .descriptor = world_->segment()->fd()};
+  }
+
+  absl::Status enter(const std::string& text, FileDescriptor descriptor) override {
+    const auto range = shm::SharedRange::from_text(text);
+    if (!range) {
+      return absl::InternalError(
+          absl::StrCat("[rendezvous] got '", text,
+                       "' as the place of the shared page, expected five numbers; run one build of "
+                       "Tessera on all ranks"));
+    }
+    try {
+      world_ = shm::World::open(rank_, world_size_, *range, std::move(descriptor));
+    } catch (const std::exception& error) {
+      return absl::InternalError(error_text(error));
+    }
+    return absl::OkStatus();
+  }
+
+  std::shared_ptr<shm::World> take_world() { return std::move(world_); }
+
+ private:
+  const int rank_;
+  const int world_size_;
+  const shm::PartOfJob part_;
+  std::shared_ptr<shm::World> world_;
+};
 
 std::shared_ptr<ProcessGroup> meet_on_host(ProcessGroupOptions options,
                                            const Environment& environment) {
@@ -95,19 +129,14 @@ std::shared_ptr<ProcessGroup> meet_on_host(ProcessGroupOptions options,
   if (environment.world_size == 1) return group_of(options, shm::World::create({::getpid()}));
   check_one_host(environment);
   require_proc();
-  Endpoint endpoint = meeting_endpoint(options, environment);
-  HandshakeOptions handshake;
-  handshake.rank = environment.rank;
-  handshake.world_size = environment.world_size;
-  handshake.job_token = environment.job_token;
-  handshake.timeout = options.timeout;
-  if (options.device.is_cuda()) handshake.device = "cuda";
-  auto world = meet(endpoint, handshake);
+  SharedPage page(environment.rank, environment.world_size);
+  const auto place = find_place(options, environment);
+  meet(*place, page, environment, options.timeout, options.device);
+  auto world = page.take_world();
   if (environment.is_of_scheduler()) share_cores(world->cores(), environment.world_size);
   warn_of_crowded_core(*world);
   auto group = group_of(options, std::move(world));
-  options.store.reset();
-  leave(std::move(endpoint), *group);
+  group->barrier("init_process_group");
   return group;
 }
 
@@ -116,25 +145,20 @@ std::shared_ptr<ProcessGroup> meet_on_host(ProcessGroupOptions options,
 std::shared_ptr<Group> make_shm_part(const ProcessGroupOptions& options,
                                      const Environment& environment, HostPart part) {
   require_proc();
-  HandshakeOptions handshake;
-  handshake.rank = part.own;
-  handshake.world_size = static_cast<int>(part.ranks.size());
-  handshake.job_token = environment.job_token;
-  handshake.timeout = std::min<std::chrono::milliseconds>(options.timeout, kMeetingOfPart);
-  handshake.part = {.numbers = part.ranks, .host = part.host};
-  EndpointOptions meeting;
-  meeting.environment = environment;
-  meeting.environment.rank = part.own;
-  meeting.environment.world_size = handshake.world_size;
-  meeting.timeout = handshake.timeout;
-  Endpoint endpoint = find_at_name(meeting, part.name, std::move(part.listener));
+  Environment of_part = environment;
+  of_part.rank = part.own;
+  of_part.world_size = static_cast<int>(part.ranks.size());
+  const auto timeout = std::min<std::chrono::milliseconds>(options.timeout, kMeetingOfPart);
+  NamePlace place(part.name, std::move(part.listener));
+  SharedPage page(of_part.rank, of_part.world_size, {.numbers = part.ranks, .host = part.host});
   ProcessGroupOptions of_group = options;
   of_group.lane = ProcessGroupOptions::Lane::kInline;
   constexpr int kCallers = 2;  // the rank, and the thread of a group of several hosts
-  auto world = meet(endpoint, handshake);
+  meet(place, page, of_part, timeout, options.device);
+  auto world = page.take_world();
   warn_of_crowded_core(*world);
   auto group = group_of(of_group, std::move(world), std::move(part.group), kCallers);
-  leave(std::move(endpoint), *group);
+  group->barrier("init_process_group");
   return group;
 }
 

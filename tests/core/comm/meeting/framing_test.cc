@@ -9,11 +9,11 @@ namespace {
 
 struct Pair {
   Framing member{Framing::Side::kMember};
-  Framing host{Framing::Side::kHost};
+  Framing server{Framing::Side::kServer};
 
   void authenticate(const std::string& token = "secret", const std::string& other = "secret") {
     member.authenticate_with(MacKey::of_token(token));
-    host.authenticate_with(MacKey::of_token(other));
+    server.authenticate_with(MacKey::of_token(other));
   }
 };
 
@@ -24,19 +24,19 @@ TEST(Framing, FramesArriveHoweverTheStreamIsCut) {
   for (const char* text : {"one", "", "3"}) bytes += pair.member.wrap(text);
   std::string heard;
   for (const char byte : bytes) {
-    pair.host.add({&byte, 1});
-    while (const auto payload = pair.host.take()) heard += "[" + *payload + "]";
+    pair.server.add({&byte, 1});
+    while (const auto payload = pair.server.take()) heard += "[" + *payload + "]";
   }
   EXPECT_EQ(heard, "[one][][3]");
-  EXPECT_FALSE(pair.host.is_broken());
+  EXPECT_FALSE(pair.server.is_broken());
 }
 
 TEST(Framing, AnotherTokenDoesNotVerify) {
   Pair pair;
   pair.authenticate("secret", "another");
-  pair.host.add(pair.member.wrap("text"));
-  EXPECT_FALSE(pair.host.take());
-  EXPECT_TRUE(pair.host.is_broken());
+  pair.server.add(pair.member.wrap("text"));
+  EXPECT_FALSE(pair.server.take());
+  EXPECT_TRUE(pair.server.is_broken());
 }
 
 TEST(Framing, EachChangedBitIsNoticed) {
@@ -45,8 +45,8 @@ TEST(Framing, EachChangedBitIsNoticed) {
     pair.authenticate();
     std::string bytes = pair.member.wrap("text");
     bytes[bit / 8] = static_cast<char>(bytes[bit / 8] ^ (1 << bit % 8));
-    pair.host.add(bytes + std::string(300, '\0'));
-    EXPECT_FALSE(pair.host.take()) << bit;
+    pair.server.add(bytes + std::string(300, '\0'));
+    EXPECT_FALSE(pair.server.take()) << bit;
   }
 }
 
@@ -54,11 +54,11 @@ TEST(Framing, NoFrameFitsTwiceOrTurnedAround) {
   Pair pair;
   pair.authenticate();
   const std::string first = pair.member.wrap("pay");
-  pair.host.add(first);
-  EXPECT_EQ(pair.host.take(), "pay");
-  pair.host.add(first);  // again
-  EXPECT_FALSE(pair.host.take());
-  EXPECT_TRUE(pair.host.is_broken());
+  pair.server.add(first);
+  EXPECT_EQ(pair.server.take(), "pay");
+  pair.server.add(first);  // again
+  EXPECT_FALSE(pair.server.take());
+  EXPECT_TRUE(pair.server.is_broken());
   Pair other;
   other.authenticate();
   other.member.add(other.member.wrap("pay"));  // to its sender
@@ -67,12 +67,12 @@ TEST(Framing, NoFrameFitsTwiceOrTurnedAround) {
 
 TEST(Framing, AnUnprovenSideCannotSendMuch) {
   Pair pair;
-  pair.host.add(pair.member.wrap(std::string(Framing::kMaxUnproven, 'x')));
-  EXPECT_TRUE(pair.host.take());
-  pair.authenticate();                            // a key proves nothing yet
-  pair.host.add(std::string("\x01\x04\0\0", 4));  // 1025 bytes to come
-  EXPECT_FALSE(pair.host.take());
-  EXPECT_TRUE(pair.host.is_broken());
+  pair.server.add(pair.member.wrap(std::string(Framing::kMaxUnproven, 'x')));
+  EXPECT_TRUE(pair.server.take());
+  pair.authenticate();                              // a key proves nothing yet
+  pair.server.add(std::string("\x01\x04\0\0", 4));  // 1025 bytes to come
+  EXPECT_FALSE(pair.server.take());
+  EXPECT_TRUE(pair.server.is_broken());
 }
 
 TEST(MacKey, PartsAreNotRunTogether) {

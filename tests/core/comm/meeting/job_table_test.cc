@@ -28,32 +28,15 @@ TEST(JobTable, KeepsTexts) {
   EXPECT_EQ(ask(table, RequestKind::kGet, {"a"}), kNo);
   EXPECT_EQ(ask(table, RequestKind::kSet, {"a", "1"}), yes());
   EXPECT_EQ(ask(table, RequestKind::kGet, {"a"}), yes({"1"}));
-  EXPECT_EQ(ask(table, RequestKind::kCheck, {"a", "b"}), kNo);
+  EXPECT_EQ(ask(table, RequestKind::kHas, {"a", "b"}), kNo);
   EXPECT_EQ(ask(table, RequestKind::kSet, {"b", ""}), yes());
-  EXPECT_EQ(ask(table, RequestKind::kCheck, {"a", "b"}), yes());
-  EXPECT_EQ(ask(table, RequestKind::kCount, {}), yes({"2"}));
-  EXPECT_EQ(ask(table, RequestKind::kDelete, {"a"}), yes());
-  EXPECT_EQ(ask(table, RequestKind::kDelete, {"a"}), kNo);
-  EXPECT_EQ(ask(table, RequestKind::kCheck, {}), yes());
-}
-
-TEST(JobTable, ComparesAsC10dsStoresDo) {
-  JobTable table;
-  EXPECT_EQ(ask(table, RequestKind::kCompareSet, {"k", "expected", "x"}), yes({"expected"}));
-  EXPECT_EQ(ask(table, RequestKind::kGet, {"k"}), kNo);
-  EXPECT_EQ(ask(table, RequestKind::kCompareSet, {"k", "", "first"}), yes({"first"}));
-  EXPECT_EQ(ask(table, RequestKind::kCompareSet, {"k", "", "second"}), yes({"first"}));
-  EXPECT_EQ(ask(table, RequestKind::kCompareSet, {"k", "first", "third"}), yes({"third"}));
-}
-
-TEST(JobTable, AddsWithoutOverflow) {
-  JobTable table;
-  EXPECT_EQ(ask(table, RequestKind::kAdd, {"n", "1000000000000"}), yes({"1000000000000"}));
-  EXPECT_EQ(ask(table, RequestKind::kAdd, {"n", "-1"}), yes({"999999999999"}));
-  EXPECT_TRUE(is_wrong(ask(table, RequestKind::kAdd, {"n", "9223372036854775807"})));
-  EXPECT_TRUE(is_wrong(ask(table, RequestKind::kAdd, {"n", "1x"})));
-  ask(table, RequestKind::kSet, {"text", "no number"});
-  EXPECT_TRUE(is_wrong(ask(table, RequestKind::kAdd, {"text", "1"})));
+  EXPECT_EQ(ask(table, RequestKind::kHas, {"a", "b"}), yes());
+  EXPECT_EQ(ask(table, RequestKind::kErase, {"a"}), yes());
+  EXPECT_EQ(ask(table, RequestKind::kErase, {"a"}), yes());
+  EXPECT_EQ(ask(table, RequestKind::kGet, {"a"}), kNo);
+  EXPECT_EQ(ask(table, RequestKind::kHas, {}), yes());
+  EXPECT_EQ(ask(table, RequestKind::kSetFirst, {"k", "first"}), yes({"first"}));
+  EXPECT_EQ(ask(table, RequestKind::kSetFirst, {"k", "second"}), yes({"first"}));
 }
 
 TEST(JobTable, RefusesWhatIsNoRequest) {
@@ -63,7 +46,7 @@ TEST(JobTable, RefusesWhatIsNoRequest) {
       const Message reply = table.reply(
           {.kind = static_cast<uint8_t>(kind), .fields = std::vector<std::string>(fields, "1")});
       const bool is_known = kind >= static_cast<int>(RequestKind::kSet) &&
-                            kind <= static_cast<int>(RequestKind::kCount);
+                            kind <= static_cast<int>(RequestKind::kErase);
       EXPECT_TRUE(is_known || is_wrong(reply)) << kind;
     }
   }
@@ -75,19 +58,10 @@ TEST(JobTable, IsBounded) {
   JobTable table(1000);
   const std::string much(500, 'x');
   EXPECT_EQ(ask(table, RequestKind::kSet, {"a", much}), yes());
+  EXPECT_EQ(ask(table, RequestKind::kSet, {"a", much}), yes());  // in its own place
   EXPECT_TRUE(is_wrong(ask(table, RequestKind::kSet, {"b", much})));
-  EXPECT_EQ(ask(table, RequestKind::kDelete, {"a"}), yes());
+  EXPECT_EQ(ask(table, RequestKind::kErase, {"a"}), yes());
   EXPECT_EQ(ask(table, RequestKind::kSet, {"b", much}), yes());
-}
-
-TEST(JobTable, LendsWhatIsLent) {
-  JobTable table;
-  EXPECT_FALSE(table.lent("page"));
-  table.lend("page", 7);
-  EXPECT_EQ(table.lent("page"), 7);
-  table.set_unless_there("mark", "gone");
-  table.set_unless_there("mark", "later");
-  EXPECT_EQ(ask(table, RequestKind::kGet, {"mark"}), yes({"gone"}));
 }
 
 }  // namespace

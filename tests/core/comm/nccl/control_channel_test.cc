@@ -1,7 +1,8 @@
-// What the host tells the other hosts: by the store, never by NCCL, compared, and never for ever.
+// What the host tells the other hosts: by their table, never by NCCL, compared, and never for ever.
 #include <atomic>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -9,11 +10,11 @@
 #include <ATen/ATen.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <torch/csrc/distributed/c10d/HashStore.hpp>
 
 #include "tessera/core/comm/agreement/fingerprint.h"
 #include "tessera/core/comm/agreement/refusal.h"
 #include "tessera/core/comm/agreement/text_exchange.h"
+#include "tessera/core/comm/meeting/job_table.h"
 #include "tessera/core/step/host_all_gather.h"
 #include "tessera/errors.h"
 #include "tessera/tests/core/comm/nccl/nccl_ranks.h"
@@ -97,12 +98,34 @@ TEST_F(ControlChannel, KeepsItsPlaceAmongCollectives) {
   });
 }
 
-TEST_F(ControlChannel, LeavesNothingInTheStoreThatGrows) {
-  c10::intrusive_ptr<c10d::Store> store;
-  std::once_flag once;
+/// Knows how many keys it has.
+class CountedTable final : public JobTable {
+ public:
+  void set(const std::string& key, const std::string& text) override {
+    JobTable::set(key, text);
+    const std::lock_guard lock(mutex_);
+    keys_.insert(key);
+  }
+  void erase(const std::string& key) override {
+    JobTable::erase(key);
+    const std::lock_guard lock(mutex_);
+    keys_.erase(key);
+  }
+  int64_t size() {
+    const std::lock_guard lock(mutex_);
+    return static_cast<int64_t>(keys_.size());
+  }
+
+ private:
+  std::mutex mutex_;
+  std::set<std::string> keys_;
+};
+
+TEST_F(ControlChannel, LeavesNothingInTheTableThatGrows) {
+  const auto table = std::make_shared<CountedTable>();
   NcclRankOptions options;
   options.make = [&](nccl::WorldOptions world) {
-    std::call_once(once, [&] { store = world.store; });
+    world.table = table;
     return nccl::make_world(std::move(world));
   };
   std::atomic<int64_t> early{0};
@@ -112,7 +135,7 @@ TEST_F(ControlChannel, LeavesNothingInTheStoreThatGrows) {
       [&](std::shared_ptr<Group> group, HostDevice&) {
         const auto count = [&](std::atomic<int64_t>& keys) {
           group->barrier();
-          if (group->rank() == 0) keys = store->getNumKeys();
+          if (group->rank() == 0) keys = table->size();
           group->barrier();
         };
         for (int round = 0; round < 3; ++round) exchange_texts(*group, "text", "early");

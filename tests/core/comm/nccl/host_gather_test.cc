@@ -9,9 +9,9 @@
 #include <ATen/ATen.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <torch/csrc/distributed/c10d/HashStore.hpp>
 
 #include "tessera/core/comm/agreement/text_exchange.h"
+#include "tessera/core/comm/meeting/job_table.h"
 #include "tessera/core/process/error_text.h"
 #include "tessera/errors.h"
 #include "tessera/tests/core/comm/nccl/nccl_ranks.h"
@@ -37,32 +37,32 @@ class HostGather : public ::testing::Test {
 
 at::Tensor words(int64_t numel, int64_t value) { return at::full({numel}, value, at::kLong); }
 
-/// A store that a test may forbid to use for gathers on the host.
-class GuardedStore final : public c10d::HashStore {
+/// A table that a test may forbid to use for gathers on the host.
+class GuardedTable final : public JobTable {
  public:
   std::atomic<bool> is_closed{false};
 
-  void set(const std::string& key, const std::vector<uint8_t>& value) override {
+  void set(const std::string& key, const std::string& text) override {
     look_at("set " + key);
-    c10d::HashStore::set(key, value);
+    JobTable::set(key, text);
   }
-  std::vector<uint8_t> get(const std::string& key) override {
+  std::optional<std::string> get(const std::string& key) override {
     look_at("get " + key);
-    return c10d::HashStore::get(key);
+    return JobTable::get(key);
   }
 
  private:
   void look_at(const std::string& what) const {
     if (is_closed && what.find("nccl/host") != std::string::npos) {
-      throw std::runtime_error("the store was used: " + what);
+      throw std::runtime_error("the table was used: " + what);
     }
   }
 };
 
-NcclRankOptions over(const c10::intrusive_ptr<GuardedStore>& store) {
+NcclRankOptions over(const std::shared_ptr<GuardedTable>& table) {
   NcclRankOptions options;
-  options.make = [store](nccl::WorldOptions world) {
-    world.store = store;
+  options.make = [table](nccl::WorldOptions world) {
+    world.table = table;
     return nccl::make_world(std::move(world));
   };
   return options;
@@ -98,31 +98,31 @@ TEST_F(HostGather, ReturnsBeforeThePeersHaveCome) {
   }
 }
 
-TEST_F(HostGather, ARankAloneAsksNoStore) {
-  const auto store = c10::make_intrusive<GuardedStore>();
+TEST_F(HostGather, ARankAloneAsksNoTable) {
+  const auto table = std::make_shared<GuardedTable>();
   run_nccl_ranks(
       1,
       [&](std::shared_ptr<Group> group, HostDevice&) {
-        store->is_closed = true;
+        table->is_closed = true;
         const at::Tensor all = words(1, 0);
         group->all_gather_on_host(all, words(1, 3), "vote");
         EXPECT_EQ(all.item<int64_t>(), 3);
         group->start_gather_on_host(all, words(1, 4), "vote")->wait();
         EXPECT_EQ(all.item<int64_t>(), 4);
       },
-      over(store));
+      over(table));
 }
 
-TEST_F(HostGather, ControlRanksThatMeetUseTheStore) {
-  const auto store = c10::make_intrusive<GuardedStore>();
+TEST_F(HostGather, ControlRanksThatMeetUseTheTable) {
+  const auto table = std::make_shared<GuardedTable>();
   const auto errors = run_nccl_ranks_expecting_errors(
       2,
       [&](std::shared_ptr<Group> group, HostDevice&) {
-        store->is_closed = true;
+        table->is_closed = true;
         group->all_gather_on_host(words(2, 0), words(1, 3), "vote");
       },
-      over(store));
-  EXPECT_THAT(errors[0], HasSubstr("the store was used"));
+      over(table));
+  EXPECT_THAT(errors[0], HasSubstr("the table was used"));
 }
 
 TEST_F(HostGather, NamesCallsThatDifferWhenItIsWaitedFor) {

@@ -14,8 +14,8 @@
 #include <ATen/ATen.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <torch/csrc/distributed/c10d/HashStore.hpp>
 
+#include "tessera/core/comm/meeting/job_table.h"
 #include "tessera/errors.h"
 #include "tessera/tests/core/comm/nccl/nccl_ranks.h"
 
@@ -160,62 +160,62 @@ TEST_F(NcclLeftCalls, OtherSlicesFirstInABatchHarmNobody) {
   });
 }
 
-/// A store that gives rank 1's part of gathers on the host cut short, or throws.
-class BadStore final : public c10d::HashStore {
+/// A table that gives rank 1's part of gathers on the host cut short, or throws.
+class BadTable final : public JobTable {
  public:
   enum class Fault : uint8_t { kNone, kShort, kThrow };
   std::atomic<Fault> fault{Fault::kNone};
 
-  std::vector<uint8_t> get(const std::string& key) override {
-    std::vector<uint8_t> value = c10d::HashStore::get(key);
-    if (key.find("nccl/host/") == std::string::npos || key.back() != '1') return value;
-    if (fault == Fault::kShort) value.resize(value.size() - 3);
+  std::optional<std::string> get(const std::string& key) override {
+    auto value = JobTable::get(key);
+    if (key.find("nccl/host/") == std::string::npos || key.back() != '1' || !value) return value;
+    if (fault == Fault::kShort) value->resize(value->size() - 3);
     if (fault == Fault::kThrow) throw std::bad_alloc();
     return value;
   }
 };
 
-NcclRankOptions over(const c10::intrusive_ptr<BadStore>& store) {
+NcclRankOptions over(const std::shared_ptr<BadTable>& table) {
   NcclRankOptions options;
-  options.make = [store](nccl::WorldOptions world) {
-    world.store = store;
+  options.make = [table](nccl::WorldOptions world) {
+    world.table = table;
     return nccl::make_world(std::move(world));
   };
   return options;
 }
 
 TEST_F(NcclLeftCalls, AGatherOnTheHostOfTooFewBytesIsAnError) {
-  const auto store = c10::make_intrusive<BadStore>();
+  const auto table = std::make_shared<BadTable>();
   const auto errors = run_nccl_ranks_expecting_errors(
       2,
       [&](std::shared_ptr<Group> group, HostDevice&) {
         group->barrier();
-        store->fault = BadStore::Fault::kShort;
+        table->fault = BadTable::Fault::kShort;
         const at::Tensor all = at::full({4}, -1, at::kLong);
         group->all_gather_on_host(all, at::full({2}, 7, at::kLong), "vote");
       },
-      over(store));
+      over(table));
   EXPECT_THAT(errors, Each(HasSubstr("got 13 bytes of rank 1, expected 16")));
 }
 
 TEST_F(NcclLeftCalls, AGatherOnTheHost) {
-  const auto store = c10::make_intrusive<BadStore>();
+  const auto table = std::make_shared<BadTable>();
   std::atomic<int> over_count{0};
   const auto errors = run_nccl_ranks_expecting_errors(
       2,
       [&](std::shared_ptr<Group> group, HostDevice&) {
         group->barrier();
-        store->fault = BadStore::Fault::kThrow;
+        table->fault = BadTable::Fault::kThrow;
         try {
           group->all_gather_on_host(at::zeros({4}, at::kLong), at::ones({2}, at::kLong), "vote");
         } catch (...) {
         }
         ++over_count;
         while (over_count < 2) std::this_thread::yield();
-        store->fault = BadStore::Fault::kNone;
+        table->fault = BadTable::Fault::kNone;
         group->barrier("next");
       },
-      over(store));
+      over(table));
   EXPECT_THAT(errors, Each(AllOf(HasSubstr("left all_gather int64[2] 'vote' on group 'world' by an "
                                            "exception: std::bad_alloc"),
                                  Not(HasSubstr("timed out")))));

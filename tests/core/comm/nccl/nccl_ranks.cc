@@ -12,8 +12,8 @@
 #include <ATen/Functions.h>
 #include <absl/strings/str_cat.h>
 #include <gtest/gtest.h>
-#include <torch/csrc/distributed/c10d/HashStore.hpp>
 
+#include "tessera/core/comm/meeting/job_table.h"
 #include "tessera/core/comm/nccl/pending.h"
 #include "tessera/core/process/error_text.h"
 
@@ -62,7 +62,7 @@ std::string waited_impatiently() {
 
 std::vector<std::string> run_nccl_ranks_expecting_errors(int size, const NcclBody& body,
                                                          const NcclRankOptions& options) {
-  const auto store = c10::make_intrusive<c10d::HashStore>();
+  const auto table = std::make_shared<JobTable>();
   std::vector<std::string> errors(size);
   std::vector<std::future<void>> ranks;
   // A rank that leaves at once must not find another one still on its way into the world, which
@@ -77,13 +77,13 @@ std::vector<std::string> run_nccl_ranks_expecting_errors(int size, const NcclBod
       nccl::WorldOptions world;
       world.api = fake_api();
       world.device = device;
-      world.store = store;
+      world.table = table;
       world.rank = rank;
       world.size = size;
       world.timeout = options.timeout;
       world.compare = options.compare;
       // Ranks that are asked have four of these and 100 ms to answer.
-      world.store_poll = std::chrono::milliseconds(100);
+      world.table_poll = std::chrono::milliseconds(100);
       world.local_poll = std::chrono::milliseconds(1);
       try {
         // The group is this frame's, so that an exception of the body unwinds it.

@@ -11,9 +11,8 @@
 #include <ATen/ATen.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <torch/csrc/distributed/c10d/HashStore.hpp>
-#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
+#include "tessera/core/comm/meeting/job_table.h"
 #include "tessera/core/comm/nccl/agreement.h"
 #include "tessera/core/process/failure_report.h"
 #include "tessera/core/process/job_page.h"
@@ -58,14 +57,13 @@ class NcclNotes : public ::testing::Test {
 };
 
 /// Sees whether there is a note when a cause is published.
-class NotedStore final : public c10d::HashStore {
+class NotedTable final : public JobTable {
  public:
-  explicit NotedStore(const JobPage& page) : page_(page) {}
+  explicit NotedTable(const JobPage& page) : page_(page) {}
 
-  std::vector<uint8_t> compareSet(const std::string& key, const std::vector<uint8_t>& expected,
-                                  const std::vector<uint8_t>& desired) override {
+  std::string set_first(const std::string& key, const std::string& text) override {
     if (key == "nccl/failure") was_noted = page_.note(0).has_value();
-    return c10d::HashStore::compareSet(key, expected, desired);
+    return JobTable::set_first(key, text);
   }
 
   std::optional<bool> was_noted;
@@ -75,12 +73,22 @@ class NotedStore final : public c10d::HashStore {
 };
 
 /// Of a rank that does not answer.
-class MuteStore final : public c10d::PrefixStore {
+class MuteTable final : public SharedTable {
  public:
-  using c10d::PrefixStore::PrefixStore;
-  bool check(const std::vector<std::string>& keys) override {
-    return keys[0] != "nccl/inquiry" && c10d::PrefixStore::check(keys);
+  explicit MuteTable(std::shared_ptr<SharedTable> table) : table_(std::move(table)) {}
+
+  void set(const std::string& key, const std::string& text) override { table_->set(key, text); }
+  std::string set_first(const std::string& key, const std::string& text) override {
+    return table_->set_first(key, text);
   }
+  std::optional<std::string> get(const std::string& key) override {
+    return key == "nccl/inquiry" ? std::nullopt : table_->get(key);
+  }
+  bool has(const std::vector<std::string>& keys) override { return table_->has(keys); }
+  void erase(const std::string& key) override { table_->erase(key); }
+
+ private:
+  const std::shared_ptr<SharedTable> table_;
 };
 
 TEST_F(NcclNotes, WhoIsMissingOrHasLeftAtATimeOutBeganIt) {
@@ -113,10 +121,10 @@ TEST_F(NcclNotes, WhoDoesNotComeAtTheStartBeganIt) {
 }
 
 TEST_F(NcclNotes, AnOwnFailureIsNotedWithTheLastCollectiveBeforeItIsPublished) {
-  const auto store = c10::make_intrusive<NotedStore>(page());
+  const auto table = std::make_shared<NotedTable>(page());
   NcclRankOptions options;
   options.make = [&](nccl::WorldOptions world) {
-    world.store = store;
+    world.table = table;
     return nccl::make_world(std::move(world));
   };
   run_nccl_ranks_expecting_errors(
@@ -131,20 +139,20 @@ TEST_F(NcclNotes, AnOwnFailureIsNotedWithTheLastCollectiveBeforeItIsPublished) {
   EXPECT_THAT(note()->text,
               MatchesRegex("rank 0 left while an exception unwound \\(after [0-9]+ collectives?, "
                            "the last: barrier 'together' #0 on group 'world'\\)"));
-  EXPECT_EQ(store->was_noted, true);
+  EXPECT_EQ(table->was_noted, true);
 }
 
 TEST_F(NcclNotes, WhatAnotherRankHasPublishedIsNotNoted) {
-  c10::intrusive_ptr<c10d::Store> store;
+  std::shared_ptr<SharedTable> table;
   NcclRankOptions options;
   options.make = [&](nccl::WorldOptions world) {
-    store = world.store;
+    table = world.table;
     return nccl::make_world(std::move(world));
   };
   const auto errors = run_nccl_ranks_expecting_errors(
       1,
       [&](const std::shared_ptr<Group>& group, HostDevice&) {
-        nccl::Agreement(store, /*rank=*/1).publish("rank 1 has had enough");
+        nccl::Agreement(table, /*rank=*/1).publish("rank 1 has had enough");
         wait_for_failure(*group);  // and its exception unwinds the group
       },
       options);
@@ -158,11 +166,7 @@ TEST_F(NcclNotes, WhoDoesNotAnswerWhenNcclHasLostARankBeganIt) {
     NcclRankOptions options;
     options.make = [&](nccl::WorldOptions world) {
       const bool is_this = is_mute && world.rank == 2;
-      if (is_this) {
-        world.store = c10::make_intrusive<MuteStore>("x", world.store);
-      } else {
-        world.store = c10::make_intrusive<c10d::PrefixStore>("x", world.store);
-      }
+      if (is_this) world.table = std::make_shared<MuteTable>(world.table);
       return nccl::make_world(std::move(world));
     };
     const auto errors = run_nccl_ranks_expecting_errors(

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include <gtest/gtest.h>
-#include <torch/csrc/distributed/c10d/HashStore.hpp>
 
+#include "tessera/core/comm/meeting/job_table.h"
 #include "tessera/core/device/host_device.h"
 #include "tessera/core/process/ending_thread.h"
 #include "tessera/tests/core/comm/nccl/nccl_ranks.h"
@@ -18,18 +18,18 @@
 namespace tessera::internal {
 namespace {
 
-/// A store that knows when it must no longer be used.
-class MortalStore final : public c10d::HashStore {
+/// A table that knows when it must no longer be used.
+class MortalTable final : public JobTable {
  public:
   std::atomic<int> uses{0};
 
-  bool check(const std::vector<std::string>& keys) override {
+  std::optional<std::string> get(const std::string& key) override {
     ++uses;
     if (const std::atomic<bool>* const opens = opens_) {
       is_held_ = true;
       while (!*opens) std::this_thread::yield();
     }
-    return c10d::HashStore::check(keys);
+    return JobTable::get(key);
   }
 
   /// Blocks until somebody looks, whom it keeps until `opens` is set.
@@ -43,28 +43,28 @@ class MortalStore final : public c10d::HashStore {
   std::atomic<bool> is_held_{false};
 };
 
-MortalStore* store_of_world = nullptr;
+MortalTable* table_of_world = nullptr;
 
 /// Runs when everything that was registered after it is over, the world among it, and before
 /// anything that was made before it is destroyed.
 void exit_by_uses() {
-  const int before = store_of_world->uses;
+  const int before = table_of_world->uses;
   // The watcher looks every millisecond, so this is a hundred times as long as it needs.
   const auto patience = std::chrono::steady_clock::now() + std::chrono::milliseconds(100);
-  while (std::chrono::steady_clock::now() < patience && store_of_world->uses == before) {
+  while (std::chrono::steady_clock::now() < patience && table_of_world->uses == before) {
     std::this_thread::yield();
   }
-  std::_Exit(store_of_world->uses == before ? 0 : 7);
+  std::_Exit(table_of_world->uses == before ? 0 : 7);
 }
 
 /// A world of one that is watched every millisecond.
-std::shared_ptr<nccl::Group> make_world(const c10::intrusive_ptr<MortalStore>& store) {
-  store_of_world = store.get();
+std::shared_ptr<nccl::Group> make_world(const std::shared_ptr<MortalTable>& table) {
+  table_of_world = table.get();
   nccl::WorldOptions options;
   options.api = testing::fake_api();
   options.device = std::make_shared<HostDevice>();
-  options.store = store;
-  options.store_poll = options.local_poll = std::chrono::milliseconds(1);
+  options.table = table;
+  options.table_poll = options.local_poll = std::chrono::milliseconds(1);
   auto world = nccl::make_world(std::move(options));
   world->barrier();
   return world;
@@ -73,28 +73,27 @@ std::shared_ptr<nccl::Group> make_world(const c10::intrusive_ptr<MortalStore>& s
 /// In a process of its own.
 [[noreturn]] void exit_with_a_world(bool stays) {
   std::atexit(exit_by_uses);
-  auto store = c10::make_intrusive<MortalStore>();
-  auto* const world = new std::shared_ptr<nccl::Group>(make_world(store));
-  const int before = store->uses;
-  while (store->uses < before + 3) std::this_thread::yield();  // it is watched
+  // Never destroyed: the process ends while it is in use.
+  auto& table = *new std::shared_ptr<MortalTable>(std::make_shared<MortalTable>());
+  auto* const world = new std::shared_ptr<nccl::Group>(make_world(table));
+  const int before = table->uses;
+  while (table->uses < before + 3) std::this_thread::yield();  // it is watched
   if (!stays) world->reset();
-  store.release();
   std::exit(0);
 }
 
 void exit_by_cause() {
-  const bool is_published = store_of_world->check({"nccl/failure"});
-  std::_Exit(is_published && store_of_world->get_to_str("nccl/failure") == "the data ran out" ? 0
-                                                                                              : 7);
+  std::_Exit(table_of_world->get("nccl/failure") == "the data ran out" ? 0 : 7);
 }
 
 /// In a process of its own, which ends before its watcher has seen what is proposed.
 [[noreturn]] void exit_with_a_proposal(bool proposes) {
   std::atexit(exit_by_cause);
-  auto store = c10::make_intrusive<MortalStore>();
-  auto* const world = new std::shared_ptr<nccl::Group>(make_world(store));
+  // Never destroyed: the process ends while it is in use.
+  auto& table = *new std::shared_ptr<MortalTable>(std::make_shared<MortalTable>());
+  auto* const world = new std::shared_ptr<nccl::Group>(make_world(table));
   // Threads are asked to end in the order in which they began: the world's watcher comes
-  // out of the store only after it was asked.
+  // out of the table only after it was asked.
   auto* const ends = new std::atomic<bool>(false);
   EndingThread(
       "the test",
@@ -106,9 +105,8 @@ void exit_by_cause() {
         return true;
       })
       .detach();
-  store->hold(ends);
+  table->hold(ends);
   if (proposes) (*world)->abort("the data ran out");
-  store.release();
   std::exit(0);
 }
 

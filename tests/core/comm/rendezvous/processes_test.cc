@@ -315,8 +315,8 @@ TEST(Processes, APortInUseIsNamedByRankZeroAndHangsNobody) {
   const auto results = run_rank_processes(2, "sums", options);
   EXPECT_EQ(results[0].exit_code, 1);
   EXPECT_THAT(results[0].output,
-              HasSubstr(absl::StrCat("[rendezvous] MASTER_PORT: got ", listener.port(),
-                                     " at 127.0.0.1, which another program uses")));
+              HasSubstr(absl::StrCat("[rendezvous] MASTER_PORT: got 127.0.0.1:", listener.port(),
+                                     ", which another program uses")));
   EXPECT_FALSE(results[1].timed_out);
   EXPECT_EQ(results[1].exit_code, 1) << results[1].output;
   EXPECT_THAT(results[1].output, HasSubstr(absl::StrCat("MASTER_PORT ", listener.port())));

@@ -8,10 +8,9 @@
 #include <c10/util/Exception.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <torch/csrc/distributed/c10d/HashStore.hpp>
-#include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include "tessera/core/comm/agreement/refusal.h"
+#include "tessera/core/comm/meeting/job_table.h"
 #include "tessera/rendezvous.h"
 #include "tessera/tests/support/rank_threads.h"
 
@@ -50,12 +49,12 @@ TEST(TimeOut, OneTooLongToCountIsLong) {
   }
 }
 
-TEST(TimeOut, OneTooLongToCountIsLongInAStoreToo) {
+TEST(TimeOut, OneTooLongToCountIsLongAtATableToo) {
   for (const milliseconds timeout : endless()) {
     SCOPED_TRACE(timeout.count());
-    const auto store = c10::make_intrusive<c10d::HashStore>();
+    JobTable table;
     testing::run_ranks(3, [&](std::shared_ptr<ProcessGroup> world) {
-      const StoreRanks ranks{*store, world->rank(), world->size(), timeout};
+      const RanksAtTable ranks{table, world->rank(), world->size(), timeout};
       EXPECT_THAT([&] { refuse_on_all_ranks(ranks, world->rank() == 1 ? "no GPU" : "", "start"); },
                   ::testing::ThrowsMessage<c10::Error>(HasSubstr("[start] rank 1: no GPU")));
     });

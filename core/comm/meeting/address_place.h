@@ -1,0 +1,47 @@
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+
+#include "tessera/core/comm/meeting/place.h"
+#include "tessera/core/comm/meeting/tcp_address.h"
+
+namespace tessera::internal {
+
+/// A TCP address at which rank 0 listens, and nobody else on other interfaces. Every frame has a
+/// MAC (Note [Message authentication]).
+class AddressPlace final : public Place {
+ public:
+  /// `host_source` and `port_source` are where the two were given, for messages: "MASTER_ADDR" and
+  /// "MASTER_PORT", or both "store_url". Rank 0 tells `warn` that there is no token, where there
+  /// need not be one.
+  AddressPlace(std::string host, int port, std::string host_source, std::string port_source,
+               Credentials credentials, std::function<void(const std::string&)> warn);
+
+  /// FailedPrecondition if the host is unknown or no address of this one, and if there is no token
+  /// although other machines reach it.
+  absl::StatusOr<std::unique_ptr<Listener>> listen(Deadline deadline) override;
+  /// NotFound if the network does not know the name yet.
+  absl::StatusOr<FileDescriptor> connect(Deadline deadline) override;
+  Credentials credentials() const override { return credentials_; }
+  std::string text() const override;
+
+ private:
+  absl::StatusOr<TcpAddress> resolve(Deadline deadline);
+  std::string problem(const std::string& source, const std::string& text) const;
+
+  const std::string host_;
+  const int port_;
+  const std::string host_source_;
+  const std::string port_source_;
+  const Credentials credentials_;
+  const std::function<void(const std::string&)> warn_;
+  std::optional<TcpAddress> address_;  // once it is known
+};
+
+/// Local. FailedPrecondition if there is no token although machines other than this one reach the
+/// address.
+absl::Status check_token(const TcpAddress& address, const std::string& token);
+
+}  // namespace tessera::internal

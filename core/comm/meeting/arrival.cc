@@ -1,0 +1,137 @@
+#include "tessera/core/comm/meeting/arrival.h"
+
+#include <algorithm>
+#include <string>
+#include <thread>
+#include <utility>
+
+#include <absl/strings/str_cat.h>
+
+#include "tessera/core/comm/meeting/abstract_socket.h"
+#include "tessera/core/process/process_status.h"
+
+namespace tessera::internal {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr auto kMaxSearchPause = std::chrono::milliseconds(20);
+constexpr auto kPauseAfterRefusal = std::chrono::milliseconds(200);
+constexpr auto kSilentSearch = std::chrono::seconds(5);  // before a rank says what it waits for
+// A server that is there answers in microseconds, and one that is flooded in seconds.
+constexpr auto kMaxProof = std::chrono::seconds(10);
+// For an answer about a place that is taken: by a rank 0 of this job or by another program?
+constexpr auto kTimeToTell = std::chrono::seconds(2);
+
+class Search {
+ public:
+  Search(Place& place, const MeetingOptions& options, Deadline end)
+      : place_(place), options_(options), end_(end) {}
+
+  Meeting::Side listen() {
+    while (true) {
+      auto listener = place_.listen(end_);
+      if (listener.ok()) {
+        return std::make_unique<Server>(*std::move(listener), place_.credentials(), options_.own,
+                                        options_.warn);
+      }
+      if (absl::IsAlreadyExists(listener.status())) return join_another_rank_0(listener.status());
+      note(listener.status());
+      pause_or_give_up();
+    }
+  }
+
+  Meeting::Side connect() {
+    while (true) {
+      if (auto connection = enter(std::min(end_, Clock::now() + kMaxProof))) {
+        return connection;
+      }
+      pause_or_give_up();
+    }
+  }
+
+ private:
+  Meeting::Side join_another_rank_0(const absl::Status& taken) {
+    auto connection = enter(std::min(end_, Clock::now() + kTimeToTell));
+    if (connection == nullptr) refuse(taken);
+    return connection;
+  }
+
+  [[noreturn]] static void refuse(const absl::Status& status) {
+    throw PlaceError(absl::StrCat("[rendezvous] ", std::string(status.message())));
+  }
+
+  /// Remembers why not yet; throws what no waiting mends.
+  void note(const absl::Status& status) {
+    if (absl::IsFailedPrecondition(status) || absl::IsPermissionDenied(status)) refuse(status);
+    problem_ = std::string(status.message());
+    // A refusal explains more than the absence of the process, which may have ended since.
+    if (!refusal_.empty()) problem_ = absl::StrCat(refusal_, "; by now ", problem_);
+  }
+
+  /// Null, and a note, if nobody is there or who listens does not let this rank in.
+  std::unique_ptr<Connection> enter(Deadline deadline) {
+    auto socket = place_.connect(deadline);
+    if (!socket.ok()) {
+      note(socket.status());
+      return nullptr;
+    }
+    pid_ = peer_pid(socket->get());
+    auto connection =
+        Connection::enter(*std::move(socket), place_.credentials(), options_.own, deadline);
+    if (connection.ok()) return *std::move(connection);
+    // What is cut short by the time-out says less than what came before it.
+    const bool is_cut = absl::IsDeadlineExceeded(connection.status()) && !refusal_.empty();
+    if (!is_cut) problem_ = absl::StrCat(who(), " ", std::string(connection.status().message()));
+    if (absl::IsDataLoss(connection.status())) refusal_ = problem_;
+    if (!refusal_.empty()) pause_ = kPauseAfterRefusal;
+    const auto status = pid_ != 0 ? process_status(pid_) : std::nullopt;
+    if (status && !status->describe().empty()) {
+      absl::StrAppend(&problem_, " and ", status->describe());
+    }
+    return nullptr;
+  }
+
+  /// "rank 0 (pid 12), which listens at /tmp/job,".
+  std::string who() const {
+    if (pid_ == 0) return absl::StrCat("what listens at ", place_.text());
+    return absl::StrCat("rank 0 (pid ", pid_, "), which listens at ", place_.text(), ",");
+  }
+
+  void pause_or_give_up() {
+    const auto now = Clock::now();
+    if (now >= end_) {
+      const std::string cause =
+          absl::StrCat("timed out after ", options_.timeout.count(), " ms: ", place_.text(), ": ",
+                       problem_, pid_ != 0 ? "" : "; is rank 0 there?");
+      options_.report(options_.own.rank == 0 ? -1 : 0, cause, pid_);
+      throw MeetingError(cause);
+    }
+    if (!has_warned_ && now - start_ > kSilentSearch) {
+      has_warned_ = true;
+      options_.warn(absl::StrCat("[rendezvous] rank ", options_.own.rank, " waits: ", place_.text(),
+                                 ": ", problem_));
+    }
+    std::this_thread::sleep_for(pause_);
+    pause_ = std::min(pause_ * 2, std::max(pause_, std::chrono::milliseconds(kMaxSearchPause)));
+  }
+
+  Place& place_;
+  const MeetingOptions& options_;
+  const Deadline start_ = Clock::now();
+  const Deadline end_;
+  int pid_ = 0;  // who listens, where the kernel says it
+  bool has_warned_ = false;
+  std::string problem_ = "nobody came";
+  std::string refusal_;  // of who turned this rank away
+  std::chrono::milliseconds pause_{1};
+};
+
+}  // namespace
+
+Meeting::Side arrive(Place& place, const MeetingOptions& options, Deadline end) {
+  Search search(place, options, end);
+  return options.own.rank == 0 ? search.listen() : search.connect();
+}
+
+}  // namespace tessera::internal

@@ -1,0 +1,104 @@
+#include "tessera/core/comm/meeting/attendance.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include <absl/strings/str_cat.h>
+
+#include "tessera/core/comm/meeting/protocol.h"
+
+namespace tessera::internal {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr auto kSlice = std::chrono::milliseconds(100);
+// For rank 0 to say what it knows of a time-out, which is more than this rank does.
+constexpr auto kAnswerGrace = std::chrono::milliseconds(500);
+
+class Attendance {
+ public:
+  Attendance(Connection& connection, Transport& transport, const MeetingOptions& options)
+      : connection_(connection), transport_(transport), options_(options) {}
+
+  void run(Deadline end) {
+    bool is_late = false;
+    while (true) {
+      const auto now = Clock::now();
+      if (now >= end && is_late) give_up_waiting();
+      if (now >= end) {
+        is_late = true;
+        end = now + kAnswerGrace;
+        tell(make_message(MessageKind::kTimedOut, {absl::StrCat(options_.timeout.count())}));
+      }
+      auto received = connection_.receive(std::min(end, now + kSlice));
+      if (received.ok()) {
+        if (hear(*std::move(received))) return;
+      } else if (!absl::IsDeadlineExceeded(received.status())) {
+        lose(std::string(received.status().message()));
+      }
+      // Its connection may outlive it in a child.
+      if (connection_.server().has_ended()) lose("died before all ranks had met");
+    }
+  }
+
+ private:
+  /// Returns whether the ranks have met.
+  bool hear(Connection::Received received) {
+    const Message& message = received.message;
+    if (is_message(message, MessageKind::kFailure, 1)) throw MeetingError(message.fields[0]);
+    if (is_message(message, MessageKind::kGo, 0)) return has_entered_;
+    if (is_message(message, MessageKind::kEnter, 1)) {
+      enter(message.fields[0], std::move(received.descriptor));
+    }
+    return false;
+  }
+
+  void enter(const std::string& text, FileDescriptor descriptor) {
+    const absl::Status entered = transport_.enter(text, std::move(descriptor));
+    if (!entered.ok()) {
+      // What rank 0 shared went with it.
+      if (connection_.server().has_ended()) lose("died before all ranks had met");
+      const std::string cause(entered.message());
+      options_.report(-1, cause, 0);
+      tell(make_message(MessageKind::kGaveUp, {cause}));
+      throw MeetingError(cause);
+    }
+    has_entered_ = true;
+    tell(make_message(MessageKind::kEntered));
+  }
+
+  void tell(const Message& message) {
+    const absl::Status sent = connection_.send(message, Clock::now() + kAnswerGrace);
+    if (!sent.ok()) lose(std::string(sent.message()));
+  }
+
+  [[noreturn]] void lose(const std::string& what) {
+    fail(absl::StrCat(connection_.server().name(), ", where the ranks meet, ", what));
+  }
+
+  [[noreturn]] void give_up_waiting() {
+    fail(absl::StrCat("timed out after ", options_.timeout.count(), " ms: no answer from ",
+                      connection_.server().state()));
+  }
+
+  [[noreturn]] void fail(const std::string& cause) {
+    options_.report(0, cause, connection_.server().local_pid());
+    throw MeetingError(cause);
+  }
+
+  Connection& connection_;
+  Transport& transport_;
+  const MeetingOptions& options_;
+  bool has_entered_ = false;
+};
+
+}  // namespace
+
+void attend(Connection& connection, Transport& transport, const MeetingOptions& options,
+            Deadline end) {
+  Attendance(connection, transport, options).run(end);
+}
+
+}  // namespace tessera::internal

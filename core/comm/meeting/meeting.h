@@ -1,0 +1,69 @@
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <variant>
+
+#include "tessera/core/comm/meeting/connection.h"
+#include "tessera/core/comm/meeting/deadline.h"
+#include "tessera/core/comm/meeting/hello.h"
+#include "tessera/core/comm/meeting/place.h"
+#include "tessera/core/comm/meeting/server.h"
+#include "tessera/core/comm/meeting/shared_table.h"
+#include "tessera/core/comm/meeting/transport.h"
+
+namespace tessera::internal {
+
+/// Note [Meeting]
+/// ~~~~~~~~~~~~~~
+/// Rank 0 listens at the place, the others connect to it and say who they are (Hello). Once each
+/// rank has come, rank 0 opens the transport and tells the others how to enter it; they say that
+/// they have; when all have, rank 0 says "go". Whatever goes wrong before that is one error on all
+/// ranks: a rank number that was given twice, ranks that differ, a death, a rank that gives up or
+/// whose time-out is over, a transport that cannot be opened or entered. Rank 0 finds it, or is
+/// told it, and tells everybody. The end of a process closes its connection, so both sides notice
+/// it at once; where a child of a dead process still holds the socket, /proc says that it has
+/// ended.
+///
+/// Nothing in this folder knows LibTorch: a launcher may meet in the same way.
+
+/// The ranks have not met, for a reason that all of them give.
+class MeetingError : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+/// One rank that comes to a meeting.
+struct MeetingOptions {
+  Hello own;
+  std::string job_token;
+  std::chrono::milliseconds timeout;  ///< of the search for the place and the meeting together
+  /// Takes what a user is to read meanwhile.
+  std::function<void(const std::string& text)> warn;
+  /// Takes the reason of a failure that this rank is the first to know, before the others hear of
+  /// it: the rank that is to blame, or -1 for this one, and its process if it is on this host.
+  std::function<void(int culprit, const std::string& cause, int pid)> report;
+};
+
+/// Ranks that have met and are still connected to rank 0.
+class Meeting {
+ public:
+  /// Rank 0's side, and a member's.
+  using Side = std::variant<std::unique_ptr<Server>, std::unique_ptr<Connection>>;
+
+  /// Collective, blocks until all ranks of the job have met at `place` and entered `transport`.
+  /// Throws PlaceError, and MeetingError with the same text on all ranks that are connected.
+  Meeting(Place& place, Transport& transport, const MeetingOptions& options);
+
+  /// Keeps the connections, for a table that all of them share; rank 0's thread serves it. A call
+  /// blocks for at most `timeout`. To be called on all ranks, and once.
+  std::unique_ptr<SharedTable> make_table(std::chrono::milliseconds timeout) &&;
+
+ private:
+  Side side_;
+};
+
+}  // namespace tessera::internal

@@ -1,0 +1,49 @@
+#pragma once
+
+#include <memory>
+#include <stdexcept>
+#include <string>
+
+#include <absl/status/statusor.h>
+
+#include "tessera/core/comm/meeting/credentials.h"
+#include "tessera/core/comm/meeting/deadline.h"
+#include "tessera/core/comm/meeting/listener.h"
+#include "tessera/core/process/file_descriptor.h"
+
+namespace tessera::internal {
+
+/// Where the ranks of a job meet: rank 0 listens there, and the others connect to it. There are
+/// four kinds of places:
+/// - SocketPath: a Unix socket's path, for the ranks of one host;
+/// - AddressPlace: a TCP address of rank 0, and a token;
+/// - StorePlace: a store, the user's or torchrun's, where rank 0 leaves a note of where it listens;
+/// - NamePlace: an abstract socket of one host, whose name rank 0 has told the others by MPI.
+///
+/// A status is FailedPrecondition or PermissionDenied where no waiting helps; its text then begins
+/// with what was given and ends with the remedy. Any other text continues "rank 1 waits: ".
+class Place {
+ public:
+  virtual ~Place() = default;
+
+  /// Rank 0: listens there. AlreadyExists if somebody does already, with a text as above.
+  virtual absl::StatusOr<std::unique_ptr<Listener>> listen(Deadline deadline) = 0;
+
+  /// Connects to who listens there, once.
+  virtual absl::StatusOr<FileDescriptor> connect(Deadline deadline) = 0;
+
+  /// What the sides of a connection must know. Asked for after listen() or connect().
+  virtual Credentials credentials() const = 0;
+
+  /// The place for people: "MASTER_ADDR node1, MASTER_PORT 29500". Contains no secret.
+  virtual std::string text() const = 0;
+};
+
+/// A place is wrong, or the system has none: what() names what was given, what was expected and the
+/// remedy.
+class PlaceError : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+}  // namespace tessera::internal

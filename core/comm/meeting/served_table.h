@@ -1,0 +1,68 @@
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <absl/status/status.h>
+
+#include "tessera/core/comm/meeting/connection.h"
+#include "tessera/core/comm/meeting/job_table.h"
+#include "tessera/core/comm/meeting/server.h"
+
+namespace tessera::internal {
+
+/// Rank 0's side of a table that the ranks of a job share: a thread answers the others.
+class ServedTable final : public SharedTable {
+ public:
+  /// Local. Throws std::runtime_error if the system has no thread left.
+  explicit ServedTable(std::unique_ptr<Server> server);
+  /// Waits up to a second for the others to disconnect. Does nothing in a child of fork().
+  ~ServedTable() override;
+
+  void set(const std::string& key, const std::string& text) override { table_.set(key, text); }
+  std::string set_first(const std::string& key, const std::string& text) override {
+    return table_.set_first(key, text);
+  }
+  std::optional<std::string> get(const std::string& key) override { return table_.get(key); }
+  bool has(const std::vector<std::string>& keys) override { return table_.has(keys); }
+  void erase(const std::string& key) override { table_.erase(key); }
+
+ private:
+  void serve();
+
+  const Origin origin_;
+  JobTable table_;
+  std::unique_ptr<Server> server_;
+  std::atomic<bool> is_to_end_{false};
+  std::unique_ptr<std::thread> thread_;
+};
+
+/// The other ranks' side: each call is a request to rank 0 and waits for its reply, up to
+/// `timeout`. After an error, which names rank 0 and its state, every call throws it.
+class RemoteTable final : public SharedTable {
+ public:
+  RemoteTable(std::unique_ptr<Connection> connection, std::chrono::milliseconds timeout)
+      : connection_(std::move(connection)), timeout_(timeout) {}
+
+  void set(const std::string& key, const std::string& text) override;
+  std::string set_first(const std::string& key, const std::string& text) override;
+  std::optional<std::string> get(const std::string& key) override;
+  bool has(const std::vector<std::string>& keys) override;
+  void erase(const std::string& key) override;
+
+ private:
+  Message ask(RequestKind kind, std::vector<std::string> fields);
+
+  std::mutex mutex_;
+  const std::unique_ptr<Connection> connection_;
+  const std::chrono::milliseconds timeout_;
+  std::string failure_;
+};
+
+}  // namespace tessera::internal

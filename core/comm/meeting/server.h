@@ -1,0 +1,107 @@
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <list>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tessera/core/comm/meeting/credentials.h"
+#include "tessera/core/comm/meeting/hello.h"
+#include "tessera/core/comm/meeting/listener.h"
+#include "tessera/core/comm/meeting/message.h"
+#include "tessera/core/process/file_descriptor.h"
+#include "tessera/core/process/fork.h"
+
+namespace tessera::internal {
+
+/// Rank 0's side of a meeting: it listens, admits those who prove that they belong to the job
+/// (members), and exchanges messages with them. Any process may connect and send anything: a
+/// connection that does not prove within seconds that it belongs to the job is closed. The number
+/// of such connections is limited; if there are more, the oldest are closed. They are counted and
+/// the first one is told to `warn`; they never end the job.
+///
+/// One thread at a time, except wake().
+class Server {
+ public:
+  static constexpr size_t kMaxUnproven = 128;
+  static constexpr size_t kMaxMembers = 16384;
+  static constexpr auto kTimeToProve = std::chrono::seconds(5);
+  /// When others wait: a rank proves itself within milliseconds.
+  static constexpr auto kTimeToProveInACrowd = std::chrono::seconds(1);
+
+  /// A member's number in this server.
+  using Member = int64_t;
+  /// What a member has sent, first its proof (MessageKind::kMember); without a message: that it has
+  /// gone.
+  struct Event {
+    Member member;
+    std::optional<Message> message;
+  };
+  using Warn = std::function<void(const std::string& text)>;
+
+  /// Local. `self` is sent to every member. Throws PlaceError if the system has no
+  /// descriptor left.
+  Server(std::unique_ptr<Listener> listener, Credentials credentials, Hello self, Warn warn);
+  /// Calls finish(). Does nothing in a child of fork().
+  ~Server();
+  Server(const Server&) = delete;
+  Server& operator=(const Server&) = delete;
+
+  /// Local. Serves connections until something has happened to a member, wake() is called, or the
+  /// time is over; a negative time never is.
+  std::vector<Event> serve(std::chrono::milliseconds patience);
+  /// Local. Any thread: serve() returns at once.
+  void wake() const;
+
+  /// Local, does not block: what the member does not take at once goes out in serve(). With the
+  /// first byte goes a duplicate of `descriptor`, which stays open until then, if the ranks meet at
+  /// a socket of this host.
+  void send(Member member, const Message& message, int descriptor = -1);
+  void send_to_all(const Message& message);
+
+  /// Local. Nobody is admitted from now on, and the place is free for the next job. Members are
+  /// served as before.
+  void stop_listening();
+
+  /// Local. Waits up to a second for the members to disconnect, because they may have a message to
+  /// read, and answers what they still say; then closes what is left.
+  void finish(const std::function<void(const Event&)>& answer);
+
+  /// How many connections were closed because they did not prove to belong to the job.
+  int64_t rejected() const { return rejected_; }
+
+ private:
+  struct Session;
+
+  bool poll_once(int patience_ms);
+  int next_wait_ms() const;
+  void accept_all();
+  bool make_room();
+  void receive(Session& session);
+  void understand(Session& session, Message message);
+  void prove(Session& session, const Message& message);
+  void send(Session& session, const Message& message, int descriptor);
+  void flush(Session& session);
+  void lose(Session& session);
+  void reject(Session& session);
+  void sweep();
+
+  const Origin origin_;
+  std::unique_ptr<Listener> listener_;
+  const bool is_local_;
+  const Credentials credentials_;
+  const Hello self_;
+  const Warn warn_;
+  FileDescriptor wake_up_;
+  std::list<Session> sessions_;
+  std::vector<Event> events_;
+  Member next_member_ = 0;
+  std::chrono::steady_clock::time_point accepts_from_{};
+  int64_t rejected_ = 0;
+};
+
+}  // namespace tessera::internal

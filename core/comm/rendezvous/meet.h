@@ -1,0 +1,23 @@
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "tessera/core/comm/meeting/meeting.h"
+#include "tessera/environment.h"
+#include "tessera/process_group_options.h"
+
+namespace tessera::internal {
+
+/// Local. Where the ranks of a job meet: the program's store or URL, or what the environment says.
+/// Throws c10::Error that names the variable or option, its value and the remedy.
+std::unique_ptr<Place> find_place(const ProcessGroupOptions& options,
+                                  const Environment& environment);
+
+/// Collective. Ranks `environment.rank` of `environment.world_size` meet at `place`, by Meeting's
+/// rules. Throws c10::Error where that throws PlaceError, and CommError where it throws
+/// MeetingError.
+Meeting meet(Place& place, Transport& transport, const Environment& environment,
+             std::chrono::milliseconds timeout, at::Device device);
+
+}  // namespace tessera::internal
