@@ -2,15 +2,15 @@
 
 #include <cstdio>
 #include <string_view>
+#include <utility>
 
 #include <absl/strings/str_cat.h>
-
-#include "tessera/core/numbers/json_text.h"
+#include <nlohmann/json.hpp>
 
 namespace tessera {
-using namespace internal;
-
 namespace {
+
+using Json = nlohmann::ordered_json;
 
 std::string_view to_string(UnitKind kind) {
   switch (kind) {
@@ -24,140 +24,84 @@ std::string_view to_string(UnitKind kind) {
   return "";
 }
 
-/// A JSON object or array as its members come.
-class JsonScope {
- public:
-  JsonScope(std::string& out, char open, char close) : out_(out), close_(close) { out_ += open; }
-  ~JsonScope() { out_ += close_; }
-  JsonScope(const JsonScope&) = delete;
-  JsonScope& operator=(const JsonScope&) = delete;
-
-  /// What is appended next is an element.
-  std::string& next() {
-    if (!is_first_) out_ += ',';
-    is_first_ = false;
-    return out_;
-  }
-  std::string& key(std::string_view name) {
-    append_json_string(next(), name);
-    return out_ += ':';
-  }
-  void add(std::string_view name, std::string_view value) { append_json_string(key(name), value); }
-  void add(std::string_view name, const char* value) { add(name, std::string_view(value)); }
-  void add(std::string_view name, const std::string& value) { add(name, std::string_view(value)); }
-  void add(std::string_view name, int64_t value) { absl::StrAppend(&key(name), value); }
-  void add(std::string_view name, int value) { add(name, int64_t{value}); }
-  void add(std::string_view name, bool value) { key(name) += value ? "true" : "false"; }
-  void add(std::string_view name, double value) { key(name) += json_number(value); }
-
- private:
-  std::string& out_;
-  const char close_;
-  bool is_first_ = true;
-};
-
-struct JsonObject : JsonScope {
-  explicit JsonObject(std::string& out) : JsonScope(out, '{', '}') {}
-};
-struct JsonArray : JsonScope {
-  explicit JsonArray(std::string& out) : JsonScope(out, '[', ']') {}
-};
-
-void append_names(std::string& out, const std::vector<std::string>& names) {
-  JsonArray array(out);
-  for (const std::string& name : names) append_json_string(array.next(), name);
+Json json_of(const Degrees& degrees) {
+  return {{"parameters", degrees.parameters},
+          {"gradients", degrees.gradients},
+          {"optimizer", degrees.optimizer}};
 }
 
-void append(std::string& out, const Degrees& degrees) {
-  JsonObject object(out);
-  object.add("parameters", degrees.parameters);
-  object.add("gradients", degrees.gradients);
-  object.add("optimizer", degrees.optimizer);
+Json json_of(const Report::Model& model) {
+  Json bytes_by_dtype = Json::object();
+  for (const auto& [dtype, bytes] : model.bytes_by_dtype) bytes_by_dtype[dtype] = bytes;
+  return {{"type", model.type},
+          {"parameters", model.parameters},
+          {"elements", model.elements},
+          {"bytes", model.bytes},
+          {"trained", model.trained},
+          {"trained_elements", model.trained_elements},
+          {"trained_bytes", model.trained_bytes},
+          {"bytes_by_dtype", std::move(bytes_by_dtype)},
+          {"buffers", model.buffers},
+          {"buffer_bytes", model.buffer_bytes}};
 }
 
-void append(std::string& out, const Report::Model& model) {
-  JsonObject object(out);
-  object.add("type", model.type);
-  object.add("parameters", model.parameters);
-  object.add("elements", model.elements);
-  object.add("bytes", model.bytes);
-  object.add("trained", model.trained);
-  object.add("trained_elements", model.trained_elements);
-  object.add("trained_bytes", model.trained_bytes);
-  {
-    JsonObject dtypes(object.key("bytes_by_dtype"));
-    for (const auto& [dtype, bytes] : model.bytes_by_dtype) dtypes.add(dtype, bytes);
-  }
-  object.add("buffers", model.buffers);
-  object.add("buffer_bytes", model.buffer_bytes);
+Json json_of(const Report::Unit& unit) {
+  return {{"name", unit.name},
+          {"kind", to_string(unit.kind)},
+          {"parameters", unit.parameters},
+          {"elements", unit.elements},
+          {"dtype", unit.dtype},
+          {"bytes", unit.bytes},
+          {"communication_dtype", unit.communication_dtype},
+          {"communication_bytes", unit.communication_bytes}};
 }
 
-void append(std::string& out, const Report::Unit& unit) {
-  JsonObject object(out);
-  object.add("name", unit.name);
-  object.add("kind", to_string(unit.kind));
-  append_names(object.key("parameters"), unit.parameters);
-  object.add("elements", unit.elements);
-  object.add("dtype", unit.dtype);
-  object.add("bytes", unit.bytes);
-  object.add("communication_dtype", unit.communication_dtype);
-  object.add("communication_bytes", unit.communication_bytes);
+Json json_of(const StepResult& step) {
+  return {{"committed", step.committed}, {"step", step.step},
+          {"grad_norm", step.grad_norm}, {"loss_scale", step.loss_scale},
+          {"weight", step.weight},       {"used_parameters", step.used_parameters}};
 }
 
-void append(std::string& out, const StepResult& step) {
-  JsonObject object(out);
-  object.add("committed", step.committed);
-  object.add("step", step.step);
-  object.add("grad_norm", step.grad_norm);
-  object.add("loss_scale", step.loss_scale);
-  object.add("weight", step.weight);
-  object.add("used_parameters", step.used_parameters);
+Json json_of(const Report::Times& times) {
+  return {{"sampled_steps", times.sampled_steps},
+          {"forward", times.forward},
+          {"backward", times.backward},
+          {"communication", times.communication},
+          {"overlap", times.overlap},
+          {"update", times.update},
+          {"communicated_bytes", times.communicated_bytes}};
 }
 
-void append(std::string& out, const Report::Times& times) {
-  JsonObject object(out);
-  object.add("sampled_steps", times.sampled_steps);
-  object.add("forward", times.forward);
-  object.add("backward", times.backward);
-  object.add("communication", times.communication);
-  object.add("overlap", times.overlap);
-  object.add("update", times.update);
-  object.add("communicated_bytes", times.communicated_bytes);
+Json json_of(const std::optional<Report::Hook>& hook) {
+  if (!hook.has_value()) return nullptr;
+  return {{"name", hook->name}, {"settings", hook->settings}, {"bytes", hook->bytes}};
 }
 
-void append(std::string& out, const Report::Hook& hook) {
-  JsonObject object(out);
-  object.add("name", hook.name);
-  object.add("settings", hook.settings);
-  object.add("bytes", hook.bytes);
+Json json_of(const GatherCounts& counts) {
+  return {{"gathers", counts.gathers},
+          {"prefetched", counts.prefetched},
+          {"frees", counts.frees},
+          {"bytes", counts.bytes},
+          {"unsharded_buffers_added", counts.unsharded_buffers_added}};
 }
 
-void append(std::string& out, const GatherCounts& counts) {
-  JsonObject object(out);
-  object.add("gathers", counts.gathers);
-  object.add("prefetched", counts.prefetched);
-  object.add("frees", counts.frees);
-  object.add("bytes", counts.bytes);
-  object.add("unsharded_buffers_added", counts.unsharded_buffers_added);
-}
-
-void append(std::string& out, const MemoryBytes& bytes) {
-  JsonObject object(out);
+Json json_of(const MemoryBytes& bytes) {
+  Json json;
   for (size_t i = 0; i < kMemoryClasses; ++i) {
     const auto memory_class = static_cast<MemoryClass>(i);
-    object.add(to_string(memory_class), bytes[memory_class]);
+    json[std::string(to_string(memory_class))] = bytes[memory_class];
   }
-  object.add("total", bytes.total());
+  json["total"] = bytes.total();
+  return json;
 }
 
-void append(std::string& out, const Report::Memory& memory) {
-  JsonObject object(out);
-  append(object.key("now"), memory.now);
-  append(object.key("peak"), memory.peak);
-  object.add("peak_total", memory.peak_total);
-  object.add("micro_steps", memory.micro_steps);
-  append(object.key("predicted"), memory.predicted);
-  append(object.key("predicted_peak"), memory.predicted_peak);
+Json json_of(const Report::Memory& memory) {
+  return {{"now", json_of(memory.now)},
+          {"peak", json_of(memory.peak)},
+          {"peak_total", memory.peak_total},
+          {"micro_steps", memory.micro_steps},
+          {"predicted", json_of(memory.predicted)},
+          {"predicted_peak", json_of(memory.predicted_peak)}};
 }
 
 template <typename... Values>
@@ -218,39 +162,28 @@ void append_lines(std::string& out, const Report::Memory& memory) {
 }  // namespace
 
 std::string to_json(const Report& report) {
-  std::string out;
-  {
-    JsonObject object(out);
-    object.add("strategy", tessera::to_string(report.strategy));
-    append(object.key("degrees"), report.degrees);
-    {
-      JsonObject options(object.key("options"));
-      for (const auto& [name, value] : report.options) options.add(name, value);
-    }
-    object.add("rank", report.rank);
-    object.add("world", report.world);
-    object.add("backend", report.backend);
-    object.add("device", report.device);
-    append(object.key("model"), report.model);
-    {
-      JsonArray units(object.key("units"));
-      for (const Report::Unit& unit : report.units) append(units.next(), unit);
-    }
-    object.add("steps", report.steps);
-    append(object.key("last_step"), report.last_step);
-    append_names(object.key("unused_parameters"), report.unused_parameters);
-    object.add("unused_bytes", report.unused_bytes);
-    append(object.key("times"), report.times);
-    std::string& hook = object.key("comm_hook");
-    if (report.comm_hook.has_value()) {
-      append(hook, *report.comm_hook);
-    } else {
-      hook += "null";
-    }
-    append(object.key("gathers"), report.gathers);
-    append(object.key("memory"), report.memory);
-  }
-  return out;
+  Json options = Json::object();
+  for (const auto& [name, value] : report.options) options[name] = value;
+  Json units = Json::array();
+  for (const Report::Unit& unit : report.units) units.push_back(json_of(unit));
+  const Json json = {{"strategy", tessera::to_string(report.strategy)},
+                     {"degrees", json_of(report.degrees)},
+                     {"options", std::move(options)},
+                     {"rank", report.rank},
+                     {"world", report.world},
+                     {"backend", report.backend},
+                     {"device", report.device},
+                     {"model", json_of(report.model)},
+                     {"units", std::move(units)},
+                     {"steps", report.steps},
+                     {"last_step", json_of(report.last_step)},
+                     {"unused_parameters", report.unused_parameters},
+                     {"unused_bytes", report.unused_bytes},
+                     {"times", json_of(report.times)},
+                     {"comm_hook", json_of(report.comm_hook)},
+                     {"gathers", json_of(report.gathers)},
+                     {"memory", json_of(report.memory)}};
+  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
 std::string to_text(const Report& report) {

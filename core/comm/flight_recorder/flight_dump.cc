@@ -11,19 +11,22 @@
 #include <map>
 #include <optional>
 #include <set>
+#include <utility>
 
 #include <absl/strings/str_cat.h>
 #include <absl/strings/str_format.h>
 #include <absl/strings/str_join.h>
 #include <c10/util/Exception.h>
+#include <nlohmann/json.hpp>
 
 #include "tessera/core/comm/groups/op_traits.h"
-#include "tessera/core/numbers/json_text.h"
 #include "tessera/core/process/process_status.h"
 #include "tessera/environment.h"
 
 namespace tessera::internal {
 namespace {
+
+using Json = nlohmann::ordered_json;
 
 // Of each rank in the text; all are in the JSON.
 constexpr size_t kShownCalls = 8;
@@ -136,23 +139,20 @@ std::string place_of(const RankFlight& rank) {
   return absl::StrCat(" (pid ", rank.pid, rank.host.empty() ? "" : " on ", rank.host, ")");
 }
 
-void append_call(std::string& out, const FlightRecord& call) {
+Json json_of(const FlightRecord& call) {
   const OpTraits traits = internal::traits_of(call.signature.op);
-  out += "{\"group\":";
-  append_json_string(out, call.group());
-  absl::StrAppend(&out, ",\"sequence\":", call.sequence, ",\"op\":\"", traits.name, "\"");
-  if (traits.reduces) {
-    absl::StrAppend(&out, ",\"reduce\":\"", std::string(to_string(call.signature.reduce)), "\"");
-  }
+  Json json = {{"group", call.group()}, {"sequence", call.sequence}, {"op", traits.name}};
+  if (traits.reduces) json["reduce"] = to_string(call.signature.reduce);
   if (call.signature.numel >= 0) {
-    absl::StrAppend(&out, ",\"dtype\":\"", dtype_name(call.signature.dtype),
-                    "\",\"numel\":", call.signature.numel);
+    json["dtype"] = dtype_name(call.signature.dtype);
+    json["numel"] = call.signature.numel;
   }
-  if (call.signature.peer != kNoPeer) absl::StrAppend(&out, ",\"peer\":", call.signature.peer);
-  out += ",\"tag\":";
-  append_json_string(out, call.tag.beginning());
-  absl::StrAppend(&out, ",\"begin_ns\":", call.begin_ns, ",\"end_ns\":", call.end_ns,
-                  ",\"is_over\":", call.end_ns != 0 ? "true" : "false", "}");
+  if (call.signature.peer != kNoPeer) json["peer"] = call.signature.peer;
+  json["tag"] = call.tag.beginning();
+  json["begin_ns"] = call.begin_ns;
+  json["end_ns"] = call.end_ns;
+  json["is_over"] = call.end_ns != 0;
+  return json;
 }
 
 bool write_file(const std::string& path, const std::string& text) {
@@ -209,26 +209,23 @@ std::string merged_text(const std::vector<RankFlight>& ranks, std::string_view c
 }
 
 std::string to_json(const std::vector<RankFlight>& ranks, std::string_view cause, int64_t now_ns) {
-  std::string out = "{\"cause\":";
-  append_json_string(out, cause);
-  out += ",\"first_difference\":";
-  append_json_string(out, first_difference(ranks));
-  absl::StrAppend(&out, ",\"time_ns\":", now_ns, ",\"ranks\":[");
-  for (size_t i = 0; i < ranks.size(); ++i) {
-    const RankFlight& rank = ranks[i];
-    absl::StrAppend(&out, i == 0 ? "\n" : ",\n", "{\"rank\":", rank.rank, ",\"pid\":", rank.pid,
-                    ",\"host\":");
-    append_json_string(out, rank.host);
-    out += ",\"state\":";
-    append_json_string(out, rank.state);
-    absl::StrAppend(&out, ",\"begun\":", rank.begun, ",\"calls\":[");
-    for (size_t call = 0; call < rank.records.size(); ++call) {
-      out += call == 0 ? "\n" : ",\n";
-      append_call(out, rank.records[call]);
-    }
-    out += "]}";
+  Json list = Json::array();
+  for (const RankFlight& rank : ranks) {
+    Json calls = Json::array();
+    for (const FlightRecord& call : rank.records) calls.push_back(json_of(call));
+    list.push_back({{"rank", rank.rank},
+                    {"pid", rank.pid},
+                    {"host", rank.host},
+                    {"state", rank.state},
+                    {"begun", rank.begun},
+                    {"calls", std::move(calls)}});
   }
-  return out + "]}\n";
+  const Json all = {{"cause", cause},
+                    {"first_difference", first_difference(ranks)},
+                    {"time_ns", now_ns},
+                    {"ranks", std::move(list)}};
+  // A tag may be cut inside a character; an error must not hide the failure that is written down.
+  return all.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 
 std::string flight_dump_directory() {

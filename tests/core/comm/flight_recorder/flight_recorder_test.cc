@@ -127,14 +127,22 @@ TEST(FlightDump, IsTextAndJson) {
             "rank 0 (pid 1) runs; 1 calls, the last:\n"
             "  #0 all_reduce SUM float32[1] 'a \"b\"\n' on group 'world', began 2.000 s ago, took "
             "1.500 ms\n");
-  EXPECT_EQ(to_json(ranks, "c", 7),
-            absl::StrCat(
-                "{\"cause\":\"c\",\"first_difference\":\"none: the ranks' last calls "
-                "agree\",\"time_ns\":7,\"ranks\":[\n{\"rank\":0,\"pid\":1,\"host\":\"\",\"state\":"
-                "\"runs\",\"begun\":1,\"calls\":[\n{\"group\":\"world\",\"sequence\":0,"
-                "\"op\":\"all_reduce\",\"reduce\":\"SUM\",\"dtype\":\"float32\","
-                "\"numel\":1,\"tag\":\"a \\\"b\\\"\\u000a\",\"begin_ns\":",
-                began, ",\"end_ns\":", began + 1500000, ",\"is_over\":true}]}]}\n"));
+  EXPECT_EQ(
+      to_json(ranks, "c", 7),
+      absl::StrCat("{\"cause\":\"c\",\"first_difference\":\"none: the ranks' last calls "
+                   "agree\",\"time_ns\":7,\"ranks\":[{\"rank\":0,\"pid\":1,\"host\":\"\",\"state\":"
+                   "\"runs\",\"begun\":1,\"calls\":[{\"group\":\"world\",\"sequence\":0,"
+                   "\"op\":\"all_reduce\",\"reduce\":\"SUM\",\"dtype\":\"float32\","
+                   "\"numel\":1,\"tag\":\"a \\\"b\\\"\\n\",\"begin_ns\":",
+                   began, ",\"end_ns\":", began + 1500000, ",\"is_over\":true}]}]}\n"));
+}
+
+TEST(FlightDump, RepairsTextsThatAreNotUtf8) {
+  // 64 bytes of a tag are kept: the last one is the first of two that are an 'ä'.
+  const std::string kept(63, 'a');
+  const std::string json = to_json({rank_with(0, {{1, kept + "\xC3\xA4"}})}, "cause \xFF", 7);
+  EXPECT_THAT(json, HasSubstr("\"cause\":\"cause \xEF\xBF\xBD\""));
+  EXPECT_THAT(json, HasSubstr("\"tag\":\"" + kept + "\xEF\xBF\xBD\""));
 }
 
 TEST(FlightDump, SaysWhatItCannotWrite) {
