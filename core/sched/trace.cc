@@ -9,8 +9,8 @@
 
 #include <absl/strings/str_cat.h>
 #include <c10/util/Exception.h>
+#include <nlohmann/json.hpp>
 
-#include "tessera/core/numbers/json_text.h"
 #include "tessera/core/sched/chrome_events.h"
 
 namespace tessera {
@@ -189,7 +189,8 @@ void ChromeEvents::append_metadata(std::string& out) const {
 void ChromeEvents::append_span(std::string& out, size_t index, int64_t origin_ns) const {
   const Trace::Span& span = spans_[index];
   out += "{\"ph\":\"X\",\"name\":";
-  append_json_string(out, span.name);
+  // Names are cut by bytes, so one may end inside a character.
+  out += nlohmann::json(span.name).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
   out += ",\"cat\":\"";
   out += to_string(span.track);
   absl::StrAppend(&out, "\",\"pid\":", rank_, ",\"tid\":", row_of_[index] + 1, ",\"ts\":");

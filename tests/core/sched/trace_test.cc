@@ -236,7 +236,7 @@ TEST(ChromeJsonTest, KeepsNamesThatAreTextAndRepairsOthers) {
       {"\xE0\x80\xAF", bad + bad + bad},            // the same
       {"\xED\xA0\x80", bad + bad + bad},            // a surrogate
       {"\xF4\x90\x80\x80", bad + bad + bad + bad},  // beyond the last code point
-      {"\xE2\x82", bad + bad},                      // cut off
+      {"\xE2\x82", bad},                            // cut off
       {"\xE2\"\x82", bad + "\"" + bad},
   };
   Trace trace;
