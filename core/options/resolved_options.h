@@ -38,7 +38,8 @@ struct ResolvedOptions : Options {
 };
 
 /// Checks `options` for `model` in `world`, as far as they are known (not null): OK, or an
-/// InvalidArgument status with every problem, one a line. All rules for options are here. Local.
+/// InvalidArgument status with every problem, one a line. Rules that need the optimizer, the
+/// modules or the units are with what makes these. Local.
 absl::Status validate(const Options& options, const ParameterTable* model,
                       const WorldTraits* world);
 
