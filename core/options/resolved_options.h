@@ -37,9 +37,8 @@ struct ResolvedOptions : Options {
   double gradient_divisor = 0.0;  ///< 0: gradients are the mean over ranks
 };
 
-/// Checks `options` for `model` in `world`, as far as they are known (not null): OK, or an
-/// InvalidArgument status with every problem, one a line. Rules that need the optimizer, the
-/// modules or the units are with what makes these. Local.
+/// Local. Checks `options` for `model` in `world`, as far as they are known (not null): OK, or an
+/// InvalidArgument status with every problem, one a line. Others need the optimizer or the modules.
 absl::Status validate(const Options& options, const ParameterTable* model,
                       const WorldTraits* world);
 
