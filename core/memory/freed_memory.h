@@ -23,8 +23,7 @@ void keep_freed_memory(int64_t unused_bytes);
 /// `at_most` (one huge page at least), and the next call goes on from there; all is moved again
 /// after keep_freed_memory() has returned some. Returns whether nothing is left to do; so where the
 /// kernel cannot do it. Local.
-bool use_huge_pages_in_heap(
-    std::chrono::nanoseconds at_most = std::chrono::nanoseconds(std::chrono::hours(1)));
+bool use_huge_pages_in_heap(std::chrono::nanoseconds at_most);
 
 /// When a training loop does that.
 ///

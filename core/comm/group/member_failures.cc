@@ -1,5 +1,6 @@
 // How a group fails, by what, and who is told.
 #include <algorithm>
+#include <string>
 #include <utility>
 
 #include <absl/strings/str_cat.h>
@@ -8,7 +9,6 @@
 #include "tessera/core/comm/group/causes.h"
 #include "tessera/core/comm/group/member.h"
 #include "tessera/core/comm/group/yielding_lock.h"
-#include "tessera/core/comm/groups/departure.h"
 #include "tessera/core/process/failure_report.h"
 
 namespace tessera::internal {
@@ -16,6 +16,12 @@ namespace {
 
 // How much longer the others wait than the first of those that wait, so that all hear its cause.
 constexpr auto kForFirst = std::chrono::milliseconds(500);
+
+/// The cause of a call that waits for a rank that has left.
+std::string departure_cause(const Link& link, int rank) {
+  return absl::StrCat(link.name_of(rank), " left the group after ", link.finished_by(rank),
+                      " collectives");
+}
 
 }  // namespace
 
@@ -57,7 +63,7 @@ void Member::look_for_late(Call::Clock::time_point now) {
     if (calls_.empty() || calls_.front() != front || link_->has_failed()) return;
     for (const int rank : awaited(*link_, call)) {
       if (!has_gone(rank, call)) continue;
-      throw Fault{departure_cause(link_->name_of(rank), link_->finished_by(rank)), rank};
+      throw Fault{departure_cause(*link_, rank), rank};
     }
     return;
   }
@@ -88,7 +94,7 @@ void Member::note_awaited() {
   std::vector<Awaited> ranks = find_awaited();
   for (const Awaited& one : ranks) {
     if (!is_closing_ || !one.has_gone) continue;
-    throw Fault{departure_cause(link_->name_of(one.rank), link_->finished_by(one.rank)), one.rank};
+    throw Fault{departure_cause(*link_, one.rank), one.rank};
   }
   const std::lock_guard lock(awaited_mutex_);
   awaited_ = std::move(ranks);

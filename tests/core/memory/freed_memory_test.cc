@@ -3,6 +3,7 @@
 
 #include <sys/resource.h>
 
+#include <chrono>
 #include <cstdint>
 #include <cstdlib>
 #include <memory>
@@ -57,7 +58,7 @@ TEST(FreedMemory, IsNotFaultedInAgain) {
   keep_freed_memory(kHugePageBytes);
   faults_of_a_block(kBlock);
   faults_of_a_tensor(kBlock);
-  use_huge_pages_in_heap();
+  use_huge_pages_in_heap(/*at_most=*/std::chrono::hours(1));
   for (const int64_t bytes : {kBlock, kBlock / 3}) {
     EXPECT_LT(faults_of_a_block(bytes), 20);
     EXPECT_LT(faults_of_a_tensor(bytes), 20);
