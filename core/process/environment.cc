@@ -9,10 +9,11 @@
 
 #include <absl/strings/ascii.h>
 #include <absl/strings/match.h>
-#include <absl/strings/numbers.h>
 #include <absl/strings/str_cat.h>
+#include <absl/strings/string_view.h>
+#include <absl/strings/strip.h>
 
-#include "tessera/core/process/launch_family.h"
+#include "tessera/core/process/launchers.h"
 #include "tessera/core/process/variable_reader.h"
 
 namespace tessera {
@@ -40,46 +41,48 @@ void read_store_url(VariableReader& reader, Environment& environment) {
 
 void read_master(VariableReader& reader, Environment& environment) {
   reader.whole_family({"MASTER_ADDR", "MASTER_PORT"}, "set both or neither");
-  if (const auto port = reader.integer("MASTER_PORT", 1, 65535)) environment.master_port = *port;
-  if (!reader.is_set("MASTER_ADDR")) return;
+  environment.master_port = reader.integer("MASTER_PORT", 1, 65535).value_or(0);
   environment.master_addr = reader.text("MASTER_ADDR");
-  if (!is_host(environment.master_addr)) {
-    reader.problem(absl::StrCat("MASTER_ADDR: got '", environment.master_addr,
-                                "', expected a host name or an address"));
-  }
+  reader.expect("MASTER_ADDR", is_host(environment.master_addr), "a host name or an address");
+}
+
+void read_agent_store(VariableReader& reader, Environment& environment) {
+  constexpr const char* kName = "TORCHELASTIC_USE_AGENT_STORE";
+  const std::string value = reader.text(kName);
+  environment.agent_store = value == "True";
+  reader.expect(kName, value == "True" || value == "False", "'True' or 'False'");
+  reader.expect(kName, !environment.agent_store || reader.is_set("MASTER_ADDR"),
+                "MASTER_ADDR, where torchrun's store is, to be set; unset it, as it is left over "
+                "from another job");
 }
 
 /// Where srun's tasks on several hosts meet: where rank 0 is, at a port that all of them derive.
 void derive_master(const VariableReader& reader, Environment& environment) {
   constexpr int64_t kFirstPort = 20000, kPorts = 10000;  // below those that the kernel chooses
-  int64_t job = 0, step = 0;
-  if (!absl::SimpleAtoi(reader.text("SLURM_JOB_ID"), &job) ||
-      !absl::SimpleAtoi(reader.text("SLURM_STEP_ID"), &step) || job < 0 || step < 0) {
-    return;
-  }
+  const auto job = internal::whole_number(reader.text("SLURM_JOB_ID"));
+  const auto step = internal::whole_number(reader.text("SLURM_STEP_ID"));
+  if (environment.host_of_rank_0.empty() || !job || !step) return;
   environment.master_addr = environment.host_of_rank_0;
   environment.master_port =
-      static_cast<int>(kFirstPort + ((job % kPorts) * 7 + step % kPorts) % kPorts);
+      static_cast<int>(kFirstPort + ((*job % kPorts) * 7 + *step % kPorts) % kPorts);
 }
 
 /// Where ranks meet to whom no variable says it. Those of a scheduler on one host need none.
 void read_no_store(VariableReader& reader, Environment& environment) {
-  const bool is_unknown = reader.has_problems() && reader.is_set("WORLD_SIZE");
-  if (environment.world_size == 1 && (!is_unknown || reader.text("WORLD_SIZE") == "1")) return;
   if (environment.is_of_scheduler()) {
     if (environment.is_one_host()) return;
-    if (!environment.host_of_rank_0.empty()) derive_master(reader, environment);
-    if (!environment.master_addr.empty()) return;
-    if (reader.has_problems()) return;
-    reader.problem(absl::StrCat(
+    derive_master(reader, environment);
+    if (!environment.master_addr.empty() || reader.has_problems()) return;
+    return reader.problem(absl::StrCat(
         kPlaces, ": not set, although ", environment.launcher, " has started ",
         environment.local_world_size, " of ", environment.world_size,
         " ranks on this host; expected one address where all of them meet: MASTER_ADDR, the host "
         "of rank 0, and MASTER_PORT. Ranks on CPUs need none: backend 'mpi' connects them"));
-    return;
   }
-  reader.problem(absl::StrCat(kPlaces, ": not set, expected one place where ",
-                              reader.text("WORLD_SIZE"),
+  const std::string size = reader.text("WORLD_SIZE");
+  const bool is_unknown = reader.has_problems() && reader.is_set("WORLD_SIZE");
+  if (size == "1" || (environment.world_size == 1 && !is_unknown)) return;
+  reader.problem(absl::StrCat(kPlaces, ": not set, expected one place where ", size,
                               " ranks meet; start the program with tessera-run"));
 }
 
@@ -87,44 +90,30 @@ void read_place(VariableReader& reader, Environment& environment) {
   if (environment.rank_variable == "TESSERA_WORLD") return;
   read_store_url(reader, environment);
   read_master(reader, environment);
-  if (reader.is_set("TORCHELASTIC_USE_AGENT_STORE")) {
-    const std::string value = reader.text("TORCHELASTIC_USE_AGENT_STORE");
-    environment.agent_store = value == "True";
-    if (value != "True" && value != "False") {
-      reader.problem(absl::StrCat("TORCHELASTIC_USE_AGENT_STORE: got '", value,
-                                  "', expected 'True' or 'False'"));
-    } else if (environment.agent_store && !reader.is_set("MASTER_ADDR")) {
-      reader.problem(
-          "TORCHELASTIC_USE_AGENT_STORE: got 'True', although MASTER_ADDR, where torchrun's store "
-          "is, is not set; unset it, as it is left over from another job");
-    }
-  }
+  read_agent_store(reader, environment);
   const bool is_somewhere = reader.is_set("TESSERA_STORE") || reader.is_set("MASTER_ADDR") ||
                             reader.is_set("MASTER_PORT");
   if (!is_somewhere) read_no_store(reader, environment);
 }
 
-bool read_verbose(VariableReader& reader) {
-  const std::string value = reader.text("TESSERA_VERBOSE");
-  if (reader.is_set("TESSERA_VERBOSE") && value != "0" && value != "1") {
-    reader.problem(absl::StrCat("TESSERA_VERBOSE: got '", value, "', expected '0' or '1'"));
-  }
-  return value == "1";
-}
-
-void read_host(VariableReader& reader, Environment& environment) {
+/// What a process is told beside who it is and where its ranks meet.
+void read_rest(VariableReader& reader, Environment& environment) {
   constexpr size_t kLongest = 64;
-  if (!reader.is_set("TESSERA_HOST")) return;
+  const std::string verbose = reader.text("TESSERA_VERBOSE");
+  environment.is_verbose = verbose == "1";
+  reader.expect("TESSERA_VERBOSE", verbose == "0" || verbose == "1", "'0' or '1'");
+  environment.job_token = reader.text("TESSERA_JOB_TOKEN");
+  reader.expect("TESSERA_JOB_TOKEN", !environment.job_token.empty(),
+                "a secret text, or no such variable");
   environment.host = reader.text("TESSERA_HOST");
-  const bool is_name = !environment.host.empty() && environment.host.size() <= kLongest &&
-                       std::all_of(environment.host.begin(), environment.host.end(), [](char c) {
-                         return absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '.' ||
-                                c == '_' || c == '-';
-                       });
-  if (!is_name) {
-    reader.problem(absl::StrCat("TESSERA_HOST: got '", environment.host, "', expected up to ",
-                                kLongest, " letters, digits, '.', '_' and '-'; unset it"));
-  }
+  const bool is_name = std::all_of(environment.host.begin(), environment.host.end(), [](char c) {
+    return absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '.' || c == '_' || c == '-';
+  });
+  const bool is_short = !environment.host.empty() && environment.host.size() <= kLongest;
+  reader.expect("TESSERA_HOST", is_name && is_short,
+                absl::StrCat("up to ", kLongest, " letters, digits, '.', '_' and '-'; unset it"));
+  environment.run_id = reader.text("TORCHELASTIC_RUN_ID");
+  environment.attempt = reader.text("TORCHELASTIC_RESTART_COUNT");
 }
 
 /// For a directory that others use: its mode and owner are not to be touched.
@@ -144,20 +133,10 @@ std::optional<std::string> process_environment(const char* name) {
 
 absl::StatusOr<Environment> read_environment(const EnvironmentLookup& lookup,
                                              EnvironmentNeeds needs) {
-  internal::VariableReader reader(lookup);
-  Environment environment;
-  if (needs.identity) internal::read_identity(reader, environment);
+  VariableReader reader(lookup);
+  Environment environment = needs.identity ? internal::read_identity(reader) : Environment();
   if (needs.store) read_place(reader, environment);
-  if (reader.is_set("TESSERA_JOB_TOKEN")) {
-    environment.job_token = reader.text("TESSERA_JOB_TOKEN");
-    if (environment.job_token.empty()) {
-      reader.problem("TESSERA_JOB_TOKEN: got '', expected a secret text, or no such variable");
-    }
-  }
-  read_host(reader, environment);
-  environment.is_verbose = read_verbose(reader);
-  environment.run_id = reader.text("TORCHELASTIC_RUN_ID");
-  environment.attempt = reader.text("TORCHELASTIC_RESTART_COUNT");
+  read_rest(reader, environment);
   const absl::Status status = reader.status();
   if (!status.ok()) return status;
   return environment;
@@ -183,21 +162,17 @@ std::string describe_identity(const Environment& environment) {
 bool is_tcp_url(const std::string& url) { return absl::StartsWith(url, "tcp://"); }
 
 absl::StatusOr<StoreAddress> parse_tcp_url(const std::string& url) {
-  constexpr size_t kSchemeLength = 6;
-  const std::string rest = is_tcp_url(url) ? url.substr(kSchemeLength) : "";
-  const bool is_bracketed = absl::StartsWith(rest, "[");  // [::1]
+  absl::string_view rest = url;
+  const bool is_tcp = absl::ConsumePrefix(&rest, "tcp://");
+  const bool is_bracketed = absl::ConsumePrefix(&rest, "[");  // [::1]
   const size_t end = is_bracketed ? rest.find("]:") : rest.rfind(':');
-  StoreAddress address;
-  if (end != std::string::npos) {
-    address.host = is_bracketed ? rest.substr(1, end - 1) : rest.substr(0, end);
-    const std::string port = rest.substr(end + (is_bracketed ? 2 : 1));
-    const bool is_number = !port.empty() && port.size() <= 5 &&
-                           port.find_first_not_of("0123456789") == std::string::npos &&
-                           absl::SimpleAtoi(port, &address.port);
-    const bool is_name = is_bracketed || address.host.find_first_of(":/?[]") == std::string::npos;
-    if (is_number && is_name && is_host(address.host) && address.port >= 1 &&
-        address.port <= 65535) {
-      return address;
+  if (is_tcp && end != absl::string_view::npos) {
+    const std::string host(rest.substr(0, end));
+    const absl::string_view digits = rest.substr(end + (is_bracketed ? 2 : 1));
+    const auto port = internal::whole_number(digits, 1, 65535);
+    const bool is_name = is_bracketed || host.find_first_of(":/?[]") == std::string::npos;
+    if (port && digits.size() <= 5 && is_name && is_host(host)) {
+      return StoreAddress{host, static_cast<int>(*port)};
     }
   }
   return absl::InvalidArgumentError(absl::StrCat(
@@ -210,12 +185,13 @@ absl::StatusOr<std::string> parse_store_url(const std::string& url) {
   const auto bad = [&url](auto... reason) {
     return absl::InvalidArgumentError(absl::StrCat("got '", url, "', expected ", reason...));
   };
-  constexpr size_t kSchemeLength = 7;
-  if (!absl::StartsWith(url, "file:///")) return bad("file:///directory/file or tcp://host:port");
-  std::string path = url.substr(kSchemeLength);
+  absl::string_view place = url;
+  const bool is_file = absl::ConsumePrefix(&place, "file://") && absl::StartsWith(place, "/");
+  const std::string path(place);
   const size_t slash = path.rfind('/');
-  if (slash == 0 || slash + 1 == path.size())
+  if (!is_file || slash == 0 || slash + 1 == path.size()) {
     return bad("file:///directory/file or tcp://host:port");
+  }
   const std::string directory = path.substr(0, slash);
   struct stat status {};
   if (::lstat(directory.c_str(), &status) != 0) {

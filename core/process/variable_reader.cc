@@ -1,39 +1,36 @@
 #include "tessera/core/process/variable_reader.h"
 
-#include <charconv>
-#include <utility>
-
+#include <absl/strings/numbers.h>
 #include <absl/strings/str_cat.h>
 #include <absl/strings/str_join.h>
 
 namespace tessera::internal {
-namespace {
 
-constexpr int64_t kGreatest = 2147483647;
-
-}  // namespace
-
-std::optional<int> VariableReader::integer(const char* name, int64_t least, int64_t greatest) {
-  const auto value = lookup_(name);
-  if (!value) return std::nullopt;
+std::optional<int64_t> whole_number(absl::string_view text, int64_t least, int64_t greatest) {
   int64_t number = 0;
-  const char* const end = value->data() + value->size();
-  const auto [stop, error] = std::from_chars(value->data(), end, number);
-  const bool digits_only =
-      !value->empty() && value->find_first_not_of("0123456789") == std::string::npos;
-  if (!digits_only || error != std::errc() || stop != end || number < least || number > greatest) {
-    problem(absl::StrCat(name, ": got '", *value, "', expected an integer from ", least, " to ",
-                         greatest, " and nothing else"));
-    return std::nullopt;
-  }
-  return static_cast<int>(number);
+  const bool is_number = text.find_first_not_of("0123456789") == absl::string_view::npos &&
+                         absl::SimpleAtoi(text, &number) && number >= least && number <= greatest;
+  return is_number ? std::optional(number) : std::nullopt;
 }
 
-bool VariableReader::whole_family(const std::vector<std::string>& names,
+std::optional<int> VariableReader::integer(const char* name, int least, int greatest,
+                                           const std::string& why) {
+  const auto number = whole_number(text(name), least, greatest);
+  expect(name, number.has_value(),
+         absl::StrCat("an integer from ", least, " to ", greatest, why, " and nothing else"));
+  if (!number) return std::nullopt;
+  return static_cast<int>(*number);
+}
+
+void VariableReader::expect(const char* name, bool is_good, const std::string& expected) {
+  if (is_good || !is_set(name)) return;
+  problem(absl::StrCat(name, ": got '", text(name), "', expected ", expected));
+}
+
+bool VariableReader::whole_family(const std::vector<const char*>& names,
                                   const std::string& remedy) {
-  std::vector<std::string> present;
-  std::vector<std::string> missing;
-  for (const std::string& name : names) (is_set(name) ? present : missing).push_back(name);
+  std::vector<const char*> present, missing;
+  for (const char* name : names) (is_set(name) ? present : missing).push_back(name);
   if (!present.empty() && !missing.empty()) {
     problem(absl::StrCat(absl::StrJoin(missing, ", "), ": not set, although ",
                          absl::StrJoin(present, ", "), present.size() == 1 ? " is" : " are", "; ",
@@ -46,19 +43,6 @@ absl::Status VariableReader::status() const {
   if (problems_.empty()) return absl::OkStatus();
   return absl::InvalidArgumentError(
       absl::StrCat("[environment] ", absl::StrJoin(problems_, "\n[environment] ")));
-}
-
-std::optional<NumberAndCount> read_number_and_count(VariableReader& reader, const char* number_name,
-                                                    const char* count_name) {
-  const auto count = reader.integer(count_name, 1, kGreatest);
-  const auto number = reader.integer(number_name, 0, kGreatest);
-  if (!count || !number) return std::nullopt;
-  if (*number >= *count) {
-    reader.problem(absl::StrCat(number_name, ": got '", *number, "', expected less than ",
-                                count_name, ", which is ", *count));
-    return std::nullopt;
-  }
-  return NumberAndCount{*number, *count};
 }
 
 }  // namespace tessera::internal

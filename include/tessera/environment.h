@@ -19,8 +19,8 @@ namespace tessera {
 /// - OMPI_COMM_WORLD_RANK, _SIZE, _LOCAL_RANK, _LOCAL_SIZE (Open MPI's mpirun)
 /// - MV2_COMM_WORLD_RANK, _SIZE, _LOCAL_RANK, _LOCAL_SIZE (MVAPICH's mpirun)
 /// - PMI_RANK, PMI_SIZE, MPI_LOCALRANKID, MPI_LOCALNRANKS (mpiexec of MPICH and Intel MPI)
-/// Families of several processes that name different ranks or sizes are an error (Note [Launch
-/// families]). So is a process that shows signs of being one of several and has no rank. Without
+/// Families of several processes that name different ranks or sizes are an error (Note
+/// [Launchers]). So is a process that shows signs of being one of several and has no rank. Without
 /// any of this a process is a world of one.
 ///
 /// Place:

@@ -21,7 +21,7 @@ struct Library {
 /// - the one that the program has loaded already;
 /// - TESSERA_MPI: "openmpi", "mpich" (or any MPI of its ABI: Intel MPI, MVAPICH), or the path of a
 ///   libmpi;
-/// - that of the launcher that says who this process is (Note [Launch families]);
+/// - that of the launcher that says who this process is (Note [Launchers]);
 /// - by other variables of launchers: OMPI_COMM_WORLD_RANK, OMPI_COMM_WORLD_SIZE or PMIX_RANK for
 ///   Open MPI; PMI_RANK, PMI_FD or MV2_COMM_WORLD_RANK for MPICH;
 /// - whichever is installed, Open MPI first.

@@ -1,0 +1,261 @@
+#include "tessera/core/process/launchers.h"
+
+#include <limits>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <absl/strings/match.h>
+#include <absl/strings/str_cat.h>
+
+#include "tessera/core/process/slurm_lists.h"
+
+namespace tessera::internal {
+namespace {
+
+/// A launcher, and the variables by which it tells a process who it is.
+struct Launcher {
+  const char* name;
+  const char* rank;
+  const char* size = nullptr;  ///< null: it leaves open how many there are, and the rest
+  const char* local_rank = nullptr;
+  const char* local_size = nullptr;
+  bool may_lack_local = false;  ///< it may leave open both of these, however many there are
+  const char* hosts = nullptr;  ///< begins with the host of rank 0
+  const char* node = nullptr;   ///< not null: which entry of local_size, a list, is this host's
+};
+
+// RANK and WORLD_SIZE win. Of the others each may have started the next one (Note [Launchers]).
+constexpr Launcher kLaunchers[] = {
+    {"RANK and WORLD_SIZE", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", true,
+     "MASTER_ADDR"},
+    {"SLURM's srun", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID",
+     "SLURM_STEP_TASKS_PER_NODE", false, "SLURM_STEP_NODELIST", "SLURM_NODEID"},
+    {"Open MPI's mpirun", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE",
+     "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"},
+    {"MVAPICH's mpirun", "MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE", "MV2_COMM_WORLD_LOCAL_RANK",
+     "MV2_COMM_WORLD_LOCAL_SIZE"},
+    {"mpiexec (MPICH, Intel MPI)", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"},
+    {"a launcher with PMIx", "PMIX_RANK"},
+    {"MPICH's Hydra, by a port", "PMI_ID"},
+    {"Cray's PALS", "PALS_RANKID"},
+    {"IBM's JSM", "JSM_NAMESPACE_RANK"},
+};
+constexpr const Launcher& kByName = kLaunchers[0];
+constexpr const Launcher& kSlurm = kLaunchers[1];
+constexpr const Launcher& kOpenMpi = kLaunchers[2];
+
+// Without a rank these say that several processes were wanted; SLURM's, if the number is more.
+constexpr const char* kSignsOfSeveral[] = {
+    "TESSERA_STORE", "MASTER_ADDR",           "PET_RDZV_ENDPOINT",   "PET_NNODES",   "SLURM_NTASKS",
+    "SLURM_NPROCS",  "SLURM_NTASKS_PER_NODE", "SLURM_JOB_NUM_NODES", "SLURM_NNODES",
+};
+
+constexpr int kGreatest = std::numeric_limits<int>::max();
+constexpr const char* kRemedy =
+    "start the program by srun, mpirun, tessera-run or torchrun --no-python, set RANK and "
+    "WORLD_SIZE for each process, or set TESSERA_WORLD=single to train alone";
+
+/// Who a launcher says that this process is.
+struct Identity {
+  const Launcher* launcher;
+  Environment says;              // rank to host_of_rank_0
+  bool is_by_torchrun = false;   // or by tessera-run
+  bool is_one_per_node = false;  // as those are that start others on their nodes
+};
+
+/// Whether all variables are set that this launcher sets. Adds a problem if only some are.
+bool is_complete(VariableReader& reader, const Launcher& launcher) {
+  if (launcher.size == nullptr) return false;
+  const bool has_rank = reader.is_set(launcher.rank), has_size = reader.is_set(launcher.size);
+  // A batch script is task 0, without a number of tasks.
+  const bool is_script = !has_size && (!has_rank || reader.text(launcher.rank) == "0");
+  if (&launcher == &kSlurm && is_script) return false;
+  const bool is_part = !has_rank || !has_size;
+  const bool needs_local = launcher.node != nullptr || (is_part && !launcher.may_lack_local);
+  std::vector<const char*> names = {launcher.rank, launcher.size};
+  for (const char* name : {launcher.local_rank, launcher.local_size, launcher.node}) {
+    if (name != nullptr && (needs_local || reader.is_set(name))) names.push_back(name);
+  }
+  return reader.whole_family(names, kRemedy);
+}
+
+/// The number of ranks on this host.
+std::optional<int> read_local_size(VariableReader& reader, const Launcher& launcher, int most) {
+  reader.whole_family({launcher.local_rank, launcher.local_size}, "set both or neither");
+  const std::string why = absl::StrCat(" (at most ", launcher.size, ")");
+  if (launcher.node == nullptr) return reader.integer(launcher.local_size, 1, most, why);
+  const auto node = reader.integer(launcher.node, 0, kGreatest);
+  const int64_t tasks = node ? tasks_of_node(reader.text(launcher.local_size), *node) : 0;
+  const bool is_good = tasks >= 1 && tasks <= most;
+  reader.expect(launcher.local_size, is_good,
+                absl::StrCat("a list such as '4(x2),3' with an integer from 1 to ", most, why,
+                             " where ", launcher.node, " is ", reader.text(launcher.node)));
+  return is_good ? std::optional(static_cast<int>(tasks)) : std::nullopt;
+}
+
+/// SLURM's or PMIx's name of the job.
+std::string job_id_of(const VariableReader& reader, const Launcher& launcher) {
+  if (&launcher == &kOpenMpi) return reader.text("PMIX_NAMESPACE");
+  const std::string job = reader.text("SLURM_JOB_ID"), step = reader.text("SLURM_STEP_ID");
+  if (&launcher != &kSlurm || !whole_number(job) || !whole_number(step)) return "";
+  return absl::StrCat("slurm-", job, ".", step);
+}
+
+std::optional<Identity> read(VariableReader& reader, const Launcher& launcher) {
+  if (!is_complete(reader, launcher)) return std::nullopt;
+  const auto size = reader.integer(launcher.size, 1, kGreatest);
+  const int most = size.value_or(kGreatest);
+  const auto rank =
+      reader.integer(launcher.rank, 0, most - 1, absl::StrCat(" (below ", launcher.size, ")"));
+  const auto local_size = read_local_size(reader, launcher, most);
+  const auto local_rank = reader.integer(launcher.local_rank, 0, local_size.value_or(kGreatest) - 1,
+                                         absl::StrCat(" (below ", launcher.local_size, ")"));
+  const bool has_local = local_size && local_rank;
+  if (!size || !rank || (launcher.node != nullptr && !has_local)) return std::nullopt;
+  Identity identity{&launcher, {}};
+  Environment& says = identity.says;
+  says.rank = *rank;
+  says.world_size = *size;
+  says.has_local = has_local || *size == 1;
+  if (has_local) {
+    says.local_rank = *local_rank;
+    says.local_world_size = *local_size;
+  }
+  says.launcher = launcher.name;
+  says.rank_variable = launcher.rank;
+  says.job_id = job_id_of(reader, launcher);
+  if (launcher.hosts != nullptr) says.host_of_rank_0 = reader.text(launcher.hosts);
+  if (&launcher == &kSlurm) says.host_of_rank_0 = first_host(says.host_of_rank_0);
+  identity.is_by_torchrun = &launcher == &kByName && reader.is_set("TORCHELASTIC_RUN_ID");
+  identity.is_one_per_node =
+      &launcher == &kSlurm && reader.text(launcher.size) == reader.text("SLURM_STEP_NUM_NODES");
+  return identity;
+}
+
+/// Who all launchers say that this process is. What is wrong beside RANK and WORLD_SIZE is of no
+/// interest.
+std::vector<Identity> read_all(VariableReader& reader) {
+  std::vector<Identity> found;
+  VariableReader unheeded = reader;
+  for (const Launcher& launcher : kLaunchers) {
+    const bool is_heeded = found.empty() || found.front().launcher != &kByName;
+    const auto identity = read(is_heeded ? reader : unheeded, launcher);
+    if (identity) found.push_back(*identity);
+  }
+  return found;
+}
+
+/// Whether `outer` is of a process that has started the launcher of `inner`, or may have.
+bool may_have_started(const Identity& outer, const Identity& inner) {
+  if (outer.launcher == &kByName) return false;
+  if (outer.says.world_size == 1) return true;
+  if (inner.is_by_torchrun) return !inner.says.is_one_host();
+  return outer.says.world_size < inner.says.world_size &&
+         (inner.launcher == &kByName || outer.is_one_per_node);
+}
+
+bool has_size(const VariableReader& reader, const Launcher& launcher) {
+  return launcher.size != nullptr && reader.is_set(launcher.size);
+}
+
+std::string text_of(const VariableReader& reader, const Launcher& launcher) {
+  const std::string rank = reader.text(launcher.rank);
+  if (!has_size(reader, launcher)) return absl::StrCat(launcher.rank, " says rank ", rank);
+  return absl::StrCat(launcher.rank, ", ", launcher.size, " say rank ", rank, " of ",
+                      reader.text(launcher.size));
+}
+
+/// The command that runs a program without the variables of a launcher: all, as a part is an error.
+std::string without(const Launcher& launcher) {
+  std::string command = "env";
+  for (const char* name :
+       {launcher.rank, launcher.size, launcher.local_rank, launcher.local_size}) {
+    if (name != nullptr) absl::StrAppend(&command, " -u ", name);
+  }
+  return absl::StrCat(command, " ./train");
+}
+
+void disagree(VariableReader& reader, const Launcher& own, const Launcher& other) {
+  // Who says that it is one of several is right, where the other one says that it is alone.
+  const bool is_alone = reader.text(own.size) == "1" && has_size(reader, other);
+  reader.problem(absl::StrCat(
+      text_of(reader, own), ", but ", text_of(reader, other),
+      ": it is not clear which launcher counts; start the program by one alone, take out what is "
+      "left over from another job (",
+      without(own), is_alone ? "" : absl::StrCat(", or ", without(other)),
+      "), or set TESSERA_WORLD=single to train alone"));
+}
+
+/// A launcher of which there may be several ranks, however many it says: one with any rank, or with
+/// another one than 0. Not SLURM: a batch script has its rank, too.
+const Launcher* find_rank(const VariableReader& reader, bool is_any) {
+  for (const Launcher& launcher : kLaunchers) {
+    if (&launcher == &kByName || &launcher == &kSlurm || !reader.is_set(launcher.rank)) continue;
+    if (is_any || reader.text(launcher.rank) != "0") return &launcher;
+  }
+  return nullptr;
+}
+
+/// Refuses a process that has no rank, where several processes were wanted.
+void refuse_signs_of_several(VariableReader& reader) {
+  const Launcher* const launcher = find_rank(reader, true);
+  const char* sign = launcher == nullptr ? nullptr : launcher->rank;
+  for (const char* name : kSignsOfSeveral) {
+    const std::string value = reader.text(name);
+    const bool is_none = value.empty() || value == "0" || value == "1";
+    const bool is_sign = reader.is_set(name) && !(absl::StartsWith(name, "SLURM_") && is_none);
+    if (is_sign && sign == nullptr) sign = name;
+  }
+  if (sign == nullptr) return;
+  reader.problem(absl::StrCat("RANK, WORLD_SIZE: not set, although ", sign, " is '",
+                              reader.text(sign), "'; ", kRemedy));
+}
+
+/// Refuses what contradicts `own`, and takes from others which ranks are on this host.
+void compare(VariableReader& reader, const std::vector<Identity>& found, Identity& own) {
+  const Launcher& launcher = *own.launcher;
+  Environment& says = own.says;
+  for (const Identity& other : found) {
+    if (other.launcher == &launcher || may_have_started(other, own)) continue;
+    const bool is_same = other.says.rank == says.rank && other.says.world_size == says.world_size;
+    if (own.is_by_torchrun || !is_same) return disagree(reader, launcher, *other.launcher);
+    if (says.has_local) continue;
+    says.has_local = other.says.has_local;
+    says.local_rank = other.says.local_rank;
+    says.local_world_size = other.says.local_world_size;
+  }
+  // Each of several processes may have started torchrun; and a rank other than 0 is not alone.
+  const bool is_any = own.is_by_torchrun && says.is_one_host() && found.size() == 1;
+  const Launcher* const other =
+      is_any || says.world_size == 1 ? find_rank(reader, is_any) : nullptr;
+  if (other != nullptr) return disagree(reader, launcher, *other);
+  if (says.has_local || launcher.may_lack_local) return;
+  reader.whole_family({launcher.rank, launcher.size, launcher.local_rank, launcher.local_size},
+                      kRemedy);
+}
+
+}  // namespace
+
+Environment read_identity(VariableReader& reader) {
+  Environment alone;
+  alone.has_local = true;
+  if (reader.is_set("TESSERA_WORLD")) {
+    const bool has_one = !reader.is_set("WORLD_SIZE") || reader.text("WORLD_SIZE") == "1";
+    reader.expect("TESSERA_WORLD", has_one && reader.text("TESSERA_WORLD") == "single",
+                  "'single', and a WORLD_SIZE of 1 or none, or no such variable");
+    alone.launcher = alone.rank_variable = "TESSERA_WORLD";
+    return alone;
+  }
+  const std::vector<Identity> found = read_all(reader);
+  if (found.empty() && !reader.has_problems()) refuse_signs_of_several(reader);
+  if (found.empty() || reader.has_problems()) return alone;
+  Identity own = found.front();
+  for (const Identity& other : found) {
+    if (may_have_started(own, other)) own = other;
+  }
+  compare(reader, found, own);
+  return own.says;
+}
+
+}  // namespace tessera::internal
