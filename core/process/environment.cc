@@ -3,11 +3,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cstdint>
 #include <cstdlib>
 
-#include <absl/strings/ascii.h>
 #include <absl/strings/match.h>
 #include <absl/strings/str_cat.h>
 #include <absl/strings/string_view.h>
@@ -22,38 +20,30 @@ namespace {
 using internal::VariableReader;
 
 /// Whether it can be the name or address of a host.
-bool is_host(const std::string& text) {
-  return !text.empty() && text.find_first_of(" \t\r\n") == std::string::npos;
+bool is_host(absl::string_view text) {
+  return !text.empty() && text.find_first_of(" \t\r\n") == absl::string_view::npos;
 }
 
-constexpr const char* kPlaces = "TESSERA_STORE, MASTER_ADDR, MASTER_PORT";
-
 void read_store_url(VariableReader& reader, Environment& environment) {
-  if (!reader.is_set("TESSERA_STORE")) return;
-  environment.store_url = reader.text("TESSERA_STORE");
-  const absl::Status status = is_tcp_url(environment.store_url)
-                                  ? parse_tcp_url(environment.store_url).status()
-                                  : parse_store_url(environment.store_url).status();
-  if (!status.ok()) {
-    reader.problem(absl::StrCat("TESSERA_STORE: ", std::string(status.message())));
-  }
+  const std::string url = environment.store_url = reader.text("TESSERA_STORE");
+  const absl::Status status =
+      is_tcp_url(url) ? parse_tcp_url(url).status() : parse_store_url(url).status();
+  if (!reader.is_set("TESSERA_STORE") || status.ok()) return;
+  reader.problem(absl::StrCat("TESSERA_STORE: ", std::string(status.message())));
 }
 
 void read_master(VariableReader& reader, Environment& environment) {
+  constexpr const char* kAgentStore = "TORCHELASTIC_USE_AGENT_STORE";
   reader.whole_family({"MASTER_ADDR", "MASTER_PORT"}, "set both or neither");
   environment.master_port = reader.integer("MASTER_PORT", 1, 65535).value_or(0);
   environment.master_addr = reader.text("MASTER_ADDR");
   reader.expect("MASTER_ADDR", is_host(environment.master_addr), "a host name or an address");
-}
-
-void read_agent_store(VariableReader& reader, Environment& environment) {
-  constexpr const char* kName = "TORCHELASTIC_USE_AGENT_STORE";
-  const std::string value = reader.text(kName);
+  const std::string value = reader.text(kAgentStore);
   environment.agent_store = value == "True";
-  reader.expect(kName, value == "True" || value == "False", "'True' or 'False'");
-  reader.expect(kName, !environment.agent_store || reader.is_set("MASTER_ADDR"),
-                "MASTER_ADDR, where torchrun's store is, to be set; unset it, as it is left over "
-                "from another job");
+  const bool has_place = value != "True" || reader.is_set("MASTER_ADDR");
+  reader.expect(kAgentStore, has_place && (value == "True" || value == "False"),
+                "'True', and MASTER_ADDR set, where torchrun's store is, or 'False'; unset it if "
+                "it is left over from another job");
 }
 
 /// Where srun's tasks on several hosts meet: where rank 0 is, at a port that all of them derive.
@@ -62,35 +52,28 @@ void derive_master(const VariableReader& reader, Environment& environment) {
   const auto job = internal::whole_number(reader.text("SLURM_JOB_ID"));
   const auto step = internal::whole_number(reader.text("SLURM_STEP_ID"));
   if (environment.host_of_rank_0.empty() || !job || !step) return;
+  const int64_t port = kFirstPort + (*job % kPorts * 7 + *step % kPorts) % kPorts;
   environment.master_addr = environment.host_of_rank_0;
-  environment.master_port =
-      static_cast<int>(kFirstPort + ((*job % kPorts) * 7 + *step % kPorts) % kPorts);
+  environment.master_port = static_cast<int>(port);
 }
 
 /// Where ranks meet to whom no variable says it. Those of a scheduler on one host need none.
 void read_no_store(VariableReader& reader, Environment& environment) {
-  if (environment.is_of_scheduler()) {
-    if (environment.is_one_host()) return;
-    derive_master(reader, environment);
-    if (!environment.master_addr.empty() || reader.has_problems()) return;
-    return reader.problem(absl::StrCat(
-        kPlaces, ": not set, although ", environment.launcher, " has started ",
-        environment.local_world_size, " of ", environment.world_size,
-        " ranks on this host; expected one address where all of them meet: MASTER_ADDR, the host "
-        "of rank 0, and MASTER_PORT. Ranks on CPUs need none: backend 'mpi' connects them"));
-  }
-  const std::string size = reader.text("WORLD_SIZE");
-  const bool is_unknown = reader.has_problems() && reader.is_set("WORLD_SIZE");
-  if (size == "1" || (environment.world_size == 1 && !is_unknown)) return;
-  reader.problem(absl::StrCat(kPlaces, ": not set, expected one place where ", size,
-                              " ranks meet; start the program with tessera-run"));
+  std::string size = absl::StrCat(environment.world_size);
+  if (reader.has_problems()) size = reader.text("WORLD_SIZE", size);
+  if (size == "1" || (environment.is_of_scheduler() && environment.is_one_host())) return;
+  if (environment.is_of_scheduler()) derive_master(reader, environment);
+  if (!environment.master_addr.empty()) return;
+  reader.problem(absl::StrCat(
+      "TESSERA_STORE, MASTER_ADDR, MASTER_PORT: not set, expected one place where ", size,
+      " ranks meet; start the program with tessera-run on one host, or set MASTER_ADDR (rank 0's "
+      "host) and MASTER_PORT; ranks of mpirun or srun on CPUs need none: set backend 'mpi'"));
 }
 
 void read_place(VariableReader& reader, Environment& environment) {
   if (environment.rank_variable == "TESSERA_WORLD") return;
   read_store_url(reader, environment);
   read_master(reader, environment);
-  read_agent_store(reader, environment);
   const bool is_somewhere = reader.is_set("TESSERA_STORE") || reader.is_set("MASTER_ADDR") ||
                             reader.is_set("MASTER_PORT");
   if (!is_somewhere) read_no_store(reader, environment);
@@ -99,36 +82,26 @@ void read_place(VariableReader& reader, Environment& environment) {
 /// What a process is told beside who it is and where its ranks meet.
 void read_rest(VariableReader& reader, Environment& environment) {
   constexpr size_t kLongest = 64;
+  constexpr const char* kLetters =
+      "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-";
   const std::string verbose = reader.text("TESSERA_VERBOSE");
   environment.is_verbose = verbose == "1";
   reader.expect("TESSERA_VERBOSE", verbose == "0" || verbose == "1", "'0' or '1'");
-  environment.job_token = reader.text("TESSERA_JOB_TOKEN");
-  reader.expect("TESSERA_JOB_TOKEN", !environment.job_token.empty(),
-                "a secret text, or no such variable");
-  environment.host = reader.text("TESSERA_HOST");
-  const bool is_name = std::all_of(environment.host.begin(), environment.host.end(), [](char c) {
-    return absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '.' || c == '_' || c == '-';
-  });
-  const bool is_short = !environment.host.empty() && environment.host.size() <= kLongest;
-  reader.expect("TESSERA_HOST", is_name && is_short,
+  const std::string token = environment.job_token = reader.text("TESSERA_JOB_TOKEN");
+  reader.expect("TESSERA_JOB_TOKEN", !token.empty(), "a secret text, or no such variable");
+  const std::string host = environment.host = reader.text("TESSERA_HOST");
+  const bool is_name = host.find_first_not_of(kLetters) == std::string::npos;
+  reader.expect("TESSERA_HOST", is_name && !host.empty() && host.size() <= kLongest,
                 absl::StrCat("up to ", kLongest, " letters, digits, '.', '_' and '-'; unset it"));
   environment.run_id = reader.text("TORCHELASTIC_RUN_ID");
   environment.attempt = reader.text("TORCHELASTIC_RESTART_COUNT");
-}
-
-/// For a directory that others use: its mode and owner are not to be touched.
-std::string own_directory_advice(const std::string& directory) {
-  const bool is_open = ::access(directory.c_str(), W_OK | X_OK) == 0;
-  return absl::StrCat("make a directory of your own and name a file in it: mkdir -m 700 ",
-                      is_open ? directory : "/tmp", "/tessera-", ::geteuid());
 }
 
 }  // namespace
 
 std::optional<std::string> process_environment(const char* name) {
   const char* value = std::getenv(name);
-  if (value == nullptr) return std::nullopt;
-  return std::string(value);
+  return value == nullptr ? std::nullopt : std::optional<std::string>(value);
 }
 
 absl::StatusOr<Environment> read_environment(const EnvironmentLookup& lookup,
@@ -137,8 +110,7 @@ absl::StatusOr<Environment> read_environment(const EnvironmentLookup& lookup,
   Environment environment = needs.identity ? internal::read_identity(reader) : Environment();
   if (needs.store) read_place(reader, environment);
   read_rest(reader, environment);
-  const absl::Status status = reader.status();
-  if (!status.ok()) return status;
+  if (reader.has_problems()) return reader.error();
   return environment;
 }
 
@@ -150,30 +122,26 @@ std::string describe_identity(const Environment& environment) {
   }
   if (environment.launcher.empty()) return absl::StrCat(text, ", as no variable says otherwise");
   absl::StrAppend(&text, ", by ", environment.launcher);
-  const bool is_named = environment.launcher.find(environment.rank_variable) != std::string::npos;
+  const bool is_named = absl::StrContains(environment.launcher, environment.rank_variable);
   if (!is_named) absl::StrAppend(&text, " (", environment.rank_variable, ")");
   if (!environment.job_id.empty()) absl::StrAppend(&text, ", job ", environment.job_id);
-  if (!environment.host_of_rank_0.empty()) {
-    absl::StrAppend(&text, ", rank 0 on ", environment.host_of_rank_0);
-  }
-  return text;
+  if (environment.host_of_rank_0.empty()) return text;
+  return absl::StrCat(text, ", rank 0 on ", environment.host_of_rank_0);
 }
 
 bool is_tcp_url(const std::string& url) { return absl::StartsWith(url, "tcp://"); }
 
 absl::StatusOr<StoreAddress> parse_tcp_url(const std::string& url) {
-  absl::string_view rest = url;
-  const bool is_tcp = absl::ConsumePrefix(&rest, "tcp://");
-  const bool is_bracketed = absl::ConsumePrefix(&rest, "[");  // [::1]
-  const size_t end = is_bracketed ? rest.find("]:") : rest.rfind(':');
-  if (is_tcp && end != absl::string_view::npos) {
-    const std::string host(rest.substr(0, end));
-    const absl::string_view digits = rest.substr(end + (is_bracketed ? 2 : 1));
-    const auto port = internal::whole_number(digits, 1, 65535);
-    const bool is_name = is_bracketed || host.find_first_of(":/?[]") == std::string::npos;
-    if (port && digits.size() <= 5 && is_name && is_host(host)) {
-      return StoreAddress{host, static_cast<int>(*port)};
-    }
+  const size_t colon = url.rfind(':');
+  const std::string digits = url.substr(colon + 1);  // all of it, without a colon
+  const auto port = internal::whole_number(digits, 1, 65535);
+  absl::string_view host = absl::string_view(url).substr(0, colon);
+  const bool is_tcp = absl::ConsumePrefix(&host, "tcp://");
+  const bool is_bracketed = absl::StartsWith(host, "[") && absl::EndsWith(host, "]");  // [::1]
+  if (is_bracketed) host = host.substr(1, host.size() - 2);
+  const bool is_name = host.find_first_of(is_bracketed ? "[]" : ":/?[]") == absl::string_view::npos;
+  if (is_tcp && port && digits.size() <= 5 && is_name && is_host(host)) {
+    return StoreAddress{std::string(host), static_cast<int>(*port)};
   }
   return absl::InvalidArgumentError(absl::StrCat(
       "got '", url,
@@ -198,19 +166,20 @@ absl::StatusOr<std::string> parse_store_url(const std::string& url) {
     return bad("a directory ", directory, " that exists; make it: mkdir -m 700 ", directory);
   }
   if (!S_ISDIR(status.st_mode)) return bad(directory, " to be a directory, and no link to one");
+  // Mode and owner of a directory that others use are not to be touched.
+  const bool is_open = ::access(directory.c_str(), W_OK | X_OK) == 0;
+  const std::string own =
+      absl::StrCat("make a directory of your own and name a file in it: mkdir -m 700 ",
+                   is_open ? directory : "/tmp", "/tessera-", ::geteuid());
   if (status.st_uid != ::geteuid()) {
     return bad(directory, " to belong to this user (", ::geteuid(), "), not to user ",
-               status.st_uid, "; ", own_directory_advice(directory));
+               status.st_uid, "; ", own);
   }
-  if ((status.st_mode & (S_IWOTH | S_ISVTX)) != 0) {
-    return bad("a directory that is closed to other users, and ", directory, " is for everyone; ",
-               own_directory_advice(directory));
-  }
-  if ((status.st_mode & 0077) != 0) {
-    return bad(directory, " to be closed to other users; run chmod 700 ", directory,
-               " if nobody else needs it, else ", own_directory_advice(directory));
-  }
-  return path;
+  const bool is_for_everyone = (status.st_mode & (S_IWOTH | S_ISVTX)) != 0;
+  if (!is_for_everyone && (status.st_mode & 0077) == 0) return path;
+  const std::string closing =
+      absl::StrCat("run chmod 700 ", directory, " if nobody else needs it, else ");
+  return bad(directory, " to be closed to other users; ", is_for_everyone ? "" : closing, own);
 }
 
 }  // namespace tessera

@@ -18,15 +18,15 @@ namespace {
 // What starts the processes of MPICH and Intel MPI, of Open MPI, and of SLURM, and is never one of
 // them, although it may have the variables of a rank, which has started it itself or whose they
 // were.
-constexpr const char* kLaunchers[] = {"hydra_pmi_proxy", "mpirun",  "mpirun.openmpi", "mpiexec",
-                                      "mpiexec.openmpi", "orterun", "orted",          "prterun",
-                                      "prted",           "prte",    "slurmstepd"};
+constexpr const char* kPrograms[] = {"hydra_pmi_proxy", "mpirun",  "mpirun.openmpi", "mpiexec",
+                                     "mpiexec.openmpi", "orterun", "orted",          "prterun",
+                                     "prted",           "prte",    "slurmstepd"};
 
 bool is_launcher(int pid) {
   std::ifstream file(absl::StrCat("/proc/", pid, "/comm"));
   std::string name;
   return std::getline(file, name) &&
-         std::find(std::begin(kLaunchers), std::end(kLaunchers), name) != std::end(kLaunchers);
+         std::find(std::begin(kPrograms), std::end(kPrograms), name) != std::end(kPrograms);
 }
 
 std::optional<std::string> variable_of_process(int pid, const std::string& name) {

@@ -1,6 +1,5 @@
 #include "tessera/core/process/launchers.h"
 
-#include <limits>
 #include <optional>
 #include <string>
 #include <vector>
@@ -22,7 +21,8 @@ struct Launcher {
   const char* local_size = nullptr;
   bool may_lack_local = false;  ///< it may leave open both of these, however many there are
   const char* hosts = nullptr;  ///< begins with the host of rank 0
-  const char* node = nullptr;   ///< not null: which entry of local_size, a list, is this host's
+  const char* node = nullptr;   ///< where local_size is a list: which entry is this host's
+  const char* nodes = nullptr;  ///< if it equals size, each process may start others on its node
 };
 
 // RANK and WORLD_SIZE win. Of the others each may have started the next one (Note [Launchers]).
@@ -30,7 +30,8 @@ constexpr Launcher kLaunchers[] = {
     {"RANK and WORLD_SIZE", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", true,
      "MASTER_ADDR"},
     {"SLURM's srun", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID",
-     "SLURM_STEP_TASKS_PER_NODE", false, "SLURM_STEP_NODELIST", "SLURM_NODEID"},
+     "SLURM_STEP_TASKS_PER_NODE", false, "SLURM_STEP_NODELIST", "SLURM_NODEID",
+     "SLURM_STEP_NUM_NODES"},
     {"Open MPI's mpirun", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE",
      "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"},
     {"MVAPICH's mpirun", "MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE", "MV2_COMM_WORLD_LOCAL_RANK",
@@ -47,12 +48,10 @@ constexpr const Launcher& kOpenMpi = kLaunchers[2];
 
 // Without a rank these say that several processes were wanted; SLURM's, if the number is more.
 constexpr const char* kSignsOfSeveral[] = {
-    "TESSERA_STORE", "MASTER_ADDR",           "PET_RDZV_ENDPOINT",   "PET_NNODES",   "SLURM_NTASKS",
-    "SLURM_NPROCS",  "SLURM_NTASKS_PER_NODE", "SLURM_JOB_NUM_NODES", "SLURM_NNODES",
-};
+    "TESSERA_STORE", "MASTER_ADDR",           "PET_RDZV_ENDPOINT",   "PET_NNODES",  "SLURM_NTASKS",
+    "SLURM_NPROCS",  "SLURM_NTASKS_PER_NODE", "SLURM_JOB_NUM_NODES", "SLURM_NNODES"};
 
-constexpr int kGreatest = std::numeric_limits<int>::max();
-constexpr const char* kRemedy =
+constexpr const char* kHowToStart =
     "start the program by srun, mpirun, tessera-run or torchrun --no-python, set RANK and "
     "WORLD_SIZE for each process, or set TESSERA_WORLD=single to train alone";
 
@@ -61,37 +60,31 @@ struct Identity {
   const Launcher* launcher;
   Environment says;              // rank to host_of_rank_0
   bool is_by_torchrun = false;   // or by tessera-run
-  bool is_one_per_node = false;  // as those are that start others on their nodes
+  bool is_one_per_node = false;  // as those are that start others
 };
 
-/// Whether all variables are set that this launcher sets. Adds a problem if only some are.
-bool is_complete(VariableReader& reader, const Launcher& launcher) {
-  if (launcher.size == nullptr) return false;
-  const bool has_rank = reader.is_set(launcher.rank), has_size = reader.is_set(launcher.size);
-  // A batch script is task 0, without a number of tasks.
-  const bool is_script = !has_size && (!has_rank || reader.text(launcher.rank) == "0");
-  if (&launcher == &kSlurm && is_script) return false;
-  const bool is_part = !has_rank || !has_size;
-  const bool needs_local = launcher.node != nullptr || (is_part && !launcher.may_lack_local);
+/// Adds a problem if only some of the variables are set that this launcher sets.
+void require_family(VariableReader& reader, const Launcher& launcher) {
+  const bool has_all = reader.is_set(launcher.rank) && reader.is_set(launcher.size);
+  const bool has_local = reader.is_set(launcher.local_rank) || reader.is_set(launcher.local_size);
   std::vector<const char*> names = {launcher.rank, launcher.size};
-  for (const char* name : {launcher.local_rank, launcher.local_size, launcher.node}) {
-    if (name != nullptr && (needs_local || reader.is_set(name))) names.push_back(name);
+  if (has_local || launcher.node != nullptr || !(has_all || launcher.may_lack_local)) {
+    names.insert(names.end(), {launcher.local_rank, launcher.local_size});
   }
-  return reader.whole_family(names, kRemedy);
+  if (launcher.node != nullptr) names.push_back(launcher.node);
+  reader.whole_family(names, kHowToStart);
 }
 
 /// The number of ranks on this host.
 std::optional<int> read_local_size(VariableReader& reader, const Launcher& launcher, int most) {
-  reader.whole_family({launcher.local_rank, launcher.local_size}, "set both or neither");
-  const std::string why = absl::StrCat(" (at most ", launcher.size, ")");
-  if (launcher.node == nullptr) return reader.integer(launcher.local_size, 1, most, why);
-  const auto node = reader.integer(launcher.node, 0, kGreatest);
-  const int64_t tasks = node ? tasks_of_node(reader.text(launcher.local_size), *node) : 0;
-  const bool is_good = tasks >= 1 && tasks <= most;
-  reader.expect(launcher.local_size, is_good,
-                absl::StrCat("a list such as '4(x2),3' with an integer from 1 to ", most, why,
-                             " where ", launcher.node, " is ", reader.text(launcher.node)));
-  return is_good ? std::optional(static_cast<int>(tasks)) : std::nullopt;
+  if (launcher.node == nullptr) return reader.integer(launcher.local_size, 1, most, launcher.size);
+  const int node = reader.integer(launcher.node, 0, kGreatest).value_or(kGreatest);
+  auto tasks = tasks_of_node(reader.text(launcher.local_size), node);
+  if (tasks > most) tasks.reset();
+  reader.expect(launcher.local_size, tasks.has_value(),
+                absl::StrCat("a list such as '4(x2),3' with a number from 1 to ", most, " for ",
+                             launcher.node, " ", reader.text(launcher.node)));
+  return tasks;
 }
 
 /// SLURM's or PMIx's name of the job.
@@ -102,15 +95,17 @@ std::string job_id_of(const VariableReader& reader, const Launcher& launcher) {
   return absl::StrCat("slurm-", job, ".", step);
 }
 
-std::optional<Identity> read(VariableReader& reader, const Launcher& launcher) {
-  if (!is_complete(reader, launcher)) return std::nullopt;
+std::optional<Identity> read_launcher(VariableReader& reader, const Launcher& launcher) {
+  // A batch script of SLURM is task 0, without a number of tasks.
+  const bool is_script = !reader.is_set(launcher.size) && reader.text(launcher.rank, "0") == "0";
+  if (launcher.size == nullptr || (&launcher == &kSlurm && is_script)) return std::nullopt;
+  require_family(reader, launcher);
   const auto size = reader.integer(launcher.size, 1, kGreatest);
   const int most = size.value_or(kGreatest);
-  const auto rank =
-      reader.integer(launcher.rank, 0, most - 1, absl::StrCat(" (below ", launcher.size, ")"));
+  const auto rank = reader.integer(launcher.rank, 0, most - 1, launcher.size);
   const auto local_size = read_local_size(reader, launcher, most);
-  const auto local_rank = reader.integer(launcher.local_rank, 0, local_size.value_or(kGreatest) - 1,
-                                         absl::StrCat(" (below ", launcher.local_size, ")"));
+  const auto local_rank =
+      reader.integer(launcher.local_rank, 0, local_size.value_or(most) - 1, launcher.local_size);
   const bool has_local = local_size && local_rank;
   if (!size || !rank || (launcher.node != nullptr && !has_local)) return std::nullopt;
   Identity identity{&launcher, {}};
@@ -118,32 +113,16 @@ std::optional<Identity> read(VariableReader& reader, const Launcher& launcher) {
   says.rank = *rank;
   says.world_size = *size;
   says.has_local = has_local || *size == 1;
-  if (has_local) {
-    says.local_rank = *local_rank;
-    says.local_world_size = *local_size;
-  }
+  says.local_rank = has_local ? *local_rank : 0;
+  says.local_world_size = has_local ? *local_size : 1;
   says.launcher = launcher.name;
   says.rank_variable = launcher.rank;
   says.job_id = job_id_of(reader, launcher);
-  if (launcher.hosts != nullptr) says.host_of_rank_0 = reader.text(launcher.hosts);
+  says.host_of_rank_0 = reader.text(launcher.hosts);
   if (&launcher == &kSlurm) says.host_of_rank_0 = first_host(says.host_of_rank_0);
   identity.is_by_torchrun = &launcher == &kByName && reader.is_set("TORCHELASTIC_RUN_ID");
-  identity.is_one_per_node =
-      &launcher == &kSlurm && reader.text(launcher.size) == reader.text("SLURM_STEP_NUM_NODES");
+  identity.is_one_per_node = reader.text(launcher.size) == reader.text(launcher.nodes);
   return identity;
-}
-
-/// Who all launchers say that this process is. What is wrong beside RANK and WORLD_SIZE is of no
-/// interest.
-std::vector<Identity> read_all(VariableReader& reader) {
-  std::vector<Identity> found;
-  VariableReader unheeded = reader;
-  for (const Launcher& launcher : kLaunchers) {
-    const bool is_heeded = found.empty() || found.front().launcher != &kByName;
-    const auto identity = read(is_heeded ? reader : unheeded, launcher);
-    if (identity) found.push_back(*identity);
-  }
-  return found;
 }
 
 /// Whether `outer` is of a process that has started the launcher of `inner`, or may have.
@@ -155,35 +134,28 @@ bool may_have_started(const Identity& outer, const Identity& inner) {
          (inner.launcher == &kByName || outer.is_one_per_node);
 }
 
-bool has_size(const VariableReader& reader, const Launcher& launcher) {
-  return launcher.size != nullptr && reader.is_set(launcher.size);
-}
-
-std::string text_of(const VariableReader& reader, const Launcher& launcher) {
-  const std::string rank = reader.text(launcher.rank);
-  if (!has_size(reader, launcher)) return absl::StrCat(launcher.rank, " says rank ", rank);
-  return absl::StrCat(launcher.rank, ", ", launcher.size, " say rank ", rank, " of ",
-                      reader.text(launcher.size));
+std::string says(const VariableReader& reader, const Launcher& launcher) {
+  return absl::StrCat(launcher.rank, " says rank ", reader.text(launcher.rank), " of ",
+                      reader.text(launcher.size, "an unknown number"));
 }
 
 /// The command that runs a program without the variables of a launcher: all, as a part is an error.
-std::string without(const Launcher& launcher) {
+std::string without(const VariableReader& reader, const Launcher& from) {
   std::string command = "env";
-  for (const char* name :
-       {launcher.rank, launcher.size, launcher.local_rank, launcher.local_size}) {
-    if (name != nullptr) absl::StrAppend(&command, " -u ", name);
+  for (const char* name : {from.rank, from.size, from.local_rank, from.local_size}) {
+    if (reader.is_set(name)) absl::StrAppend(&command, " -u ", name);
   }
   return absl::StrCat(command, " ./train");
 }
 
 void disagree(VariableReader& reader, const Launcher& own, const Launcher& other) {
   // Who says that it is one of several is right, where the other one says that it is alone.
-  const bool is_alone = reader.text(own.size) == "1" && has_size(reader, other);
+  const bool is_alone = reader.text(own.size) == "1" && reader.is_set(other.size);
   reader.problem(absl::StrCat(
-      text_of(reader, own), ", but ", text_of(reader, other),
+      says(reader, own), ", but ", says(reader, other),
       ": it is not clear which launcher counts; start the program by one alone, take out what is "
       "left over from another job (",
-      without(own), is_alone ? "" : absl::StrCat(", or ", without(other)),
+      without(reader, own), is_alone ? "" : absl::StrCat(", or ", without(reader, other)),
       "), or set TESSERA_WORLD=single to train alone"));
 }
 
@@ -191,16 +163,17 @@ void disagree(VariableReader& reader, const Launcher& own, const Launcher& other
 /// another one than 0. Not SLURM: a batch script has its rank, too.
 const Launcher* find_rank(const VariableReader& reader, bool is_any) {
   for (const Launcher& launcher : kLaunchers) {
-    if (&launcher == &kByName || &launcher == &kSlurm || !reader.is_set(launcher.rank)) continue;
-    if (is_any || reader.text(launcher.rank) != "0") return &launcher;
+    const bool is_sign =
+        reader.text(launcher.rank, "0") != "0" || (is_any && reader.is_set(launcher.rank));
+    if (is_sign && &launcher != &kByName && &launcher != &kSlurm) return &launcher;
   }
   return nullptr;
 }
 
 /// Refuses a process that has no rank, where several processes were wanted.
 void refuse_signs_of_several(VariableReader& reader) {
-  const Launcher* const launcher = find_rank(reader, true);
-  const char* sign = launcher == nullptr ? nullptr : launcher->rank;
+  const Launcher* const lone = find_rank(reader, true);
+  const char* sign = lone == nullptr ? nullptr : lone->rank;
   for (const char* name : kSignsOfSeveral) {
     const std::string value = reader.text(name);
     const bool is_none = value.empty() || value == "0" || value == "1";
@@ -209,11 +182,11 @@ void refuse_signs_of_several(VariableReader& reader) {
   }
   if (sign == nullptr) return;
   reader.problem(absl::StrCat("RANK, WORLD_SIZE: not set, although ", sign, " is '",
-                              reader.text(sign), "'; ", kRemedy));
+                              reader.text(sign), "'; ", kHowToStart));
 }
 
 /// Refuses what contradicts `own`, and takes from others which ranks are on this host.
-void compare(VariableReader& reader, const std::vector<Identity>& found, Identity& own) {
+void reconcile(VariableReader& reader, const std::vector<Identity>& found, Identity& own) {
   const Launcher& launcher = *own.launcher;
   Environment& says = own.says;
   for (const Identity& other : found) {
@@ -231,8 +204,7 @@ void compare(VariableReader& reader, const std::vector<Identity>& found, Identit
       is_any || says.world_size == 1 ? find_rank(reader, is_any) : nullptr;
   if (other != nullptr) return disagree(reader, launcher, *other);
   if (says.has_local || launcher.may_lack_local) return;
-  reader.whole_family({launcher.rank, launcher.size, launcher.local_rank, launcher.local_size},
-                      kRemedy);
+  reader.whole_family({launcher.rank, launcher.local_rank, launcher.local_size}, kHowToStart);
 }
 
 }  // namespace
@@ -241,20 +213,26 @@ Environment read_identity(VariableReader& reader) {
   Environment alone;
   alone.has_local = true;
   if (reader.is_set("TESSERA_WORLD")) {
-    const bool has_one = !reader.is_set("WORLD_SIZE") || reader.text("WORLD_SIZE") == "1";
-    reader.expect("TESSERA_WORLD", has_one && reader.text("TESSERA_WORLD") == "single",
+    const bool is_single = reader.text("TESSERA_WORLD") == "single";
+    reader.expect("TESSERA_WORLD", is_single && reader.text("WORLD_SIZE", "1") == "1",
                   "'single', and a WORLD_SIZE of 1 or none, or no such variable");
     alone.launcher = alone.rank_variable = "TESSERA_WORLD";
     return alone;
   }
-  const std::vector<Identity> found = read_all(reader);
+  std::vector<Identity> found;
+  VariableReader unheeded = reader;  // what is wrong beside RANK and WORLD_SIZE
+  for (const Launcher& launcher : kLaunchers) {
+    const bool is_heeded = found.empty() || found.front().launcher != &kByName;
+    const auto identity = read_launcher(is_heeded ? reader : unheeded, launcher);
+    if (identity) found.push_back(*identity);
+  }
   if (found.empty() && !reader.has_problems()) refuse_signs_of_several(reader);
   if (found.empty() || reader.has_problems()) return alone;
   Identity own = found.front();
   for (const Identity& other : found) {
     if (may_have_started(own, other)) own = other;
   }
-  compare(reader, found, own);
+  reconcile(reader, found, own);
   return own.says;
 }
 

@@ -14,8 +14,9 @@ std::optional<int64_t> whole_number(absl::string_view text, int64_t least, int64
 }
 
 std::optional<int> VariableReader::integer(const char* name, int least, int greatest,
-                                           const std::string& why) {
+                                           const char* limit) {
   const auto number = whole_number(text(name), least, greatest);
+  const std::string why = is_set(limit) ? absl::StrCat(" (", limit, " is ", text(limit), ")") : "";
   expect(name, number.has_value(),
          absl::StrCat("an integer from ", least, " to ", greatest, why, " and nothing else"));
   if (!number) return std::nullopt;
@@ -27,20 +28,17 @@ void VariableReader::expect(const char* name, bool is_good, const std::string& e
   problem(absl::StrCat(name, ": got '", text(name), "', expected ", expected));
 }
 
-bool VariableReader::whole_family(const std::vector<const char*>& names,
+void VariableReader::whole_family(const std::vector<const char*>& names,
                                   const std::string& remedy) {
   std::vector<const char*> present, missing;
   for (const char* name : names) (is_set(name) ? present : missing).push_back(name);
-  if (!present.empty() && !missing.empty()) {
-    problem(absl::StrCat(absl::StrJoin(missing, ", "), ": not set, although ",
-                         absl::StrJoin(present, ", "), present.size() == 1 ? " is" : " are", "; ",
-                         remedy));
-  }
-  return missing.empty();
+  if (present.empty() || missing.empty()) return;
+  problem(absl::StrCat(absl::StrJoin(missing, ", "), ": not set, although ",
+                       absl::StrJoin(present, ", "), present.size() == 1 ? " is" : " are", "; ",
+                       remedy));
 }
 
-absl::Status VariableReader::status() const {
-  if (problems_.empty()) return absl::OkStatus();
+absl::Status VariableReader::error() const {
   return absl::InvalidArgumentError(
       absl::StrCat("[environment] ", absl::StrJoin(problems_, "\n[environment] ")));
 }

@@ -14,6 +14,8 @@
 
 namespace tessera::internal {
 
+constexpr int kGreatest = std::numeric_limits<int>::max();  ///< number that a variable may have
+
 /// Local. The number that `text` is, if it is digits only and the number is in the range.
 std::optional<int64_t> whole_number(absl::string_view text, int64_t least = 0,
                                     int64_t greatest = std::numeric_limits<int64_t>::max());
@@ -23,26 +25,29 @@ class VariableReader {
  public:
   explicit VariableReader(const EnvironmentLookup& lookup) : lookup_(lookup) {}
 
-  bool is_set(const char* name) const { return lookup_(name).has_value(); }
-  std::string text(const char* name) const { return lookup_(name).value_or(""); }
+  /// A variable without a name (null) is never set.
+  bool is_set(const char* name) const { return name != nullptr && lookup_(name).has_value(); }
+  /// The value, or `otherwise` if it is not set.
+  std::string text(const char* name, const std::string& otherwise = "") const {
+    return is_set(name) ? *lookup_(name) : otherwise;
+  }
 
-  /// The value if it is set and good; a problem if it is set and bad, which says the range and
-  /// `why` it is that.
+  /// The value if it is set and good; a problem if it is set and bad, which says the range, and
+  /// the variable `limit` that it follows from, if that is set.
   std::optional<int> integer(const char* name, int least, int greatest,
-                             const std::string& why = "");
+                             const char* limit = nullptr);
 
   /// A problem if the variable is set and not good, with its value and what was expected.
   void expect(const char* name, bool is_good, const std::string& expected);
 
-  /// A problem if some are set and some are not, which lists both and ends with `remedy`. Returns
-  /// whether all are set.
-  bool whole_family(const std::vector<const char*>& names, const std::string& remedy);
+  /// A problem if some are set and some are not, which lists both and ends with `remedy`.
+  void whole_family(const std::vector<const char*>& names, const std::string& remedy);
 
   void problem(std::string text) { problems_.push_back(std::move(text)); }
   bool has_problems() const { return !problems_.empty(); }
 
-  /// All problems, a line each.
-  absl::Status status() const;
+  /// All problems, of which there is one, a line each.
+  absl::Status error() const;
 
  private:
   const EnvironmentLookup& lookup_;

@@ -200,7 +200,7 @@ TEST(Environment, ADirectoryThatOthersUseIsNotToBeClosedToThem) {
     EXPECT_THAT(
         std::string(parse_store_url("file://" + directory.path() + "/store").status().message()),
         AllOf(HasSubstr(directory.path() +
-                        " is for everyone; make a directory of your own and "
+                        " to be closed to other users; make a directory of your own and "
                         "name a file in it: mkdir -m 700 " +
                         directory.path() + "/tessera-" + std::to_string(::geteuid())),
               Not(HasSubstr("chmod"))))
@@ -242,8 +242,8 @@ TEST(Case34, WithoutAPlaceOneHostNeedsNoneAndSeveralNeedAnAddress) {
     EXPECT_EQ(problems(recorded(record)), "") << record;
   }
   EXPECT_THAT(problems(recorded("batch_mpich_two_nodes")),
-              AllOf(HasSubstr("has started 3 of 4 ranks on this host"),
-                    HasSubstr("Ranks on CPUs need none: backend 'mpi' connects them")));
+              AllOf(HasSubstr("expected one place where 4 ranks meet"),
+                    HasSubstr("on CPUs need none: set backend 'mpi'")));
   const auto several = read_environment(lookup_in(recorded("srun_three_nodes")));
   ASSERT_TRUE(several.ok()) << several.status();
   EXPECT_EQ(several->master_addr, "node08");

@@ -20,7 +20,7 @@ TEST(SlurmLists, EveryNodeHasItsTasks) {
   EXPECT_EQ(tasks_of_node("4(x2),3", 0), 4);
   EXPECT_EQ(tasks_of_node("4(x2),3", 1), 4);
   EXPECT_EQ(tasks_of_node("4(x2),3", 2), 3);
-  EXPECT_EQ(tasks_of_node("4(x2),3", 3), 0);
+  EXPECT_EQ(tasks_of_node("4(x2),3", 3), std::nullopt);
 }
 
 }  // namespace
