@@ -158,7 +158,7 @@ absl::StatusOr<std::string> parse_store_url(const std::string& url) {
   const std::string path(place);
   const size_t slash = path.rfind('/');
   if (!is_file || slash == 0 || slash + 1 == path.size()) {
-    return bad("file:///directory/file or tcp://host:port");
+    return bad("file:///directory/file, a socket of one host, or tcp://host:port");
   }
   const std::string directory = path.substr(0, slash);
   struct stat status {};

@@ -6,9 +6,9 @@
 #include <array>
 #include <cerrno>
 #include <cstddef>
+#include <stdexcept>
 
 #include <absl/strings/str_cat.h>
-#include <c10/util/Exception.h>
 
 namespace tessera::internal {
 namespace {
@@ -24,10 +24,9 @@ struct Held {
 struct ForkHandlers {
   static void install() {
     static const int error = ::pthread_atfork(&before, &in_parent, &in_child);
-    TORCH_CHECK(error == 0,
-                "[fork] got no room for fork handlers, expected some; pthread_atfork "
-                "returned ",
-                error);
+    if (error == 0) return;
+    throw std::runtime_error(absl::StrCat(
+        "[fork] got no room for fork handlers, expected some; pthread_atfork returned ", error));
   }
 
   static void before() {
@@ -73,8 +72,10 @@ std::string Origin::fork_error(std::string_view whom) const {
 void hold_across_fork(std::mutex& mutex, void (*in_child)() noexcept) {
   ForkHandlers::install();
   const std::lock_guard lock(ForkHandlers::adding);
-  TORCH_CHECK(ForkHandlers::count < ForkHandlers::kMax, "[fork] got more than ", ForkHandlers::kMax,
-              " mutexes to hold");
+  if (ForkHandlers::count >= ForkHandlers::kMax) {
+    throw std::runtime_error(
+        absl::StrCat("[fork] got more than ", ForkHandlers::kMax, " mutexes to hold"));
+  }
   ForkHandlers::held[ForkHandlers::count++] = {&mutex, in_child};
 }
 

@@ -28,7 +28,7 @@ namespace tessera::internal {
 /// The process that made an object.
 class Origin {
  public:
-  /// Throws c10::Error if the C library has no room for fork handlers.
+  /// Throws std::runtime_error if the C library has no room for fork handlers.
   Origin();
 
   /// Whether this process is that one, and no child of it. One load; may be called anywhere.
@@ -50,7 +50,7 @@ class Origin {
 /// Local. Has `mutex`, which lives as long as the process, held around every fork(), so that a
 /// child finds it free and what it guards whole; then runs `in_child`, if any, in the child: it
 /// allocates nothing and takes no lock. Whoever holds one such mutex takes no other. Called without
-/// holding it. Throws c10::Error where there is no room for more.
+/// holding it. Throws std::runtime_error where there is no room for more.
 void hold_across_fork(std::mutex& mutex, void (*in_child)() noexcept = nullptr);
 
 }  // namespace tessera::internal

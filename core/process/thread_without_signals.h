@@ -22,13 +22,13 @@ class SignalBlock {
   sigset_t before_;
 };
 
-/// Throws c10::Error: no thread for `purpose` could be started, because of `error`.
+/// Throws std::runtime_error: no thread for `purpose` could be started, because of `error`.
 [[noreturn]] void throw_no_thread(std::string_view purpose, const std::system_error& error);
 
 /// A thread of ours, for `purpose`. The system gives a signal that is sent to the process to any
 /// thread that does not block it. So a program that blocks SIGTERM in its threads and takes it by
 /// sigwait(), or whose handler relies on running in one of them, needs all other threads to block
-/// it: ours do. Throws c10::Error that names the purpose and the limits where no thread can be
+/// it: ours do. Throws std::runtime_error that names the purpose and the limits where no thread can be
 /// started.
 template <typename Run>
 std::thread thread_without_signals(std::string_view purpose, Run run) {

@@ -14,7 +14,8 @@ namespace tessera::internal {
 
 /// Runs `call` in a thread and returns or throws its result, or returns nothing if it is not done
 /// by `deadline`; the thread is detached then. For system calls and user code that may block
-/// forever; `call` must own all that it uses. Throws c10::Error if no thread can be started.
+/// forever; `call` must own all that it uses. Throws std::runtime_error if no thread can be
+/// started.
 template <typename Call>
 auto call_until(std::chrono::steady_clock::time_point deadline, Call call)
     -> std::optional<decltype(call())> {

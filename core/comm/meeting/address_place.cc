@@ -77,7 +77,10 @@ absl::StatusOr<std::unique_ptr<Listener>> AddressPlace::listen(Deadline deadline
 absl::StatusOr<FileDescriptor> AddressPlace::connect(Deadline deadline) {
   const auto address = resolve(deadline);
   if (!address.ok()) return address.status();
-  return address->connect(deadline);
+  auto socket = address->connect(deadline);
+  if (!absl::IsNotFound(socket.status())) return socket;
+  return absl::NotFoundError(
+      absl::StrCat(std::string(socket.status().message()), "; is rank 0 there?"));
 }
 
 }  // namespace tessera::internal

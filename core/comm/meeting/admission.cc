@@ -21,12 +21,6 @@ constexpr auto kSilenceBeforeNames =
 constexpr auto kAdmissionSlice = std::chrono::milliseconds(100);
 constexpr auto kLookForDeaths = std::chrono::milliseconds(500);
 
-std::string duplicates_text(int rank, int pid, int other) {
-  const auto pids = std::minmax(pid, other);
-  return absl::StrCat("RANK ", rank, " was given twice, to pid ", pids.first, " and to pid ",
-                      pids.second, "; give each process its own RANK");
-}
-
 }  // namespace
 
 Admission::Admission(Server& server, std::string place, Transport& transport,
@@ -51,11 +45,10 @@ void Admission::gather() {
   std::optional<Deadline> conflict_seen;
   std::chrono::seconds silence = kSilenceBeforeNames;
   while (true) {
-    const std::string conflict = find_conflict();
-    if (!conflict.empty() && !conflict_seen) conflict_seen = Clock::now();
+    if (!conflict_.empty() && !conflict_seen) conflict_seen = Clock::now();
     if (missing().empty() || (conflict_seen && Clock::now() - *conflict_seen > kConflictLinger)) {
-      if (conflict.empty()) return;
-      fail(conflict);
+      if (conflict_.empty()) return;
+      fail(conflict_);
     }
     if (Clock::now() >= end_) time_out(options_.timeout.count());
     if (Clock::now() - start > silence) {
@@ -122,11 +115,28 @@ void Admission::hear(Server::Member number, const Message& message) {
 void Admission::admit(Server::Member number, const std::string& text) {
   const auto hello = Hello::from_text(text);
   if (!hello) return;
-  if (hello->rank == options_.own.rank || !numbers_.try_emplace(hello->rank, number).second) {
-    duplicate_ = *hello;
+  std::string conflict;
+  if (hello->rank == options_.own.rank) {
+    conflict = conflict_of_two(options_.own, *hello);
+  } else if (const auto [other, is_new] = numbers_.try_emplace(hello->rank, number); !is_new) {
+    conflict = conflict_of_two(members_.at(other->second).hello, *hello);
   } else {
     members_[number] = {.hello = *hello};
+    conflict = conflict_of(*hello);
   }
+  if (conflict_.empty()) conflict_ = conflict;
+}
+
+/// Of two processes with one rank.
+std::string Admission::conflict_of_two(const Hello& first, const Hello& second) const {
+  if (second.has_token(options_.job_token)) {
+    const auto pids = std::minmax(first.pid, second.pid);
+    return absl::StrCat("RANK ", first.rank, " was given twice, to pid ", pids.first,
+                        " and to pid ", pids.second, "; give each process its own RANK");
+  }
+  return absl::StrCat("pid ", second.pid, " came as rank ", second.rank,
+                      " with another TESSERA_JOB_TOKEN than rank ", options_.own.rank,
+                      ": two jobs meet in one place; give each its own");
 }
 
 void Admission::lose(Server::Member number) {
@@ -143,25 +153,6 @@ void Admission::look_for_deaths() {
     return member.second.hello.has_ended();
   });
   if (dead != members_.end()) lose(dead->first);
-}
-
-std::string Admission::find_conflict() const {
-  if (duplicate_ && !duplicate_->has_token(options_.job_token)) {
-    return absl::StrCat("pid ", duplicate_->pid, " came as rank ", duplicate_->rank,
-                        " with another TESSERA_JOB_TOKEN than rank ", options_.own.rank,
-                        ": two jobs meet in one place; give each its own");
-  }
-  if (duplicate_) {
-    const auto other = numbers_.find(duplicate_->rank);
-    const int pid =
-        other == numbers_.end() ? options_.own.pid : members_.at(other->second).hello.pid;
-    return duplicates_text(duplicate_->rank, pid, duplicate_->pid);
-  }
-  for (const auto& [rank, number] : numbers_) {
-    std::string conflict = conflict_of(members_.at(number).hello);
-    if (!conflict.empty()) return conflict;
-  }
-  return "";
 }
 
 std::string Admission::conflict_of(const Hello& hello) const {
@@ -254,7 +245,7 @@ void Admission::fail_because_of(const Hello& culprit, const std::string& cause) 
 void Admission::fail(const std::string& cause) {
   server_.stop_listening();
   server_.send_to_all(make_message(MessageKind::kFailure, {cause}));
-  throw MeetingError(cause);
+  throw MeetingFailure{cause};
 }
 
 }  // namespace tessera::internal

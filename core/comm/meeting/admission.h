@@ -1,7 +1,6 @@
 #pragma once
 
 #include <map>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -17,7 +16,7 @@ class Admission {
   Admission(Server& server, std::string place, Transport& transport, const MeetingOptions& options,
             Deadline end);
 
-  /// Returns when all ranks have entered and know it. Throws MeetingError, which all members have
+  /// Returns when all ranks have entered and know it. Throws MeetingFailure, which all members have
   /// been told.
   void run();
 
@@ -36,7 +35,7 @@ class Admission {
   void admit(Server::Member number, const std::string& text);
   void lose(Server::Member number);
   void look_for_deaths();
-  std::string find_conflict() const;
+  std::string conflict_of_two(const Hello& first, const Hello& second) const;
   std::string conflict_of(const Hello& hello) const;
   std::vector<int> missing() const;
   std::vector<int> outside() const;
@@ -53,7 +52,7 @@ class Admission {
   Deadline next_look_;
   std::map<int, Server::Member> numbers_;  // by rank; without this one
   std::map<Server::Member, Member> members_;
-  std::optional<Hello> duplicate_;  // of one of them, or of this one
+  std::string conflict_;  // the first one that was found
 };
 
 }  // namespace tessera::internal

@@ -58,7 +58,8 @@ class Search {
   }
 
   [[noreturn]] static void refuse(const absl::Status& status) {
-    throw PlaceError(absl::StrCat("[rendezvous] ", std::string(status.message())));
+    throw MeetingFailure{absl::StrCat("[rendezvous] ", std::string(status.message())),
+                         /*is_place_wrong=*/true};
   }
 
   /// Remembers why not yet; throws what no waiting mends.
@@ -101,11 +102,10 @@ class Search {
   void pause_or_give_up() {
     const auto now = Clock::now();
     if (now >= end_) {
-      const std::string cause =
-          absl::StrCat("timed out after ", options_.timeout.count(), " ms: ", place_.text(), ": ",
-                       problem_, pid_ != 0 ? "" : "; is rank 0 there?");
+      const std::string cause = absl::StrCat("timed out after ", options_.timeout.count(),
+                                             " ms: ", place_.text(), ": ", problem_);
       options_.report(options_.own.rank == 0 ? -1 : 0, cause, pid_);
-      throw MeetingError(cause);
+      throw MeetingFailure{cause};
     }
     if (!has_warned_ && now - start_ > kSilentSearch) {
       has_warned_ = true;

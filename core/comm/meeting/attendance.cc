@@ -47,7 +47,7 @@ class Attendance {
   /// Returns whether the ranks have met.
   bool hear(Connection::Received received) {
     const Message& message = received.message;
-    if (is_message(message, MessageKind::kFailure, 1)) throw MeetingError(message.fields[0]);
+    if (is_message(message, MessageKind::kFailure, 1)) throw MeetingFailure{message.fields[0]};
     if (is_message(message, MessageKind::kGo, 0)) return has_entered_;
     if (is_message(message, MessageKind::kEnter, 1)) {
       enter(message.fields[0], std::move(received.descriptor));
@@ -63,7 +63,7 @@ class Attendance {
       const std::string cause(entered.message());
       options_.report(-1, cause, 0);
       tell(make_message(MessageKind::kGaveUp, {cause}));
-      throw MeetingError(cause);
+      throw MeetingFailure{cause};
     }
     has_entered_ = true;
     tell(make_message(MessageKind::kEntered));
@@ -85,7 +85,7 @@ class Attendance {
 
   [[noreturn]] void fail(const std::string& cause) {
     options_.report(0, cause, connection_.server().local_pid());
-    throw MeetingError(cause);
+    throw MeetingFailure{cause};
   }
 
   Connection& connection_;

@@ -1,6 +1,7 @@
 #include "tessera/core/comm/meeting/job_table.h"
 
 #include <algorithm>
+#include <stdexcept>
 #include <utility>
 
 #include <absl/strings/str_cat.h>
@@ -18,7 +19,7 @@ void JobTable::put(const std::string& key, const std::string& text) {
   const auto found = texts_.find(key);
   const size_t freed = found == texts_.end() ? 0 : key.size() + found->second.size();
   if (key.size() + text.size() > most_bytes_ - (bytes_ - freed)) {
-    throw TableError(absl::StrCat("more than ", most_bytes_, " bytes in the job's table"));
+    throw std::runtime_error(absl::StrCat("more than ", most_bytes_, " bytes in the job's table"));
   }
   texts_[key] = text;
   bytes_ += key.size() + text.size() - freed;
@@ -79,11 +80,11 @@ Message JobTable::reply(const Message& request) {
     } else if (is(RequestKind::kErase, 1)) {
       erase(fields[0]);
     } else {
-      throw TableError(
+      throw std::runtime_error(
           absl::StrCat("a request of kind ", request.kind, " with ", fields.size(), " texts"));
     }
     return make_reply(ReplyKind::kYes);
-  } catch (const TableError& error) {
+  } catch (const std::runtime_error& error) {
     return make_reply(ReplyKind::kWrong, {error.what()});
   }
 }

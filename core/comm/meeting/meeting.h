@@ -3,7 +3,6 @@
 #include <chrono>
 #include <functional>
 #include <memory>
-#include <stdexcept>
 #include <string>
 #include <variant>
 
@@ -30,12 +29,6 @@ namespace tessera::internal {
 ///
 /// Nothing in this folder knows LibTorch: a launcher may meet in the same way.
 
-/// The ranks have not met, for a reason that all of them give.
-class MeetingError : public std::runtime_error {
- public:
-  using std::runtime_error::runtime_error;
-};
-
 /// One rank that comes to a meeting.
 struct MeetingOptions {
   Hello own;
@@ -55,7 +48,7 @@ class Meeting {
   using Side = std::variant<std::unique_ptr<Server>, std::unique_ptr<Connection>>;
 
   /// Collective, blocks until all ranks of the job have met at `place` and entered `transport`.
-  /// Throws PlaceError, and MeetingError with the same text on all ranks that are connected.
+  /// Throws MeetingFailure.
   Meeting(Place& place, Transport& transport, const MeetingOptions& options);
 
   /// Keeps the connections, for a table that all of them share; rank 0's thread serves it. A call

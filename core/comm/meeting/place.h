@@ -1,7 +1,6 @@
 #pragma once
 
 #include <memory>
-#include <stdexcept>
 #include <string>
 
 #include <absl/status/statusor.h>
@@ -39,11 +38,12 @@ class Place {
   virtual std::string text() const = 0;
 };
 
-/// A place is wrong, or the system has none: what() names what was given, what was expected and the
-/// remedy.
-class PlaceError : public std::runtime_error {
- public:
-  using std::runtime_error::runtime_error;
+/// Why ranks do not meet. Thrown in this folder, and caught by who meets.
+struct MeetingFailure {
+  std::string cause;
+  /// The place is wrong, or the system has none: the cause names what was given, what was expected
+  /// and the remedy. Else all ranks that are connected give the same cause.
+  bool is_place_wrong = false;
 };
 
 }  // namespace tessera::internal

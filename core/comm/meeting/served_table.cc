@@ -1,5 +1,6 @@
 #include "tessera/core/comm/meeting/served_table.h"
 
+#include <stdexcept>
 #include <utility>
 
 #include <absl/strings/str_cat.h>
@@ -44,13 +45,13 @@ void ServedTable::serve() {
 
 Message RemoteTable::ask(RequestKind kind, std::vector<std::string> fields) {
   const std::lock_guard lock(mutex_);
-  if (!failure_.empty()) throw TableError(failure_);
+  if (!failure_.empty()) throw std::runtime_error(failure_);
   size_t bytes = 0;
   for (const std::string& field : fields) bytes += field.size();
   if (bytes >= Framing::kMax / 2) {
-    throw TableError(absl::StrCat("[rendezvous] got ", bytes,
-                                  " bytes to tell the other ranks, expected less than ",
-                                  Framing::kMax / 2));
+    throw std::runtime_error(absl::StrCat("[rendezvous] got ", bytes,
+                                          " bytes to tell the other ranks, expected less than ",
+                                          Framing::kMax / 2));
   }
   const Deadline end = std::chrono::steady_clock::now() + bounded(timeout_);
   absl::Status status =
@@ -62,14 +63,14 @@ Message RemoteTable::ask(RequestKind kind, std::vector<std::string> fields) {
       return std::move(received->message);
     }
     if (status.ok()) {
-      throw TableError(
+      throw std::runtime_error(
           absl::StrCat(connection_->server().name(), ", where the ranks meet, refused: ",
                        received->message.fields.empty() ? "" : received->message.fields[0]));
     }
   }
   failure_ = absl::StrCat(connection_->server().state(), ", where the ranks meet, ",
                           std::string(status.message()));
-  throw TableError(failure_);
+  throw std::runtime_error(failure_);
 }
 
 void RemoteTable::set(const std::string& key, const std::string& text) {

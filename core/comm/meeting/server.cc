@@ -69,9 +69,10 @@ Server::Server(std::unique_ptr<Listener> listener, Credentials credentials, Hell
       warn_(std::move(warn)),
       wake_up_(above_standard_streams(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK))) {
   if (wake_up_.is_open()) return;
-  throw PlaceError(
+  throw MeetingFailure{
       absl::StrCat("[rendezvous] the place where ranks meet: got no eventfd, expected one; ",
-                   system_refusal("eventfd2", errno)));
+                   system_refusal("eventfd2", errno)),
+      /*is_place_wrong=*/true};
 }
 
 Server::~Server() {

@@ -43,7 +43,7 @@ class Server {
   };
   using Warn = std::function<void(const std::string& text)>;
 
-  /// Local. `self` is sent to every member. Throws PlaceError if the system has no
+  /// Local. `self` is sent to every member. Throws MeetingFailure if the system has no
   /// descriptor left.
   Server(std::unique_ptr<Listener> listener, Credentials credentials, Hello self, Warn warn);
   /// Calls finish(). Does nothing in a child of fork().

@@ -1,20 +1,14 @@
 #pragma once
 
 #include <optional>
-#include <stdexcept>
 #include <string>
 #include <vector>
 
 namespace tessera::internal {
 
-/// A table cannot be reached or takes no more.
-class TableError : public std::runtime_error {
- public:
-  using std::runtime_error::runtime_error;
-};
-
 /// Texts under keys that all ranks of a job read and write. No call waits for a rank to do
-/// something. All throw TableError. Thread-safe.
+/// something. All throw std::runtime_error if the
+/// table cannot be reached or takes no more. Thread-safe.
 class SharedTable {
  public:
   virtual ~SharedTable() = default;

@@ -97,7 +97,7 @@ absl::StatusOr<FileDescriptor> SocketPath::connect(Deadline /*deadline*/) {
                      ") listens, expected one of this user; choose another directory"));
   }
   if (errno == ENOENT || errno == ECONNREFUSED) {
-    return absl::NotFoundError("nobody listens");
+    return absl::NotFoundError("nobody listens; is rank 0 on this host?");
   }
   if (errno == EAGAIN || errno == EINTR) {
     return absl::UnavailableError("who listens lets nobody in");

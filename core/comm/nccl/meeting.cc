@@ -33,7 +33,9 @@ std::string give(World& world, Pending& pending, int rank, std::string_view what
   try {
     world.agreement().table().set(key, text);
     return key;
-  } catch (const TableError& error) {
+  } catch (const CommError&) {
+    throw;
+  } catch (const std::runtime_error& error) {
     problem = error.what();
   }
   fail_at_table(world, pending, problem);
@@ -55,7 +57,9 @@ std::vector<std::string> take(World& world, Pending& pending, std::string_view w
     for (const std::string& key : keys)
       texts.push_back(world.agreement().table().get(key).value_or(""));
     return texts;
-  } catch (const TableError& error) {
+  } catch (const CommError&) {
+    throw;
+  } catch (const std::runtime_error& error) {
     problem = error.what();
   }
   fail_at_table(world, pending, problem);

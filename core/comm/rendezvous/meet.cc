@@ -113,15 +113,14 @@ Meeting meet(Place& place, Transport& transport, const Environment& environment,
       .report = [](int culprit, const std::string& cause, int pid) {
         report_failure(culprit, cause, pid);
       }};
-  std::string problem;
+  MeetingFailure failure;
   try {
     return Meeting(place, transport, options);
-  } catch (const PlaceError& error) {
-    problem = error.what();
-  } catch (const MeetingError& error) {
-    throw CommError({"init_process_group", "world", -1, environment.rank, ""}, error.what());
+  } catch (const MeetingFailure& thrown) {
+    failure = thrown;
   }
-  TORCH_CHECK(false, problem);
+  TORCH_CHECK(!failure.is_place_wrong, failure.cause);
+  throw CommError({"init_process_group", "world", -1, environment.rank, ""}, failure.cause);
 }
 
 }  // namespace tessera::internal

@@ -90,7 +90,11 @@ class AgentBoard final : public Board {
           absl::StrCat("the host is unknown (", std::string(address.status().message()), ")"));
     }
     const auto socket = address->connect(deadline);
-    if (!socket.ok()) return socket.status();
+    if (!socket.ok()) {
+      return absl::Status(
+          socket.status().code(),
+          absl::StrCat(std::string(socket.status().message()), "; is torchrun there?"));
+    }
     c10d::TCPStoreOptions options;
     options.port = static_cast<uint16_t>(port_);
     options.waitWorkers = false;

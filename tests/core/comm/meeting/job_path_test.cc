@@ -164,7 +164,7 @@ TEST(JobPaths, Case29ARankOfAnotherStepDoesNotCome) {
     EXPECT_EQ(result.exit_code, 1);
     EXPECT_THAT(result.output,
                 ContainsRegex("rank 2 did not come to .*slurm-17\\.0|slurm-17\\.1: nobody "
-                              "listens; is rank 0 there"));
+                              "listens; is rank 0 on this host"));
   }
 }
 
