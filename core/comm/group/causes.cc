@@ -81,11 +81,15 @@ bool is_in_other_call(const Link& link, int rank, const Call& call) {
   });
 }
 
+std::string collectives_text(int64_t count) {
+  return absl::StrCat(count, count == 1 ? " collective" : " collectives");
+}
+
 std::string names_of(const Link& link, const std::vector<int>& missing, const std::string& group) {
   std::string names;
   for (const int rank : missing) {
     absl::StrAppend(&names, names.empty() ? "" : ", ", link.name_of(rank), link.place_of(rank),
-                    ", which has finished ", link.finished_by(rank), " collectives");
+                    ", which has finished ", collectives_text(link.finished_by(rank)));
     const std::string activity = link.activity_of(rank);
     if (!activity.empty()) absl::StrAppend(&names, " and ", activity);
     const std::string elsewhere = call_elsewhere(link, rank, group);

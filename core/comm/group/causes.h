@@ -9,6 +9,9 @@
 
 namespace tessera::internal {
 
+/// "1 collective", "2 collectives".
+std::string collectives_text(int64_t count);
+
 /// The first two of the ranks' calls with this number that differ, of those that are known: "rank 1
 /// called ... where rank 0 called ..."; or two that ask for one slice. "" if none do. Equal on all
 /// ranks when all are known.

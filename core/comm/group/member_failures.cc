@@ -19,8 +19,8 @@ constexpr auto kForFirst = std::chrono::milliseconds(500);
 
 /// The cause of a call that waits for a rank that has left.
 std::string departure_cause(const Link& link, int rank) {
-  return absl::StrCat(link.name_of(rank), " left the group after ", link.finished_by(rank),
-                      " collectives");
+  return absl::StrCat(link.name_of(rank), " left the group after ",
+                      collectives_text(link.finished_by(rank)));
 }
 
 }  // namespace

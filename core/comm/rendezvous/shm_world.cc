@@ -136,7 +136,6 @@ std::shared_ptr<ProcessGroup> meet_on_host(ProcessGroupOptions options,
   if (environment.is_of_scheduler()) share_cores(world->cores(), environment.world_size);
   warn_of_crowded_core(*world);
   auto group = group_of(options, std::move(world));
-  group->barrier("init_process_group");
   return group;
 }
 
@@ -158,7 +157,6 @@ std::shared_ptr<Group> make_shm_part(const ProcessGroupOptions& options,
   auto world = page.take_world();
   warn_of_crowded_core(*world);
   auto group = group_of(of_group, std::move(world), std::move(part.group), kCallers);
-  group->barrier("init_process_group");
   return group;
 }
 

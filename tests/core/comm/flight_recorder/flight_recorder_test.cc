@@ -217,9 +217,9 @@ TEST(FlightReport, OneRankSaysWhoHasNotComeAndWhereItWasLastSeen) {
       reporting_soon());
   ASSERT_EQ(warnings.texts().size(), 1U);
   EXPECT_THAT(warnings.texts()[0],
-              AllOf(HasSubstr("[comm] barrier 'late' #3 on group 'world': rank "),
+              AllOf(HasSubstr("[comm] barrier 'late' #1 on group 'world': rank "),
                     HasSubstr(" ms for rank 1 (pid "),
-                    HasSubstr("which is a thread of this process, last seen in #2 barrier 'all "
+                    HasSubstr("which is a thread of this process, last seen in #0 barrier 'all "
                               "here' on group 'world', over "),
                     HasSubstr("until the time-out of 20000 ms"), Not(HasSubstr("and for"))));
 }
@@ -252,7 +252,7 @@ TEST(FlightReport, SoDoesAMessage) {
 /// Of processes, whose late rank must be stopped, or in pause(), by then.
 constexpr auto kReportOfProcesses = std::chrono::milliseconds(2000);
 /// What a report says of the wait that is meant: no earlier one.
-constexpr const char* kLate = "barrier 'late' #3";
+constexpr const char* kLate = "barrier 'late' #1";
 
 const testing::RankProcessBody kWaitLong("wait long", [] {
   const auto world = init_process_group({.report_after = kReportOfProcesses});
@@ -268,8 +268,8 @@ TEST(FlightReport, ALongWaitSaysThatAProcessIsStopped) {
   const auto results = ranks.wait();
   for (const auto& result : results) EXPECT_EQ(result.exit_code, 0) << result.output;
   EXPECT_THAT(results[0].output,
-              AllOf(HasSubstr("barrier 'late' #3 on group 'world': rank 0 has waited "),
-                    HasSubstr("which is stopped (SIGSTOP or a debugger), last seen in #2 barrier "
+              AllOf(HasSubstr("barrier 'late' #1 on group 'world': rank 0 has waited "),
+                    HasSubstr("which is stopped (SIGSTOP or a debugger), last seen in #0 barrier "
                               "'all here'")));
 }
 
@@ -287,7 +287,7 @@ TEST(FlightReport, ALongWaitSaysThatAProcessRuns) {
   ranks.kill(1, SIGUSR1);
   const auto results = ranks.wait();
   for (const auto& result : results) EXPECT_EQ(result.exit_code, 0) << result.output;
-  EXPECT_THAT(results[0].output, HasSubstr("which runs (sleeps), last seen in #2 barrier"));
+  EXPECT_THAT(results[0].output, HasSubstr("which runs (sleeps), last seen in #0 barrier"));
 }
 
 const testing::RankProcessBody kDie("die", [] {

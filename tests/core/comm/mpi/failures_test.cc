@@ -195,7 +195,7 @@ TEST(MpiFailures, TheTimeOutNamesWhoIsMissing) {
     EXPECT_THAT(
         errors[rank],
         AllOf(HasSubstr("all_reduce #1 'second' on group 'world', rank " + std::to_string(rank)),
-              HasSubstr(waited_short() + " for rank 1, which has finished 1 collectives")));
+              HasSubstr(waited_short() + " for rank 1, which has finished 1 collective")));
   }
   // Whichever it learns first: what the others said, or what they called.
   EXPECT_THAT(errors[1],
@@ -211,8 +211,8 @@ TEST(MpiFailures, ARankThatLeavesIsNamed) {
     reduce(*group, 3, "second");
   });
   EXPECT_EQ(errors[1], "");
-  EXPECT_THAT(errors[0], HasSubstr("rank 1 left the group after 1 collectives"));
-  EXPECT_THAT(errors[2], HasSubstr("rank 1 left the group after 1 collectives"));
+  EXPECT_THAT(errors[0], HasSubstr("rank 1 left the group after 1 collective"));
+  EXPECT_THAT(errors[2], HasSubstr("rank 1 left the group after 1 collective"));
 }
 
 TEST(MpiFailures, AnExceptionThatUnwindsEndsTheOthers) {

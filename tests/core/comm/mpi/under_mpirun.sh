@@ -195,7 +195,7 @@ done
 ! on_hosts 40 "$bin/mpi_test" --gtest_filter='HostsScenario.RankThatExitsAtOnce' ||
   die "a rank that exits went by:"
 for rank in 0 2 3; do
-  says "on group 'world', rank $rank: rank 1 left the group after 1 collectives"
+  says "on group 'world', rank $rank: rank 1 left the group after 1 collective"
 done
 ! on_hosts 40 "$bin/mpi_test" --gtest_filter='HostsScenario.RankThatExitsWithCallsUnderWay' ||
   die "a rank that exits went by:"
@@ -205,7 +205,7 @@ done
 ! on_hosts 40 "$bin/mpi_test" --gtest_filter='HostsScenario.RankThatExitsBesideAGroupOfItsHost' ||
   die "a rank that exits went by:"
 # That it has left its host's group, or the world, which end alike.
-says "'missed' on group 'world/left', rank 0: rank 1 left the group after 1 collectives"
+says "'missed' on group 'world/left', rank 0: rank 1 left the group after 1 collective"
 
 # One rank that was told another backend is named by it, at once.
 # shellcheck disable=SC2016
