@@ -95,7 +95,7 @@ Link::~Link() = default;
 
 Capabilities Link::can() const {
   return {.in_background = true,
-          .one_sided_reads = true,
+          .one_sided_reads = shared_->has_windows && flat().can().one_sided_reads,
           .crosses_network = true,
           .tree_sums = levels_.layout.sums_are_one_tree()};
 }

@@ -21,6 +21,7 @@ namespace tessera::internal::hosts {
 /// What all groups of several hosts share on one rank.
 struct Shared {
   std::shared_ptr<ReadCache> cache;  ///< null: each rank reads for itself
+  bool has_windows = true;           ///< whether ranks read each other's memory between hosts
   std::unique_ptr<ExitAction> leaves;
 };
 

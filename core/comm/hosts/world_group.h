@@ -9,9 +9,10 @@ namespace tessera::internal::hosts {
 
 /// Collective over `flat`, the world of all ranks, whose places `layout` says; `inside`: the world
 /// of this host's ranks, in their order, whose memory they share. Tensors lie on the CPU. Returns
-/// `flat` itself unless the layout has two levels.
+/// `flat` itself unless the layout has two levels. `has_windows`: whether ranks read each other's
+/// memory between hosts, if `flat` can.
 std::shared_ptr<ProcessGroup> make_group(const std::shared_ptr<internal::Group>& flat,
                                          const std::shared_ptr<internal::Group>& inside,
-                                         HostLayout layout);
+                                         HostLayout layout, bool has_windows = true);
 
 }  // namespace tessera::internal::hosts
