@@ -87,7 +87,7 @@ std::unique_ptr<BackgroundThread> BackgroundThread::on_all_ranks(ProcessGroup& g
   std::string problem;
   try {
     thread = std::make_unique<BackgroundThread>();
-  } catch (const c10::Error& error) {
+  } catch (const std::exception& error) {
     problem = error_text(error);
   }
   const std::string refused =
