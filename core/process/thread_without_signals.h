@@ -28,8 +28,8 @@ class SignalBlock {
 /// A thread of ours, for `purpose`. The system gives a signal that is sent to the process to any
 /// thread that does not block it. So a program that blocks SIGTERM in its threads and takes it by
 /// sigwait(), or whose handler relies on running in one of them, needs all other threads to block
-/// it: ours do. Throws std::runtime_error that names the purpose and the limits where no thread can be
-/// started.
+/// it: ours do. Throws std::runtime_error that names the purpose and the limits where no thread can
+/// be started.
 template <typename Run>
 std::thread thread_without_signals(std::string_view purpose, Run run) {
   const SignalBlock block;

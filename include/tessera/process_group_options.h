@@ -30,7 +30,8 @@ struct ProcessGroupOptions {
   std::string store_url = {};
   /// An existing store, in which rank 0 leaves a note of where it listens; takes precedence over
   /// store_url. If it does not answer within the time-out, it is abandoned with the call. With
-  /// TESSERA_JOB_TOKEN, what others write there is ignored. It is not used after the ranks have met.
+  /// TESSERA_JOB_TOKEN, what others write there is ignored. It is not used after the ranks have
+  /// met.
   c10::intrusive_ptr<c10d::Store> store = {};
   /// How long ranks wait for each other, at start and in every collective. Range: > 0; larger
   /// values than kMaxTimeOut (24 days), such as milliseconds::max(), count as that. On CPUs a

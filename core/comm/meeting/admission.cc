@@ -45,10 +45,10 @@ void Admission::gather() {
   std::optional<Deadline> conflict_seen;
   std::chrono::seconds silence = kSilenceBeforeNames;
   while (true) {
-    if (!conflict_.empty() && !conflict_seen) conflict_seen = Clock::now();
+    if (!conflicts_.empty() && !conflict_seen) conflict_seen = Clock::now();
     if (missing().empty() || (conflict_seen && Clock::now() - *conflict_seen > kConflictLinger)) {
-      if (conflict_.empty()) return;
-      fail(conflict_);
+      if (conflicts_.empty()) return;
+      fail(conflicts_.begin()->second);
     }
     if (Clock::now() >= end_) time_out(options_.timeout.count());
     if (Clock::now() - start > silence) {
@@ -124,7 +124,7 @@ void Admission::admit(Server::Member number, const std::string& text) {
     members_[number] = {.hello = *hello};
     conflict = conflict_of(*hello);
   }
-  if (conflict_.empty()) conflict_ = conflict;
+  if (!conflict.empty()) conflicts_.try_emplace(hello->rank, conflict);
 }
 
 /// Of two processes with one rank.

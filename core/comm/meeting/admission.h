@@ -52,7 +52,7 @@ class Admission {
   Deadline next_look_;
   std::map<int, Server::Member> numbers_;  // by rank; without this one
   std::map<Server::Member, Member> members_;
-  std::string conflict_;  // the first one that was found
+  std::map<int, std::string> conflicts_;  // by rank, so that it is the same one each time
 };
 
 }  // namespace tessera::internal

@@ -41,8 +41,7 @@ void HostGather::take(const std::vector<std::string>& parts) {
     if (parts[rank].size() == part_bytes_) continue;
     pending_->fail(absl::StrCat("got ", parts[rank].size(), " bytes of ",
                                 pending_->progress().name_of(static_cast<int>(rank)), ", expected ",
-                                part_bytes_,
-                                "; give every world a table of its own"));
+                                part_bytes_, "; give every world a table of its own"));
   }
   auto* to = static_cast<char*>(output_.mutable_data_ptr());
   for (size_t rank = 0; rank < parts.size() && part_bytes_ > 0; ++rank) {
