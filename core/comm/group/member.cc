@@ -243,8 +243,7 @@ void Member::accept(const std::shared_ptr<Call>& call) {
 }
 
 /// What goes wrong here is everyone's failure: the others wait for this rank.
-template <typename Body>
-void Member::guard(Body&& body) {
+void Member::guard(const std::function<void()>& body) {
   try {
     body();
   } catch (const Fault& fault) {

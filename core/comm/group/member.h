@@ -107,8 +107,7 @@ class Member : public std::enable_shared_from_this<Member> {
   bool has_to_serve();
   void take_in();
   void accept(const std::shared_ptr<Call>& call);
-  template <typename Body>
-  void guard(Body&& body);
+  void guard(const std::function<void()>& body);
   void advance();
   void set_idle(bool is_idle);
   void leave_when_idle();

@@ -16,8 +16,8 @@ using Clock = std::chrono::steady_clock;
 
 // How long ranks that have not come yet may take to come and hear of a conflict.
 constexpr auto kConflictLinger = std::chrono::seconds(2);
-constexpr auto kSilenceBeforeNames =
-    std::chrono::seconds(5);  // before it first says whom it waits for
+// Before it first says whom it waits for.
+constexpr auto kSilenceBeforeNames = std::chrono::seconds(5);
 constexpr auto kAdmissionSlice = std::chrono::milliseconds(100);
 constexpr auto kLookForDeaths = std::chrono::milliseconds(500);
 
@@ -213,6 +213,7 @@ std::vector<int> Admission::outside() const {
 
 /// This rank's time-out, or the first one of another.
 void Admission::time_out(int64_t milliseconds) {
+  if (!conflicts_.empty()) fail(conflicts_.begin()->second);
   const std::string begin = absl::StrCat("timed out after ", milliseconds, " ms: ");
   if (const std::vector<int> absent = missing(); !absent.empty()) {
     const std::string cause = absl::StrCat(begin, "rank ", absl::StrJoin(absent, ", rank "),

@@ -32,9 +32,9 @@ class Attendance {
         end = now + kAnswerGrace;
         tell(make_message(MessageKind::kTimedOut, {absl::StrCat(options_.timeout.count())}));
       }
-      auto received = connection_.receive(std::min(end, now + kSlice));
+      const auto received = connection_.receive(std::min(end, now + kSlice));
       if (received.ok()) {
-        if (hear(*std::move(received))) return;
+        if (hear(*received)) return;
       } else if (!absl::IsDeadlineExceeded(received.status())) {
         lose(std::string(received.status().message()));
       }
@@ -45,18 +45,17 @@ class Attendance {
 
  private:
   /// Returns whether the ranks have met.
-  bool hear(Connection::Received received) {
-    const Message& message = received.message;
+  bool hear(const Message& message) {
     if (is_message(message, MessageKind::kFailure, 1)) throw MeetingFailure{message.fields[0]};
     if (is_message(message, MessageKind::kGo, 0)) return has_entered_;
     if (is_message(message, MessageKind::kEnter, 1)) {
-      enter(message.fields[0], std::move(received.descriptor));
+      enter(message.fields[0]);
     }
     return false;
   }
 
-  void enter(const std::string& text, FileDescriptor descriptor) {
-    const absl::Status entered = transport_.enter(text, std::move(descriptor));
+  void enter(const std::string& text) {
+    const absl::Status entered = transport_.enter(text, connection_.take_descriptor());
     if (!entered.ok()) {
       // What rank 0 shared went with it.
       if (connection_.server().has_ended()) lose("died before all ranks had met");
@@ -69,9 +68,9 @@ class Attendance {
     tell(make_message(MessageKind::kEntered));
   }
 
+  /// If rank 0 has gone, receive() says so, after what rank 0 has said.
   void tell(const Message& message) {
-    const absl::Status sent = connection_.send(message, Clock::now() + kAnswerGrace);
-    if (!sent.ok()) lose(std::string(sent.message()));
+    static_cast<void>(connection_.send(message, Clock::now() + kAnswerGrace));
   }
 
   [[noreturn]] void lose(const std::string& what) {

@@ -72,7 +72,7 @@ absl::Status Connection::prove(const Credentials& credentials, const Hello& own,
   if (!sent.ok()) return sent;
   const auto answer = receive(deadline);
   if (!answer.ok()) return answer.status();
-  const auto other = parse_nonce(answer->message, MessageKind::kServerNonce);
+  const auto other = parse_nonce(*answer, MessageKind::kServerNonce);
   if (!other) return senseless();
   framing_.authenticate_with(credentials.connection_key(nonce, *other));
   sent = send(make_message(MessageKind::kMember, {own.to_text()}), deadline);
@@ -81,8 +81,8 @@ absl::Status Connection::prove(const Credentials& credentials, const Hello& own,
   // A server that knows another token hangs up.
   if (absl::IsUnavailable(proof.status())) return rejected();
   if (!proof.ok()) return proof.status();
-  if (!is_message(proof->message, MessageKind::kServer, 1)) return senseless();
-  const auto server = Hello::from_text(proof->message.fields[0]);
+  if (!is_message(*proof, MessageKind::kServer, 1)) return senseless();
+  const auto server = Hello::from_text(proof->fields[0]);
   if (!server) return senseless();
   server_ = *server;
   framing_.trust();
@@ -119,12 +119,12 @@ absl::Status Connection::send(const Message& message, Deadline deadline) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<Connection::Received> Connection::receive(Deadline deadline) {
+absl::StatusOr<Message> Connection::receive(Deadline deadline) {
   while (true) {
     if (const auto payload = framing_.take()) {
       auto message = Message::from_bytes(*payload);
       if (!message) return senseless();
-      return Received{*std::move(message), std::exchange(passed_, FileDescriptor())};
+      return *std::move(message);
     }
     if (framing_.is_broken()) return senseless();
     const absl::Status ready = await(POLLIN, deadline);

@@ -1,7 +1,7 @@
 #pragma once
 
 #include <memory>
-#include <optional>
+#include <utility>
 
 #include <absl/status/status.h>
 #include <absl/status/statusor.h>
@@ -37,12 +37,11 @@ class Connection {
 
   absl::Status send(const Message& message, Deadline deadline);
 
-  /// A message, and a descriptor if one came with it, which it does on one host only.
-  struct Received {
-    Message message;
-    FileDescriptor descriptor;
-  };
-  absl::StatusOr<Received> receive(Deadline deadline);
+  absl::StatusOr<Message> receive(Deadline deadline);
+
+  /// The descriptor that came last, on one host, with a message or before it is whole: the stream
+  /// does not say with which one. Not open if none came since the last call.
+  FileDescriptor take_descriptor() { return std::exchange(passed_, FileDescriptor()); }
 
  private:
   explicit Connection(FileDescriptor socket);
@@ -52,7 +51,7 @@ class Connection {
   const Origin origin_;
   const FileDescriptor socket_;
   Framing framing_{Framing::Side::kMember};
-  FileDescriptor passed_;  // came with a part of the next message
+  FileDescriptor passed_;
   Hello server_;
 };
 

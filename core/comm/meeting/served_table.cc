@@ -59,13 +59,13 @@ Message RemoteTable::ask(RequestKind kind, std::vector<std::string> fields) {
   if (status.ok()) {
     auto received = connection_->receive(end);
     status = received.status();
-    if (status.ok() && !is(received->message, ReplyKind::kWrong)) {
-      return std::move(received->message);
+    if (status.ok() && !is(*received, ReplyKind::kWrong)) {
+      return *std::move(received);
     }
     if (status.ok()) {
-      throw std::runtime_error(
-          absl::StrCat(connection_->server().name(), ", where the ranks meet, refused: ",
-                       received->message.fields.empty() ? "" : received->message.fields[0]));
+      throw std::runtime_error(absl::StrCat(connection_->server().name(),
+                                            ", where the ranks meet, refused: ",
+                                            received->fields.empty() ? "" : received->fields[0]));
     }
   }
   failure_ = absl::StrCat(connection_->server().state(), ", where the ranks meet, ",

@@ -231,18 +231,19 @@ TEST_F(ServerTest, DescriptorsArePassedOn) {
   ASSERT_EQ(::pipe(ends.data()), 0);
   std::thread member([this, &ends] {
     const auto connection = enter();
-    auto received = connection->receive(in(seconds(20)));
-    ASSERT_TRUE(received.ok()) << received.status();
-    ASSERT_TRUE(received->descriptor.is_open());
+    const auto enter_message = connection->receive(in(seconds(20)));
+    ASSERT_TRUE(enter_message.ok()) << enter_message.status();
+    const FileDescriptor descriptor = connection->take_descriptor();
+    ASSERT_TRUE(descriptor.is_open());
     struct stat lent {
     }, got{};
     ASSERT_EQ(::fstat(ends[0], &lent), 0);
-    ASSERT_EQ(::fstat(received->descriptor.get(), &got), 0);
+    ASSERT_EQ(::fstat(descriptor.get(), &got), 0);
     EXPECT_EQ(lent.st_ino, got.st_ino);
-    EXPECT_NE(received->descriptor.get(), ends[0]);
-    received = connection->receive(in(seconds(20)));  // the stream goes on
-    ASSERT_TRUE(received.ok()) << received.status();
-    EXPECT_FALSE(received->descriptor.is_open());
+    EXPECT_NE(descriptor.get(), ends[0]);
+    const auto go = connection->receive(in(seconds(20)));  // the stream goes on
+    ASSERT_TRUE(go.ok()) << go.status();
+    EXPECT_FALSE(connection->take_descriptor().is_open());
   });
   const Server::Event came = next(*server);
   ASSERT_TRUE(came.message && is_message(*came.message, MessageKind::kMember, 1));
