@@ -158,7 +158,7 @@ class Link {
   virtual void drop(const Arrival& /*arrival*/) {}
 
   /// Goes on with what is neither a call's part nor a message, as reads. Throws Fault.
-  virtual void go_on(Call::Clock::time_point /*now*/) {}
+  virtual void go_on() {}
 
   // What is known of the ranks.
 

@@ -242,23 +242,10 @@ void Member::accept(const std::shared_ptr<Call>& call) {
   if (link_->has_failed()) call->fail(link_->failure().cause);
 }
 
-/// What goes wrong here is everyone's failure: the others wait for this rank.
-void Member::guard(const std::function<void()>& body) {
-  try {
-    body();
-  } catch (const Fault& fault) {
-    fail(fault);
-  } catch (const CommError& error) {  // of what a call goes on with
-    fail(Fault{error.cause()});
-  } catch (const std::exception& error) {
-    fail(Fault{absl::StrCat(own_name(), " failed: ", error_text(error))});
-  }
-}
-
 void Member::advance() {
   guard([this] {
     take_in();
-    link_->go_on(Call::Clock::now());
+    link_->go_on();
     if (has_left_) return end_calls(closes_because_.load());
     if (process_ends_) return end_calls(kProcessEnds);
     if (link_->has_failed()) apply_failure(Call::Clock::now());

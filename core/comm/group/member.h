@@ -11,10 +11,14 @@
 #include <string_view>
 #include <vector>
 
+#include <absl/strings/str_cat.h>
+
 #include "tessera/core/comm/group/call.h"
 #include "tessera/core/comm/group/link.h"
 #include "tessera/core/comm/group/mailbox.h"
+#include "tessera/core/process/error_text.h"
 #include "tessera/core/sched/lane.h"
+#include "tessera/errors.h"
 
 namespace tessera::internal {
 
@@ -107,7 +111,8 @@ class Member : public std::enable_shared_from_this<Member> {
   bool has_to_serve();
   void take_in();
   void accept(const std::shared_ptr<Call>& call);
-  void guard(const std::function<void()>& body);
+  template <typename Body>
+  void guard(Body&& body);
   void advance();
   void set_idle(bool is_idle);
   void leave_when_idle();
@@ -157,5 +162,19 @@ class Member : public std::enable_shared_from_this<Member> {
   std::atomic<bool> has_left_{false};  // over a link with a thread
   std::unique_ptr<Lane> lane_;         // last: its thread uses the rest
 };
+
+/// What goes wrong in `body` is everyone's failure: the others wait for this rank.
+template <typename Body>
+void Member::guard(Body&& body) {
+  try {
+    body();
+  } catch (const Fault& fault) {
+    fail(fault);
+  } catch (const CommError& error) {  // of what a call goes on with
+    fail(Fault{error.cause()});
+  } catch (const std::exception& error) {
+    fail(Fault{absl::StrCat(own_name(), " failed: ", error_text(error))});
+  }
+}
 
 }  // namespace tessera::internal

@@ -156,7 +156,7 @@ Steps Link::exchange_calls(Round& round, CallRecord own) {
   round.is_complete = true;
 }
 
-void Link::go_on(Call::Clock::time_point /*now*/) {
+void Link::go_on() {
   for (auto& [sequence, round] : rounds_) {
     if (!round.is_complete) round.exchange.go_on();
   }

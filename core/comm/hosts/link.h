@@ -71,7 +71,7 @@ class Link final : public internal::Link {
   std::unique_ptr<Transfer> receive(const Arrival& /*arrival*/, const Call& /*call*/) override {
     return nullptr;
   }
-  void go_on(Call::Clock::time_point now) override;
+  void go_on() override;
 
   int number_of(int rank) const override { return flat().number_of(rank); }
   std::string place_of(int rank) const override { return flat().place_of(rank); }

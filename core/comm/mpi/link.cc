@@ -96,7 +96,7 @@ void Link::open(Call& call) {
       std::move(world_ranks), static_cast<int>(own - call.ranks().begin())));
 }
 
-void Link::go_on(Call::Clock::time_point now) { windows_->advance(*this, now); }
+void Link::go_on() { windows_->advance(*this, Call::Clock::now()); }
 
 std::string Link::activity_of(int rank) const {
   const int number = number_of(rank);

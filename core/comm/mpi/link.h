@@ -53,7 +53,7 @@ class Link final : public internal::Link {
   std::unique_ptr<Transfer> receive(const Arrival& arrival, const Call& call) override;
   void drop(const Arrival& arrival) override;
 
-  void go_on(Call::Clock::time_point now) override;
+  void go_on() override;
 
   int number_of(int rank) const override { return ranks_->world_rank(rank); }
   std::string place_of(int rank) const override { return world().place_of(number_of(rank)); }
