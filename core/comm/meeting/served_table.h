@@ -7,13 +7,13 @@
 #include <optional>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
-
-#include <absl/status/status.h>
 
 #include "tessera/core/comm/meeting/connection.h"
 #include "tessera/core/comm/meeting/job_table.h"
 #include "tessera/core/comm/meeting/server.h"
+#include "tessera/core/process/fork.h"
 
 namespace tessera::internal {
 

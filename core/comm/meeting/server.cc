@@ -218,15 +218,17 @@ void Server::receive(Session& session) {
       const auto payload = session.framing.take();
       if (!payload) break;
       auto message = Message::from_bytes(*payload);
-      if (!message) return reject(session);
+      if (!message) return drop(session);
       understand(session, *std::move(message));
     }
   } catch (const std::bad_alloc&) {  // no memory for what it sends: the others stay
     return lose(session);
   }
-  if (!session.framing.is_broken()) return;
-  session.is_unproven() ? reject(session) : lose(session);
+  if (session.framing.is_broken()) drop(session);
 }
+
+/// Of a connection that sends what nobody understands.
+void Server::drop(Session& session) { session.is_unproven() ? reject(session) : lose(session); }
 
 void Server::understand(Session& session, Message message) {
   if (session.is_unproven()) prove(session, message);

@@ -88,6 +88,7 @@ class Server {
   void flush(Session& session);
   void lose(Session& session);
   void reject(Session& session);
+  void drop(Session& session);
   void sweep();
 
   const Origin origin_;

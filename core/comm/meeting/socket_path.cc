@@ -44,7 +44,7 @@ sockaddr_un address_in(int directory, const std::string& name) {
   return address;
 }
 
-/// Whether there is a socket of that name; its inode's number.
+/// Whether there is a socket of that name. `status` stays zero if there is nothing.
 bool is_socket(int directory, const std::string& name, struct stat& status) {
   return ::fstatat(directory, name.c_str(), &status, AT_SYMLINK_NOFOLLOW) == 0 &&
          S_ISSOCK(status.st_mode);

@@ -1,5 +1,7 @@
 #include "tessera/core/comm/meeting/store_place.h"
 
+#include <algorithm>
+#include <chrono>
 #include <utility>
 
 #include <absl/strings/escaping.h>
@@ -11,6 +13,12 @@
 #include "tessera/core/comm/meeting/tcp_address.h"
 
 namespace tessera::internal {
+namespace {
+
+// For a note that an earlier meeting has left: its address may swallow what is sent there.
+constexpr auto kTimeForOldNote = std::chrono::seconds(2);
+
+}  // namespace
 
 StorePlace::StorePlace(std::unique_ptr<Board> board, Options options)
     : board_(std::move(board)), options_(std::move(options)) {}
@@ -56,7 +64,7 @@ absl::StatusOr<std::unique_ptr<Listener>> StorePlace::open_listener(Deadline dea
 }
 
 absl::StatusOr<std::unique_ptr<Listener>> StorePlace::listen(Deadline deadline) {
-  if (connect(deadline).ok()) {
+  if (connect(std::min(deadline, std::chrono::steady_clock::now() + kTimeForOldNote)).ok()) {
     return absl::AlreadyExistsError(
         absl::StrCat(options_.text,
                      ": got a place where another rank 0 listens, expected one of this job's "
@@ -92,8 +100,8 @@ absl::StatusOr<FileDescriptor> StorePlace::connect(Deadline deadline) {
     return absl::NotFoundError(absl::StrCat("rank 0 is not where it said, or on another host: ",
                                             std::string(socket.status().message())));
   }
-  if (options_
-          .is_one_host) {  // rank 0 names no port then; following one could lead to another user
+  // Rank 0 names no port then, and following one could lead to another user.
+  if (options_.is_one_host) {
     return absl::UnavailableError(
         "rank 0's address in the store is not a socket of this host: somebody else wrote it, or "
         "rank 0 has another LOCAL_WORLD_SIZE");

@@ -135,8 +135,7 @@ std::shared_ptr<ProcessGroup> meet_on_host(ProcessGroupOptions options,
   auto world = page.take_world();
   if (environment.is_of_scheduler()) share_cores(world->cores(), environment.world_size);
   warn_of_crowded_core(*world);
-  auto group = group_of(options, std::move(world));
-  return group;
+  return group_of(options, std::move(world));
 }
 
 }  // namespace
@@ -156,8 +155,7 @@ std::shared_ptr<Group> make_shm_part(const ProcessGroupOptions& options,
   meet(place, page, of_part, timeout, options.device);
   auto world = page.take_world();
   warn_of_crowded_core(*world);
-  auto group = group_of(of_group, std::move(world), std::move(part.group), kCallers);
-  return group;
+  return group_of(of_group, std::move(world), std::move(part.group), kCallers);
 }
 
 std::shared_ptr<ProcessGroup> make_shm_world(ProcessGroupOptions options,

@@ -276,6 +276,21 @@ TEST_F(ServerTest, Case32StopsListeningAndKeepsItsMembers) {
   EXPECT_LE(::recv(silent.get(), bytes.data(), bytes.size(), 0), 0);
 }
 
+TEST_F(ServerTest, AMemberThatSendsNoMessageHasGoneAndIsNoStranger) {
+  const auto server = at_name();
+  std::thread member([this] {
+    const auto connection = enter();
+    const Message too_long{.kind = 1, .fields = std::vector<std::string>(Message::kMaxFields + 1)};
+    EXPECT_TRUE(connection->send(too_long, in(seconds(20))).ok());
+    EXPECT_TRUE(absl::IsUnavailable(connection->receive(in(seconds(20))).status()));
+  });
+  next(*server);
+  EXPECT_FALSE(next(*server).message);
+  while (!server->serve(std::chrono::milliseconds(1)).empty()) continue;  // closes it
+  member.join();
+  EXPECT_EQ(server->rejected(), 0);
+}
+
 TEST_F(ServerTest, StrangersAreCounted) {
   const auto server = at_name();
   const FileDescriptor stranger = connect_to_name(name_).value();
