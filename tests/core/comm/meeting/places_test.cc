@@ -19,6 +19,7 @@
 #include <gtest/gtest.h>
 
 #include "tessera/core/comm/meeting/listener.h"
+#include "tessera/core/comm/meeting/socket_path.h"
 #include "tessera/core/comm/meeting/tcp_address.h"
 #include "tessera/process_group.h"
 #include "tessera/rendezvous.h"
@@ -237,7 +238,9 @@ TEST(Places, AStoppedHostIsNamedAsStopped) {
   options.environment["TESSERA_STORE"] = url_in(directory);
   options.environment["WORLD_SIZE"] = options.environment["LOCAL_WORLD_SIZE"] = "2";
   RankProcesses host(1, "meet_again_and_again", options);
-  while (!std::filesystem::exists(directory.path() + "/store")) std::this_thread::yield();
+  // The socket is there before it is listened at.
+  const auto place = SocketPath::open(directory.path() + "/store").value();
+  while (!place->connect(Deadline::max()).ok()) std::this_thread::yield();
   host.kill(0, SIGSTOP);
   const RankResult result = alone(options, 1);
   EXPECT_EQ(result.exit_code, 1);
