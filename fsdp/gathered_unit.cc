@@ -66,12 +66,11 @@ AccessTarget::Pin& GatheredUnits::Unit::pin(Use use) noexcept {
 void GatheredUnits::Unit::Readers::unpin(Use /*use*/) noexcept {
   GatheredUnits& all = unit.all_;
   if (!all.setting_.free_eagerly) {
-    if (--pins > 0 || !unit.has_old_ || !all.origin_.is_here()) return;
+    if (--pins > 0 || !unit.has_old_) return;
     const std::lock_guard lock(all.mutex_);
     unit.end_use();
     return;
   }
-  if (!all.origin_.is_here()) return;
   const std::lock_guard lock(all.mutex_);
   --pins;
   unit.end_use();
@@ -85,7 +84,6 @@ AccessTarget::Pin& GatheredUnits::Unit::refuse() {
 
 void GatheredUnits::Unit::Refused::unpin(Use /*use*/) noexcept {
   GatheredUnits& all = unit.all_;
-  if (!all.origin_.is_here()) return;
   const std::lock_guard lock(all.mutex_);
   --pins;
   if (pins == 0 && !all.is_closed_) unit.buffer_.permit();

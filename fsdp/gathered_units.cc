@@ -139,12 +139,6 @@ void GatheredUnits::watch(const FlatParameters& flat) {
 /// The owner is gone, and with it the engine. Scopes and operators may not be.
 void GatheredUnits::close() {
   observer_.reset();
-  if (!origin_.is_here()) {
-    // As it is: threads that a child does not have may be in the middle of it.
-    static auto* const abandoned = new std::vector<std::shared_ptr<GatheredUnits>>;
-    abandoned->push_back(shared_from_this());
-    return;
-  }
   {
     const std::lock_guard lock(mutex_);
     drop_prefetches(nullptr);
@@ -222,7 +216,6 @@ AccessTarget& GatheredUnits::target(size_t unit) const { return *units_[unit]; }
 // --- Fences ---
 
 void GatheredUnits::free_all() {
-  if (!origin_.is_here()) return;
   const std::lock_guard lock(mutex_);
   drop_prefetches(nullptr);
   for (const auto& unit : units_) {
@@ -233,7 +226,6 @@ void GatheredUnits::free_all() {
 }
 
 void GatheredUnits::values_changed() {
-  if (!origin_.is_here()) return;
   const std::lock_guard lock(mutex_);
   drop_prefetches(nullptr);
   written_.reset();
@@ -243,7 +235,6 @@ void GatheredUnits::values_changed() {
 }
 
 void GatheredUnits::await_copies() {
-  if (!origin_.is_here()) return;
   const std::lock_guard lock(mutex_);
   if (host_ != nullptr) host_->await();
 }
@@ -252,7 +243,6 @@ void GatheredUnits::await_copies() {
 
 std::shared_ptr<void> GatheredUnits::hold(const std::vector<size_t>& units, HoldMode mode) {
   const bool writable = mode == HoldMode::kWritable;
-  if (!origin_.is_here()) throw CommError({}, origin_.fork_error("a rank"));
   {
     const std::lock_guard lock(mutex_);
     size_t held = 0;
@@ -279,19 +269,16 @@ std::shared_ptr<void> GatheredUnits::hold_all(HoldMode mode) {
 // --- Numbers ---
 
 std::optional<CommError> GatheredUnits::failure() const {
-  if (!origin_.is_here()) return std::nullopt;
   const std::lock_guard lock(mutex_);
   return failure_;
 }
 
 std::optional<size_t> GatheredUnits::written() const {
-  if (!origin_.is_here()) return std::nullopt;
   const std::lock_guard lock(mutex_);
   return written_;
 }
 
 GatherCounts GatheredUnits::counts() const {
-  if (!origin_.is_here()) return {};
   const std::lock_guard lock(mutex_);
   GatherCounts counts = counts_;
   counts.bytes += prefetched_bytes_;
@@ -300,7 +287,6 @@ GatherCounts GatheredUnits::counts() const {
 }
 
 int64_t GatheredUnits::history() const {
-  if (!origin_.is_here()) return 0;
   const std::lock_guard lock(mutex_);
   return gathers_.value();
 }

@@ -39,8 +39,7 @@ std::shared_ptr<ProcessGroup> make_gathering_group(ProcessGroup& group, const Sl
 
 /// Gathers the units of split parameters when operators use them and frees them afterwards. Local
 /// between fences where ranks read each other's memory; elsewhere gathers are collectives
-/// (CollectiveSource). Thread-safe, because operators of any thread call it. In a child of fork()
-/// nothing waits or changes: hold() throws CommError there, and counts are 0. Note [Whole while
+/// (CollectiveSource). Thread-safe, because operators of any thread call it. Note [Whole while
 /// needed] in gathered_units.cc, Note [Old values] in gathered_unit.cc.
 class GatheredUnits : public std::enable_shared_from_this<GatheredUnits> {
  public:
@@ -127,7 +126,7 @@ class GatheredUnits : public std::enable_shared_from_this<GatheredUnits> {
 
   void close();
 
-  const Origin origin_;  // in a child of fork() a thread that is not there may hold the mutex
+  const Origin origin_;  // scopes may end in a child of fork()
   mutable std::mutex mutex_;
   const Setting setting_;
   const UnitPlan& plan_;

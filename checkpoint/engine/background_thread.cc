@@ -99,12 +99,6 @@ std::unique_ptr<BackgroundThread> BackgroundThread::on_all_ranks(ProcessGroup& g
 
 BackgroundThread::~BackgroundThread() {
   Living::all().remove(this);
-  if (!origin_.is_here()) {
-    // The lock may be held, and the condition waited for, by a thread that is not here.
-    (void)desk_.release();
-    thread_.detach();
-    return;
-  }
   {
     const std::lock_guard lock(desk_->mutex);
     desk_->is_over = true;

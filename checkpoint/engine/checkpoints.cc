@@ -53,6 +53,7 @@ class Checkpoints::Run {
   void save();
   void finish();
   int64_t durable_step() const { return durable_; }
+  const Origin& origin() const { return origin_; }
 
   TrackedThings things;
 
@@ -160,7 +161,7 @@ Checkpoints::Run::Run(Engine& engine, const std::string& directory, CheckpointsO
 }
 
 Checkpoints::Run::~Run() {
-  if (!is_writing_ || !origin_.is_here()) return;
+  if (!is_writing_) return;
   thread_->wait();
   if (error_ == nullptr) return;
   try {
@@ -337,7 +338,9 @@ void Checkpoints::Run::report() {
 
 Checkpoints::Checkpoints(Engine& engine, const std::string& directory, CheckpointsOptions options)
     : run_(std::make_unique<Run>(engine, directory, std::move(options))) {}
-Checkpoints::~Checkpoints() = default;
+Checkpoints::~Checkpoints() {
+  if (!run_->origin().is_here()) never_destroy(std::move(run_));
+}
 
 Checkpoints& Checkpoints::track(const std::string& name, const data::DistributedSampler& sampler) {
   run_->things.add(name, tracked(sampler));

@@ -66,7 +66,7 @@ class Targets {
     return found == map_.end() ? nullptr : found->second;
   }
 
-  /// Also empty in a child of fork(): there storages throw and nothing may wait.
+  /// Also empty in a child of fork(): there storages throw and nothing may wait, nor be unpinned.
   bool empty() const { return map_.empty() || !origin_.is_here(); }
 
  private:
@@ -335,7 +335,9 @@ std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& function
 
 void on_end(const at::RecordFunction&, at::ObserverContext* context) {
   if (context == nullptr) return;
-  for (const auto& [pin, use] : static_cast<Pins*>(context)->pins) pin->unpin(use);
+  auto& pinned = *static_cast<Pins*>(context);
+  if (pinned.snapshot->targets.empty()) return;
+  for (const auto& [pin, use] : pinned.pins) pin->unpin(use);
 }
 
 template <typename Change>

@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <cstddef>
 #include <stdexcept>
+#include <utility>
 
 #include <absl/strings/str_cat.h>
 
@@ -67,6 +68,17 @@ std::string Origin::fork_error(std::string_view whom) const {
                       ") and cannot use its groups, engines and parameters; use them there, "
                       "and copy what a child needs before fork(), by state_dict() or inside "
                       "full_parameters()");
+}
+
+void never_destroy(std::shared_ptr<void> what) {
+  struct Abandoned {
+    std::shared_ptr<void> what;
+    Abandoned* next;
+  };
+  static constinit std::atomic<Abandoned*> all{nullptr};
+  auto* const last = new Abandoned{std::move(what), all.load()};
+  while (!all.compare_exchange_weak(last->next, last)) {
+  }
 }
 
 void hold_across_fork(std::mutex& mutex, void (*in_child)() noexcept) {

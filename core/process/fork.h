@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <string_view>
@@ -13,13 +14,16 @@ namespace tessera::internal {
 /// Note [Fork]
 /// ~~~~~~~~~~~
 /// A child of fork() has a copy of every object but none of the threads, and it must not
-/// communicate in its parent's name. So every object that communicates with peers or uses threads
-/// has an Origin and checks it: in a child calls throw, destructors release only what belongs to
-/// the child, and nothing waits for threads that do not exist. Shared segments become private
-/// mappings in the child, copied at the first write (Segment). Until then the child sees later
-/// writes of the parent there, so it has no snapshot, and reading parameters throws
-/// (ThrowingStorage). Process-wide locks that any thread may hold at any time are held across
-/// fork().
+/// communicate in its parent's name. So what a program holds and calls (groups, works, windows,
+/// shared buffers, engines, their scopes, checkpoints) compares its Origin with the present
+/// process: in a child calls throw, and destructors leave alone all that lies behind, which may be
+/// locked or half changed by a thread that does not exist there. What lies behind does not ask
+/// again. What the process itself calls asks, too: observers of operators, handlers at exit.
+///
+/// Shared segments become private mappings in the child, copied at the first write (Segment).
+/// Until then the child sees later writes of the parent there, so it has no snapshot, and reading
+/// parameters throws (ThrowingStorage). Process-wide locks that any thread may hold at any time are
+/// held across fork().
 ///
 /// Code that runs in the child before fork() returns there may only set words and make system
 /// calls, because the parent may have had other threads. A child may make groups and engines of its
@@ -46,6 +50,9 @@ class Origin {
   uint32_t forks_;
   pid_t pid_;
 };
+
+/// Local. Keeps `what` and never destroys it. In sight of leak checkers.
+void never_destroy(std::shared_ptr<void> what);
 
 /// Local. Has `mutex`, which lives as long as the process, held around every fork(), so that a
 /// child finds it free and what it guards whole; then runs `in_child`, if any, in the child: it

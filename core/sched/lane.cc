@@ -2,7 +2,6 @@
 
 #include <unistd.h>
 
-#include <atomic>
 #include <condition_variable>
 #include <deque>
 #include <exception>
@@ -14,34 +13,23 @@
 
 namespace tessera::internal {
 
-namespace {
-
-[[noreturn]] void throw_in_fork(const Origin& origin) {
-  throw CommError({}, origin.fork_error("a rank"));
-}
-
-}  // namespace
-
 /// One posted closure. Shared by the lane and the caller's Work, so that either may go first.
 class Lane::Task final : public Work {
  public:
   explicit Task(std::function<void()> closure) : closure_(std::move(closure)) {}
 
   bool is_completed() override {
-    if (!origin_.is_here()) return true;  // for wait() throws
     std::lock_guard<std::mutex> lock(mutex_);
     return done_;
   }
 
   void wait() override {
-    if (!origin_.is_here()) throw_in_fork(origin_);
     std::unique_lock<std::mutex> lock(mutex_);
     changed_.wait(lock, [this] { return done_; });
     if (error_ != nullptr) std::rethrow_exception(error_);
   }
 
   bool wait_for(std::chrono::milliseconds longest) override {
-    if (!origin_.is_here()) return true;
     std::unique_lock<std::mutex> lock(mutex_);
     return changed_.wait_for(lock, bounded(longest), [this] { return done_; });
   }
@@ -70,7 +58,6 @@ class Lane::Task final : public Work {
     changed_.notify_all();
   }
 
-  const Origin origin_;
   std::function<void()> closure_;
   std::mutex mutex_;
   std::condition_variable changed_;
@@ -78,8 +65,7 @@ class Lane::Task final : public Work {
   std::exception_ptr error_;
 };
 
-/// What the thread shares with the others. A child of fork() may find it locked, waited on or half
-/// changed by a thread that is not there, so it touches none of this and destroys none of it.
+/// What the thread shares with the others.
 struct Lane::Queue {
   std::mutex mutex;
   std::condition_variable changed;
@@ -89,18 +75,10 @@ struct Lane::Queue {
   bool process_ends = false;
   bool has_ended = false;
   EndingThread thread;
-  Queue* next_abandoned = nullptr;
 
   bool is_empty() const { return tasks.empty() && !busy; }
   void run();
   void end_with_process();
-
-  /// For a child. Kept in sight of leak checkers.
-  static void abandon(std::unique_ptr<Queue> queue) {
-    static std::atomic<Queue*> abandoned{nullptr};
-    queue->next_abandoned = abandoned.load();
-    abandoned.store(queue.release());
-  }
 };
 
 Lane::Lane(Mode mode, std::function<void()> interrupt)
@@ -115,13 +93,9 @@ Lane::Lane(Mode mode, std::function<void()> interrupt)
       });
 }
 
-Lane::~Lane() {
-  close();
-  if (!origin_.is_here()) Queue::abandon(std::move(queue_));
-}
+Lane::~Lane() { close(); }
 
 void Lane::close() {
-  if (!origin_.is_here()) return;
   {
     std::lock_guard<std::mutex> lock(queue_->mutex);
     queue_->stopping = true;
@@ -133,7 +107,6 @@ void Lane::close() {
 }
 
 std::shared_ptr<Work> Lane::enqueue(std::function<void()> closure) {
-  if (!origin_.is_here()) throw_in_fork(origin_);
   auto task = std::make_shared<Task>(std::move(closure));
   std::lock_guard<std::mutex> lock(queue_->mutex);
   if (queue_->has_ended) {
@@ -145,19 +118,17 @@ std::shared_ptr<Work> Lane::enqueue(std::function<void()> closure) {
 }
 
 void Lane::drain() {
-  if (mode_ == Mode::kInline || !origin_.is_here()) return;
+  if (mode_ == Mode::kInline) return;
   std::unique_lock<std::mutex> lock(queue_->mutex);
   queue_->changed.wait(lock, [this] { return queue_->is_empty(); });
 }
 
 bool Lane::is_idle() {
-  if (!origin_.is_here()) return true;
   std::lock_guard<std::mutex> lock(queue_->mutex);
   return queue_->is_empty();
 }
 
 bool Lane::is_closing() {
-  if (!origin_.is_here()) return true;
   std::lock_guard<std::mutex> lock(queue_->mutex);
   return queue_->stopping;
 }

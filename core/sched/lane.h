@@ -5,17 +5,14 @@
 #include <memory>
 #include <utility>
 
-#include "tessera/core/process/fork.h"
 #include "tessera/work.h"
 
 namespace tessera::internal {
 
 /// An ordered queue of communication. Closures run one after the other in the order they were
 /// posted, inside post() or in one thread of the lane. Used by one posting thread at a time; the
-/// Work it returns may be waited on from any thread. A child of fork() has no thread of the lane:
-/// there post() and Work::wait() throw CommError in thread mode, and nothing blocks. When the
-/// process ends, the thread runs what is queued, and then post() throws CommError (Note [End of the
-/// process]).
+/// Work it returns may be waited on from any thread. When the process ends, the thread runs what is
+/// queued, and then post() throws CommError (Note [End of the process]).
 class Lane {
  public:
   enum class Mode : uint8_t {
@@ -63,8 +60,7 @@ class Lane {
   std::shared_ptr<Work> enqueue(std::function<void()> closure);
 
   const Mode mode_;
-  const Origin origin_;
-  std::unique_ptr<Queue> queue_;
+  const std::unique_ptr<Queue> queue_;
 };
 
 }  // namespace tessera::internal

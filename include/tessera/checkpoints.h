@@ -133,7 +133,7 @@ class Checkpoints final {
 
  private:
   class Run;
-  const std::unique_ptr<Run> run_;
+  std::unique_ptr<Run> run_;
 };
 
 /// Local. LibTorch's schedulers cannot be saved. Call it after Checkpoints::load(), on all ranks,

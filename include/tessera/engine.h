@@ -380,7 +380,7 @@ class Engine final {
   Mean evaluate_batches(const std::function<bool()>& has_batch,
                         const std::function<void(Mean&)>& run_batch);
 
-  const std::unique_ptr<internal::CurrentEngine> implementation_;
+  std::unique_ptr<internal::CurrentEngine> implementation_;
 };
 
 /// Local. memory_formula() of `engine`, for `micro_steps` backwards per step.

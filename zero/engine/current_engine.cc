@@ -56,6 +56,11 @@ CurrentEngine::CurrentEngine(Parts parts, std::shared_ptr<torch::nn::Module> mod
 }
 
 ShardedEngine& CurrentEngine::get() {
+  if (!origin_.is_here()) {
+    const ProcessGroup& group = *lasting_.group;
+    throw CommError({"engine", std::string(group.name()), -1, group.rank(), ""},
+                    origin_.fork_error(absl::StrCat("rank ", group.rank())));
+  }
   if (lost_.has_value()) throw CommError(*lost_);
   return *now_;
 }

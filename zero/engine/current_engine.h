@@ -9,6 +9,7 @@
 
 #include <torch/nn/module.h>
 
+#include "tessera/core/process/fork.h"
 #include "tessera/engine.h"
 #include "tessera/errors.h"
 #include "tessera/optimizer_plan.h"
@@ -28,10 +29,11 @@ class CurrentEngine {
   CurrentEngine(ShardedEngine::Parts parts, std::shared_ptr<torch::nn::Module> model,
                 std::vector<NamedTensor> buffers);
 
-  /// Throws CommError if there is none, because building it anew failed.
+  /// Throws CommError if there is none, because building it anew failed, and in a child of fork().
   ShardedEngine& get();
   const ShardedEngine& get() const { return const_cast<CurrentEngine*>(this)->get(); }
   Lasting& lasting() { return lasting_; }
+  const Origin& origin() const { return origin_; }
 
   /// Engine's calls of the same names.
   StateDict set_trainable(const ParameterPredicate& trains, FrozenState frozen);
@@ -47,6 +49,7 @@ class CurrentEngine {
   void rebuild(const char* call, Parts next, StateDict* left);
   void lose(const char* call) noexcept;
 
+  const Origin origin_;
   Lasting lasting_;
   std::optional<ShardedEngine> now_;
   std::optional<CommError> lost_;  // why there is none

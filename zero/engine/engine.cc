@@ -15,7 +15,9 @@ using namespace internal;
 Engine::Engine(std::unique_ptr<CurrentEngine> implementation)
     : implementation_(std::move(implementation)) {}
 
-Engine::~Engine() = default;
+Engine::~Engine() {
+  if (!implementation_->origin().is_here()) never_destroy(std::move(implementation_));
+}
 
 // --- Training ---
 

@@ -55,7 +55,7 @@ ParameterAllGather::ParameterAllGather(ProcessGroup& group, const UnitPlan& plan
 // What is under way completes without any further doing of the peers, so waiting for it does not
 // depend on them; after a failure, or while one unwinds, the parameters stay forbidden.
 ParameterAllGather::~ParameterAllGather() {
-  if (origin_.is_here()) {
+  {
     const std::lock_guard lock(*mutex_);
     for (const auto& pending : pending_) {
       if (std::uncaught_exceptions() == 0) complete(*pending);

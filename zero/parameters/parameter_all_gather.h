@@ -9,7 +9,6 @@
 #include "tessera/core/access/access_observer.h"
 #include "tessera/core/layout/flat_parameters.h"
 #include "tessera/core/layout/slice_map.h"
-#include "tessera/core/process/fork.h"
 #include "tessera/errors.h"
 #include "tessera/process_group.h"
 #include "tessera/trace.h"
@@ -54,7 +53,6 @@ class ParameterAllGather {
   };
   std::vector<Axis> axes_;  // inner first
 
-  const Origin origin_;  // in a child of fork() nothing is awaited
   // Guards what follows. An operator of another thread may ask for it when this object is gone.
   const std::shared_ptr<std::mutex> mutex_ = std::make_shared<std::mutex>();
   std::vector<std::shared_ptr<Pending>> pending_;

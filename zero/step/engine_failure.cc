@@ -16,10 +16,6 @@ void EngineFailure::require_none() const {
 }
 
 void EngineFailure::require_all_ranks() const {
-  if (!origin_.is_here()) {
-    throw CommError({"engine", std::string(group_.name()), -1, group_.rank(), ""},
-                    origin_.fork_error(absl::StrCat("rank ", group_.rank())));
-  }
   if (failure_.has_value()) throw CommError(*failure_);
 }
 

@@ -3,7 +3,6 @@
 #include <optional>
 #include <string>
 
-#include "tessera/core/process/fork.h"
 #include "tessera/errors.h"
 #include "tessera/process_group.h"
 
@@ -11,7 +10,6 @@ namespace tessera::internal {
 
 /// Why an engine cannot be used: the first failed collective, or the error because of which this
 /// rank stopped taking part; every later call throws it again. Or why it must load a state first.
-/// Or that this process is a forked child of the engine's process.
 class EngineFailure {
  public:
   /// `group`, the engine's, must outlive it.
@@ -64,7 +62,6 @@ class EngineFailure {
  private:
   void set_present(const char* where, const char* when) noexcept;
 
-  const Origin origin_;
   ProcessGroup& group_;
   std::optional<CommError> failure_;
   std::string inconsistency_;  // why; "": they are consistent

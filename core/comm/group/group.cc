@@ -30,6 +30,10 @@ Group::Group(std::unique_ptr<Link> link, std::string name, Lane::Mode mode,
 }
 
 Group::~Group() {
+  if (!link().origin().is_here()) {
+    never_destroy(member_);
+    return;
+  }
   if (unwinding_.is_by_own_error()) {
     char text[80];
     std::snprintf(text, sizeof(text), "rank %d left while an exception unwound",

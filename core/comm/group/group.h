@@ -16,8 +16,8 @@
 
 namespace tessera::internal {
 
-/// Ranks that a Link connects. In a child of fork() every call throws CommError at once, and the
-/// destructor releases only what belongs to the child: see Note [Fork].
+/// Ranks that a Link connects. In a child of fork() every call throws CommError at once: Note
+/// [Fork].
 class Group final : public ProcessGroup {
  public:
   /// `mode` kThread: collectives run in the background, in a thread of the group.
@@ -36,7 +36,9 @@ class Group final : public ProcessGroup {
   std::unique_ptr<SharedBuffer> make_shared_buffer(int64_t bytes, std::string_view name) override;
   std::shared_ptr<ProcessGroup> subgroup(const std::vector<int>& ranks,
                                          std::string_view name) override;
-  void abort(std::string_view cause) noexcept override { member_->abort(cause); }
+  void abort(std::string_view cause) noexcept override {
+    if (link().origin().is_here()) member_->abort(cause);
+  }
 
   Link& link() const { return member_->link(); }
   const Member::Patience& patience() const { return member_->patience(); }

@@ -118,7 +118,6 @@ bool Member::has_thread(const Collective& collective) const {
 }
 
 void Member::go_on() noexcept {
-  if (!link_->origin().is_here()) return;
   const YieldingLock lock(locked_, std::try_to_lock);
   if (lock.owned()) advance();
 }
@@ -323,7 +322,7 @@ void Member::finish_front() {
 }
 
 void Member::close(const char* cause) {
-  if (!link_->origin().is_here() || is_closing_) return;
+  if (is_closing_) return;
   closes_because_ = cause;
   if (is_closing_.exchange(true)) return;
   if (link_->has_thread()) return link_->wake();
@@ -353,9 +352,6 @@ void Member::leave() {
   link_->leave();
 }
 
-void Member::abort(std::string_view cause) noexcept {
-  if (!link_->origin().is_here()) return;
-  link_->fail_world(cause);
-}
+void Member::abort(std::string_view cause) noexcept { link_->fail_world(cause); }
 
 }  // namespace tessera::internal

@@ -97,7 +97,7 @@ class Member : public std::enable_shared_from_this<Member> {
   /// The process ends: blocks until the calls that a thread goes on with have ended, then marks
   /// this rank as having left.
   void leave();
-  /// All groups of the world fail. Any thread; not from a child of fork().
+  /// All groups of the world fail. Any thread.
   void abort(std::string_view cause) noexcept;
 
  private:
@@ -149,7 +149,7 @@ class Member : public std::enable_shared_from_this<Member> {
   std::vector<std::shared_ptr<Call>> incoming_;  // that no thread has taken up
   std::atomic<bool> has_incoming_{false};
 
-  std::atomic<bool> locked_{false};           // no mutex: a child of fork() may find it held
+  std::atomic<bool> locked_{false};
   std::vector<std::shared_ptr<Call>> calls_;  // that are not over, the oldest first
   size_t announced_ = 0;                      // of them
   std::atomic<bool> is_idle_{true};           // nothing is under way

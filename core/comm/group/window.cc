@@ -17,6 +17,10 @@ GroupWindow::GroupWindow(const Link& link, std::string group, at::Tensor own,
       own_(std::move(own)),
       memory_(std::move(memory)) {}
 
+GroupWindow::~GroupWindow() {
+  if (!origin_.is_here()) never_destroy(memory_);
+}
+
 void GroupWindow::require_own_process(const char* op, std::string_view tag) const {
   if (origin_.is_here()) return;
   throw CommError({op, group_, -1, rank_, std::string(tag)},

@@ -21,6 +21,7 @@ class GroupWindow final : public Window {
   /// Of `link`'s rank, whose part is `own`.
   GroupWindow(const Link& link, std::string group, at::Tensor own,
               std::shared_ptr<RemoteMemory> memory);
+  ~GroupWindow() override;
 
   std::shared_ptr<Work> start_read(int rank, int64_t begin, const at::Tensor& to,
                                    std::string_view tag, int64_t version) override;

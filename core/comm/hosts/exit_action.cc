@@ -59,7 +59,6 @@ ExitAction::ExitAction(std::function<void()> act) : entry_(std::make_shared<Entr
 
 ExitAction::~ExitAction() {
   All::get().remove(entry_);
-  if (!entry_->origin.is_here()) return;  // the lock may be held by nobody
   const std::lock_guard lock(entry_->mutex);
   entry_->act = nullptr;
 }

@@ -97,7 +97,7 @@ class ReadCache::Fetching final : public Work {
       : cache_(std::move(cache)), entry_(entry), to_(std::move(to)) {}
   ~Fetching() override {
     try {
-      if (inner_ != nullptr && cache_->origin_.is_here()) wait();
+      if (inner_ != nullptr) wait();
     } catch (...) {  // nobody asks any more
     }
   }
@@ -122,7 +122,7 @@ class ReadCache::Fetching final : public Work {
 
   /// From then on those of the others that wait for this rank do so with patience.
   bool wait_for(std::chrono::milliseconds longest) override {
-    if (cache_->origin_.is_here()) {
+    {
       const std::lock_guard<std::mutex> lock(mutex_);
       if (!is_over_) entry_.is_awaited.store(1, std::memory_order_relaxed);
     }
@@ -130,7 +130,6 @@ class ReadCache::Fetching final : public Work {
   }
 
   void wait() override {
-    if (!cache_->origin_.is_here()) return inner_->wait();
     const std::lock_guard<std::mutex> lock(mutex_);
     if (is_over_) return inner_->wait();
     is_over_ = true;
@@ -172,14 +171,12 @@ class ReadCache::Waiting final : public Work {
   ~Waiting() override { unpin(); }
 
   bool is_completed() override {
-    if (!cache_->origin_.is_here()) return true;  // for wait() throws
     const std::unique_lock<std::mutex> lock(mutex_, std::try_to_lock);
     if (!lock.owns_lock()) return false;  // a thread waits for it
     return is_over_ || entry_.state.load(std::memory_order_acquire) != kFetching;
   }
 
   void wait() override {
-    if (!cache_->origin_.is_here()) return fetch_(to_)->wait();
     const std::lock_guard<std::mutex> lock(mutex_);
     if (is_over_) return;
     if (is_ready()) {
@@ -215,7 +212,6 @@ class ReadCache::Waiting final : public Work {
   }
 
   void unpin() {
-    if (!cache_->origin_.is_here()) return;
     if (!std::exchange(is_unpinned_, true)) entry_.pins.fetch_sub(1, std::memory_order_release);
   }
 
@@ -332,7 +328,7 @@ ReadCache::Entry* ReadCache::claim(const ReadKey& key) {
 std::shared_ptr<Work> ReadCache::start_read(const std::shared_ptr<ReadCache>& cache,
                                             const ReadKey& key, const at::Tensor& to, Fetch fetch,
                                             Check check) {
-  if (cache == nullptr || !cache->origin_.is_here() || key.bytes == 0) return fetch(to);
+  if (cache == nullptr || key.bytes == 0) return fetch(to);
   Entry* entry = nullptr;
   bool is_own = false;
   {

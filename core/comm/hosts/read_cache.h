@@ -8,7 +8,6 @@
 #include <ATen/core/Tensor.h>
 
 #include "tessera/core/comm/shm/segment.h"
-#include "tessera/core/process/fork.h"
 #include "tessera/process_group.h"
 #include "tessera/work.h"
 
@@ -79,7 +78,6 @@ class ReadCache {
   int64_t place_for(int64_t bytes);
   char* data_of_entry(const Entry& entry) const;
 
-  const Origin origin_;
   const std::shared_ptr<shm::Segment> segment_;
   const bool is_first_;  // of the host's ranks, who has made the segment
 };

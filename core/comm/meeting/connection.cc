@@ -53,7 +53,7 @@ Connection::Connection(FileDescriptor socket) : socket_(std::move(socket)) {}
 
 Connection::~Connection() {
   // The other side notices, even if a child of this process has the socket, too.
-  if (origin_.is_here()) ::shutdown(socket_.get(), SHUT_RDWR);
+  ::shutdown(socket_.get(), SHUT_RDWR);
 }
 
 absl::StatusOr<std::unique_ptr<Connection>> Connection::enter(FileDescriptor socket,

@@ -12,7 +12,6 @@
 #include "tessera/core/comm/meeting/hello.h"
 #include "tessera/core/comm/meeting/message.h"
 #include "tessera/core/process/file_descriptor.h"
-#include "tessera/core/process/fork.h"
 
 namespace tessera::internal {
 
@@ -48,7 +47,6 @@ class Connection {
   absl::Status prove(const Credentials& credentials, const Hello& own, Deadline deadline);
   absl::Status await(short events, Deadline deadline);
 
-  const Origin origin_;
   const FileDescriptor socket_;
   Framing framing_{Framing::Side::kMember};
   FileDescriptor passed_;

@@ -21,9 +21,4 @@ void Listener::close() {
   socket_.close();
 }
 
-void Listener::abandon() {
-  remove_ = nullptr;
-  socket_.close();
-}
-
 }  // namespace tessera::internal

@@ -27,8 +27,6 @@ class Listener {
   FileDescriptor accept();
   /// Local. Closes the socket and removes its name.
   void close();
-  /// Local. Closes the socket but leaves its name, which belongs to another process.
-  void abandon();
 
  private:
   FileDescriptor socket_;

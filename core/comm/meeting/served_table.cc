@@ -22,10 +22,6 @@ ServedTable::ServedTable(std::unique_ptr<Server> server)
           thread_without_signals("the table that ranks share", [this] { serve(); }))) {}
 
 ServedTable::~ServedTable() {
-  if (!origin_.is_here()) {
-    static_cast<void>(thread_.release());  // there is no such thread to wait for
-    return;
-  }
   is_to_end_.store(true);
   server_->wake();
   thread_->join();

@@ -13,7 +13,6 @@
 #include "tessera/core/comm/meeting/connection.h"
 #include "tessera/core/comm/meeting/job_table.h"
 #include "tessera/core/comm/meeting/server.h"
-#include "tessera/core/process/fork.h"
 
 namespace tessera::internal {
 
@@ -36,7 +35,6 @@ class ServedTable final : public SharedTable {
  private:
   void serve();
 
-  const Origin origin_;
   JobTable table_;
   std::unique_ptr<Server> server_;
   std::atomic<bool> is_to_end_{false};

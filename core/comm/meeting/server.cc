@@ -76,11 +76,7 @@ Server::Server(std::unique_ptr<Listener> listener, Credentials credentials, Hell
 }
 
 Server::~Server() {
-  if (origin_.is_here()) {
-    finish([](const Event& /*event*/) {});
-  } else {
-    listener_->abandon();
-  }
+  finish([](const Event& /*event*/) {});
 }
 
 void Server::finish(const std::function<void(const Event&)>& answer) {

@@ -14,7 +14,6 @@
 #include "tessera/core/comm/meeting/listener.h"
 #include "tessera/core/comm/meeting/message.h"
 #include "tessera/core/process/file_descriptor.h"
-#include "tessera/core/process/fork.h"
 
 namespace tessera::internal {
 
@@ -91,7 +90,6 @@ class Server {
   void drop(Session& session);
   void sweep();
 
-  const Origin origin_;
   std::unique_ptr<Listener> listener_;
   const bool is_local_;
   const Credentials credentials_;

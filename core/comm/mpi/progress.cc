@@ -51,7 +51,6 @@ Progress& Progress::instance() {
 }
 
 bool Progress::post(std::function<void()> job) {
-  if (!origin_.is_here()) return false;
   bool is_first = false;
   {
     const std::lock_guard<std::mutex> lock(mutex_);

@@ -47,7 +47,7 @@ class Progress {
   static Progress& instance();
 
   /// Any thread. Runs `job` on the thread, after earlier ones. It must not throw. Returns false,
-  /// and nothing runs, once the thread has ended, or in a child of fork().
+  /// and nothing runs, once the thread has ended.
   bool post(std::function<void()> job);
   /// Runs it and waits, at most that long; false if it has not ended by then (it may yet). Throws
   /// what it throws. Once the thread has ended, the caller's does it.

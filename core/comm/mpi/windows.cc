@@ -21,7 +21,6 @@ class Memory final : public RemoteMemory {
         member_(std::move(member)) {}
 
   ~Memory() override {
-    if (!ranks().world().origin().is_here()) return;
     Progress::instance().post([windows = windows_, number = number_] {
       windows->ranks().world().guard([&] { windows->close(number); });
     });

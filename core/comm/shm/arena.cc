@@ -33,7 +33,6 @@ int64_t next_room_bytes(int64_t before_bytes) {
 std::shared_ptr<Arena> Arena::create() { return std::shared_ptr<Arena>(new Arena()); }
 
 char* Arena::allocate(int64_t bytes) {
-  TORCH_CHECK(origin_.is_here(), "[comm] allocate: ", origin_.fork_error("a rank"));
   const int64_t rounded = round_up(std::max<int64_t>(bytes, 1), kPageBytes);
   std::lock_guard<std::mutex> lock(mutex_);
   // The smallest hole that fits: large ones stay whole for large blocks, so a program that repeats
@@ -139,7 +138,6 @@ Arena::Region* Arena::region_of(const void* data) const {
 }
 
 std::optional<SharedRange> Arena::find(const void* data, int64_t bytes) const {
-  if (!origin_.is_here()) return std::nullopt;
   std::lock_guard<std::mutex> lock(mutex_);
   const Region* region = region_of(data);
   if (region == nullptr) return std::nullopt;

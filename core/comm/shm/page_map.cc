@@ -10,7 +10,6 @@
 
 #include <c10/util/Exception.h>
 
-#include "tessera/core/process/fork.h"
 #include "tessera/core/process/standard_streams.h"
 
 namespace tessera::internal::shm {
@@ -36,8 +35,6 @@ class KernelPageMap final : public PageMap {
   ~KernelPageMap() override { ::close(fd_); }
 
   int64_t next_copied(const char* memory, int64_t page, int64_t pages) override {
-    // The descriptor that a child has inherited shows its parent.
-    TORCH_CHECK(origin_.is_here(), "[comm] page map: ", origin_.fork_error("a rank"));
     const auto first = static_cast<int64_t>(reinterpret_cast<uintptr_t>(memory)) / page_bytes();
     std::array<uint64_t, 4096> words;
     while (page < pages) {
@@ -67,7 +64,6 @@ class KernelPageMap final : public PageMap {
     return got / kWordBytes;
   }
 
-  const Origin origin_;
   const int fd_;
 };
 

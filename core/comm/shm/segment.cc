@@ -231,7 +231,7 @@ std::shared_ptr<Segment> Segment::create(int64_t bytes, int64_t room_bytes) {
 }
 
 void Segment::grow(int64_t bytes) {
-  TESSERA_DCHECK(origin_.is_here() && bytes % kPageBytes == 0);
+  TESSERA_DCHECK(bytes % kPageBytes == 0);
   TESSERA_DCHECK(bytes <= room_bytes_ - memory_bytes_);
   take_memory(fd_, memory_bytes_, bytes);
   // The huge page at the end is not whole yet; the next ones take it along.

@@ -102,7 +102,7 @@ void World::check_access() const {
 }
 
 World::~World() {
-  if (origin_.is_here()) page_->rank(rank_).left.store(1, std::memory_order_release);
+  page_->rank(rank_).left.store(1, std::memory_order_release);
   for (int fd : pidfds_) {
     if (fd >= 0) ::close(fd);
   }
@@ -153,13 +153,11 @@ std::string World::activity_of(int rank) const {
 }
 
 std::string World::failure() {
-  if (!origin_.is_here()) return "";
   const std::string lost = lost_rank();
   return lost.empty() && poison().is_set() ? poison().cause() : lost;
 }
 
 std::string World::lost_rank() {
-  if (!origin_.is_here()) return "";
   const bool is_lost = check_peers([](const std::string& cause) { return cause; });
   return is_lost ? poison().cause() : "";
 }
@@ -168,12 +166,7 @@ void World::fail(std::string_view cause, bool is_author) noexcept {
   fail_by(is_author ? rank_ : Poison::kNobody, cause);
 }
 
-void World::leave() {
-  if (origin_.is_here()) progress_.leave();
-}
-
 bool World::fail_by(int64_t author, std::string_view cause) noexcept {
-  if (!origin_.is_here()) return false;
   if (!poison().is_set()) report_failure(-1, cause);  // before its peers learn of it
   const bool is_first = poison().set(cause, author);
   ring_bells(channel());
@@ -218,7 +211,7 @@ RankFlight World::flight_of(int rank) const {
 void World::dump_flights(std::string_view cause) noexcept {
   try {
     const std::string directory = flight_dump_directory();
-    if (directory.empty() || !origin_.is_here()) return;
+    if (directory.empty()) return;
     if (page_->dump_claimed.exchange(1, std::memory_order_relaxed) != 0) return;
     std::vector<RankFlight> ranks;
     for (int rank = 0; rank < size_; ++rank) ranks.push_back(flight_of(rank));

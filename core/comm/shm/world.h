@@ -62,8 +62,7 @@ struct PartOfJob {
 };
 
 /// What all groups of one rank share: the control page, the arena, the peers. The rank leaves the
-/// world when the last group, and so this object, is gone; a child of fork() leaves nothing.
-/// Thread-safe.
+/// world when the last group, and so this object, is gone. Thread-safe.
 class World final : public HostRanks {
  public:
   /// Local. One rank makes the control page for ranks of these processes; the others open it by the
@@ -123,7 +122,7 @@ class World final : public HostRanks {
   std::string failure() override;
   std::string lost_rank() override;
   void fail(std::string_view cause, bool is_author) noexcept override;
-  void leave() override;
+  void leave() override { progress_.leave(); }
   /// Sets the world's poison, unless it has one, and wakes who waits; whether it did. `author`: the
   /// rank that fails it, or Poison::kNobody.
   bool fail_by(int64_t author, std::string_view cause) noexcept;

@@ -4,7 +4,6 @@
 #include <poll.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <array>
@@ -186,23 +185,6 @@ TEST_F(ServedTableTest, AServerThatKnowsNoTokenIsNotBelieved) {
       Connection::enter(*std::move(socket), with_token("secret"), hello_of(1), in(seconds(20)))
           .ok());
 }
-
-#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-// A sanitizer's allocator may be locked, for good, in a child of a process with threads.
-TEST_F(ServedTableTest, AChildOfRank0LeavesItAlone) {
-  const auto table = member();
-  const pid_t child = ::fork();
-  if (child == 0) {
-    served_.reset();  // nothing is told or taken away
-    ::_exit(0);
-  }
-  int status = 1;
-  ::waitpid(child, &status, 0);
-  EXPECT_EQ(status, 0);
-  EXPECT_TRUE(table->has({}));
-  EXPECT_TRUE(member()->has({}));
-}
-#endif
 
 /// A server without a thread.
 class ServerTest : public ::testing::Test {
