@@ -1,15 +1,12 @@
 #pragma once
 
-#include <functional>
 #include <memory>
-#include <optional>
 #include <string>
 
 #include <absl/status/statusor.h>
 
 #include "tessera/core/comm/nccl/abi.h"
 #include "tessera/environment.h"
-#include "tessera/nccl_options.h"
 
 namespace tessera::internal::nccl {
 
@@ -31,8 +28,6 @@ struct Api {
   Result (*comm_destroy)(OpaqueComm* comm);
   Result (*comm_abort)(OpaqueComm* comm);
   Result (*comm_get_async_error)(OpaqueComm* comm, Result* result);
-  Result (*comm_count)(const OpaqueComm* comm, int* size);
-  Result (*comm_user_rank)(const OpaqueComm* comm, int* rank);
 
   Result (*group_start)();
   Result (*group_end)();
@@ -51,13 +46,6 @@ struct Api {
   Result (*recv)(void* receive, size_t numel, DataType dtype, int peer, OpaqueComm* comm,
                  void* stream);
 
-  // Newer than the floor, null where the library has none.
-
-  /// 2.28.7: stops what a communicator does before it is taken down.
-  Result (*comm_revoke)(OpaqueComm* comm, int flags);
-
-  // Part of the floor, asked for only where NcclOptions need them.
-
   Result (*mem_alloc)(void** data, size_t bytes);
   Result (*mem_free)(void* data);
   Result (*comm_register)(const OpaqueComm* comm, void* data, size_t bytes, void** handle);
@@ -67,12 +55,6 @@ struct Api {
                                  int flags);
   Result (*comm_window_deregister)(OpaqueComm* comm, OpaqueWindow* window);
 };
-
-/// Local. What of `options` the library does not support, and what to do; "" for nothing.
-std::string find_unsupported(const Api& api, const NcclOptions& options);
-
-/// "2.28.9" of 22809.
-std::string version_text(int version);
 
 /// Local; opens a library, which for the real one takes a tenth of a second. The library that
 /// TESSERA_NCCL names, or libnccl.so.2: the one that is loaded already, if there is one, else where

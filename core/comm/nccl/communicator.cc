@@ -7,31 +7,31 @@
 namespace tessera::internal::nccl {
 namespace {
 
-Config config_for(const std::string& name, Communicator::Engine engine) {
+Config config_for(const std::string& name, bool uses_copy_engines) {
   Config config;
   config.blocking = 0;
   // Shared resources would tie the lanes to each other again.
   config.split_share = 0;
   config.comm_name = name.c_str();
-  if (engine == Communicator::Engine::kCopies) config.cta_policy = kZeroCtaPolicy;
+  if (uses_copy_engines) config.cta_policy = kZeroCtaPolicy;
   return config;
 }
 
 }  // namespace
 
-Communicator::Communicator(std::shared_ptr<const Api> api, std::string name, Engine engine)
-    : api_(std::move(api)), name_(std::move(name)), engine_(engine) {}
+Communicator::Communicator(std::shared_ptr<const Api> api, std::string name, bool uses_copy_engines)
+    : api_(std::move(api)), name_(std::move(name)), uses_copy_engines_(uses_copy_engines) {}
 
 Result Communicator::init(int size, int rank, const UniqueId& id) {
-  const std::lock_guard<std::recursive_mutex> lock(mutex_);
-  Config config = config_for(name_, engine_);
+  const std::lock_guard<std::mutex> lock(mutex_);
+  Config config = config_for(name_, uses_copy_engines_);
   return api_->comm_init_rank_config(&comm_, size, id, rank, &config);
 }
 
 Result Communicator::split(int color, int key, Communicator& child) {
-  const std::lock_guard<std::recursive_mutex> lock(mutex_);
+  const std::lock_guard<std::mutex> lock(mutex_);
   if (comm_ == nullptr) return Result::kInvalidUsage;
-  Config config = config_for(child.name_, child.engine_);
+  Config config = config_for(child.name_, child.uses_copy_engines_);
   return api_->comm_split(comm_, color, key, &child.split_off_, &config);
 }
 
@@ -40,33 +40,27 @@ OpaqueComm* Communicator::take_split_off() {
 }
 
 void Communicator::complete_split() {
-  const std::lock_guard<std::recursive_mutex> lock(mutex_);
+  const std::lock_guard<std::mutex> lock(mutex_);
   comm_ = take_split_off();
 }
 
 Result Communicator::register_memory(void* data, size_t bytes, Registration kind) {
-  const std::lock_guard<std::recursive_mutex> lock(mutex_);
+  const std::lock_guard<std::mutex> lock(mutex_);
   if (comm_ == nullptr) return Result::kInvalidUsage;
-  const auto [place, is_new] = registered_.try_emplace(data, Registered{.kind = kind});
-  if (!is_new) return Result::kSuccess;
-  Registered& made = place->second;
-  const Result result =
-      kind == Registration::kBuffer
-          ? api_->comm_register(comm_, data, bytes, &made.buffer)
-          : api_->comm_window_register(comm_, data, bytes, &made.window, kSymmetricWindow);
-  if (result != Result::kSuccess && result != Result::kInProgress) registered_.erase(place);
-  return result;
+  Registered& made = registered_[data];
+  return kind == Registration::kBuffer
+             ? api_->comm_register(comm_, data, bytes, &made.buffer)
+             : api_->comm_window_register(comm_, data, bytes, &made.window, kSymmetricWindow);
 }
 
-bool Communicator::has_registered(void* data) {
-  const std::lock_guard<std::recursive_mutex> lock(mutex_);
+bool Communicator::has_window(void* data) {
+  const std::lock_guard<std::mutex> lock(mutex_);
   const auto found = registered_.find(data);
-  if (found == registered_.end()) return false;
-  return found->second.buffer != nullptr || found->second.window != nullptr;
+  return found != registered_.end() && found->second.window != nullptr;
 }
 
 void Communicator::deregister_memory(void* data) {
-  const std::lock_guard<std::recursive_mutex> lock(mutex_);
+  const std::lock_guard<std::mutex> lock(mutex_);
   const auto found = registered_.find(data);
   if (found == registered_.end()) return;
   deregister_locked(found->second);
@@ -80,13 +74,7 @@ void Communicator::deregister_locked(const Registered& registered) {
 }
 
 std::optional<Result> Communicator::poll() {
-  const std::lock_guard<std::recursive_mutex> lock(mutex_);
-  if (comm_ == nullptr) return std::nullopt;
-  return poll_locked();
-}
-
-std::optional<Result> Communicator::try_poll() {
-  const std::unique_lock<std::recursive_mutex> lock(mutex_, std::try_to_lock);
+  const std::unique_lock<std::mutex> lock(mutex_, std::try_to_lock);
   if (!lock.owns_lock()) return Result::kInProgress;
   if (comm_ == nullptr) return std::nullopt;
   return poll_locked();
@@ -98,13 +86,8 @@ Result Communicator::poll_locked() {
   return asked == Result::kSuccess ? state : asked;
 }
 
-bool Communicator::is_open() {
-  const std::lock_guard<std::recursive_mutex> lock(mutex_);
-  return comm_ != nullptr;
-}
-
 std::string Communicator::error_text(Result result) {
-  const std::lock_guard<std::recursive_mutex> lock(mutex_);
+  const std::lock_guard<std::mutex> lock(mutex_);
   std::string text = api_->get_error_string(result);
   if (comm_ == nullptr) return text;
   const char* last = api_->get_last_error(comm_);
@@ -112,21 +95,24 @@ std::string Communicator::error_text(Result result) {
   return text;
 }
 
-Result Communicator::finalize() {
-  const std::lock_guard<std::recursive_mutex> lock(mutex_);
-  if (comm_ == nullptr) return Result::kSuccess;
-  for (const auto& [data, registered] : registered_) deregister_locked(registered);
-  registered_.clear();
-  return api_->comm_finalize(comm_);
-}
-
-void Communicator::destroy() {
-  const std::lock_guard<std::recursive_mutex> lock(mutex_);
-  if (comm_ != nullptr) api_->comm_destroy(std::exchange(comm_, nullptr));
+bool Communicator::finish() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (comm_ == nullptr) return true;
+  if (!std::exchange(is_finalized_, true)) {
+    for (const auto& [data, registered] : registered_) deregister_locked(registered);
+    registered_.clear();
+    api_->comm_finalize(comm_);
+  }
+  const Result state = poll_locked();
+  if (state == Result::kInProgress) return false;
+  OpaqueComm* const gone = std::exchange(comm_, nullptr);
+  const auto end = state == Result::kSuccess ? api_->comm_destroy : api_->comm_abort;
+  end(gone);
+  return true;
 }
 
 void Communicator::abort() {
-  const std::lock_guard<std::recursive_mutex> lock(mutex_);
+  const std::lock_guard<std::mutex> lock(mutex_);
   // A split that has ended, but whose parent nobody has asked since.
   if (comm_ == nullptr) comm_ = take_split_off();
   // NCCL forgets what was registered. What it was about to write down stays where it is.

@@ -1,7 +1,9 @@
 #include "tessera/core/comm/nccl/group.h"
 
 #include <algorithm>
+#include <cstring>
 #include <exception>
+#include <numeric>
 #include <utility>
 
 #include <absl/strings/numbers.h>
@@ -10,13 +12,36 @@
 #include <c10/util/Exception.h>
 
 #include "tessera/core/comm/groups/call_mismatch.h"
+#include "tessera/core/comm/groups/op_traits.h"
 #include "tessera/core/comm/groups/stream_work.h"
-#include "tessera/core/comm/nccl/host_gather.h"
 #include "tessera/core/comm/nccl/launch.h"
 #include "tessera/core/comm/nccl/meeting.h"
+#include "tessera/core/comm/nccl/memory.h"
 #include "tessera/core/device/graph.h"
 
 namespace tessera::internal::nccl {
+namespace {
+
+/// Has NCCL queue what `call` begins, on the lane behind what the current stream holds. NCCL's
+/// calls return before their work is on the stream; an event recorded before it is would be over
+/// too early.
+template <typename Call>
+void queue_on(StreamLane& lane, Communicator& communicator, Pending& pending, Call&& call) {
+  lane.follow_current();
+  check_result(pending, communicator, communicator.call(call));
+  await_ready(pending, communicator);
+  lane.stream()->record(pending.end());
+  pending.mark_launched();
+}
+
+std::string text_of(const NcclOptions& options) {
+  std::string text;
+  if (options.memory == NcclOptions::Memory::kRegistered) text = "memory kRegistered";
+  if (options.memory == NcclOptions::Memory::kWindows) text = "memory kWindows";
+  return options.copy_engine ? text + " with copy engines" : text;
+}
+
+}  // namespace
 
 Group::Group(std::shared_ptr<World> world, std::shared_ptr<Progress> progress, int rank,
              std::shared_ptr<Communicator> gather, std::shared_ptr<Communicator> reduce)
@@ -25,10 +50,7 @@ Group::Group(std::shared_ptr<World> world, std::shared_ptr<Progress> progress, i
       rank_(rank),
       gather_(world_->options().device, std::move(gather)),
       reduce_(world_->options().device, std::move(reduce)),
-      host_channel_(std::make_shared<ControlChannel>(world_, rank, "host")),
-      memory_(world_, {gather_.communicator(), reduce_.communicator()}),
       makes_windows_(world_->options().nccl.memory == NcclOptions::Memory::kWindows),
-      compare_channel_(world_, rank, "call"),
       own_messages_(
           rank,
           [device = world_->options().device](const at::Tensor& to, const at::Tensor& from) {
@@ -48,17 +70,21 @@ Group::~Group() {
     if (unwinding_.is_by_own_error()) {
       abort(absl::StrCat("rank ", world_->options().rank, " left while an exception unwound"));
     }
-    std::vector<std::shared_ptr<Communicator>> communicators = {gather_.communicator(),
-                                                                reduce_.communicator()};
-    if (permuted_ != nullptr) communicators.push_back(permuted_);
-    world_->leave(progress_, std::move(communicators), {gather_.stream(), reduce_.stream()});
+    auto all = communicators();
+    if (permuted_ != nullptr) all.push_back(permuted_);
+    world_->leave(progress_, std::move(all), {gather_.stream(), reduce_.stream()});
   } catch (...) {  // no memory: the communicators stay until the process ends
   }
 }
 
-std::shared_ptr<Pending> Group::make_pending(NumberedCall call, std::shared_ptr<Event> end,
-                                             std::vector<at::Tensor> tensors) {
-  progress_->begin(call);
+/// Of the two lanes.
+std::vector<std::shared_ptr<Communicator>> Group::communicators() const {
+  return {gather_.communicator(), reduce_.communicator()};
+}
+
+/// A call in which the others do not take part, so it has no number.
+std::shared_ptr<Pending> Group::make_unnumbered(NumberedCall call, std::shared_ptr<Event> end,
+                                                std::vector<at::Tensor> tensors) {
   auto pending = std::make_shared<Pending>(world_, progress_, rank_, std::move(call),
                                            std::move(end), std::move(tensors));
   pending->throw_if_failed();
@@ -67,96 +93,95 @@ std::shared_ptr<Pending> Group::make_pending(NumberedCall call, std::shared_ptr<
 
 std::shared_ptr<Pending> Group::begin(NumberedCall call, std::shared_ptr<Event> end,
                                       std::vector<at::Tensor> tensors) {
-  auto pending = make_pending(std::move(call), std::move(end), std::move(tensors));
+  progress_->begin(call);
+  auto pending = make_unnumbered(std::move(call), std::move(end), std::move(tensors));
   pending->carry_out([&] { world_->watch(pending); });
   return pending;
 }
 
 std::shared_ptr<Pending> Group::issue(StreamLane& lane, NumberedCall call,
                                       const Collective& collective) {
-  TORCH_CHECK(!is_capturing(), "[comm] ", to_string(call.signature.op), " '", call.tag,
-              "': is being captured into a CUDA graph, expected it outside, as NCCL's collectives"
-              " are watched by the host here; end the capture before it");
   auto pending = begin(std::move(call), lane.take_event(), {collective.output, collective.input});
-  if (world_->options().compare == WorldOptions::Compare::kAlways) {
-    pending->carry_out([&] { compare_channel_.exchange(*pending, {}); });
-  }
-  issue(lane, pending, collective);
+  queue(lane, *pending, collective);
   return pending;
 }
 
-void Group::issue(StreamLane& lane, const std::shared_ptr<Pending>& pending,
-                  const Collective& collective) {
-  pending->carry_out([&] {
-    const std::shared_ptr<Communicator> communicator =
-        collective.op == Op::kReduceScatter ? communicator_for(*pending, collective.slice)
-                                            : lane.communicator();
-    lane.follow_current();
-    const auto result = communicator->call([&](OpaqueComm* comm) {
-      return nccl::launch(communicator->api(), collective, rank(), size(), comm,
-                          lane.stream()->handle());
+void Group::queue(StreamLane& lane, Pending& pending, const Collective& collective) {
+  pending.carry_out([&] {
+    Communicator& communicator = collective.op == Op::kReduceScatter
+                                     ? communicator_for(pending, collective.slice)
+                                     : *lane.communicator();
+    queue_on(lane, communicator, pending, [&](OpaqueComm* comm) {
+      return launch(communicator.api(), collective, rank(), size(), comm, lane.stream()->handle());
     });
-    check_result(*world_, *pending, *communicator, result);
-    const Issued issued{&lane, communicator, pending};
-    if (open_batch_ != nullptr) {
-      open_batch_->push_back(issued);
-    } else {
-      launch({issued});
-    }
   });
 }
 
-/// Without a number: the others do not take part.
+void Group::check_supported(const Collective& collective) const {
+  const std::string lacking = find_lacking(collective);
+  if (!lacking.empty()) refuse(collective, lacking);
+  TORCH_CHECK(collective.op == Op::kHostGather || !is_capturing(), "[comm] ",
+              to_string(collective.op), " '", std::string(collective.tag),
+              "': is being captured into a CUDA graph, expected it outside, as the host watches"
+              " what NCCL does; end the capture before it");
+}
+
+std::shared_ptr<Pending> Group::make_message(const Collective& message,
+                                             std::shared_ptr<Event> end) {
+  return make_unnumbered(NumberedCall::of(message), std::move(end), {message.output});
+}
+
+std::shared_ptr<Work> Group::run_to_self(const Collective& message) {
+  return message.op == Op::kSend ? own_messages_.send(message) : own_messages_.receive(message);
+}
+
 std::shared_ptr<Work> Group::run_message(const Collective& message) {
-  TORCH_CHECK(!is_capturing(), "[comm] ", to_string(message.op), " '", std::string(message.tag),
-              "': is being captured into a CUDA graph, expected it outside, as NCCL's messages are"
-              " watched by the host here; end the capture before it");
-  auto pending =
-      std::make_shared<Pending>(world_, progress_, rank_, NumberedCall::of(message),
-                                gather_.take_event(), std::vector<at::Tensor>{message.output});
-  pending->throw_if_failed();
-  if (message.peer == rank()) {
-    return message.op == Op::kSend ? own_messages_.send(message) : own_messages_.receive(message);
-  }
+  auto pending = make_message(message, gather_.take_event());
+  if (message.peer == rank()) return run_to_self(message);
   pending->carry_out([&] { world_->watch(pending); });
-  issue(gather_, pending, message);
+  queue(gather_, *pending, message);
   return pending;
 }
 
 std::vector<std::shared_ptr<Work>> Group::run_batch(const std::vector<Collective>& messages) {
+  for (const Collective& message : messages) check_supported(message);
+  const auto end = gather_.take_event();  // of all of them
+  std::vector<std::shared_ptr<Work>> works;
+  std::vector<std::shared_ptr<Pending>> begun;
   for (const Collective& message : messages) {
-    if (const std::string lacking = find_lacking(message); !lacking.empty()) {
-      refuse(message, lacking);
+    auto pending = make_message(message, end);
+    if (message.peer == rank()) {
+      works.push_back(run_to_self(message));
+    } else {
+      works.push_back(pending);
+      begun.push_back(std::move(pending));
     }
   }
-  std::vector<std::shared_ptr<Work>> works;
-  batch([&] {
-    for (const Collective& message : messages) works.push_back(run(message));
+  if (begun.empty()) return works;
+  Pending& first = *begun.front();
+  first.carry_out([&] {
+    for (const auto& pending : begun) world_->watch(pending);
+    Communicator& communicator = *gather_.communicator();
+    queue_on(gather_, communicator, first, [&](OpaqueComm* comm) {
+      return launch_messages(communicator.api(), messages, rank(), comm,
+                             gather_.stream()->handle());
+    });
+    for (const auto& pending : begun) pending->mark_launched();
   });
   return works;
 }
 
-/// Ends what issuing has begun. NCCL's calls return before their work is on the stream; an event
-/// recorded before it is would be over too early.
-void Group::launch(const std::vector<Issued>& batch) {
-  for (const Issued& issued : batch) await_ready(*world_, *issued.pending, *issued.communicator);
-  for (const Issued& issued : batch) {
-    issued.lane->stream()->record(issued.pending->end());
-    issued.pending->mark_launched();
-  }
-}
-
 std::shared_ptr<Work> Group::run(const Collective& collective) {
-  if (const std::string lacking = find_lacking(collective); !lacking.empty()) {
-    refuse(collective, lacking);
-  }
+  check_supported(collective);
   if (collective.after != nullptr) collective.after->wait();  // the current stream does
+  if (traits_of(collective.op).reduces || collective.op == Op::kAllGather) makes_windows_ = false;
   switch (collective.op) {
     case Op::kAllReduce:
     case Op::kReduceScatter:
-      return issue(reduce_, call_in_place(collective), collective);
     case Op::kReduce:
       return issue(reduce_, NumberedCall::of(collective), collective);
+    case Op::kAllGather:
+    case Op::kBroadcast:
     case Op::kGather:
     case Op::kScatter:
     case Op::kAllToAll:
@@ -164,10 +189,6 @@ std::shared_ptr<Work> Group::run(const Collective& collective) {
     case Op::kSend:
     case Op::kRecv:
       return run_message(collective);
-    case Op::kAllGather:
-      return issue(gather_, call_in_place(collective), collective);
-    case Op::kBroadcast:
-      return issue(gather_, NumberedCall::of(collective), collective);
     case Op::kBarrier:
       return meet(collective);
     case Op::kHostGather:
@@ -178,7 +199,6 @@ std::shared_ptr<Work> Group::run(const Collective& collective) {
 }
 
 std::shared_ptr<Work> Group::meet(const Collective& barrier) {
-  check_outside_batch("barrier");
   if (!token_.defined()) token_ = world_->options().device->allocate(1, at::kInt);
   issue(reduce_, NumberedCall::of(barrier),
         {.op = Op::kAllReduce, .output = token_, .input = token_, .reduce = ReduceOp::kMax})
@@ -187,14 +207,18 @@ std::shared_ptr<Work> Group::meet(const Collective& barrier) {
 }
 
 std::shared_ptr<Work> Group::gather_on_host(const Collective& collective) {
-  check_outside_batch("all_gather_on_host");
-  TORCH_CHECK(!host_channel_->is_open(),
+  TORCH_CHECK(!host_channel_->is_open,
               "[comm] all_gather_on_host: got a call while another gather on the host is open,"
               " expected one at a time; wait for that one first");
-  auto pending = make_pending(NumberedCall::of(collective), nullptr, {});
+  const auto pending = begin(NumberedCall::of(collective), nullptr, {});
+  if (size() == 1) {
+    std::memmove(collective.output.mutable_data_ptr(), collective.input.const_data_ptr(),
+                 collective.input.nbytes());
+    pending->mark_finished();
+    return completed_work();
+  }
   pending->hold_clock();
   return pending->carry_out([&] {
-    world_->watch(pending);
     return std::make_shared<HostGather>(pending, host_channel_, collective.output,
                                         collective.input);
   });
@@ -204,23 +228,21 @@ at::Tensor Group::allocate(int64_t numel, at::ScalarType dtype) {
   const int64_t bytes = check_allocate(numel, dtype);
   const WorldOptions& options = world_->options();
   if (options.nccl.memory == NcclOptions::Memory::kRegistered && bytes > 0) {
-    check_outside_batch("allocate");
-    // No number: the others need not do the same.
-    Pending pending(world_, progress_, rank_, NumberedCall::of(Op::kAllocate), nullptr, {});
-    pending.throw_if_failed();
-    return memory_.allocate_buffer(pending, numel, dtype);
+    const auto pending = make_unnumbered(NumberedCall::of(Op::kAllocate));
+    return allocate_registered(*pending, communicators(), numel, dtype, bytes,
+                               Communicator::Registration::kBuffer);
   }
   if (makes_windows_) {
-    check_outside_batch("allocate");
     const auto pending = begin(NumberedCall::of(Op::kAllocate), nullptr, {});
     const at::Tensor made = pending->carry_out([&] {
       int64_t most_bytes = 0;
-      for (const std::string& text : compare_channel_.exchange(*pending, absl::StrCat(bytes))) {
+      for (const std::string& text : exchange(*pending, "bytes", absl::StrCat(bytes))) {
         int64_t other_bytes = 0;
         if (absl::SimpleAtoi(text, &other_bytes)) most_bytes = std::max(most_bytes, other_bytes);
       }
       if (most_bytes == 0) return at::Tensor();
-      return memory_.allocate_window(*pending, rank_, numel, dtype, most_bytes);
+      return allocate_registered(*pending, communicators(), numel, dtype, most_bytes,
+                                 Communicator::Registration::kWindow);
     });
     pending->mark_finished();
     if (made.defined()) return made;
@@ -228,35 +250,21 @@ at::Tensor Group::allocate(int64_t numel, at::ScalarType dtype) {
   return options.device->allocate(numel, dtype);
 }
 
-/// Ranks whose tensors lie in different windows hang in NCCL; their calls then differ.
-NumberedCall Group::call_in_place(const Collective& collective) {
-  NumberedCall call = NumberedCall::of(collective);
-  if (world_->options().nccl.memory != NcclOptions::Memory::kWindows) return call;
-  makes_windows_ = false;
-  const bool is_gather = collective.op == Op::kAllGather;
-  const at::Tensor& reached = is_gather ? collective.output : collective.input;
-  call.place = memory_.place_of(reached, is_gather ? collective.input : collective.output);
-  return call;
-}
-
 std::unique_ptr<SharedBuffer> Group::make_shared_buffer(int64_t /*bytes*/, std::string_view name) {
-  // Known without asking anyone, so it is no collective here.
-  Pending(world_, progress_, rank_, NumberedCall::of(Op::kSharedBuffer, name), nullptr, {})
-      .throw_if_failed();
+  make_unnumbered(NumberedCall::of(Op::kSharedBuffer, name));
   return nullptr;
 }
 
 std::shared_ptr<ProcessGroup> Group::subgroup(const std::vector<int>& ranks,
                                               std::string_view name) {
   check_subgroup(ranks, name, size(), subgroup_names_);
-  check_outside_batch("subgroup");
   subgroup_names_.insert(std::string(name));
   const auto pending = begin(
       NumberedCall::of(Op::kSubgroup,
                        absl::StrCat(std::string(name), " [", absl::StrJoin(ranks, ", "), "]")),
       nullptr, {});
   auto made = pending->carry_out([&] {
-    compare_channel_.exchange(*pending, {});
+    exchange(*pending, "call", {});
     drain(*pending);
     return split_off(*pending, ranks,
                      absl::StrCat(std::string(this->name()), "/", std::string(name)));
@@ -271,11 +279,11 @@ std::shared_ptr<Group> Group::split_off(Pending& pending, const std::vector<int>
   const auto found = std::find(ranks.begin(), ranks.end(), rank());
   const bool is_member = found != ranks.end();
   const int own = static_cast<int>(found - ranks.begin());
-  const auto reduce = split(*world_, pending, *reduce_.communicator(), is_member ? 0 : kNoColor,
-                            rank(), lane_name(group, "reduce"));
+  const auto reduce = split(pending, *reduce_.communicator(), is_member ? 0 : kNoColor, rank(),
+                            lane_name(group, "reduce"));
   if (!is_member) return nullptr;
-  const auto gather =
-      split(*world_, pending, *reduce, 0, own, lane_name(group, "gather"), gather_engine(*world_));
+  const auto gather = split(pending, *reduce, 0, own, lane_name(group, "gather"),
+                            world_->options().nccl.copy_engine);
   std::vector<int> world_ranks;
   for (const int rank : ranks) world_ranks.push_back(progress_->world_ranks()[rank]);
   auto progress = std::make_shared<Progress>(group, std::move(world_ranks));
@@ -286,52 +294,7 @@ std::shared_ptr<Group> Group::split_off(Pending& pending, const std::vector<int>
 
 void Group::abort(std::string_view cause) noexcept { world_->propose(cause); }
 
-void Group::batch(const std::function<void()>& issue_all) {
-  check_outside_batch("batch");
-  const Api& api = *world_->options().api;
-  std::vector<Issued> issued;
-  std::exception_ptr error;
-  Result ended = Result::kSuccess;
-  {
-    // Aborting a communicator that an open group of calls names would pull it from under NCCL.
-    const auto gather = gather_.communicator()->hold();
-    const auto reduce = reduce_.communicator()->hold();
-    const auto permuted =
-        permuted_ == nullptr ? std::unique_lock<std::recursive_mutex>() : permuted_->hold();
-    api.group_start();
-    open_batch_ = &issued;
-    try {
-      issue_all();
-    } catch (...) {
-      error = std::current_exception();
-    }
-    open_batch_ = nullptr;
-    ended = api.group_end();
-  }
-  // After a failure nothing of this is worth waiting for.
-  if (error != nullptr) {
-    // The others wait for the rest. Before the first call it is as if there were no batch.
-    if (!issued.empty()) {
-      world_->propose_left(absl::StrCat("batch() on group '", std::string(name()), "' after ",
-                                        issued.size(), " of its calls"),
-                           error);
-    }
-    std::rethrow_exception(error);
-  }
-  if (issued.empty() || world_->is_failed()) return;
-  Pending& first = *issued.front().pending;
-  first.carry_out([&] {
-    check_result(*world_, first, *issued.front().communicator, ended);
-    launch(issued);
-  });
-}
-
-void Group::check_outside_batch(const char* op) const {
-  TORCH_CHECK(open_batch_ == nullptr, "[comm] ", op, ": got a call inside batch(), expected it",
-              " outside; a batch takes collectives that run on the device");
-}
-
-const std::shared_ptr<Communicator>& Group::communicator_for(Pending& pending, int slice) {
+Communicator& Group::communicator_for(Pending& pending, int slice) {
   if (!slice_) agree_on_slices(pending, slice);
   if (*slice_ != slice) {
     pending.fail(absl::StrCat(progress_->name_of(rank()), " asked for slice ", slice, " of ",
@@ -339,13 +302,13 @@ const std::shared_ptr<Communicator>& Group::communicator_for(Pending& pending, i
                               "; on NCCL a group's slices stay as its first reduce_scatter has "
                               "them, so duplicate() the group"));
   }
-  return permuted_ == nullptr ? reduce_.communicator() : permuted_;
+  return permuted_ == nullptr ? *reduce_.communicator() : *permuted_;
 }
 
 /// NCCL gives rank r slice r, so other slices need a communicator whose ranks are the slices. A
 /// rank cannot see that others ask for other slices than theirs; hence all tell all, once.
 void Group::agree_on_slices(Pending& pending, int slice) {
-  const auto texts = exchange(*world_, pending, rank(), "slice", absl::StrCat(slice));
+  const auto texts = exchange(pending, "slice", absl::StrCat(slice));
   bool is_usual = true;
   for (int rank = 0; rank < size(); ++rank) {
     is_usual = is_usual && texts[rank] == absl::StrCat(rank);
@@ -356,11 +319,9 @@ void Group::agree_on_slices(Pending& pending, int slice) {
     }
   }
   if (!is_usual) {
-    if (open_batch_ != nullptr) pending.mark_finished();  // all ranks refuse it
-    check_outside_batch("reduce_scatter: the first one with other slices than the ranks'");
     drain(pending);
-    permuted_ = split(*world_, pending, *reduce_.communicator(), 0, slice,
-                      lane_name(name(), "permuted reduce"));
+    permuted_ =
+        split(pending, *reduce_.communicator(), 0, slice, lane_name(name(), "permuted reduce"));
   }
   slice_ = slice;
 }
@@ -370,6 +331,36 @@ void Group::drain(Pending& pending) {
   const auto end = reduce_.take_event();
   reduce_.stream()->record(*end);
   pending.await([&] { return end->is_done(); });
+}
+
+std::shared_ptr<Group> make_world(WorldOptions options) {
+  const int rank = options.rank;
+  std::vector<int> ranks(options.size);
+  std::iota(ranks.begin(), ranks.end(), 0);
+  auto progress = std::make_shared<Progress>("world", std::move(ranks));
+  const auto world = World::start(std::move(options), progress);
+  try {
+    const NcclOptions& nccl = world->options().nccl;
+    // Options that differ are calls that differ.
+    const auto pending =
+        std::make_shared<Pending>(world, progress, rank, NumberedCall::of(Op::kInit, text_of(nccl)),
+                                  nullptr, std::vector<at::Tensor>());
+    world->watch(pending);
+    auto reduce = meet(*pending);
+    auto gather = split(*pending, *reduce, 0, rank, lane_name("world", "gather"), nccl.copy_engine);
+    pending->mark_finished();
+    return std::make_shared<Group>(world, progress, rank, std::move(gather), std::move(reduce));
+  } catch (const std::exception& error) {
+    world->propose(absl::StrCat("rank ", rank, " failed at start: ", error.what()));
+    world->leave(progress, {}, {});
+    throw;
+  }
+}
+
+std::string find_unsupported(const NcclOptions& options) {
+  if (!options.copy_engine || options.memory == NcclOptions::Memory::kWindows) return "";
+  return "[nccl] options: got copy_engine without windows, expected memory = kWindows, which copy"
+         " engines gather in; set both";
 }
 
 }  // namespace tessera::internal::nccl

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <functional>
 #include <memory>
 #include <optional>
 #include <set>
@@ -10,8 +9,7 @@
 
 #include "tessera/core/comm/groups/self_messages.h"
 #include "tessera/core/comm/groups/unwinding.h"
-#include "tessera/core/comm/nccl/control_channel.h"
-#include "tessera/core/comm/nccl/memory.h"
+#include "tessera/core/comm/nccl/host_gather.h"
 #include "tessera/core/comm/nccl/pending.h"
 #include "tessera/core/comm/nccl/stream_lane.h"
 #include "tessera/core/comm/nccl/world.h"
@@ -24,8 +22,8 @@ namespace tessera::internal::nccl {
 /// - Collectives run on the streams of two lanes (reductions and barriers on the reduce lane, the
 ///   rest and messages on the gather lane), behind what the current stream held at the call.
 ///   Work::wait() makes the current stream wait, not the host; use wait_on_host() for that.
-/// - Calls are not compared in advance, unless asked for (Note [Calls that do not fit]);
-///   all_gather_on_host() and subgroup() always are.
+/// - Calls are not compared in advance, but for what goes through the table (Note [Calls that do
+///   not fit]).
 /// - Sums are NCCL's, in no defined order; kMin and kMax may lose NaN.
 /// - A rank's slice of reduce_scatter stays what the first reduce_scatter on the group asked for.
 /// - Every failure poisons the world: all its groups, on all ranks.
@@ -67,38 +65,25 @@ class Group final : public ProcessGroup {
   /// One group of NCCL's calls.
   std::vector<std::shared_ptr<Work>> run_batch(const std::vector<Collective>& messages) override;
 
-  /// Collective. Starts all collectives that `issue` calls on this group at once (ncclGroupStart,
-  /// ncclGroupEnd): fewer launches. Their wait() comes after batch() has returned. barrier(),
-  /// subgroup() and another batch() are errors inside. Exceptions of `issue` pass through; if it
-  /// had issued a collective before, the world has failed, because the others wait for the rest.
-  void batch(const std::function<void()>& issue);
-
  private:
-  /// What a batch has issued and not launched.
-  struct Issued {
-    StreamLane* lane;
-    std::shared_ptr<Communicator> communicator;
-    std::shared_ptr<Pending> pending;
-  };
-
-  std::shared_ptr<Pending> make_pending(NumberedCall call, std::shared_ptr<Event> end,
-                                        std::vector<at::Tensor> tensors);
+  std::vector<std::shared_ptr<Communicator>> communicators() const;
+  void check_supported(const Collective& collective) const;
   std::shared_ptr<Pending> begin(NumberedCall call, std::shared_ptr<Event> end,
                                  std::vector<at::Tensor> tensors);
   std::shared_ptr<Pending> issue(StreamLane& lane, NumberedCall call, const Collective& collective);
-  void issue(StreamLane& lane, const std::shared_ptr<Pending>& pending,
-             const Collective& collective);
+  std::shared_ptr<Pending> make_unnumbered(NumberedCall call, std::shared_ptr<Event> end = nullptr,
+                                           std::vector<at::Tensor> tensors = {});
+  void queue(StreamLane& lane, Pending& pending, const Collective& collective);
+  std::shared_ptr<Pending> make_message(const Collective& message, std::shared_ptr<Event> end);
+  std::shared_ptr<Work> run_to_self(const Collective& message);
   std::shared_ptr<Work> run_message(const Collective& message);
   std::shared_ptr<Work> meet(const Collective& barrier);
   std::shared_ptr<Work> gather_on_host(const Collective& collective);
   std::shared_ptr<Group> split_off(Pending& pending, const std::vector<int>& ranks,
                                    const std::string& group);
-  const std::shared_ptr<Communicator>& communicator_for(Pending& pending, int slice);
+  Communicator& communicator_for(Pending& pending, int slice);
   void agree_on_slices(Pending& pending, int slice);
   void drain(Pending& pending);
-  void launch(const std::vector<Issued>& batch);
-  void check_outside_batch(const char* op) const;
-  NumberedCall call_in_place(const Collective& collective);
 
   const Unwinding unwinding_;
   const std::shared_ptr<World> world_;
@@ -109,18 +94,17 @@ class Group final : public ProcessGroup {
   std::shared_ptr<Communicator> permuted_;  // on the reduce lane, where slices are no ranks
   std::optional<int> slice_;                // once the ranks have agreed on them
   std::set<std::string, std::less<>> subgroup_names_;
-  // Of all_gather_on_host(); Works may outlive the group.
-  const std::shared_ptr<ControlChannel> host_channel_;
-  Memory memory_;
-  bool makes_windows_;              // until the first reduction or gather
-  ControlChannel compare_channel_;  // in which ranks compare their calls
-  at::Tensor token_;                // what barriers reduce
+  const std::shared_ptr<HostChannel> host_channel_ = std::make_shared<HostChannel>();
+  bool makes_windows_;  // until the first reduction or gather
+  at::Tensor token_;    // what barriers reduce
   SelfMessages own_messages_;
-  std::vector<Issued>* open_batch_ = nullptr;
 };
 
 /// Collective over all ranks; blocks until they have come. A world of NCCL ranks: the id travels
 /// through the table. Throws CommError that names the ranks that do not come within the time-out.
 std::shared_ptr<Group> make_world(WorldOptions options);
+
+/// Local. What is wrong with the options, and what to do; "" for nothing.
+std::string find_unsupported(const NcclOptions& options);
 
 }  // namespace tessera::internal::nccl

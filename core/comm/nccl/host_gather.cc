@@ -1,26 +1,31 @@
 #include "tessera/core/comm/nccl/host_gather.h"
 
-#include <cstring>
-#include <string>
+#include <string_view>
 #include <utility>
-#include <vector>
 
 #include <absl/strings/str_cat.h>
 
-namespace tessera::internal::nccl {
+#include "tessera/core/comm/meeting/shared_table.h"
+#include "tessera/core/comm/nccl/meeting.h"
 
-HostGather::HostGather(std::shared_ptr<Pending> pending, std::shared_ptr<ControlChannel> channel,
+namespace tessera::internal::nccl {
+namespace {
+
+constexpr std::string_view kChannel = "host";
+
+}  // namespace
+
+HostGather::HostGather(std::shared_ptr<Pending> pending, std::shared_ptr<HostChannel> channel,
                        at::Tensor output, const at::Tensor& input)
-    : pending_(std::move(pending)),
-      channel_(std::move(channel)),
-      output_(std::move(output)),
-      part_bytes_(static_cast<size_t>(input.nbytes())) {
-  channel_->start(*pending_, {static_cast<const char*>(input.const_data_ptr()), part_bytes_});
+    : pending_(std::move(pending)), channel_(std::move(channel)), output_(std::move(output)) {
+  const std::string_view part(static_cast<const char*>(input.const_data_ptr()), input.nbytes());
+  channel_->keys.push_back(give(*pending_, kChannel, part));
+  channel_->is_open = true;
 }
 
 HostGather::~HostGather() {
   if (!is_open_) return;
-  channel_->abandon();
+  channel_->is_open = false;
   pending_->mark_finished();  // so it cannot time out
 }
 
@@ -29,23 +34,32 @@ void HostGather::wait() {
     if (!pending_->look()) pending_->throw_if_failed();
     return;
   }
-  is_open_ = false;
+  is_open_ = channel_->is_open = false;
   pending_->rewind();
-  pending_->carry_out([this] { take(channel_->finish(*pending_)); });
+  pending_->carry_out([this] { take_parts(); });
   pending_->mark_finished();
 }
 
-/// Every rank's part into the output. They come from outside this process, whatever the calls say.
-void HostGather::take(const std::vector<std::string>& parts) {
+/// Every rank's part into the output.
+void HostGather::take_parts() {
+  const std::vector<std::string> parts = take(*pending_, kChannel);
+  // All have given this one, so all are through with the ones before.
+  auto& keys = channel_->keys;
+  for (; keys.size() > 1; keys.erase(keys.begin())) {
+    pending_->world().options().table->erase(keys.front());
+  }
+  // They come from outside this process, whatever the calls say.
+  const size_t part_bytes = output_.nbytes() / parts.size();
   for (size_t rank = 0; rank < parts.size(); ++rank) {
-    if (parts[rank].size() == part_bytes_) continue;
+    if (parts[rank].size() == part_bytes) continue;
     pending_->fail(absl::StrCat("got ", parts[rank].size(), " bytes of ",
                                 pending_->progress().name_of(static_cast<int>(rank)), ", expected ",
-                                part_bytes_, "; give every world a table of its own"));
+                                part_bytes, "; give every world a table of its own"));
   }
   auto* to = static_cast<char*>(output_.mutable_data_ptr());
-  for (size_t rank = 0; rank < parts.size() && part_bytes_ > 0; ++rank) {
-    std::memcpy(to + rank * part_bytes_, parts[rank].data(), part_bytes_);
+  for (const std::string& part : parts) {
+    part.copy(to, part_bytes);
+    to += part_bytes;
   }
 }
 

@@ -55,82 +55,61 @@ DataType dtype_of(at::ScalarType dtype) {
 /// The elements that NCCL sees for one of the tensor's.
 int64_t scale_of(at::ScalarType dtype) { return dtype == at::kShort ? 2 : 1; }
 
-/// Sends and receives that NCCL starts together.
-class Transfers {
+/// Where element `begin` of the tensor lies.
+char* place_in(const at::Tensor& whole, int64_t begin) {
+  return static_cast<char*>(whole.data_ptr()) + begin * static_cast<int64_t>(whole.element_size());
+}
+
+/// Calls that NCCL starts together.
+class Calls {
  public:
-  Transfers(const Api& api, at::ScalarType dtype, OpaqueComm* comm, void* stream)
-      : api_(api),
-        dtype_(dtype_of(dtype)),
-        scale_(scale_of(dtype)),
-        element_bytes_(static_cast<int64_t>(c10::elementSize(dtype))),
-        comm_(comm),
-        stream_(stream) {
+  Calls(const Api& api, OpaqueComm* comm, void* stream) : api_(api), comm_(comm), stream_(stream) {
     api_.group_start();
   }
 
-  /// `numel` elements of `whole` from element `begin` on.
-  void send(const at::Tensor& whole, int64_t begin, int64_t numel, int peer) {
+  /// `numel` elements of `whole` from element `begin` on, to the peer or from it.
+  void move(bool sends, const at::Tensor& whole, int64_t begin, int64_t numel, int peer) {
     if (numel == 0) return;
-    const auto* from = static_cast<const char*>(whole.const_data_ptr()) + begin * element_bytes_;
-    note(api_.send(from, static_cast<size_t>(numel * scale_), dtype_, peer, comm_, stream_));
-  }
-  void receive(const at::Tensor& whole, int64_t begin, int64_t numel, int peer) {
-    if (numel == 0) return;
-    auto* to = static_cast<char*>(whole.data_ptr()) + begin * element_bytes_;
-    note(api_.recv(to, static_cast<size_t>(numel * scale_), dtype_, peer, comm_, stream_));
+    const at::ScalarType dtype = whole.scalar_type();
+    const auto count = static_cast<size_t>(numel * scale_of(dtype));
+    char* const data = place_in(whole, begin);
+    add(sends ? api_.send(data, count, dtype_of(dtype), peer, comm_, stream_)
+              : api_.recv(data, count, dtype_of(dtype), peer, comm_, stream_));
   }
 
+  /// The result of a call.
+  void add(Result result) {
+    const bool is_well = result == Result::kSuccess || result == Result::kInProgress;
+    if (!is_well && failure_ == Result::kSuccess) failure_ = result;
+  }
   Result end() {
     const Result ended = api_.group_end();
     return failure_ == Result::kSuccess ? ended : failure_;
   }
 
  private:
-  void note(Result result) {
-    const bool is_well = result == Result::kSuccess || result == Result::kInProgress;
-    if (!is_well && failure_ == Result::kSuccess) failure_ = result;
-  }
-
   const Api& api_;
-  const DataType dtype_;
-  const int64_t scale_;
-  const int64_t element_bytes_;
   OpaqueComm* const comm_;
   void* const stream_;
   Result failure_ = Result::kSuccess;
 };
 
-bool is_same_place(const at::Tensor& slice, const at::Tensor& whole, int64_t begin) {
-  return static_cast<const char*>(slice.const_data_ptr()) ==
-         static_cast<const char*>(whole.const_data_ptr()) +
-             begin * static_cast<int64_t>(slice.element_size());
-}
-
-void gather(Transfers& transfers, const Collective& collective, int rank, int size) {
-  const int64_t numel = collective.input.numel();
-  const bool is_root = rank == collective.peer;
-  const bool is_in_place =
-      is_root && is_same_place(collective.input, collective.output, rank * numel);
-  if (!is_in_place) transfers.send(collective.input, 0, numel, collective.peer);
-  for (int peer = 0; is_root && peer < size; ++peer) {
+/// Between the root's whole tensor and every rank's part of it. The root's own part may lie there.
+void gather_or_scatter(Calls& calls, const Collective& collective, int rank, int size) {
+  const bool gathers = collective.op == Op::kGather;
+  const at::Tensor& part = gathers ? collective.input : collective.output;
+  const at::Tensor& whole = gathers ? collective.output : collective.input;
+  const int root = collective.peer;
+  const int64_t numel = part.numel();
+  const bool is_in_place = rank == root && part.const_data_ptr() == place_in(whole, rank * numel);
+  if (!is_in_place) calls.move(/*sends=*/gathers, part, 0, numel, root);
+  for (int peer = 0; rank == root && peer < size; ++peer) {
     if (peer == rank && is_in_place) continue;
-    transfers.receive(collective.output, peer * numel, numel, peer);
+    calls.move(/*sends=*/!gathers, whole, peer * numel, numel, peer);
   }
 }
 
-void scatter(Transfers& transfers, const Collective& collective, int rank, int size) {
-  const int64_t numel = collective.output.numel();
-  const bool is_root = rank == collective.peer;
-  const bool is_in_place =
-      is_root && is_same_place(collective.output, collective.input, rank * numel);
-  if (!is_in_place) transfers.receive(collective.output, 0, numel, collective.peer);
-  for (int peer = 0; is_root && peer < size; ++peer) {
-    if (peer == rank && is_in_place) continue;
-    transfers.send(collective.input, peer * numel, numel, peer);
-  }
-}
-
-void all_to_all(Transfers& transfers, const Collective& collective, int size) {
+void all_to_all(Calls& calls, const Collective& collective, int size) {
   const bool is_even = collective.input_counts.empty();
   const int64_t share = collective.input.numel() / size;
   int64_t sent = 0;
@@ -138,8 +117,8 @@ void all_to_all(Transfers& transfers, const Collective& collective, int size) {
   for (int peer = 0; peer < size; ++peer) {
     const int64_t to = is_even ? share : collective.input_counts[peer];
     const int64_t from = is_even ? share : collective.output_counts[peer];
-    transfers.send(collective.input, sent, to, peer);
-    transfers.receive(collective.output, received, from, peer);
+    calls.move(/*sends=*/true, collective.input, sent, to, peer);
+    calls.move(/*sends=*/false, collective.output, received, from, peer);
     sent += to;
     received += from;
   }
@@ -189,21 +168,22 @@ Result launch(const Api& api, const Collective& collective, int rank, int size, 
     default:
       break;
   }
-  Transfers transfers(api, dtype, comm, stream);
-  switch (collective.op) {
-    case Op::kGather:
-      gather(transfers, collective, rank, size);
-      break;
-    case Op::kScatter:
-      scatter(transfers, collective, rank, size);
-      break;
-    case Op::kAllToAll:
-      all_to_all(transfers, collective, size);
-      break;
-    default:
-      TORCH_INTERNAL_ASSERT(false, to_string(collective.op));
+  Calls calls(api, comm, stream);
+  if (collective.op == Op::kAllToAll) {
+    all_to_all(calls, collective, size);
+  } else {
+    gather_or_scatter(calls, collective, rank, size);
   }
-  return transfers.end();
+  return calls.end();
+}
+
+Result launch_messages(const Api& api, const std::vector<Collective>& messages, int rank,
+                       OpaqueComm* comm, void* stream) {
+  Calls calls(api, comm, stream);
+  for (const Collective& message : messages) {
+    if (message.peer != rank) calls.add(launch(api, message, rank, 0, comm, stream));
+  }
+  return calls.end();
 }
 
 }  // namespace tessera::internal::nccl

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "tessera/collective.h"
 #include "tessera/core/comm/nccl/api.h"
@@ -11,6 +12,10 @@ namespace tessera::internal::nccl {
 /// gather, scatter and all_to_all are sends and receives in one group of calls.
 Result launch(const Api& api, const Collective& collective, int rank, int size, OpaqueComm* comm,
               void* stream);
+
+/// The same for several messages that NCCL starts together; those of a rank to itself are left out.
+Result launch_messages(const Api& api, const std::vector<Collective>& messages, int rank,
+                       OpaqueComm* comm, void* stream);
 
 /// What of the collective NCCL lacks, as ProcessGroup::refuse() names it; "" for nothing: bit-wise
 /// operations, sums of int16, messages from any rank.

@@ -1,53 +1,42 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "tessera/core/comm/nccl/communicator.h"
 #include "tessera/core/comm/nccl/pending.h"
-#include "tessera/core/comm/nccl/progress.h"
-#include "tessera/core/comm/nccl/world.h"
 
 namespace tessera::internal::nccl {
 
-// Set-up among the ranks of a group. All functions are collective and block. They throw the
-// CommError of `pending`, which stands for the call, when that times out or the world fails.
+// What the ranks of a group do together before, and beside, what NCCL carries. `pending` stands for
+// the call; all functions throw its CommError when it times out or its world fails.
 
-/// Where a rank's part of an exchange lies in the table.
-std::string exchange_key(const Progress& progress, int64_t sequence, std::string_view what,
-                         int rank);
+/// Every rank's text, by rank. Collective, blocks: through the table, a few milliseconds. If the
+/// ranks' calls differ, every rank throws CommError that names both calls.
+std::vector<std::string> exchange(Pending& pending, std::string_view what, std::string_view text);
 
-/// The two halves of exchange(): puts this rank's text and returns its key; waits for every rank's.
-std::string give(World& world, Pending& pending, int rank, std::string_view what,
-                 const std::string& text);
-std::vector<std::string> take(World& world, Pending& pending, std::string_view what);
-
-/// Every rank's text, by rank. Through the table: a few milliseconds.
-std::vector<std::string> exchange(World& world, Pending& pending, int rank, std::string_view what,
-                                  const std::string& text);
+/// The two halves of exchange(), which use the table in a world of one, too: puts this rank's text,
+/// and returns the key that it has in the table; waits for every rank's.
+std::string give(Pending& pending, std::string_view what, std::string_view text);
+std::vector<std::string> take(Pending& pending, std::string_view what);
 
 /// Throws unless a call into NCCL has succeeded so far; no result means that the communicator was
-/// destroyed or aborted before.
-void check_result(World& world, Pending& pending, Communicator& communicator,
-                  std::optional<Result> result);
+/// finished or aborted before.
+void check_result(Pending& pending, Communicator& communicator, std::optional<Result> result);
 
 /// Blocks until the operation that was started on `communicator` has finished.
-void await_ready(World& world, Pending& pending, Communicator& communicator);
+void await_ready(Pending& pending, Communicator& communicator);
 
-/// A communicator of the ranks of `parent` with this colour, ordered by key; null for kNoColor.
-/// Nothing may be in flight on `parent`.
-std::shared_ptr<Communicator> split(World& world, Pending& pending, Communicator& parent, int color,
-                                    int key, const std::string& name,
-                                    Communicator::Engine engine = Communicator::Engine::kKernels);
+/// Collective, blocks. A communicator of the ranks of `parent` with this colour, ordered by key;
+/// null for kNoColor. Nothing may be in flight on `parent`.
+std::shared_ptr<Communicator> split(Pending& pending, Communicator& parent, int color, int key,
+                                    const std::string& name, bool uses_copy_engines = false);
 
-/// What gathers on a gather lane of this world.
-Communicator::Engine gather_engine(const World& world);
-
-/// The communicator of the whole world; the id travels through the table, and the options, which
-/// must be equal.
-std::shared_ptr<Communicator> meet(World& world, Pending& pending);
+/// Collective, blocks. The communicator of the whole world; its id travels through the table.
+std::shared_ptr<Communicator> meet(Pending& pending);
 
 /// "world: gather lane".
 std::string lane_name(std::string_view group, std::string_view lane);

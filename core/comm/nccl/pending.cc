@@ -7,7 +7,6 @@
 #include <utility>
 
 #include <absl/strings/str_cat.h>
-#include <c10/util/Exception.h>
 
 #include "tessera/errors.h"
 
@@ -37,7 +36,7 @@ bool Pending::is_completed() { return look() || world_->is_failed(); }
 
 void Pending::wait() {
   if (!look()) {
-    check_launched();
+    throw_if_failed();
     world_->options().device->current_stream()->wait(*end_);
     // Where the current stream is the host's own order, this took until the collective's end, and
     // one that was aborted has brought nothing.
@@ -49,17 +48,10 @@ void Pending::wait() {
 
 void Pending::wait_on_host() {
   if (!look()) {
-    check_launched();
+    throw_if_failed();
     await([this] { return look(); });
   }
   release();
-}
-
-void Pending::check_launched() {
-  throw_if_failed();
-  TORCH_CHECK(launched_.load(std::memory_order_acquire), "[comm] ", to_string(call_.signature.op),
-              " '", call_.tag, "': got wait() inside the batch that issues it, expected it after",
-              " batch() has returned; move it there");
 }
 
 void Pending::release() {
@@ -86,11 +78,10 @@ void Pending::fail(const std::string& cause) {
   throw_error(cause);
 }
 
-/// For the exception that is being handled.
-void Pending::give_up() noexcept {
+void Pending::give_up(const std::string& problem) {
   if (finished_.load(std::memory_order_acquire)) return;
-  world_->propose_left(absl::StrCat(call_.text(), " on group '", group(), "'"),
-                       std::current_exception());
+  world_->propose(absl::StrCat("rank ", world_->options().rank, " left ", call_.text(),
+                               " on group '", group(), "' by an exception: ", problem));
 }
 
 void Pending::throw_error(const std::string& cause) const {
@@ -107,14 +98,6 @@ void Pending::pause(int64_t looks) {
   }
   std::this_thread::sleep_for(
       std::chrono::microseconds(std::min(looks - kYields + 20, kMaxMicroseconds)));
-}
-
-void wait_on_host(Work& work) {
-  if (auto* pending = dynamic_cast<Pending*>(&work)) {
-    pending->wait_on_host();
-  } else {
-    work.wait();
-  }
 }
 
 }  // namespace tessera::internal::nccl

@@ -10,6 +10,7 @@
 
 #include "tessera/core/comm/nccl/progress.h"
 #include "tessera/core/comm/nccl/world.h"
+#include "tessera/core/process/error_text.h"
 #include "tessera/errors.h"
 #include "tessera/work.h"
 
@@ -31,7 +32,7 @@ class Pending final : public Work {
 
   /// The current stream waits for the collective; the host does not, so what it does next may be
   /// queued at once. Throws CommError if the world has failed by now; a later failure is thrown by
-  /// the next call on the group. Throws c10::Error inside the batch that issues it.
+  /// the next call on the group.
   void wait() override;
 
   /// Blocks until the collective has run. Throws CommError if it failed.
@@ -39,8 +40,7 @@ class Pending final : public Work {
 
   /// The collective is on its stream, and `end` recorded behind it.
   void mark_launched() { launched_.store(true, std::memory_order_release); }
-  /// Has no time-out until rewind(): for a call that is started now and waited for later. Call it
-  /// before watch().
+  /// Has no time-out until rewind(): for a call that is started now and waited for later.
   void hold_clock() { begin_.store(Clock::time_point::max(), std::memory_order_relaxed); }
   /// The time-out counts from now on.
   void rewind() { begin_.store(Clock::now(), std::memory_order_relaxed); }
@@ -58,7 +58,10 @@ class Pending final : public Work {
   /// Whether it is a collective on a stream, or happens on the host alone.
   bool is_on_device() const { return end_ != nullptr; }
   Event& end() { return *end_; }
+  World& world() const { return *world_; }
   const Progress& progress() const { return *progress_; }
+  int rank() const { return rank_; }
+  int size() const { return static_cast<int>(progress_->world_ranks().size()); }
   const std::string& group() const { return progress_->group(); }
   const NumberedCall& call() const { return call_; }
 
@@ -76,7 +79,7 @@ class Pending final : public Work {
     } catch (const CommError&) {
       throw;
     } catch (...) {
-      give_up();
+      give_up(present_error_text());
       throw;
     }
   }
@@ -96,8 +99,7 @@ class Pending final : public Work {
   static constexpr uint64_t kNoFlight = ~uint64_t{0};
 
   void end_flight();
-  void give_up() noexcept;
-  void check_launched();
+  void give_up(const std::string& problem);
   void release();
   static void pause(int64_t looks);
   [[noreturn]] void throw_error(const std::string& cause) const;
@@ -114,8 +116,5 @@ class Pending final : public Work {
   std::atomic<bool> finished_{false};
   std::atomic<uint64_t> flight_{kNoFlight};
 };
-
-/// Blocks until `work` of an NCCL group has run on the device; of any other group, wait().
-void wait_on_host(Work& work);
 
 }  // namespace tessera::internal::nccl

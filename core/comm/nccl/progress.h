@@ -1,8 +1,7 @@
 #pragma once
 
-#include <array>
+#include <atomic>
 #include <cstdint>
-#include <mutex>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -16,17 +15,15 @@ struct NumberedCall {
   int64_t sequence = -1;
   CallSignature signature;
   std::string tag;
-  std::string place;  ///< of its tensors in windows; "" where there is none
 
   static NumberedCall of(const Collective& collective);
   static NumberedCall of(Op op, std::string_view tag = {});
 
-  /// "all_reduce SUM float32[1024] 'bucket 3'", and the place.
-  std::string text() const { return describe(signature, tag) + place; }
+  /// "all_reduce SUM float32[1024] 'bucket 3'".
+  std::string text() const { return describe(signature, tag); }
 };
 
-/// What this rank has called on one group: how many collectives, and which were the last ones.
-/// Ranks exchange it after a time-out. Thread-safe.
+/// How far this rank has come on one group. Ranks tell each other after a time-out. Thread-safe.
 class Progress {
  public:
   /// `world_ranks`: of the group's ranks, in order.
@@ -38,41 +35,39 @@ class Progress {
   std::string name_of(int rank) const;
 
   /// Numbers the call.
-  void begin(NumberedCall& call);
-  void leave();
+  void begin(NumberedCall& call) { call.sequence = begun_++; }
+  void leave() { has_left_ = true; }
 
-  /// For the table: how many calls this rank has begun, whether it has left, and what it called as
-  /// number `sequence`.
-  std::string report(int64_t sequence) const;
+  /// For the table: how many calls this rank has begun, and whether it has left.
+  std::string report() const;
 
  private:
-  static constexpr size_t kKept = 64;
-
   const std::string group_;
   const std::vector<int> world_ranks_;
-  mutable std::mutex mutex_;
-  int64_t begun_ = 0;
-  bool left_ = false;
-  std::array<NumberedCall, kKept> last_;
+  std::atomic<int64_t> begun_{0};
+  std::atomic<bool> has_left_{false};
 };
 
-/// One rank's answer, read back.
+/// One rank's report, read back, and behind it what the rank has called.
 struct Report {
-  enum class State : uint8_t { kSilent, kWithoutGroup, kIn, kLeft };
-  State state = State::kSilent;
-  int64_t begun = 0;
-  std::string text;  ///< of the call asked for; "" if it has not begun it
+  int64_t begun = -1;  ///< -1: it does not answer
+  bool has_left = false;
+  std::string text;  ///< of the call asked for; "" if it is not known
 
   static Report parse(const std::string& text);
 };
 
-/// Why `call` has not finished after `waited_ms`, according to the ranks' reports: which rank is
-/// missing, else which rank called something else, else neither.
-std::string explain_time_out(const Progress& progress, int64_t sequence, int64_t waited_ms,
-                             const std::vector<Report>& reports);
+/// Why a world fails.
+struct Cause {
+  std::string text;           ///< "": it does not
+  int culprit = -1;           ///< the rank of the world that began it; negative: this one
+  bool is_published = false;  ///< by another rank
+};
 
-/// The same for a message, which is not numbered: its other rank, and what is known of that.
-std::string explain_late_message(const Progress& progress, const NumberedCall& call,
-                                 int64_t waited_ms, const std::vector<Report>& reports);
+/// Why `call` has not finished after `waited_ms`, according to the ranks' reports: which rank is
+/// missing, else which rank called something else, else neither. Of a message, which has no number,
+/// it is the other rank that is missing.
+Cause explain_time_out(const Progress& progress, const NumberedCall& call, int64_t waited_ms,
+                       const std::vector<Report>& reports);
 
 }  // namespace tessera::internal::nccl

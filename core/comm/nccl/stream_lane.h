@@ -1,6 +1,7 @@
 #pragma once
 
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "tessera/core/comm/nccl/communicator.h"
@@ -12,16 +13,32 @@ namespace tessera::internal::nccl {
 /// queues behind the work of another.
 class StreamLane {
  public:
-  StreamLane(std::shared_ptr<Device> device, std::shared_ptr<Communicator> communicator);
+  StreamLane(std::shared_ptr<Device> device, std::shared_ptr<Communicator> communicator)
+      : device_(std::move(device)),
+        communicator_(std::move(communicator)),
+        stream_(device_->make_stream(Device::Priority::kHigh)),
+        begin_(device_->make_event()) {}
 
   const std::shared_ptr<Communicator>& communicator() const { return communicator_; }
   const std::shared_ptr<Stream>& stream() const { return stream_; }
 
   /// Orders later work of this lane after everything that is queued on the current stream now.
-  void follow_current();
+  void follow_current() {
+    device_->current_stream()->record(*begin_);
+    stream_->wait(*begin_);
+  }
 
   /// An unused event; it is reused once the last other owner has dropped it.
-  std::shared_ptr<Event> take_event();
+  std::shared_ptr<Event> take_event() {
+    // They are dropped in the order in which they were taken, or nearly.
+    for (size_t looked = 0; looked < ends_.size(); ++looked) {
+      const auto& event = ends_[next_];
+      next_ = (next_ + 1) % ends_.size();
+      if (event.use_count() == 1) return event;
+    }
+    ends_.push_back(device_->make_event());
+    return ends_.back();
+  }
 
  private:
   const std::shared_ptr<Device> device_;

@@ -7,14 +7,11 @@
 #include <thread>
 #include <utility>
 
-#include <absl/strings/str_cat.h>
 #include <c10/core/DeviceGuard.h>
 
 #include "tessera/core/comm/flight_recorder/flight_dump.h"
 #include "tessera/core/comm/nccl/pending.h"
-#include "tessera/core/comm/nccl/world_cause.h"
 #include "tessera/core/process/ending_thread.h"
-#include "tessera/core/process/error_text.h"
 #include "tessera/core/process/failure_report.h"
 
 namespace tessera::internal::nccl {
@@ -28,19 +25,16 @@ constexpr auto kTimeToSettle = std::chrono::seconds(5);
 
 /// Communicators of a group that is gone.
 struct World::Leaving {
-  enum class Stage : uint8_t { kOpen, kFinalizing, kDown };
-
   std::string group;
   std::vector<std::shared_ptr<Communicator>> communicators;
-  std::vector<Stage> stages;
   std::vector<std::shared_ptr<Stream>> streams;
   Clock::time_point deadline;
-  std::string report;
-  bool is_announced = false;
+  std::string report;  // "" once it is in the table
 };
 
-std::shared_ptr<World> World::start(WorldOptions options) {
-  const std::shared_ptr<World> world(new World(std::move(options)));
+std::shared_ptr<World> World::start(WorldOptions options, std::shared_ptr<Progress> all) {
+  const std::shared_ptr<World> world(new World(std::move(options), std::move(all)));
+  world->enter(world->all_);
   EndingThread(
       "the progress of NCCL", [world] { world->run(); },
       [world] {
@@ -51,10 +45,8 @@ std::shared_ptr<World> World::start(WorldOptions options) {
   return world;
 }
 
-World::World(WorldOptions options)
-    : options_(std::move(options)),
-      agreement_(options_.table, options_.rank),
-      next_look_(Clock::now()) {}
+World::World(WorldOptions options, std::shared_ptr<Progress> all)
+    : options_(std::move(options)), all_(std::move(all)), next_look_(Clock::now()) {}
 
 World::~World() = default;
 
@@ -64,22 +56,6 @@ void World::propose(std::string_view cause) noexcept {
     if (proposal_.empty()) proposal_ = cause.empty() ? "aborted" : std::string(cause);
     changed_.notify_all();
   } catch (...) {  // no memory for the text: the others see a time-out
-  }
-}
-
-void World::propose_left(std::string_view where, const std::exception_ptr& error) noexcept {
-  try {
-    std::string text = "an exception of unknown type";
-    try {
-      std::rethrow_exception(error);
-    } catch (const std::exception& known) {
-      text = error_text(known);
-    } catch (...) {
-    }
-    propose(absl::StrCat("rank ", options_.rank, " left ", std::string(where),
-                         " by an exception: ", text));
-  } catch (...) {  // no memory for the text
-    propose("");
   }
 }
 
@@ -105,7 +81,6 @@ void World::watch(std::shared_ptr<Pending> pending) {
 void World::enter(std::shared_ptr<Progress> progress) {
   const std::lock_guard<std::mutex> lock(mutex_);
   ++groups_;
-  entered_ = true;
   progress_[progress->group()] = std::move(progress);
 }
 
@@ -123,8 +98,7 @@ void World::leave(const std::shared_ptr<Progress>& progress,
     for (const auto& gone : communicators) std::erase(communicators_, gone);
     Leaving leaving;
     leaving.group = progress->group();
-    leaving.report = progress->report(-1);
-    leaving.stages.resize(communicators.size(), Leaving::Stage::kOpen);
+    leaving.report = progress->report();
     leaving.communicators = std::move(communicators);
     leaving.streams = std::move(streams);
     leaving.deadline = Clock::now() + options_.timeout;
@@ -164,7 +138,7 @@ bool World::sleep() {
   std::unique_lock<std::mutex> lock(mutex_);
   if (is_ending_) return false;
   const bool is_busy = !pending_.empty() || !leaving_.empty();
-  if (entered_ && groups_ == 0 && !is_busy) return false;
+  if (groups_ == 0 && !is_busy) return false;
   if (!proposal_.empty() && !failed_) return true;
   const auto longest = is_busy ? options_.local_poll : options_.table_poll;
   changed_.wait_for(lock, std::min(longest, options_.table_poll));
@@ -174,39 +148,6 @@ bool World::sleep() {
 std::string World::proposal() {
   const std::lock_guard<std::mutex> lock(mutex_);
   return proposal_;
-}
-
-World::Cause World::look() {
-  if (std::string proposed = proposal(); !proposed.empty()) {
-    Result state = Result::kSuccess;
-    find_failed(state);
-    Cause cause{std::move(proposed)};
-    return state == Result::kRemoteError ? name_lost(std::move(cause)) : cause;
-  }
-  Cause cause = look_at_pending();
-  if (cause.text.empty()) cause = look_at_communicators();
-  if (cause.text.empty() && Clock::now() >= next_look_) {
-    next_look_ = Clock::now() + options_.table_poll;
-    cause = look_at_table();
-  }
-  return cause;
-}
-
-/// A communicator that reports an error, and the error; null if none does.
-/// Makes it the cause of all ranks unless they have one. Returns theirs. The launcher is told
-/// before they are, and not of what another rank has found.
-std::string World::publish(const Cause& cause) {
-  bool is_first = !cause.is_published;
-  try {
-    is_first = is_first && !agreement_.failure();
-  } catch (const std::exception&) {  // the table is gone
-  }
-  if (is_first) report_failure(cause.culprit, cause.text);
-  try {
-    return agreement_.publish(cause.text);
-  } catch (const std::exception&) {  // then every rank has its own cause
-    return cause.text;
-  }
 }
 
 /// This rank's own last calls: peers' are on other devices or hosts.
@@ -266,43 +207,17 @@ void World::take_down() {
     const std::lock_guard<std::mutex> lock(mutex_);
     leaving.swap(leaving_);
   }
-  using Stage = Leaving::Stage;
-  for (Leaving& gone : leaving) {
-    if (std::exchange(gone.is_announced, true)) continue;
-    try {
-      agreement_.say_left(gone.group, gone.report);
-    } catch (const std::exception&) {  // then it is one that does not answer
-    }
-  }
   for (auto next = leaving.begin(); next != leaving.end();) {
     const auto gone = next++;
-    bool is_down = true;
-    for (size_t i = 0; i < gone->communicators.size(); ++i) {
-      Communicator& communicator = *gone->communicators[i];
-      Stage& stage = gone->stages[i];
-      if (stage == Stage::kDown) continue;
-      if (is_failed() || Clock::now() >= gone->deadline) {
-        communicator.abort();
-        stage = Stage::kDown;
-        continue;
-      }
-      if (stage == Stage::kOpen && !has_pending(gone->group)) {
-        communicator.finalize();
-        stage = Stage::kFinalizing;
-      }
-      if (stage == Stage::kFinalizing) {
-        const Result state = communicator.poll().value_or(Result::kSuccess);
-        if (state == Result::kSuccess) {
-          communicator.destroy();
-          stage = Stage::kDown;
-        } else if (state != Result::kInProgress) {
-          communicator.abort();
-          stage = Stage::kDown;
-        }
-      }
-      is_down = is_down && stage == Stage::kDown;
-    }
-    if (is_down) leaving.erase(gone);
+    if (!gone->report.empty()) say_left(gone->group, std::exchange(gone->report, ""));
+    const bool is_late = is_failed() || Clock::now() >= gone->deadline;
+    if (!is_late && has_pending(gone->group)) continue;
+    std::erase_if(gone->communicators, [&](const std::shared_ptr<Communicator>& communicator) {
+      if (!is_late) return communicator->finish();
+      communicator->abort();
+      return true;
+    });
+    if (gone->communicators.empty()) leaving.erase(gone);
   }
   const std::lock_guard<std::mutex> lock(mutex_);
   leaving_.splice(leaving_.begin(), leaving);

@@ -3,7 +3,6 @@
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
-#include <exception>
 #include <list>
 #include <map>
 #include <memory>
@@ -14,7 +13,7 @@
 #include <vector>
 
 #include "tessera/core/comm/flight_recorder/flight_ring.h"
-#include "tessera/core/comm/nccl/agreement.h"
+#include "tessera/core/comm/meeting/shared_table.h"
 #include "tessera/core/comm/nccl/api.h"
 #include "tessera/core/comm/nccl/communicator.h"
 #include "tessera/core/comm/nccl/progress.h"
@@ -35,17 +34,14 @@ struct WorldOptions {
   std::shared_ptr<SharedTable> table;
   int rank = 0;
   int size = 1;
-  /// From the call of a collective to its end on the device. Range: > 0, as below; more than
-  /// kMaxTimeOut counts as that.
+  /// From the call of a collective to its end on the device. Range: > 0, as below, and at most
+  /// kMaxTimeOut.
   std::chrono::milliseconds timeout = std::chrono::minutes(10);
   /// How often the table is asked whether another rank has failed. Range: > 0.
   std::chrono::milliseconds table_poll = std::chrono::milliseconds(500);
   /// How often communicators are asked for errors and events whether they are over, while anything
   /// is in flight. Range: > 0.
   std::chrono::milliseconds local_poll = std::chrono::milliseconds(10);
-  /// Whether each call is compared across ranks before it is launched; see Note [Calls that do not
-  /// fit].
-  enum class Compare : uint8_t { kNever, kAlways } compare = Compare::kNever;
   /// Memory and copy engines.
   NcclOptions nccl = {};
 };
@@ -70,26 +66,23 @@ struct WorldOptions {
 /// ~~~~~~~~~~~~~~~~~~~~~~~~~~~~
 /// shm compares every call before it touches data. With NCCL a comparison would cost a round trip
 /// through the table and a wait of the host, where the launch itself costs microseconds. So, as in
-/// PyTorch, nothing is compared in advance by default: every rank keeps a record of its last calls,
-/// at a time-out the ranks exchange these records, and the error names the rank that is missing or
-/// the two calls that differ. Compare::kAlways compares through the table before each launch, for
-/// debugging. Calls of subgroup() and all_gather_on_host() are always compared.
+/// PyTorch, nothing is compared in advance: every rank keeps a record of its last calls, at a
+/// time-out the ranks tell each other theirs, and the error names the rank that is missing or the
+/// two calls that differ. What goes through the table anyway is compared at once: subgroup(),
+/// all_gather_on_host(), the first reduce_scatter() of a group, and making a window.
 class World : public std::enable_shared_from_this<World> {
  public:
-  /// Starts the thread. Local.
-  static std::shared_ptr<World> start(WorldOptions options);
+  /// Starts the thread, and the use of the first group, of all ranks. Local.
+  static std::shared_ptr<World> start(WorldOptions options, std::shared_ptr<Progress> all);
   ~World();
   World(const World&) = delete;
   World& operator=(const World&) = delete;
 
   const WorldOptions& options() const { return options_; }
-  Agreement& agreement() { return agreement_; }
 
   /// Any thread. Makes `cause` the cause of all ranks' failure unless there is one; does not wait
   /// until it is.
   void propose(std::string_view cause) noexcept;
-  /// The same: "rank 1 left <where> by an exception: <its text>".
-  void propose_left(std::string_view where, const std::exception_ptr& error) noexcept;
   /// The cause of failure, if there is one; then waits, for a limited time, until it is published
   /// and communicators are aborted.
   std::optional<std::string> failure();
@@ -113,23 +106,23 @@ class World : public std::enable_shared_from_this<World> {
  private:
   using Clock = std::chrono::steady_clock;
   struct Leaving;
-  struct Cause;
   struct Answers;
+  struct Inquiry;
 
-  explicit World(WorldOptions options);
+  World(WorldOptions options, std::shared_ptr<Progress> all);
   void run();
   void end();
   bool sleep();
   std::string proposal();
   Cause look();
   std::shared_ptr<Communicator> find_failed(Result& state);
-  Cause look_at_communicators();
   Cause look_at_pending();
   Cause look_at_table();
   Cause explain(const Pending& pending);
   Cause name_lost(Cause cause);
   Answers ask(const Progress& progress, int64_t sequence);
-  void answer(const Agreement::Inquiry& inquiry);
+  void answer(const Inquiry& inquiry);
+  void say_left(const std::string& group, const std::string& report) noexcept;
   std::string publish(const Cause& cause);
   void settle(const Cause& cause);
   void dump_flights(const std::string& cause) noexcept;
@@ -138,7 +131,7 @@ class World : public std::enable_shared_from_this<World> {
   bool has_pending(const std::string& group);
 
   const WorldOptions options_;
-  Agreement agreement_;
+  const std::shared_ptr<Progress> all_;  // of the group of all ranks
   std::atomic<bool> failed_{false};
   const std::unique_ptr<FlightRing> flights_ = std::make_unique<FlightRing>();
 
@@ -154,7 +147,6 @@ class World : public std::enable_shared_from_this<World> {
   std::map<std::string, std::shared_ptr<Progress>> progress_;  // by group; also of those gone
   std::list<Leaving> leaving_;
   int groups_ = 0;
-  bool entered_ = false;
   bool is_ending_ = false;
 
   // The thread's own.

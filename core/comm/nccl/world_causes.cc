@@ -1,19 +1,18 @@
-#include "tessera/core/comm/groups/op_traits.h"
-#include "tessera/core/comm/nccl/world.h"
-
 #include <algorithm>
 #include <exception>
 #include <thread>
 #include <utility>
 
+#include <absl/strings/numbers.h>
 #include <absl/strings/str_cat.h>
-#include <c10/core/DeviceGuard.h>
+#include <absl/strings/str_split.h>
 
 #include "tessera/core/comm/nccl/pending.h"
-#include "tessera/core/comm/nccl/world_cause.h"
+#include "tessera/core/comm/nccl/world.h"
 #include "tessera/core/process/error_text.h"
+#include "tessera/core/process/failure_report.h"
 
-// How the watching thread finds out why a world fails.
+// How the watching thread finds out why a world fails, and tells the other ranks, by the table.
 namespace tessera::internal::nccl {
 namespace {
 
@@ -21,19 +20,59 @@ namespace {
 constexpr int kLooksForAnswers = 4;
 constexpr auto kAnswerGrace = std::chrono::milliseconds(100);
 
-/// The rank of the world that has not come to collective `sequence`, the first of several; -1 if
-/// all have.
-int find_missing(const Progress& progress, int64_t sequence, const std::vector<Report>& reports) {
-  for (size_t rank = 0; rank < reports.size(); ++rank) {
-    const bool is_there = sequence < 0 ? reports[rank].state != Report::State::kSilent
-                                       : reports[rank].begun > sequence;
-    if (!is_there) return progress.world_ranks()[rank];
-  }
-  return -1;
+// Keys of the table. Only the first failure and the first inquiry count.
+constexpr const char* kFailure = "nccl/failure";
+constexpr const char* kInquiry = "nccl/inquiry";
+
+std::string answer_key(int rank) { return absl::StrCat("nccl/answer/", rank); }
+
+std::string left_key(int rank, const std::string& group) {
+  return absl::StrCat("nccl/left/", group, "/", rank);
 }
 
 }  // namespace
 
+/// A rank waits for collective `sequence` of a group and asks all ranks about it.
+struct World::Inquiry {
+  int asker = -1;
+  int64_t sequence = -1;
+  std::string group;
+
+  std::string text() const { return absl::StrCat(asker, " ", sequence, " ", group); }
+  static Inquiry parse(const std::string& text) {
+    const std::vector<std::string> parts = absl::StrSplit(text, absl::MaxSplits(' ', 2));
+    Inquiry inquiry;
+    if (parts.size() != 3 || !absl::SimpleAtoi(parts[0], &inquiry.asker) ||
+        !absl::SimpleAtoi(parts[1], &inquiry.sequence)) {
+      return {};
+    }
+    inquiry.group = parts[2];
+    return inquiry;
+  }
+};
+
+/// What the ranks of a group, in order, say of a collective.
+struct World::Answers {
+  std::vector<Report> reports;
+  int asker = -1;
+  std::optional<std::string> failure;  // published meanwhile
+};
+
+Cause World::look() {
+  Cause cause{proposal()};
+  Result state = Result::kSuccess;
+  const auto failed = find_failed(state);
+  if (cause.text.empty()) cause = look_at_pending();
+  if (cause.text.empty() && failed != nullptr) {
+    cause.text = absl::StrCat("rank ", options_.rank, " failed: NCCL reports ",
+                              failed->error_text(state), " on communicator '", failed->name(), "'");
+  }
+  if (cause.text.empty()) return look_at_table();
+  const bool has_lost = state == Result::kRemoteError && !cause.is_published;
+  return has_lost ? name_lost(std::move(cause)) : cause;
+}
+
+/// A communicator that reports an error, and the error; null if none does.
 std::shared_ptr<Communicator> World::find_failed(Result& state) {
   std::vector<std::shared_ptr<Communicator>> communicators;
   {
@@ -41,22 +80,13 @@ std::shared_ptr<Communicator> World::find_failed(Result& state) {
     communicators = communicators_;
   }
   for (const auto& communicator : communicators) {
-    state = communicator->try_poll().value_or(Result::kSuccess);
+    state = communicator->poll().value_or(Result::kSuccess);
     if (state != Result::kSuccess && state != Result::kInProgress) return communicator;
   }
   return nullptr;
 }
 
-World::Cause World::look_at_communicators() {
-  Result state = Result::kSuccess;
-  const auto failed = find_failed(state);
-  if (failed == nullptr) return {};
-  Cause cause{absl::StrCat("rank ", options_.rank, " failed: NCCL reports ",
-                           failed->error_text(state), " on communicator '", failed->name(), "'")};
-  return state == Result::kRemoteError ? name_lost(std::move(cause)) : cause;
-}
-
-World::Cause World::look_at_pending() {
+Cause World::look_at_pending() {
   std::list<std::shared_ptr<Pending>> over;  // their tensors are freed outside the lock
   std::shared_ptr<Pending> late;
   {
@@ -74,12 +104,15 @@ World::Cause World::look_at_pending() {
   return late == nullptr ? Cause() : explain(*late);
 }
 
-World::Cause World::look_at_table() {
-  if (table_lost_) return {};
+Cause World::look_at_table() {
+  if (table_lost_ || Clock::now() < next_look_) return {};
+  next_look_ = Clock::now() + options_.table_poll;
   try {
-    if (const auto failure = agreement_.failure()) return {*failure, -1, /*is_published=*/true};
-    const auto inquiry = agreement_.inquiry();
-    if (inquiry && !answered_) answer(*inquiry);
+    if (const auto failure = options_.table->get(kFailure)) {
+      return {*failure, -1, /*is_published=*/true};
+    }
+    if (answered_) return {};
+    if (const auto inquiry = options_.table->get(kInquiry)) answer(Inquiry::parse(*inquiry));
   } catch (const std::exception&) {
     // Who hosts the table may leave first. What hangs because of it runs into its time-out.
     table_lost_ = true;
@@ -87,62 +120,75 @@ World::Cause World::look_at_table() {
   return {};
 }
 
-void World::answer(const Agreement::Inquiry& inquiry) {
-  std::shared_ptr<Progress> progress;
+/// Says, once, how far this rank has come on the group, and what it has called there.
+void World::answer(const Inquiry& inquiry) {
+  if (std::exchange(answered_, true)) return;
+  std::string report = "in 0";  // where this rank has not made the group
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     const auto found = progress_.find(inquiry.group);
-    if (found != progress_.end()) progress = found->second;
+    if (found != progress_.end()) report = found->second->report();
   }
-  agreement_.answer(progress == nullptr ? "none" : progress->report(inquiry.sequence));
-  answered_ = true;
+  for (const FlightRecord& record : flights_->last()) {
+    if (record.sequence < 0 || record.sequence != inquiry.sequence) continue;
+    if (!record.is_of(inquiry.group)) continue;
+    absl::StrAppend(&report, " ", describe(record.signature, record.tag.beginning()));
+    break;
+  }
+  options_.table->set(answer_key(options_.rank), report);
+}
+
+/// Its thread may have ended when somebody asks.
+void World::say_left(const std::string& group, const std::string& report) noexcept {
+  try {
+    options_.table->set(left_key(options_.rank, group), report);
+  } catch (const std::exception&) {  // then it is one that does not answer
+  }
 }
 
 /// Asks all ranks of a group about collective `sequence`, or waits for what the rank that asked
 /// first finds out. Throws what the table throws.
 World::Answers World::ask(const Progress& progress, int64_t sequence) {
+  SharedTable& table = *options_.table;
+  const Inquiry own{options_.rank, sequence, progress.group()};
+  const Inquiry first = Inquiry::parse(table.set_first(kInquiry, own.text()));
+  const bool is_own = first.asker == options_.rank;
+  answer(first);
   Answers answers;
+  answers.asker = first.asker;
   std::vector<Report>& reports = answers.reports;
   reports.resize(progress.world_ranks().size());
-  const Agreement::Inquiry inquiry = agreement_.ask(progress.group(), sequence);
-  answers.asker = inquiry.asker;
-  const bool is_own = inquiry.asker == options_.rank;
-  if (!answered_) answer(inquiry);
   const auto patience = options_.table_poll * kLooksForAnswers + kAnswerGrace;
   const auto deadline = Clock::now() + (is_own ? patience : 2 * patience);
   const auto has_all = [&] {
     bool all = true;
-    for (size_t rank = 0; rank < reports.size(); ++rank) {
-      if (reports[rank].state != Report::State::kSilent) continue;
-      const auto text = agreement_.answer_of(progress.world_ranks()[rank], progress.group());
-      if (text) reports[rank] = Report::parse(*text);
+    for (size_t i = 0; i < reports.size(); ++i) {
+      if (reports[i].begun >= 0) continue;
+      const int rank = progress.world_ranks()[i];
+      auto text = table.get(left_key(rank, progress.group()));
+      if (!text) text = table.get(answer_key(rank));
+      if (text) reports[i] = Report::parse(*text);
       all = all && text.has_value();
     }
     return all;
   };
   while (Clock::now() < deadline) {
-    answers.failure = agreement_.failure();
+    answers.failure = table.get(kFailure);
     if (answers.failure || (is_own && has_all())) break;
     std::this_thread::sleep_for(options_.local_poll);
   }
   return answers;
 }
 
-/// Why a collective is late.
-World::Cause World::explain(const Pending& pending) {
-  const Progress& progress = pending.progress();
-  const int64_t sequence = pending.call().sequence;
+/// Why a collective or a message is late.
+Cause World::explain(const Pending& pending) {
   const int64_t waited_ms = options_.timeout.count();
   try {
-    const Answers answers = ask(progress, sequence);
+    const Answers answers = ask(pending.progress(), pending.call().sequence);
     if (answers.failure) return {*answers.failure, -1, /*is_published=*/true};
-    const bool is_own = answers.asker == options_.rank;
-    if (traits_of(pending.call().signature.op).tensors == OpTraits::Tensors::kMessage) {
-      const int peer = progress.world_ranks()[pending.call().signature.peer];
-      return {explain_late_message(progress, pending.call(), waited_ms, answers.reports), peer};
-    }
-    return {explain_time_out(progress, sequence, waited_ms, answers.reports),
-            is_own ? find_missing(progress, sequence, answers.reports) : answers.asker};
+    Cause cause = explain_time_out(pending.progress(), pending.call(), waited_ms, answers.reports);
+    if (answers.asker != options_.rank) cause.culprit = answers.asker;
+    return cause;
   } catch (const std::exception& error) {
     return {absl::StrCat("timed out: waited ", waited_ms, " ms; the table is gone (",
                          error_text(error), ")")};
@@ -151,30 +197,38 @@ World::Cause World::explain(const Pending& pending) {
 
 /// `cause`, where NCCL has lost a rank and does not say which: who has left, or does not answer,
 /// began it.
-World::Cause World::name_lost(Cause cause) {
-  std::shared_ptr<Progress> world;
-  {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    for (const auto& [group, progress] : progress_) {
-      if (static_cast<int>(progress->world_ranks().size()) == options_.size) world = progress;
-    }
-  }
-  if (world == nullptr) return cause;
+Cause World::name_lost(Cause cause) {
   try {
-    const Answers answers = ask(*world, -1);
+    const Answers answers = ask(*all_, -1);
     if (answers.failure) return {*answers.failure, -1, /*is_published=*/true};
     if (answers.asker != options_.rank) return cause;
-    for (size_t rank = 0; rank < answers.reports.size(); ++rank) {
-      const bool has_left = answers.reports[rank].state == Report::State::kLeft;
-      if (!has_left && answers.reports[rank].state != Report::State::kSilent) continue;
-      cause.culprit = world->world_ranks()[rank];
-      absl::StrAppend(&cause.text, "; rank ", cause.culprit,
-                      has_left ? " has left" : " does not answer");
+    for (int rank = 0; rank < options_.size; ++rank) {
+      const Report& report = answers.reports[rank];
+      if (report.begun >= 0 && !report.has_left) continue;
+      cause.culprit = rank;
+      absl::StrAppend(&cause.text, "; rank ", rank,
+                      report.has_left ? " has left" : " does not answer");
       break;
     }
   } catch (const std::exception&) {  // the table is gone, so no rank can be named
   }
   return cause;
+}
+
+/// Makes it the cause of all ranks unless they have one. Returns theirs. The launcher is told
+/// before they are, and not of what another rank has found.
+std::string World::publish(const Cause& cause) {
+  bool is_first = !cause.is_published;
+  try {
+    is_first = is_first && !options_.table->get(kFailure);
+  } catch (const std::exception&) {  // the table is gone
+  }
+  if (is_first) report_failure(cause.culprit, cause.text);
+  try {
+    return options_.table->set_first(kFailure, cause.text);
+  } catch (const std::exception&) {  // then every rank has its own cause
+    return cause.text;
+  }
 }
 
 }  // namespace tessera::internal::nccl

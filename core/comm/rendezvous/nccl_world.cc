@@ -54,7 +54,7 @@ std::shared_ptr<ProcessGroup> make_nccl_world(ProcessGroupOptions options,
   try {
     world.device = take_gpu(gpu_of(options, environment, GpuChoice::Use::kOwn));
     world.api = take_nccl();  // after LibTorch's: then it is LibTorch's own NCCL
-    problem = nccl::find_unsupported(*world.api, world.nccl);
+    problem = nccl::find_unsupported(world.nccl);
   } catch (const std::exception& error) {
     problem = error_text(error);
   }

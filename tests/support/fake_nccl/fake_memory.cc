@@ -24,8 +24,6 @@ void forget_memory(OpaqueComm& comm, bool is_abort) {
 
 }  // namespace tessera::internal::testing
 
-#ifndef FAKE_NCCL_PLAIN
-
 namespace tessera::internal::testing {
 namespace {
 
@@ -151,5 +149,3 @@ Result ncclCommWindowDeregister(OpaqueComm* comm, OpaqueWindow* window) {
 }
 
 }  // extern "C"
-
-#endif

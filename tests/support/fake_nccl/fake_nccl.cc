@@ -289,20 +289,6 @@ Result ncclCommGetAsyncError(OpaqueComm* comm, Result* result) {
   return Result::kSuccess;
 }
 
-Result ncclCommCount(const OpaqueComm* comm, int* size) {
-  *size = comm->clique->size;
-  return Result::kSuccess;
-}
-
-Result ncclCommUserRank(const OpaqueComm* comm, int* rank) {
-  *rank = comm->rank;
-  return Result::kSuccess;
-}
-
-#ifndef FAKE_NCCL_PLAIN
-Result ncclCommRevoke(OpaqueComm* /*comm*/, int /*flags*/) { return Result::kSuccess; }
-#endif
-
 Result ncclGroupStart() {
   const std::lock_guard<std::mutex> lock(state().mutex);
   if (depth++ == 0) group = ++state().groups;

@@ -49,8 +49,6 @@ static_assert(kSameFunction<decltype(Api::comm_finalize), decltype(&ncclCommFina
 static_assert(kSameFunction<decltype(Api::comm_destroy), decltype(&ncclCommDestroy)>);
 static_assert(kSameFunction<decltype(Api::comm_abort), decltype(&ncclCommAbort)>);
 static_assert(kSameFunction<decltype(Api::comm_get_async_error), decltype(&ncclCommGetAsyncError)>);
-static_assert(kSameFunction<decltype(Api::comm_count), decltype(&ncclCommCount)>);
-static_assert(kSameFunction<decltype(Api::comm_user_rank), decltype(&ncclCommUserRank)>);
 static_assert(kSameFunction<decltype(Api::group_start), decltype(&ncclGroupStart)>);
 static_assert(kSameFunction<decltype(Api::group_end), decltype(&ncclGroupEnd)>);
 static_assert(kSameFunction<decltype(Api::all_reduce), decltype(&ncclAllReduce)>);
@@ -68,9 +66,6 @@ static_assert(
     kSameFunction<decltype(Api::comm_window_register), decltype(&ncclCommWindowRegister)>);
 static_assert(
     kSameFunction<decltype(Api::comm_window_deregister), decltype(&ncclCommWindowDeregister)>);
-#if NCCL_VERSION_CODE >= 22807
-static_assert(kSameFunction<decltype(Api::comm_revoke), decltype(&ncclCommRevoke)>);
-#endif
 
 constexpr bool same(auto ours, auto theirs) {
   return static_cast<int>(ours) == static_cast<int>(theirs);

@@ -13,7 +13,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "tessera/core/comm/nccl/agreement.h"
 #include "tessera/errors.h"
 #include "tessera/tests/core/comm/nccl/nccl_ranks.h"
 
@@ -34,7 +33,6 @@ using testing::run_nccl_ranks;
 using testing::run_nccl_ranks_expecting_errors;
 using testing::wait_for_failure;
 using testing::waited_impatiently;
-using Compare = nccl::WorldOptions::Compare;
 
 class NcclFailures : public ::testing::Test {
  protected:
@@ -124,29 +122,6 @@ TEST_F(NcclFailures, CallsThatDoNotFitAreNamedAtTheTimeOut) {
                                      "calls that differ: rank 1 called all_reduce SUM float32[9] "
                                      "'bucket 3' where rank 0 called all_reduce SUM float32[8] "
                                      "'bucket 3'")));
-}
-
-TEST_F(NcclFailures, ComparingNamesThemBeforeDataIsTouched) {
-  NcclRankOptions options;
-  options.compare = Compare::kAlways;
-  const auto errors = run_nccl_ranks_expecting_errors(
-      3,
-      [](const std::shared_ptr<Group>& group, HostDevice&) {
-        for (int i = 0; i < 3; ++i) group->barrier();
-        at::Tensor tensor = at::ones({8});
-        const auto op = group->rank() == 2 ? ReduceOp::kMax : ReduceOp::kSum;
-        try {
-          wait_on_host(*group->all_reduce(tensor, op, "bucket 3"));
-        } catch (const CommError&) {
-          EXPECT_EQ(tensor.sum().item<float>(), 8.0f);
-          throw;
-        }
-      },
-      options);
-  EXPECT_THAT(errors,
-              Each(HasSubstr("rank 2 called all_reduce MAX float32[8] 'bucket 3' where rank "
-                             "0 called all_reduce SUM float32[8] 'bucket 3'")));
-  EXPECT_EQ(count_calls("ncclAllReduce"), 9);  // the barriers'
 }
 
 TEST_F(NcclFailures, SubgroupsOfDifferentRanksAreNamed) {

@@ -62,12 +62,11 @@ std::shared_ptr<Group> make_joined_lanes(nccl::WorldOptions options) {
   for (int rank = 0; rank < options.size; ++rank) ranks.push_back(rank);
   auto progress = std::make_shared<nccl::Progress>("world", ranks);
   const int rank = options.rank;
-  auto world = nccl::World::start(std::move(options));
-  world->enter(progress);
+  auto world = nccl::World::start(std::move(options), progress);
   const auto pending = std::make_shared<nccl::Pending>(
       world, progress, rank, nccl::NumberedCall::of(Op::kInit), nullptr, std::vector<at::Tensor>());
   world->watch(pending);
-  auto one = nccl::meet(*world, *pending);
+  auto one = nccl::meet(*pending);
   pending->mark_finished();
   return std::make_shared<Group>(world, progress, rank, one, one);
 }
@@ -200,36 +199,32 @@ TEST_F(NcclLanes, ControlAnEventRecordedAtOnceIsTooEarly) {
   });
 }
 
-TEST_F(NcclLanes, ABatchIsOneGroupOfCalls) {
+TEST_F(NcclLanes, MessagesOfABatchAreOneGroupOfCalls) {
   fake().set_questions_before_launch(3);
-  run_nccl_ranks(3, [](std::shared_ptr<Group> group, HostDevice&) {
-    at::Tensor first = at::ones({3});
-    at::Tensor second = at::ones({2}, at::kDouble);
-    at::Tensor all = at::empty({group->size()}, at::kLong);
-    std::vector<std::shared_ptr<Work>> works;
-    group->batch([&] {
-      works.push_back(group->all_reduce(first, ReduceOp::kSum));
-      works.push_back(group->all_reduce(second, ReduceOp::kSum));
-      works.push_back(group->all_gather(all, at::full({1}, group->rank(), at::kLong)));
-      EXPECT_THROW(works[0]->wait(), c10::Error);
-      EXPECT_THROW(group->barrier(), c10::Error);
-      EXPECT_THROW(group->batch([] {}), c10::Error);
-    });
+  run_nccl_ranks(2, [](std::shared_ptr<Group> group, HostDevice&) {
+    const int peer = 1 - group->rank();
+    const at::Tensor sent = at::full({3}, group->rank() + 1.0f);
+    const at::Tensor received = at::zeros({3});
+    const at::Tensor own = at::zeros({2}, at::kLong);
+    const auto works =
+        group->batch_isend_irecv({{Op::kRecv, received, peer},
+                                  {Op::kSend, at::ones({2}, at::kLong), group->rank()},
+                                  {Op::kSend, sent, peer},
+                                  {Op::kRecv, own, group->rank()}});
     for (const auto& work : works) wait_on_host(*work);
-    EXPECT_EQ(first.sum().item<float>(), 9.0f);
-    EXPECT_EQ(second.sum().item<double>(), 6.0);
-    EXPECT_EQ(all.sum().item<int64_t>(), 3);
+    EXPECT_EQ(received.sum().item<float>(), 3.0f * (peer + 1));
+    EXPECT_EQ(own.sum().item<int64_t>(), 2);
+    EXPECT_THAT(group->batch_isend_irecv({}), ::testing::IsEmpty());
     group->barrier("alone");
-    group->batch([] {});
   });
-  for (int rank = 0; rank < 3; ++rank) {
-    const auto reductions = calls_of("ncclAllReduce", rank);
-    const auto gathers = calls_of("ncclAllGather", rank);
-    ASSERT_EQ(reductions.size(), 3u);
-    EXPECT_GT(reductions[0].group, 0);
-    EXPECT_EQ(reductions[1].group, reductions[0].group);
-    EXPECT_EQ(gathers[0].group, reductions[0].group);
-    EXPECT_EQ(reductions[2].group, 0);
+  for (int rank = 0; rank < 2; ++rank) {
+    const auto sends = calls_of("ncclSend", rank);
+    const auto receives = calls_of("ncclRecv", rank);
+    ASSERT_EQ(sends.size(), 1u);
+    ASSERT_EQ(receives.size(), 1u);
+    EXPECT_GT(sends[0].group, 0);
+    EXPECT_EQ(receives[0].group, sends[0].group);
+    EXPECT_EQ(calls_of("ncclAllReduce", rank)[0].group, 0);
   }
 }
 

@@ -109,57 +109,6 @@ TEST_F(NcclLeftCalls, BeforeItsWorkIsQueued) {
   }
 }
 
-TEST_F(NcclLeftCalls, InTheMiddleOfABatch) {
-  const auto errors = errors_of(3, [](Group& group, FullDevice&) {
-    std::vector<std::shared_ptr<Work>> works;
-    group.batch([&] {
-      works.push_back(group.all_reduce(at::ones({8}), ReduceOp::kSum, "first"));
-      if (group.rank() == 2) throw std::runtime_error("the model broke");
-      works.push_back(group.all_reduce(at::ones({8}), ReduceOp::kSum, "second"));
-    });
-    for (const auto& work : works) wait_on_host(*work);
-  });
-  EXPECT_EQ(errors[2], "the model broke");
-  for (const int rank : {0, 1}) {
-    EXPECT_THAT(errors[rank], AllOf(HasSubstr("rank 2 left batch() on group 'world' after 1 of its "
-                                              "calls by an exception: the model broke"),
-                                    Not(HasSubstr("timed out"))));
-  }
-}
-
-TEST_F(NcclLeftCalls, InTheMiddleOfABatchByACallThatIsWrong) {
-  const auto errors = errors_of(2, [](Group& group, FullDevice&) {
-    group.batch([&] {
-      group.all_reduce(at::ones({8}), ReduceOp::kSum, "first");
-      group.all_reduce(at::ones({8}, at::kComplexFloat), ReduceOp::kSum, "second");
-    });
-  });
-  EXPECT_THAT(errors, Each(HasSubstr("[comm] all_reduce: got tensor of ComplexFloat")));
-  EXPECT_EQ(testing::count_calls("ncclGroupStart"), testing::count_calls("ncclGroupEnd"));
-}
-
-// Nothing has begun then, on any rank that does the same.
-TEST_F(NcclLeftCalls, ABatchWhoseFirstCallIsWrongHarmsNobody) {
-  run_nccl_ranks(2, [](std::shared_ptr<Group> group, HostDevice&) {
-    EXPECT_THROW(
-        group->batch([&] { group->all_reduce(at::ones({2}, at::kComplexFloat), ReduceOp::kSum); }),
-        c10::Error);
-    group->barrier();
-  });
-}
-
-TEST_F(NcclLeftCalls, OtherSlicesFirstInABatchHarmNobody) {
-  run_nccl_ranks(2, [](std::shared_ptr<Group> group, HostDevice&) {
-    const at::Tensor part = at::empty({1});
-    const auto scatter = [&] {
-      return group->reduce_scatter(part, at::ones({2}), ReduceOp::kSum, "u", 1 - group->rank());
-    };
-    EXPECT_THROW(group->batch([&] { scatter(); }), c10::Error);
-    wait_on_host(*scatter());
-    EXPECT_EQ(part.item<float>(), 2.0F);
-  });
-}
-
 /// A table that gives rank 1's part of gathers on the host cut short, or throws.
 class BadTable final : public JobTable {
  public:

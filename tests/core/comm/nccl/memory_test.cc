@@ -31,9 +31,9 @@ using testing::FakeCall;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using testing::NcclRankOptions;
-using ::testing::Not;
 using testing::run_nccl_ranks;
 using testing::run_nccl_ranks_expecting_errors;
+using testing::wait_for_failure;
 using Memory = NcclOptions::Memory;
 
 constexpr auto kDeadline = std::chrono::seconds(30);
@@ -191,40 +191,21 @@ TEST_F(NcclMemory, ARankThatAllocatesAloneIsATimeOutThatNamesTheOthers) {
   EXPECT_THAT(errors[0] + errors[1], AllOf(HasSubstr("allocate ''"), HasSubstr("all_gather")));
 }
 
-TEST_F(NcclMemory, DifferentWindowsAreATimeOutThatNamesBothPlaces) {
+TEST_F(NcclMemory, NoSpaceForAWindowOnOneRankEndsAllRanks) {
   const auto errors = run_nccl_ranks_expecting_errors(
-      2,
-      [](std::shared_ptr<Group> group, HostDevice&) {
-        const at::Tensor first = group->allocate(8, at::kFloat);
-        const at::Tensor second = group->allocate(8, at::kFloat);
-        const at::Tensor to = group->rank() == 0 ? first : second;
-        wait_on_host(*group->all_gather(to, to.narrow(0, 4 * group->rank(), 4), "unit"));
-      },
-      with({.memory = Memory::kWindows}, testing::impatient()));
-  EXPECT_THAT(
-      errors,
-      Each(AllOf(HasSubstr("calls that differ: rank 1 called all_gather float32[4] "
-                           "'unit' at window 1 + 0"),
-                 HasSubstr("where rank 0 called all_gather float32[4] 'unit' at window 0 + 0"))));
-}
-
-TEST_F(NcclMemory, NoSpaceOnOneRankIsEveryonesErrorAndTheGroupGoesOn) {
-  run_nccl_ranks(
       3,
       [](std::shared_ptr<Group> group, HostDevice&) {
         group->barrier("before");
         if (group->rank() == 0) fake().fail_next("ncclMemAlloc", 1);
         group->barrier("armed");
-        try {
-          group->allocate(8, at::kFloat);
-          ADD_FAILURE();
-        } catch (const c10::Error& error) {
-          EXPECT_THAT(error_text(error), AllOf(HasSubstr("[comm] allocate: rank "),
-                                               HasSubstr("got no memory for 4096 bytes")));
-        }
-        use(group, 3);
+        group->allocate(8, at::kFloat);
+        wait_for_failure(*group);
       },
       with({.memory = Memory::kWindows}));
+  EXPECT_THAT(errors, Each(HasSubstr("[comm] allocate: got no memory for 4096 bytes")));
+}
+
+TEST_F(NcclMemory, NoSpaceForABufferIsAnErrorAndTheGroupGoesOn) {
   run_nccl_ranks(
       1,
       [](std::shared_ptr<Group> group, HostDevice&) {
@@ -243,20 +224,11 @@ TEST_F(NcclMemory, NoSpaceOnOneRankIsEveryonesErrorAndTheGroupGoesOn) {
 
 TEST_F(NcclMemory, GpusWithoutWindowsAreNamed) {
   fake().refuse_windows();
-  run_nccl_ranks(
-      2,
-      [](std::shared_ptr<Group> group, HostDevice&) {
-        try {
-          group->allocate(8, at::kFloat);
-          ADD_FAILURE();
-        } catch (const c10::Error& error) {
-          EXPECT_THAT(error_text(error),
-                      AllOf(HasSubstr("[comm] allocate: rank 0 got no window from NCCL"),
-                            HasSubstr("[comm] allocate: rank 1 got no window from NCCL"),
-                            HasSubstr("memory = kRegistered")));
-        }
-      },
+  const auto errors = run_nccl_ranks_expecting_errors(
+      2, [](std::shared_ptr<Group> group, HostDevice&) { group->allocate(8, at::kFloat); },
       with({.memory = Memory::kWindows}));
+  EXPECT_THAT(errors, Each(AllOf(HasSubstr("[comm] allocate: got no window from NCCL"),
+                                 HasSubstr("memory = kRegistered"))));
   run_nccl_ranks(
       1, [](std::shared_ptr<Group> group, HostDevice&) { use(group, 3); },
       with({.memory = Memory::kWindows}));
@@ -324,35 +296,15 @@ TEST_F(NcclMemory, RanksMustAskForTheSame) {
   EXPECT_THAT(
       run_nccl_ranks_expecting_errors(
           3, [](std::shared_ptr<Group>, HostDevice&) {}, options),
-      Each(HasSubstr("rank 1 asks for memory kWindows where rank 0 asks for memory kRegistered")));
+      Each(HasSubstr("rank 1 called init_process_group 'memory kWindows' where rank 0 called "
+                     "init_process_group 'memory kRegistered'")));
 }
 
-TEST_F(NcclMemory, WhatALibraryLacksIsNamed) {
-  const auto plain = nccl::load_api([](const char*) { return FAKE_NCCL_PLAIN_PATH; });
-  ASSERT_TRUE(plain.ok()) << plain.status();
-  EXPECT_EQ(nccl::find_unsupported(**plain, {}), "");
-  EXPECT_EQ(nccl::find_unsupported(*testing::fake_api(),
-                                   {.memory = Memory::kWindows, .copy_engine = true}),
-            "");
-  EXPECT_THAT(nccl::find_unsupported(**plain, {.memory = Memory::kRegistered}),
-              AllOf(HasSubstr("[nccl] memory: got NCCL 2.28.9 at '"),
-                    HasSubstr("without ncclMemAlloc, ncclMemFree, ncclCommRegister, "
-                              "ncclCommDeregister, expected them"),
-                    HasSubstr("leave memory = kDefault")));
-  EXPECT_THAT(nccl::find_unsupported(**plain, {.memory = Memory::kWindows}),
-              AllOf(HasSubstr("ncclCommWindowRegister, ncclCommWindowDeregister"),
-                    Not(HasSubstr("ncclCommRegister"))));
-  EXPECT_THAT(nccl::find_unsupported(*testing::fake_api(), {.copy_engine = true}),
+TEST_F(NcclMemory, CopyEnginesNeedWindows) {
+  EXPECT_EQ(nccl::find_unsupported({}), "");
+  EXPECT_EQ(nccl::find_unsupported({.memory = Memory::kWindows, .copy_engine = true}), "");
+  EXPECT_THAT(nccl::find_unsupported({.copy_engine = true}),
               HasSubstr("got copy_engine without windows"));
-  NcclRankOptions options;
-  options.make = [&](nccl::WorldOptions world) {
-    world.api = *plain;
-    world.nccl.memory = Memory::kWindows;
-    return nccl::make_world(std::move(world));
-  };
-  EXPECT_THAT(run_nccl_ranks_expecting_errors(
-                  2, [](std::shared_ptr<Group>, HostDevice&) {}, options),
-              Each(HasSubstr("without ncclMemAlloc")));
 }
 
 TEST_F(FakeNcclMemory, ControlMemoryFreedWhileItIsRegisteredIsAComplaint) {

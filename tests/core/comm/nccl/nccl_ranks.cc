@@ -17,6 +17,18 @@
 #include "tessera/core/comm/nccl/pending.h"
 #include "tessera/core/process/error_text.h"
 
+namespace tessera::internal::nccl {
+
+void wait_on_host(Work& work) {
+  if (auto* pending = dynamic_cast<Pending*>(&work)) {
+    pending->wait_on_host();
+  } else {
+    work.wait();
+  }
+}
+
+}  // namespace tessera::internal::nccl
+
 namespace tessera::internal::testing {
 namespace {
 
@@ -81,7 +93,6 @@ std::vector<std::string> run_nccl_ranks_expecting_errors(int size, const NcclBod
       world.rank = rank;
       world.size = size;
       world.timeout = options.timeout;
-      world.compare = options.compare;
       // Ranks that are asked have four of these and 100 ms to answer.
       world.table_poll = std::chrono::milliseconds(100);
       world.local_poll = std::chrono::milliseconds(1);

@@ -10,6 +10,13 @@
 #include "tessera/core/device/host_device.h"
 #include "tessera/tests/support/fake_nccl/fake_nccl.h"
 
+namespace tessera::internal::nccl {
+
+/// Blocks until `work` of an NCCL group has run on the device; of any other group, wait().
+void wait_on_host(Work& work);
+
+}  // namespace tessera::internal::nccl
+
 namespace tessera::internal::testing {
 
 /// The fake library, found by the loader that finds the real one.
@@ -22,7 +29,6 @@ using MakeGroup = std::function<std::shared_ptr<nccl::Group>(nccl::WorldOptions)
 
 struct NcclRankOptions {
   std::chrono::milliseconds timeout = std::chrono::seconds(20);
-  nccl::WorldOptions::Compare compare = nccl::WorldOptions::Compare::kNever;
   HostDevice::Options device = {};
   MakeGroup make = nccl::make_world;
   int absent_rank = -1;  ///< does not come

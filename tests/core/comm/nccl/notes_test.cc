@@ -13,7 +13,6 @@
 #include <gtest/gtest.h>
 
 #include "tessera/core/comm/meeting/job_table.h"
-#include "tessera/core/comm/nccl/agreement.h"
 #include "tessera/core/process/failure_report.h"
 #include "tessera/core/process/job_page.h"
 #include "tessera/errors.h"
@@ -152,7 +151,7 @@ TEST_F(NcclNotes, WhatAnotherRankHasPublishedIsNotNoted) {
   const auto errors = run_nccl_ranks_expecting_errors(
       1,
       [&](const std::shared_ptr<Group>& group, HostDevice&) {
-        nccl::Agreement(table, /*rank=*/1).publish("rank 1 has had enough");
+        table->set_first("nccl/failure", "rank 1 has had enough");
         wait_for_failure(*group);  // and its exception unwinds the group
       },
       options);
