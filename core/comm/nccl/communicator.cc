@@ -28,11 +28,11 @@ Result Communicator::init(int size, int rank, const UniqueId& id) {
   return api_->comm_init_rank_config(&comm_, size, id, rank, &config);
 }
 
-Result Communicator::split(int color, int key, Communicator& child) {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  if (comm_ == nullptr) return Result::kInvalidUsage;
+std::optional<Result> Communicator::split(int color, int key, Communicator& child) {
   Config config = config_for(child.name_, child.uses_copy_engines_);
-  return api_->comm_split(comm_, color, key, &child.split_off_, &config);
+  return call([&](OpaqueComm* comm) {
+    return api_->comm_split(comm, color, key, &child.split_off_, &config);
+  });
 }
 
 OpaqueComm* Communicator::take_split_off() {
@@ -44,13 +44,13 @@ void Communicator::complete_split() {
   comm_ = take_split_off();
 }
 
-Result Communicator::register_memory(void* data, size_t bytes, Registration kind) {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  if (comm_ == nullptr) return Result::kInvalidUsage;
-  Registered& made = registered_[data];
-  return kind == Registration::kBuffer
-             ? api_->comm_register(comm_, data, bytes, &made.buffer)
-             : api_->comm_window_register(comm_, data, bytes, &made.window, kSymmetricWindow);
+std::optional<Result> Communicator::register_memory(void* data, size_t bytes, Registration kind) {
+  return call([&](OpaqueComm* comm) {
+    Registered& made = registered_[data];
+    return kind == Registration::kBuffer
+               ? api_->comm_register(comm, data, bytes, &made.buffer)
+               : api_->comm_window_register(comm, data, bytes, &made.window, kSymmetricWindow);
+  });
 }
 
 bool Communicator::has_window(void* data) {

@@ -21,8 +21,6 @@ class Communicator {
  public:
   /// `name` is what NCCL's own logs call it. `uses_copy_engines`: for all-gathers in windows.
   Communicator(std::shared_ptr<const Api> api, std::string name, bool uses_copy_engines = false);
-  Communicator(const Communicator&) = delete;
-  Communicator& operator=(const Communicator&) = delete;
 
   const std::string& name() const { return name_; }
   const Api& api() const { return *api_; }
@@ -34,13 +32,13 @@ class Communicator {
   /// `child` of the ranks with the same colour, ordered by key; a rank with kNoColor leaves it
   /// empty. `child` must stay alive until this one's poll() has an answer; when that is kSuccess,
   /// child.complete_split() opens it.
-  Result split(int color, int key, Communicator& child);
+  std::optional<Result> split(int color, int key, Communicator& child);
   void complete_split();
 
   /// Registers memory from ncclMemAlloc. kBuffer is local; kWindow is collective over its ranks,
   /// with equal sizes, and finished when poll() says so.
   enum class Registration : uint8_t { kBuffer, kWindow };
-  Result register_memory(void* data, size_t bytes, Registration kind);
+  std::optional<Result> register_memory(void* data, size_t bytes, Registration kind);
   /// Local. Whether NCCL has made the window, once poll() says kSuccess.
   bool has_window(void* data);
   /// Local. Undoes the registration. Finishing or aborting the communicator does so, too.

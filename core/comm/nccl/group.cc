@@ -228,12 +228,12 @@ at::Tensor Group::allocate(int64_t numel, at::ScalarType dtype) {
   const int64_t bytes = check_allocate(numel, dtype);
   const WorldOptions& options = world_->options();
   if (options.nccl.memory == NcclOptions::Memory::kRegistered && bytes > 0) {
-    const auto pending = make_unnumbered(NumberedCall::of(Op::kAllocate));
+    const auto pending = make_unnumbered(NumberedCall::of({.op = Op::kAllocate}));
     return allocate_registered(*pending, communicators(), numel, dtype, bytes,
                                Communicator::Registration::kBuffer);
   }
   if (makes_windows_) {
-    const auto pending = begin(NumberedCall::of(Op::kAllocate), nullptr, {});
+    const auto pending = begin(NumberedCall::of({.op = Op::kAllocate}), nullptr, {});
     const at::Tensor made = pending->carry_out([&] {
       int64_t most_bytes = 0;
       for (const std::string& text : exchange(*pending, "bytes", absl::StrCat(bytes))) {
@@ -251,7 +251,7 @@ at::Tensor Group::allocate(int64_t numel, at::ScalarType dtype) {
 }
 
 std::unique_ptr<SharedBuffer> Group::make_shared_buffer(int64_t /*bytes*/, std::string_view name) {
-  make_unnumbered(NumberedCall::of(Op::kSharedBuffer, name));
+  make_unnumbered(NumberedCall::of({.op = Op::kSharedBuffer, .tag = name}));
   return nullptr;
 }
 
@@ -259,10 +259,8 @@ std::shared_ptr<ProcessGroup> Group::subgroup(const std::vector<int>& ranks,
                                               std::string_view name) {
   check_subgroup(ranks, name, size(), subgroup_names_);
   subgroup_names_.insert(std::string(name));
-  const auto pending = begin(
-      NumberedCall::of(Op::kSubgroup,
-                       absl::StrCat(std::string(name), " [", absl::StrJoin(ranks, ", "), "]")),
-      nullptr, {});
+  const std::string what = absl::StrCat(std::string(name), " [", absl::StrJoin(ranks, ", "), "]");
+  const auto pending = begin(NumberedCall::of({.op = Op::kSubgroup, .tag = what}), nullptr, {});
   auto made = pending->carry_out([&] {
     exchange(*pending, "call", {});
     drain(*pending);
@@ -280,9 +278,9 @@ std::shared_ptr<Group> Group::split_off(Pending& pending, const std::vector<int>
   const bool is_member = found != ranks.end();
   const int own = static_cast<int>(found - ranks.begin());
   const auto reduce = split(pending, *reduce_.communicator(), is_member ? 0 : kNoColor, rank(),
-                            lane_name(group, "reduce"));
+                            absl::StrCat(group, ": reduce lane"));
   if (!is_member) return nullptr;
-  const auto gather = split(pending, *reduce, 0, own, lane_name(group, "gather"),
+  const auto gather = split(pending, *reduce, 0, own, absl::StrCat(group, ": gather lane"),
                             world_->options().nccl.copy_engine);
   std::vector<int> world_ranks;
   for (const int rank : ranks) world_ranks.push_back(progress_->world_ranks()[rank]);
@@ -320,8 +318,8 @@ void Group::agree_on_slices(Pending& pending, int slice) {
   }
   if (!is_usual) {
     drain(pending);
-    permuted_ =
-        split(pending, *reduce_.communicator(), 0, slice, lane_name(name(), "permuted reduce"));
+    permuted_ = split(pending, *reduce_.communicator(), 0, slice,
+                      absl::StrCat(pending.group(), ": permuted reduce lane"));
   }
   slice_ = slice;
 }
@@ -341,13 +339,13 @@ std::shared_ptr<Group> make_world(WorldOptions options) {
   const auto world = World::start(std::move(options), progress);
   try {
     const NcclOptions& nccl = world->options().nccl;
-    // Options that differ are calls that differ.
-    const auto pending =
-        std::make_shared<Pending>(world, progress, rank, NumberedCall::of(Op::kInit, text_of(nccl)),
-                                  nullptr, std::vector<at::Tensor>());
+    const std::string wanted = text_of(nccl);  // options that differ are calls that differ
+    const auto pending = std::make_shared<Pending>(
+        world, progress, rank, NumberedCall::of({.op = Op::kInit, .tag = wanted}), nullptr,
+        std::vector<at::Tensor>());
     world->watch(pending);
     auto reduce = meet(*pending);
-    auto gather = split(*pending, *reduce, 0, rank, lane_name("world", "gather"), nccl.copy_engine);
+    auto gather = split(*pending, *reduce, 0, rank, "world: gather lane", nccl.copy_engine);
     pending->mark_finished();
     return std::make_shared<Group>(world, progress, rank, std::move(gather), std::move(reduce));
   } catch (const std::exception& error) {

@@ -21,7 +21,7 @@ namespace tessera::internal::nccl {
 /// ProcessGroup:
 /// - Collectives run on the streams of two lanes (reductions and barriers on the reduce lane, the
 ///   rest and messages on the gather lane), behind what the current stream held at the call.
-///   Work::wait() makes the current stream wait, not the host; use wait_on_host() for that.
+///   Work::wait() makes the current stream wait, not the host.
 /// - Calls are not compared in advance, but for what goes through the table (Note [Calls that do
 ///   not fit]).
 /// - Sums are NCCL's, in no defined order; kMin and kMax may lose NaN.

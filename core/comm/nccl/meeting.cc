@@ -102,7 +102,7 @@ std::shared_ptr<Communicator> split(Pending& pending, Communicator& parent, int 
 std::shared_ptr<Communicator> meet(Pending& pending) {
   const WorldOptions& options = pending.world().options();
   auto communicator =
-      std::make_shared<Communicator>(options.api, lane_name(pending.group(), "reduce"));
+      std::make_shared<Communicator>(options.api, absl::StrCat(pending.group(), ": reduce lane"));
   UniqueId id{};
   if (options.rank == 0) {
     check_result(pending, *communicator, options.api->get_unique_id(&id));
@@ -115,10 +115,6 @@ std::shared_ptr<Communicator> meet(Pending& pending) {
   check_result(pending, *communicator, communicator->init(options.size, options.rank, id));
   await_ready(pending, *communicator);
   return communicator;
-}
-
-std::string lane_name(std::string_view group, std::string_view lane) {
-  return absl::StrCat(std::string(group), ": ", std::string(lane), " lane");
 }
 
 }  // namespace tessera::internal::nccl

@@ -38,7 +38,4 @@ std::shared_ptr<Communicator> split(Pending& pending, Communicator& parent, int 
 /// Collective, blocks. The communicator of the whole world; its id travels through the table.
 std::shared_ptr<Communicator> meet(Pending& pending);
 
-/// "world: gather lane".
-std::string lane_name(std::string_view group, std::string_view lane);
-
 }  // namespace tessera::internal::nccl

@@ -8,8 +8,6 @@
 
 #include <absl/strings/str_cat.h>
 
-#include "tessera/errors.h"
-
 namespace tessera::internal::nccl {
 
 Pending::Pending(std::shared_ptr<World> world, std::shared_ptr<Progress> progress, int rank,
@@ -61,11 +59,6 @@ void Pending::release() {
 bool Pending::is_late(std::chrono::steady_clock::time_point now) const {
   const auto begin = begin_.load(std::memory_order_relaxed);
   return begin <= now && now - begin >= world_->options().timeout;
-}
-
-void Pending::end_flight() {
-  const uint64_t number = flight_.load(std::memory_order_relaxed);
-  if (number != kNoFlight) world_->flights().end(number);
 }
 
 void Pending::throw_if_failed() {

@@ -4,10 +4,12 @@
 #include <chrono>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
 
+#include "tessera/core/comm/flight_recorder/flight.h"
 #include "tessera/core/comm/nccl/progress.h"
 #include "tessera/core/comm/nccl/world.h"
 #include "tessera/core/process/error_text.h"
@@ -46,10 +48,10 @@ class Pending final : public Work {
   void rewind() { begin_.store(Clock::now(), std::memory_order_relaxed); }
   /// What happens on the host alone is over.
   void mark_finished() {
-    if (!finished_.exchange(true, std::memory_order_acq_rel)) end_flight();
+    if (!finished_.exchange(true, std::memory_order_acq_rel)) flight_.end();
   }
-  /// Its number in the flight recorder, from watch().
-  void note_flight(uint64_t number) { flight_.store(number, std::memory_order_relaxed); }
+  /// Its place in the flight recorder. Before any other thread knows it.
+  void record(Flight flight) { flight_ = std::move(flight); }
 
   /// Whether it has ended well, as far as it was looked at.
   bool look();
@@ -96,9 +98,7 @@ class Pending final : public Work {
 
  private:
   using Clock = std::chrono::steady_clock;
-  static constexpr uint64_t kNoFlight = ~uint64_t{0};
 
-  void end_flight();
   void give_up(const std::string& problem);
   void release();
   static void pause(int64_t looks);
@@ -114,7 +114,7 @@ class Pending final : public Work {
   std::atomic<bool> released_{false};
   std::atomic<bool> launched_{false};
   std::atomic<bool> finished_{false};
-  std::atomic<uint64_t> flight_{kNoFlight};
+  Flight flight_;
 };
 
 }  // namespace tessera::internal::nccl

@@ -3,8 +3,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <exception>
-#include <thread>
 #include <utility>
 
 #include <c10/core/DeviceGuard.h>
@@ -72,7 +70,7 @@ void World::watch(std::shared_ptr<Pending> pending) {
   if (call.sequence >= 0) {
     note_collective(to_string(call.signature.op), call.tag, call.sequence, pending->group());
   }
-  pending->note_flight(flights_->begin(call.signature, call.sequence, call.tag, pending->group()));
+  pending->record({flights_, call.signature, call.sequence, call.tag, pending->group()});
   const std::lock_guard<std::mutex> lock(mutex_);
   if (pending_.empty()) changed_.notify_all();
   pending_.push_back(std::move(pending));
@@ -96,13 +94,11 @@ void World::leave(const std::shared_ptr<Progress>& progress,
     progress->leave();
     const std::lock_guard<std::mutex> lock(mutex_);
     for (const auto& gone : communicators) std::erase(communicators_, gone);
-    Leaving leaving;
-    leaving.group = progress->group();
-    leaving.report = progress->report();
-    leaving.communicators = std::move(communicators);
-    leaving.streams = std::move(streams);
-    leaving.deadline = Clock::now() + options_.timeout;
-    leaving_.push_back(std::move(leaving));
+    leaving_.push_back({.group = progress->group(),
+                        .communicators = std::move(communicators),
+                        .streams = std::move(streams),
+                        .deadline = Clock::now() + options_.timeout,
+                        .report = progress->report()});
     --groups_;
     changed_.notify_all();
   } catch (...) {  // no memory: the communicators stay until the process ends
@@ -140,8 +136,7 @@ bool World::sleep() {
   const bool is_busy = !pending_.empty() || !leaving_.empty();
   if (groups_ == 0 && !is_busy) return false;
   if (!proposal_.empty() && !failed_) return true;
-  const auto longest = is_busy ? options_.local_poll : options_.table_poll;
-  changed_.wait_for(lock, std::min(longest, options_.table_poll));
+  changed_.wait_for(lock, is_busy ? options_.local_poll : options_.table_poll);
   return true;
 }
 
@@ -150,26 +145,18 @@ std::string World::proposal() {
   return proposal_;
 }
 
-/// This rank's own last calls: peers' are on other devices or hosts.
-void World::dump_flights(const std::string& cause) noexcept {
-  try {
-    const std::string directory = flight_dump_directory();
-    if (directory.empty()) return;
-    write_flight_dump(directory, options_.rank,
-                      {{.rank = options_.rank,
-                        .pid = static_cast<int>(::getpid()),
-                        .state = "failed",
-                        .begun = flights_->begun(),
-                        .records = flights_->last()}},
-                      cause);
-  } catch (const std::exception&) {  // no memory; the error itself goes on
-  }
-}
-
 /// Makes the first published cause this rank's, then aborts.
 void World::settle(const Cause& cause) {
   std::string first = publish(cause);
-  dump_flights(first);
+  if (const std::string directory = flight_dump_directory(); !directory.empty()) {
+    // This rank's own last calls: peers' are on other devices or hosts.
+    const RankFlight own{.rank = options_.rank,
+                         .pid = static_cast<int>(::getpid()),
+                         .state = "failed",
+                         .begun = flights_->begun(),
+                         .records = flights_->last()};
+    write_flight_dump(directory, options_.rank, {own}, first);
+  }
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     cause_ = std::move(first);

@@ -46,6 +46,13 @@ struct WorldOptions {
   NcclOptions nccl = {};
 };
 
+/// Why a world fails.
+struct Cause {
+  std::string text;           ///< "": it does not
+  int culprit = -1;           ///< the rank of the world that began it; negative: this one
+  bool is_published = false;  ///< by another rank
+};
+
 /// One rank's end of a world: what all its groups share. Owns the thread that watches them.
 ///
 /// Note [Watch]
@@ -75,8 +82,6 @@ class World : public std::enable_shared_from_this<World> {
   /// Starts the thread, and the use of the first group, of all ranks. Local.
   static std::shared_ptr<World> start(WorldOptions options, std::shared_ptr<Progress> all);
   ~World();
-  World(const World&) = delete;
-  World& operator=(const World&) = delete;
 
   const WorldOptions& options() const { return options_; }
 
@@ -87,9 +92,6 @@ class World : public std::enable_shared_from_this<World> {
   /// and communicators are aborted.
   std::optional<std::string> failure();
   bool is_failed() const { return failed_.load(std::memory_order_acquire); }
-
-  /// This rank's last calls, in memory of its own.
-  FlightRing& flights() { return *flights_; }
 
   /// Watched until it is over.
   void watch(std::shared_ptr<Pending> pending);
@@ -125,7 +127,6 @@ class World : public std::enable_shared_from_this<World> {
   void say_left(const std::string& group, const std::string& report) noexcept;
   std::string publish(const Cause& cause);
   void settle(const Cause& cause);
-  void dump_flights(const std::string& cause) noexcept;
   void drop();
   void take_down();
   bool has_pending(const std::string& group);
@@ -133,7 +134,7 @@ class World : public std::enable_shared_from_this<World> {
   const WorldOptions options_;
   const std::shared_ptr<Progress> all_;  // of the group of all ranks
   std::atomic<bool> failed_{false};
-  const std::unique_ptr<FlightRing> flights_ = std::make_unique<FlightRing>();
+  const std::shared_ptr<FlightRing> flights_ = std::make_shared<FlightRing>();
 
   std::mutex mutex_;
   std::condition_variable changed_;  // something for the thread

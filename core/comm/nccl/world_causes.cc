@@ -1,4 +1,3 @@
-#include <algorithm>
 #include <exception>
 #include <thread>
 #include <utility>
@@ -7,6 +6,7 @@
 #include <absl/strings/str_cat.h>
 #include <absl/strings/str_split.h>
 
+#include "tessera/core/comm/groups/op_traits.h"
 #include "tessera/core/comm/nccl/pending.h"
 #include "tessera/core/comm/nccl/world.h"
 #include "tessera/core/process/error_text.h"
@@ -14,6 +14,23 @@
 
 // How the watching thread finds out why a world fails, and tells the other ranks, by the table.
 namespace tessera::internal::nccl {
+
+/// One rank's report, read back.
+struct Report {
+  int64_t begun = -1;  // collectives; -1: it does not answer
+  bool has_left = false;
+  std::string text;  // of the call asked for; "" if it is not known
+
+  static Report parse(const std::string& text) {
+    const std::vector<std::string> parts = absl::StrSplit(text, absl::MaxSplits(' ', 2));
+    Report report;
+    if (parts.size() < 2 || !absl::SimpleAtoi(parts[1], &report.begun)) return {};
+    report.has_left = parts[0] == "left";
+    if (parts.size() == 3) report.text = parts[2];
+    return report;
+  }
+};
+
 namespace {
 
 // Ranks answer within one look at the table, if they can.
@@ -28,6 +45,51 @@ std::string answer_key(int rank) { return absl::StrCat("nccl/answer/", rank); }
 
 std::string left_key(int rank, const std::string& group) {
   return absl::StrCat("nccl/left/", group, "/", rank);
+}
+
+std::string absence(const Report& report) {
+  if (report.begun < 0) return ", which does not answer";
+  return absl::StrCat(report.has_left ? ", which left the group after " : ", which has begun ",
+                      report.begun, " collectives");
+}
+
+/// Where two ranks' calls differ; "" if they do not.
+std::string difference(const Progress& progress, const std::vector<Report>& reports) {
+  for (size_t rank = 1; rank < reports.size(); ++rank) {
+    const bool is_known = !reports[rank].text.empty() && !reports[0].text.empty();
+    if (!is_known || reports[rank].text == reports[0].text) continue;
+    return absl::StrCat("calls that differ: ", progress.name_of(static_cast<int>(rank)), " called ",
+                        reports[rank].text, " where ", progress.name_of(0), " called ",
+                        reports[0].text);
+  }
+  return "";
+}
+
+/// Why the call has not finished after `waited_ms`, according to the ranks' reports: which rank is
+/// missing, else which rank called something else, else neither. Of a message, which has no number,
+/// it is the other rank that is missing.
+Cause explain_time_out(const Pending& pending, int64_t waited_ms,
+                       const std::vector<Report>& reports) {
+  const Progress& progress = pending.progress();
+  const NumberedCall& call = pending.call();
+  const bool is_message = traits_of(call.signature.op).tensors == OpTraits::Tensors::kMessage;
+  Cause cause{absl::StrCat("timed out: waited ", waited_ms, " ms for ")};
+  std::string missing;
+  for (int rank = 0; rank < static_cast<int>(reports.size()); ++rank) {
+    const bool is_missing =
+        is_message ? rank == call.signature.peer : reports[rank].begun <= call.sequence;
+    if (!is_missing) continue;
+    if (missing.empty()) cause.culprit = progress.world_ranks()[rank];
+    absl::StrAppend(&missing, missing.empty() ? "" : ", ", progress.name_of(rank),
+                    absence(reports[rank]));
+  }
+  if (is_message) absl::StrAppend(&missing, ", in ", call.text());
+  if (missing.empty()) missing = difference(progress, reports);
+  if (missing.empty()) {
+    missing = "all ranks to finish what all have begun; look for a device or a network that hangs";
+  }
+  cause.text += missing;
+  return cause;
 }
 
 }  // namespace
@@ -186,7 +248,7 @@ Cause World::explain(const Pending& pending) {
   try {
     const Answers answers = ask(pending.progress(), pending.call().sequence);
     if (answers.failure) return {*answers.failure, -1, /*is_published=*/true};
-    Cause cause = explain_time_out(pending.progress(), pending.call(), waited_ms, answers.reports);
+    Cause cause = explain_time_out(pending, waited_ms, answers.reports);
     if (answers.asker != options_.rank) cause.culprit = answers.asker;
     return cause;
   } catch (const std::exception& error) {

@@ -63,8 +63,9 @@ std::shared_ptr<Group> make_joined_lanes(nccl::WorldOptions options) {
   auto progress = std::make_shared<nccl::Progress>("world", ranks);
   const int rank = options.rank;
   auto world = nccl::World::start(std::move(options), progress);
-  const auto pending = std::make_shared<nccl::Pending>(
-      world, progress, rank, nccl::NumberedCall::of(Op::kInit), nullptr, std::vector<at::Tensor>());
+  const auto pending = std::make_shared<nccl::Pending>(world, progress, rank,
+                                                       nccl::NumberedCall::of({.op = Op::kInit}),
+                                                       nullptr, std::vector<at::Tensor>());
   world->watch(pending);
   auto one = nccl::meet(*pending);
   pending->mark_finished();
@@ -201,7 +202,7 @@ TEST_F(NcclLanes, ControlAnEventRecordedAtOnceIsTooEarly) {
 
 TEST_F(NcclLanes, MessagesOfABatchAreOneGroupOfCalls) {
   fake().set_questions_before_launch(3);
-  run_nccl_ranks(2, [](std::shared_ptr<Group> group, HostDevice&) {
+  run_nccl_ranks(2, [](std::shared_ptr<Group> group, HostDevice& device) {
     const int peer = 1 - group->rank();
     const at::Tensor sent = at::full({3}, group->rank() + 1.0f);
     const at::Tensor received = at::zeros({3});
@@ -211,7 +212,8 @@ TEST_F(NcclLanes, MessagesOfABatchAreOneGroupOfCalls) {
                                   {Op::kSend, at::ones({2}, at::kLong), group->rank()},
                                   {Op::kSend, sent, peer},
                                   {Op::kRecv, own, group->rank()}});
-    for (const auto& work : works) wait_on_host(*work);
+    for (const auto& work : works) work->wait();
+    device.synchronize();
     EXPECT_EQ(received.sum().item<float>(), 3.0f * (peer + 1));
     EXPECT_EQ(own.sum().item<int64_t>(), 2);
     EXPECT_THAT(group->batch_isend_irecv({}), ::testing::IsEmpty());

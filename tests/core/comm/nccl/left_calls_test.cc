@@ -5,7 +5,6 @@
 #include <functional>
 #include <memory>
 #include <new>
-#include <stdexcept>
 #include <string>
 #include <thread>
 #include <utility>
@@ -30,7 +29,6 @@ using testing::fake;
 using ::testing::HasSubstr;
 using testing::NcclRankOptions;
 using ::testing::Not;
-using testing::run_nccl_ranks;
 using testing::run_nccl_ranks_expecting_errors;
 
 class NcclLeftCalls : public ::testing::Test {
