@@ -210,7 +210,7 @@ std::shared_ptr<Work> Group::gather_on_host(const Collective& collective) {
   TORCH_CHECK(!host_channel_->is_open,
               "[comm] all_gather_on_host: got a call while another gather on the host is open,"
               " expected one at a time; wait for that one first");
-  const auto pending = begin(NumberedCall::of(collective), nullptr, {});
+  const auto pending = begin(NumberedCall::of(collective));
   if (size() == 1) {
     std::memmove(collective.output.mutable_data_ptr(), collective.input.const_data_ptr(),
                  collective.input.nbytes());
@@ -233,7 +233,7 @@ at::Tensor Group::allocate(int64_t numel, at::ScalarType dtype) {
                                Communicator::Registration::kBuffer);
   }
   if (makes_windows_) {
-    const auto pending = begin(NumberedCall::of({.op = Op::kAllocate}), nullptr, {});
+    const auto pending = begin(NumberedCall::of({.op = Op::kAllocate}));
     const at::Tensor made = pending->carry_out([&] {
       int64_t most_bytes = 0;
       for (const std::string& text : exchange(*pending, "bytes", absl::StrCat(bytes))) {
@@ -260,7 +260,7 @@ std::shared_ptr<ProcessGroup> Group::subgroup(const std::vector<int>& ranks,
   check_subgroup(ranks, name, size(), subgroup_names_);
   subgroup_names_.insert(std::string(name));
   const std::string what = absl::StrCat(std::string(name), " [", absl::StrJoin(ranks, ", "), "]");
-  const auto pending = begin(NumberedCall::of({.op = Op::kSubgroup, .tag = what}), nullptr, {});
+  const auto pending = begin(NumberedCall::of({.op = Op::kSubgroup, .tag = what}));
   auto made = pending->carry_out([&] {
     exchange(*pending, "call", {});
     drain(*pending);

@@ -68,8 +68,8 @@ class Group final : public ProcessGroup {
  private:
   std::vector<std::shared_ptr<Communicator>> communicators() const;
   void check_supported(const Collective& collective) const;
-  std::shared_ptr<Pending> begin(NumberedCall call, std::shared_ptr<Event> end,
-                                 std::vector<at::Tensor> tensors);
+  std::shared_ptr<Pending> begin(NumberedCall call, std::shared_ptr<Event> end = nullptr,
+                                 std::vector<at::Tensor> tensors = {});
   std::shared_ptr<Pending> issue(StreamLane& lane, NumberedCall call, const Collective& collective);
   std::shared_ptr<Pending> make_unnumbered(NumberedCall call, std::shared_ptr<Event> end = nullptr,
                                            std::vector<at::Tensor> tensors = {});
