@@ -14,7 +14,6 @@
 #include "tessera/core/comm/agreement/fingerprint.h"
 #include "tessera/core/comm/agreement/refusal.h"
 #include "tessera/core/comm/agreement/text_exchange.h"
-#include "tessera/core/comm/mpi/absent_ranks.h"
 #include "tessera/core/comm/mpi/initialize.h"
 #include "tessera/core/comm/mpi/library.h"
 #include "tessera/core/comm/mpi/progress.h"
@@ -63,7 +62,7 @@ std::shared_ptr<Group> make_mpi_world(ProcessGroupOptions options, const Environ
   const auto library = mpi::load_library();
   TORCH_CHECK(library.ok(), std::string(library.status().message()));
   const mpi::Calls& calls = *library->calls;
-  mpi::initialize(calls, options.timeout, [&] { return mpi::absent_ranks(environment); });
+  mpi::initialize(calls, options.timeout, /*may_initialize=*/true);
   mpi::WorldGroup made =
       mpi::make_world("init_process_group", calls, calls.world(),
                       {.timeout = options.timeout, .report_after = options.report_after});
