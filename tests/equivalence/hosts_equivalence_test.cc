@@ -13,6 +13,7 @@
 #include "tessera/tests/support/comparison.h"
 #include "tessera/tests/support/configuration.h"
 #include "tessera/tests/support/delayed_group.h"
+#include "tessera/tests/support/group_without_windows.h"
 #include "tessera/tests/support/models.h"
 #include "tessera/tests/support/oracle.h"
 #include "tessera/tests/support/rank_hosts.h"
@@ -44,8 +45,9 @@ std::ostream& operator<<(std::ostream& stream, const HostsCase& run) {
 Outcome train_on_hosts(const HostsCase& run, at::ScalarType dtype, bool is_delayed = false) {
   const auto decorate = [&](std::shared_ptr<ProcessGroup> world) {
     const auto hosts = run.is_in_turn ? hosts_in_turn(2, 2) : hosts_in_order(2, 2);
-    auto group = as_on_hosts(world, hosts, run.has_windows);
+    auto group = as_on_hosts(world, hosts);
     EXPECT_EQ(group->backend(), "hosts");
+    if (!run.has_windows) group = std::make_shared<GroupWithoutWindows>(group);
     if (is_delayed) group = std::make_shared<DelayedGroup>(group);
     return group;
   };
@@ -128,7 +130,7 @@ TEST(EquivalenceOverHosts, OfAnyWorldSizeIsThatOfOneHost) {
                               options, decorate);
     };
     const auto on = [](std::vector<int> hosts) {
-      return [=](std::shared_ptr<ProcessGroup> world) { return as_on_hosts(world, hosts, true); };
+      return [=](std::shared_ptr<ProcessGroup> world) { return as_on_hosts(world, hosts); };
     };
     EXPECT_EQ(bit_differences(train(on(hosts_in_order(2, 2))), train({})), "");
     try {

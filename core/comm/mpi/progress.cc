@@ -5,6 +5,7 @@
 
 #include <cstdio>
 #include <cstdlib>
+#include <ranges>
 #include <set>
 #include <utility>
 
@@ -262,6 +263,19 @@ void Progress::leave(const char* cause) {
   run([this, cause] { let_go(cause); }, kMaxWait);
 }
 
+/// Not on the thread, which goes on with what is waited for. The last world first.
+void Progress::leave_hosts() {
+  std::vector<std::shared_ptr<HostRanks>> hosts;
+  run(
+      [&] {
+        for (const auto& world : worlds_) hosts.push_back(world->host());
+      },
+      kMaxWait);
+  for (const auto& host : hosts | std::views::reverse) {
+    if (host != nullptr) host->leave();
+  }
+}
+
 /// Until all ranks end, as those do that copy this.
 void Progress::await_ends() {
   Handle copy = 0;
@@ -286,6 +300,7 @@ bool Progress::finalizes(std::chrono::milliseconds others, std::chrono::millisec
 
 void Progress::end() {
   if (!origin_.is_here()) return;
+  leave_hosts();
   leave(kFinalised);
   if (has_failed_) {
     // It waits for the others, and for the launcher's daemons, whose network may be gone.

@@ -31,13 +31,14 @@ inline constexpr const char* kProcessEnds = "this process ends";
 /// ~~~~~~~~~~~~~~~~~
 /// MPI can be initialised once in a process, so what is initialised here stays until the process
 /// ends. Then (atexit) this rank leaves its worlds and waits until the others have, as MPI_Finalize
-/// would; a rank that crashes instead is what mpirun ends all others for. After a failure some rank
-/// may never come: the wait is short, and MPI_Abort ends all ranks; so is that for MPI_Finalize.
-/// That is short, too, once all ranks have come to it: MPICH 4.0 over UCX and TCP does not always
-/// return from it then, and the process ends by itself. An
-/// application's own MPI is left to it; at mpi::leave(), or else its MPI_Finalize, this thread lets
-/// go. Behind all that the thread ends (Note [End of the process]); an application that finalises
-/// its MPI later still does what is left itself.
+/// would. The ranks of its host, who may wait for a collective that this rank will never start,
+/// hear before that nothing follows what it has begun. A rank that crashes instead is what mpirun
+/// ends all others for. After a failure some rank may never come: the wait is short, and MPI_Abort
+/// ends all ranks; so is that for MPI_Finalize. That is short, too, once all ranks have come to it:
+/// MPICH 4.0 over UCX and TCP does not always return from it then, and the process ends by itself.
+/// An application's own MPI is left to it; at mpi::leave(), or else its MPI_Finalize, this thread
+/// lets go. Behind all that the thread ends (Note [End of the process]); an application that
+/// finalises its MPI later still does what is left itself.
 class Progress {
  public:
   /// As ps -L and debuggers show it.
@@ -90,6 +91,7 @@ class Progress {
   void end();
   bool ask_to_end();
   bool has_to_end();
+  void leave_hosts();
   void let_go(const char* cause);
   static void report_stay(const World& world);
   void await_ends();

@@ -22,9 +22,7 @@ GroupBackend over_shm(const std::string& name, const std::vector<int>& host_of_r
   backend.largest = 5003;
   backend.rounds_once = host_of_rank.size() != 6;
   backend.run = [=](int, const testing::RankBody& body) {
-    testing::HostRankOptions options;
-    options.threads.lane = lane;
-    testing::run_host_ranks(host_of_rank, body, options);
+    testing::run_host_ranks(host_of_rank, body, {.lane = lane});
   };
   return backend;
 }
