@@ -23,48 +23,36 @@ class TwoLevels {
 
   /// In place, all ranks of the host get the sum.
   std::shared_ptr<Work> all_reduce_inside(const at::Tensor& tensor) const {
-    Collective call = inside_;
-    call.op = Op::kAllReduce;
-    call.input = call.output = tensor;
-    return levels_.inside->start(call);
+    return start(*levels_.inside, inside_, Op::kAllReduce, tensor, tensor);
   }
-
   /// `slice`: which one of `input` comes to `output`.
   std::shared_ptr<Work> scatter_inside(const at::Tensor& output, const at::Tensor& input,
                                        int slice) const {
-    Collective call = inside_;
-    call.op = Op::kReduceScatter;
-    call.input = input;
-    call.output = output;
-    call.slice = slice;
-    return levels_.inside->start(call);
+    return start(*levels_.inside, inside_, Op::kReduceScatter, output, input, kNoPeer, slice);
   }
-
   std::shared_ptr<Work> all_reduce_across(const at::Tensor& tensor) const {
-    Collective call = across_;
-    call.op = Op::kAllReduce;
-    call.input = call.output = tensor;
-    return levels_.across->start(call);
+    return start(*levels_.across, across_, Op::kAllReduce, tensor, tensor);
   }
-
   std::shared_ptr<Work> reduce_across(const at::Tensor& tensor, int root_host) const {
-    Collective call = across_;
-    call.op = Op::kReduce;
-    call.input = call.output = tensor;
-    call.peer = root_host;
-    return levels_.across->start(call);
+    return start(*levels_.across, across_, Op::kReduce, tensor, tensor, root_host);
   }
-
   std::shared_ptr<Work> scatter_across(const at::Tensor& output, const at::Tensor& input) const {
-    Collective call = across_;
-    call.op = Op::kReduceScatter;
-    call.input = input;
-    call.output = output;
-    call.slice = levels_.host();
-    return levels_.across->start(call);
+    return start(*levels_.across, across_, Op::kReduceScatter, output, input, kNoPeer,
+                 levels_.host());
   }
 
  private:
+  static std::shared_ptr<Work> start(Member& member, Collective call, Op op,
+                                     const at::Tensor& output, const at::Tensor& input,
+                                     int peer = kNoPeer, int slice = -1) {
+    call.op = op;
+    call.output = output;
+    call.input = input;
+    call.peer = peer;
+    call.slice = slice;
+    return member.start(call);
+  }
+
   const Levels& levels_;
   Collective inside_;
   Collective across_;

@@ -8,6 +8,7 @@
 
 #include "tessera/core/comm/groups/op_traits.h"
 #include "tessera/core/comm/kernels/reduce_kernels.h"
+#include "tessera/core/numbers/round_up.h"
 
 namespace tessera::internal::mpi {
 namespace {
@@ -46,8 +47,7 @@ class PayloadSteps final : public Steps {
     std::vector<const char*> sources;
     // Copied, for an envelope's payload may lie at an odd address.
     const auto bytes = static_cast<int64_t>(numel * call.output.element_size());
-    constexpr int64_t kLine = 64;
-    const int64_t stride = (bytes + kLine - 1) / kLine * kLine;
+    const int64_t stride = round_up(bytes, 64);  // of a cache line
     char* const copies = context_.scratch.get(stride * context_.size);
     for (int rank = 0; rank < context_.size; ++rank) {
       char* const copy = copies + rank * stride;
@@ -64,7 +64,7 @@ class PayloadSteps final : public Steps {
 }  // namespace
 
 char* Scratch::get(int64_t bytes) {
-  if (this->bytes() < bytes) tensor_ = at::empty({bytes}, at::kByte);
+  if (!tensor_.defined() || tensor_.numel() < bytes) tensor_ = at::empty({bytes}, at::kByte);
   return data_of(tensor_);
 }
 
@@ -88,20 +88,15 @@ int64_t payload_bytes(const Collective& call) {
   return bytes <= static_cast<int64_t>(Envelope::kPayloadBytes) ? bytes : -1;
 }
 
-std::unique_ptr<Steps> make_payload_steps(const StepContext& context) {
-  return std::make_unique<PayloadSteps>(context);
-}
-
 std::unique_ptr<Steps> make_steps(const StepContext& context) {
   const int64_t payload = payload_bytes(context.call);
   if (payload == 0) return nullptr;
-  if (payload > 0) return make_payload_steps(context);
+  if (payload > 0) return std::make_unique<PayloadSteps>(context);
   switch (context.call.op) {
     case Op::kAllReduce:
     case Op::kReduce:
-      return make_reduce_steps(context);
     case Op::kReduceScatter:
-      return make_scatter_reduce_steps(context);
+      return make_reduce_steps(context);
     case Op::kBroadcast:
       return make_broadcast_steps(context);
     case Op::kAllGather:

@@ -18,7 +18,6 @@ class Scratch {
  public:
   /// At least this many bytes, aligned to a cache line; what it held is lost.
   char* get(int64_t bytes);
-  int64_t bytes() const { return tensor_.defined() ? tensor_.numel() : 0; }
 
  private:
   at::Tensor tensor_;
@@ -75,9 +74,7 @@ int64_t payload_bytes(const Collective& call);
 /// Null where nothing is to be moved.
 std::unique_ptr<Steps> make_steps(const StepContext& context);
 
-std::unique_ptr<Steps> make_payload_steps(const StepContext& context);
 std::unique_ptr<Steps> make_reduce_steps(const StepContext& context);
-std::unique_ptr<Steps> make_scatter_reduce_steps(const StepContext& context);
 std::unique_ptr<Steps> make_broadcast_steps(const StepContext& context);
 std::unique_ptr<Steps> make_move_steps(const StepContext& context);
 std::unique_ptr<Steps> make_all_to_all_steps(const StepContext& context);
