@@ -35,7 +35,6 @@ struct Envelope {
     kEnded,     ///< the sender has left the world: the last envelope of it
     kRead,      ///< asks for a part of a window; `number` numbers the requests
     kAnswer,    ///< the answer
-    kRefused,   ///< the same, where there is nothing to be read
     kClosed,    ///< the sender has destroyed its window `number`
   };
   static constexpr size_t kPayloadBytes = 512;

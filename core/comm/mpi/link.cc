@@ -116,7 +116,7 @@ RankFlight Link::flight_of(int rank) const {
   return {
       .rank = number,
       .pid = pid_of(rank),
-      .host = world().host_of(number),
+      .host = world().place(number).host,
       .state = world().is_neighbour(number) ? process_state(pid_of(rank)) : "is on another host"};
 }
 
@@ -197,7 +197,6 @@ void Link::take(int world_rank, const Envelope& envelope) {
     case Envelope::Kind::kRead:
       return windows_->answer(rank, envelope);
     case Envelope::Kind::kAnswer:
-    case Envelope::Kind::kRefused:
       return windows_->take(rank, envelope);
     case Envelope::Kind::kClosed:
       return windows_->note_closed(rank, envelope.number);

@@ -187,7 +187,6 @@ bool Progress::has_to_end() {
 
 void Progress::own(const Calls& calls) {
   owned_ = &calls;
-  is_owner_ = true;
   may_look_ = true;
   std::atexit([] { instance().end(); });
 }
@@ -238,25 +237,10 @@ void Progress::let_go(const char* cause) {
       world->end();
     });
   }
-  const auto begin = Clock::now();
-  std::set<const World*> reported;
   while (!is_over(failed)) {
     if (!look_at_worlds()) std::this_thread::sleep_for(kRequestSleep);  // others may read still
-    for (const auto& world : worlds_) {
-      const auto report_after = world->patience().report_after;
-      if (report_after.count() == 0 || Clock::now() - begin < report_after) continue;
-      if (reported.insert(world.get()).second) report_stay(*world);
-    }
   }
   for (const auto& world : all) world->set_failure(cause);
-}
-
-/// A rank that is stopped, or works on alone, keeps the others as long, as MPI_Finalize does.
-void Progress::report_stay(const World& world) {
-  const std::string ranks = world.ranks_that_stay();
-  if (ranks.empty()) return;
-  std::fprintf(stderr, "[mpi] rank %d leaves MPI and waits for those that have not: %s\n",
-               world.rank(), ranks.c_str());
 }
 
 void Progress::leave(const char* cause) {
@@ -294,7 +278,7 @@ void Progress::await_ends() {
 
 /// Whether it was over within these times: for all ranks to end, and for MPI_Finalize.
 bool Progress::finalizes(std::chrono::milliseconds others, std::chrono::milliseconds own) {
-  if (all_own_ && !run([this] { await_ends(); }, others)) return false;
+  if (!run([this] { await_ends(); }, others)) return false;
   return run([this] { owned_->finalize(); }, own);
 }
 
@@ -310,7 +294,7 @@ void Progress::end() {
     std::fflush(nullptr);
     std::_Exit(1);
   }
-  if (finalizes(kMaxWait, all_own_ ? std::chrono::milliseconds(kPatience) : kMaxWait)) return;
+  if (finalizes(kMaxWait, kPatience)) return;
   std::fprintf(stderr,
                "[mpi] this process ends, and MPI_Finalize has not returned within %d s, although "
                "all ranks are in it: nothing is lost, but the launcher may call it a failure. "

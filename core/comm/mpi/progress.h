@@ -64,12 +64,9 @@ class Progress {
   void attach(std::shared_ptr<World> world) { worlds_.push_back(std::move(world)); }
   /// The thread's: whether it may call MPI while no call of this rank is under way.
   bool may_look() const { return may_look_; }
-  /// The thread's: it has initialised this MPI and finalises it when the process ends.
+  /// The thread's: it has initialised this MPI, as on all ranks, and finalises it when the process
+  /// ends.
   void own(const Calls& calls);
-  /// Any thread: whether it has.
-  bool owns() const { return is_owner_.load(std::memory_order_relaxed); }
-  /// Any thread: that is so on all ranks of MPI.
-  void note_all_own() { all_own_.store(true, std::memory_order_relaxed); }
   /// The thread's: an application finalises it, unless it is owned.
   void leave_to_application(const Calls& calls);
 
@@ -93,7 +90,6 @@ class Progress {
   bool has_to_end();
   void leave_hosts();
   void let_go(const char* cause);
-  static void report_stay(const World& world);
   void await_ends();
   bool finalizes(std::chrono::milliseconds others, std::chrono::milliseconds own);
   bool is_over(std::optional<Clock::time_point>& failed);
@@ -110,8 +106,6 @@ class Progress {
   std::shared_future<void> overdue_;  // the last job that run() has not waited for
   std::vector<std::shared_ptr<World>> worlds_;
   const Calls* owned_ = nullptr;
-  std::atomic<bool> is_owner_{false};
-  std::atomic<bool> all_own_{false};
   bool may_look_ = false;    // while nothing is under way
   bool has_moved_ = false;   // the thread has woken itself
   bool has_failed_ = false;  // a world had when this process ended

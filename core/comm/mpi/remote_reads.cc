@@ -25,7 +25,6 @@ char* Windows::Part::target() const { return data_of(read->to) + begin_bytes; }
 
 void Windows::read(const std::shared_ptr<Call>& call, int owner, const ReadRequest& request) {
   if (ranks_->has_failed()) return call->fail(ranks_->failure().cause);
-  if (ranks_->world().has_ended(ranks_->world_rank(owner))) return call->fail(left(owner));
   owners_[owner].waiting.push_back(
       std::make_shared<Read>(Read{call, call->collective().output, owner, request}));
   // Words, on which others wait, do not stand behind what is large.
@@ -65,11 +64,9 @@ void Windows::take(int owner, const Envelope& answer) {
   World& world = ranks_->world();
   const auto found = parts_.find(answer.number);
   if (found == parts_.end() || found->second->read->owner != owner) {
-    if (answer.kind == Envelope::Kind::kAnswer) world.drain(ranks_->world_rank(owner), answer);
-    return;
+    return world.drain(ranks_->world_rank(owner), answer);
   }
   const std::shared_ptr<Part> part = found->second;
-  if (answer.kind == Envelope::Kind::kRefused) return fail(part->read, left(owner));
   if (part->bytes <= static_cast<int64_t>(Envelope::kPayloadBytes)) {
     std::memcpy(part->target(), answer.payload(), static_cast<size_t>(part->bytes));
     parts_.erase(found);
@@ -88,17 +85,6 @@ void Windows::finish(const Part& part) {
   if (read.come_bytes == read.request.bytes) read.call->finish();
   --owners_[read.owner].open;
   ask(read.owner);
-}
-
-/// One read alone. What has been answered is on its way all the same.
-void Windows::fail(const std::shared_ptr<Read>& read, const std::string& cause) {
-  read->call->fail(cause);
-  Owner& owner = owners_[read->owner];
-  std::erase(owner.waiting, read);
-  owner.open -= static_cast<int>(std::erase_if(parts_, [&](const auto& entry) {
-    return entry.second->read == read && entry.second->exchange == nullptr;
-  }));
-  ask(read->owner);
 }
 
 void Windows::advance(const internal::Link& link, Call::Clock::time_point now) {
@@ -140,21 +126,6 @@ void Windows::look_for_late(const Read& read, bool is_answered, const internal::
   if (!read.call->is_to_be_reported(now, patience.report_after)) return;
   TORCH_WARN("[comm] ", long_wait(link, *read.call, {read.owner}, now),
              ". It goes on waiting until the time-out of ", patience.timeout.count(), " ms");
-}
-
-std::string Windows::left(int owner) const {
-  return absl::StrCat(ranks_->name_and_place_of(owner),
-                      " has left, and with it the memory that is read");
-}
-
-void Windows::end_reads_of(int owner) {
-  std::vector<std::shared_ptr<Read>> lost;
-  for (const auto& read : owners_[owner].waiting) lost.push_back(read);
-  for (const auto& [number, part] : parts_) {
-    if (part->read->owner == owner && part->exchange == nullptr) lost.push_back(part->read);
-  }
-  owners_[owner].waiting.clear();
-  for (const auto& read : lost) fail(read, left(owner));
 }
 
 void Windows::end_reads(const std::string& cause) {

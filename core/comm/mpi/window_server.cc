@@ -73,13 +73,10 @@ bool Windows::is_asked() const {
 void Windows::answer(int reader, const Envelope& request) {
   ReadRequest asked;
   std::memcpy(&asked, request.payload(), sizeof(asked));
+  const auto found = served_.find(asked.window);
+  if (found == served_.end()) return;  // the group has failed
   Envelope answer = ranks_->envelope(Envelope::Kind::kAnswer);
   answer.number = request.number;
-  const auto found = served_.find(asked.window);
-  if (found == served_.end()) {
-    answer.kind = Envelope::Kind::kRefused;
-    return ranks_->send(answer, reader);
-  }
   const at::Tensor& memory = found->second.memory;
   const char* const begin = data_of(memory) + asked.begin_bytes;
   answer.data_bytes = asked.bytes;

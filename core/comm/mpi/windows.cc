@@ -79,7 +79,6 @@ class Memory final : public RemoteMemory {
 void Windows::note_ended(int rank) {
   for (auto& [number, served] : served_) served.readers.erase(rank);
   drop_unused();
-  end_reads_of(rank);
 }
 
 std::shared_ptr<RemoteMemory> open_memory(std::shared_ptr<Windows> windows, const Call& made_by,

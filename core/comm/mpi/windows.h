@@ -46,8 +46,8 @@ static_assert(sizeof(ReadRequest) <= Envelope::kPayloadBytes);
 /// is known to the others. Each rank says when it has destroyed its own (kClosed); until all others
 /// have, or have ended, the memory stays and is served, after the group is gone, too: the group's
 /// Link stays in its World until then, and the World does not end before. So a rank that has done
-/// its work waits at the end of its process for those that may still read. A failure of the group
-/// ends all of it.
+/// its work waits at the end of its process for those that may still read. A failure of the group,
+/// of which its ranks tell each other, ends all of it: who asks then hears of that instead.
 ///
 /// A reader has all of its data before it enters a fence, and then MPI has no more to read of the
 /// owner's memory, whenever it reports the send's end: the owner may write after the fence.
@@ -81,7 +81,6 @@ class Windows {
 
   /// Asks rank `owner`; the data comes to the output of `call`.
   void read(const std::shared_ptr<Call>& call, int owner, const ReadRequest& request);
-  /// A kAnswer or kRefused.
   void take(int owner, const Envelope& answer);
   bool has_reads() const { return !parts_.empty(); }
 
@@ -90,7 +89,7 @@ class Windows {
   /// Goes on with reads and reports long ones, and ends all of it if the group has failed. `link`
   /// is the group's. Throws Fault if one waits too long.
   void advance(const internal::Link& link, Call::Clock::time_point now);
-  /// That rank has left the world: it neither asks nor answers any more.
+  /// That rank has left the world: it asks no more.
   void note_ended(int rank);
   bool is_empty() const { return served_.empty() && parts_.empty(); }
 
@@ -127,11 +126,8 @@ class Windows {
   void ask(int owner);
   void ask_for_part(std::shared_ptr<Read> read);
   void finish(const Part& part);
-  void fail(const std::shared_ptr<Read>& read, const std::string& cause);
-  std::string left(int owner) const;
   void look_for_late(const Read& read, bool is_answered, const internal::Link& link,
                      Call::Clock::time_point now) const;
-  void end_reads_of(int owner);
   void end_reads(const std::string& cause);
 
   const std::shared_ptr<const Ranks> ranks_;

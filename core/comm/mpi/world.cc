@@ -6,7 +6,6 @@
 #include <ATen/ops/empty.h>
 #include <absl/cleanup/cleanup.h>
 #include <absl/strings/str_cat.h>
-#include <absl/strings/str_join.h>
 
 #include "tessera/core/comm/groups/host_memory.h"
 #include "tessera/core/comm/mpi/link.h"
@@ -42,25 +41,19 @@ void World::set_places(std::vector<Place> places) {
   places_ = std::move(places);
 }
 
+World::Place World::place(int rank) const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return places_.empty() ? Place() : places_[static_cast<size_t>(rank)];
+}
+
 std::string World::place_of(int rank) const {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  if (places_.empty()) return "";
-  const Place& place = places_[static_cast<size_t>(rank)];
-  return absl::StrCat(" (pid ", place.pid, " on ", place.host, ")");
-}
-
-int World::pid_of(int rank) const {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  return places_.empty() ? 0 : places_[static_cast<size_t>(rank)].pid;
-}
-
-std::string World::host_of(int rank) const {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  return places_.empty() ? "" : places_[static_cast<size_t>(rank)].host;
+  const Place place = this->place(rank);
+  return place.pid == 0 ? "" : absl::StrCat(" (pid ", place.pid, " on ", place.host, ")");
 }
 
 bool World::is_neighbour(int rank) const {
-  return rank != this->rank() && pid_of(rank) != 0 && host_of(rank) == host_of(this->rank());
+  const Place place = this->place(rank);
+  return rank != this->rank() && place.pid != 0 && place.host == this->place(this->rank()).host;
 }
 
 void World::begin() {
@@ -114,17 +107,6 @@ void World::add(const std::shared_ptr<Member>& member, Link& link) {
   early_.erase(early);
 }
 
-std::string World::ranks_that_stay() const {
-  std::vector<std::string> staying;
-  for (int rank = 0; is_ready() && rank < size(); ++rank) {
-    if (rank == this->rank() || has_ended(rank)) continue;
-    const std::string does =
-        is_neighbour(rank) ? absl::StrCat(", which ", process_state(pid_of(rank))) : "";
-    staying.push_back(absl::StrCat("rank ", rank, place_of(rank), does));
-  }
-  return absl::StrJoin(staying, ", ");
-}
-
 void World::keep(Exchange& exchange, std::shared_ptr<void> owner) {
   kept_.push_back({&exchange, std::move(owner)});
 }
@@ -174,21 +156,8 @@ void World::dispatch(int from, const Envelope& envelope) {
   if (envelope.group == 0) return take_failure(from, envelope);
   const auto group = groups_.find(envelope.group);
   if (group != groups_.end()) return group->second.link->take(from, envelope);
-  if (gone_.count(envelope.group) != 0) return dispatch_to_gone(from, envelope);
+  if (gone_.count(envelope.group) != 0) return drain(from, envelope);
   early_[envelope.group].push_back({from, envelope});
-}
-
-void World::dispatch_to_gone(int from, const Envelope& envelope) {
-  if (envelope.kind == Envelope::Kind::kRead) {
-    Envelope refusal;
-    refusal.kind = Envelope::Kind::kRefused;
-    refusal.group = envelope.group;
-    refusal.number = envelope.number;
-    return send(refusal, from);
-  }
-  const bool has_data =
-      envelope.kind == Envelope::Kind::kMessage || envelope.kind == Envelope::Kind::kAnswer;
-  if (has_data) drain(from, envelope);
 }
 
 void World::look() {

@@ -65,10 +65,10 @@ class World : public std::enable_shared_from_this<World> {
   bool set_failure(std::string_view cause, int author = -1);
   /// Says where ranks are, for messages.
   void set_places(std::vector<Place> places);
-  /// " (pid 7 on nodeB)"; "" if that is not known. The parts: 0 and "".
+  /// {} if that is not known.
+  Place place(int rank) const;
+  /// " (pid 7 on nodeB)"; "" if that is not known.
   std::string place_of(int rank) const;
-  int pid_of(int rank) const;
-  std::string host_of(int rank) const;
   /// Whether it is known to be on this rank's host, as another process.
   bool is_neighbour(int rank) const;
   /// This rank's flight recorder: its host's, if there is one.
@@ -89,11 +89,6 @@ class World : public std::enable_shared_from_this<World> {
   void send_to_others(const Envelope& envelope);
   /// A group of this rank, until Link::is_over().
   void add(const std::shared_ptr<Member>& member, Link& link);
-  /// Whether rank `rank` has left.
-  bool has_ended(int rank) const { return ended_ranks_.count(rank) != 0; }
-  /// The ranks that have not left, and what they do, as far as is known here: "rank 1 (pid 7 on
-  /// nodeB), which runs (sleeps)"; "" if all have.
-  std::string ranks_that_stay() const;
   /// Looks at `exchange`, which `owner` keeps, until it is over.
   void keep(Exchange& exchange, std::shared_ptr<void> owner);
   /// Takes data that comes with a message which nobody receives, or its sender would keep it.
@@ -174,7 +169,6 @@ class World : public std::enable_shared_from_this<World> {
   void get_ready();
   void await_envelope(Incoming& incoming);
   void dispatch(int from, const Envelope& envelope);
-  void dispatch_to_gone(int from, const Envelope& envelope);
   void advance_groups(Clock::time_point now);
   void end_unless_needed(Clock::time_point now);
   void look_at_outgoing();

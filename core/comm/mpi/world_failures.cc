@@ -67,7 +67,7 @@ void World::dump_flights(std::string_view cause) {
   if (flight_directory_.empty() || std::exchange(has_dumped_, true)) return;
   const RankFlight own{.rank = rank(),
                        .pid = ::getpid(),
-                       .host = host_of(rank()),
+                       .host = place(rank()).host,
                        .state = own_state(),
                        .begun = flights_->begun(),
                        .records = flights_->last()};

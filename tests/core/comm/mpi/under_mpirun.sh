@@ -87,8 +87,6 @@ says "rank 2: timed out: rank [02] waited 2000 ms for rank 1 (pid"
 # calls.
 job 3 60 "$bin/mpi_test" --gtest_filter='MpiScenario.LateRank' || die "a late rank failed:"
 says "barrier 'late' #[0-9]* on group 'world': rank 0 has waited [0-9]* ms for rank 1 (pid [0-9]* on .*), which runs (.*), last seen in #[0-9]* barrier 'all here'"
-job 3 60 "$bin/mpi_test" --gtest_filter='MpiScenario.RankThatEndsLate' || die "a late end failed:"
-says "rank 0 leaves MPI and waits for those that have not: rank 1 (pid [0-9]* on .*), which runs (.*)$"
 mkdir "$scratch/flights"
 ! job 3 60 env TESSERA_FLIGHT_DUMP="$scratch/flights" "$bin/mpi_test" \
   --gtest_filter='MpiScenario.StoppedRank' || die "a stopped rank went by:"

@@ -2,7 +2,6 @@
 // memory stays, and what ends reads.
 #include <atomic>
 #include <chrono>
-#include <future>
 #include <memory>
 #include <stdexcept>
 #include <string>
@@ -14,7 +13,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "tessera/core/comm/mpi/progress.h"
 #include "tessera/tests/core/comm/groups/window_suite.h"
 #include "tessera/tests/core/comm/mpi/mpi_ranks.h"
 #include "tessera/tests/support/fake_mpi/fake_mpi.h"
@@ -235,32 +233,6 @@ TEST(MpiWindowFailures, AnAbortEndsAReadThatWaits) {
   });
   EXPECT_THAT(errors[0],
               HasSubstr("[comm] read 'unit' on group 'world', rank 0: the user's reason"));
-}
-
-// Its world has failed unheard and is gone: there is nothing to be read any more.
-TEST(MpiWindowFailures, AnOwnerThatHasLeftIsNamed) {
-  std::promise<void> left;
-  auto gone = left.get_future().share();
-  const auto errors = run_mpi_ranks_expecting_errors(2, [&](std::shared_ptr<ProcessGroup> group) {
-    const at::Tensor own = group->allocate(1000, at::kFloat).fill_(1);
-    auto window = group->make_window(own, "w");
-    group->barrier();
-    if (group->rank() == 1) {
-      testing::lose_sends_of(1);
-      group->abort("of its own");
-      const auto nothing = [] {};
-      mpi::Progress::instance().run(nothing, std::chrono::seconds(20));
-      testing::lose_sends_of(-1);
-      window.reset();
-      group.reset();
-      return left.set_value();
-    }
-    gone.wait();
-    read_new(*window, 1, 0, 1000);
-  });
-  EXPECT_EQ(errors[1], "");
-  EXPECT_THAT(errors[0], HasSubstr("[comm] read 'unit' on group 'world', rank 0: rank 1 has left, "
-                                   "and with it the memory that is read"));
 }
 
 TEST(MpiWindowFailures, AForkIsNoReader) {
