@@ -59,6 +59,12 @@ struct Envelope {
 };
 static_assert(std::is_trivially_copyable_v<Envelope>);
 
+/// One that has come, from that rank.
+struct Received {
+  int from;
+  Envelope envelope;
+};
+
 /// The number in envelopes of the group that is made so, equal on all its ranks; never 0.
 inline uint64_t group_key(std::string_view how) { return std::max<uint64_t>(hash_of_tag(how), 1); }
 

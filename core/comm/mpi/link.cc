@@ -13,8 +13,6 @@
 namespace tessera::internal::mpi {
 namespace {
 
-constexpr int64_t kMostAnnounced = 64;
-
 /// What was given up, until MPI has ended it.
 struct Abandoned {
   std::unique_ptr<internal::Transfer> transfer;
@@ -27,14 +25,6 @@ Link::Link(std::shared_ptr<Ranks> ranks)
     : ranks_(std::move(ranks)), windows_(std::make_shared<Windows>(ranks_)) {}
 
 Link::~Link() = default;
-
-at::Tensor Link::allocate(int64_t numel, at::ScalarType dtype) {
-  return allocate_on_host(numel, dtype);
-}
-
-bool Link::may_announce(const Call& /*call*/, int64_t under_way) const {
-  return under_way < kMostAnnounced;
-}
 
 std::unique_ptr<internal::Transfer> Link::prepare(Call& call) {
   return std::make_unique<CallTransfer>(*this, call);
@@ -119,8 +109,6 @@ RankFlight Link::flight_of(int rank) const {
       .host = world().place(number).host,
       .state = world().is_neighbour(number) ? process_state(pid_of(rank)) : "is on another host"};
 }
-
-void Link::watch(std::weak_ptr<HostRanks> host) { world().watch(std::move(host)); }
 
 bool Link::fail(const Failure& failure) noexcept {
   if (!ranks_->set_failure(failure)) return false;

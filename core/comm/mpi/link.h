@@ -13,7 +13,6 @@
 
 #include "tessera/core/comm/group/link.h"
 #include "tessera/core/comm/mpi/ranks.h"
-#include "tessera/core/comm/mpi/round.h"
 #include "tessera/core/comm/mpi/steps.h"
 #include "tessera/core/comm/mpi/windows.h"
 #include "tessera/core/comm/mpi/world.h"
@@ -37,11 +36,15 @@ class Link final : public internal::Link {
     return {.in_background = true, .one_sided_reads = true, .crosses_network = true};
   }
   const Origin& origin() const override { return world().origin(); }
-  at::Tensor allocate(int64_t numel, at::ScalarType dtype) override;
+  at::Tensor allocate(int64_t numel, at::ScalarType dtype) override {
+    return allocate_on_host(numel, dtype);
+  }
   bool is_in_place(const at::Tensor& /*tensor*/) const override { return true; }
   bool has_thread() const override { return true; }
 
-  bool may_announce(const Call& call, int64_t under_way) const override;
+  bool may_announce(const Call& /*call*/, int64_t under_way) const override {
+    return under_way < kMostAnnounced;
+  }
   std::unique_ptr<Transfer> prepare(Call& call) override;
   const CallRecord* record_of(int rank, int64_t sequence) const override;
   bool have_all_called(int64_t sequence) const override;
@@ -64,7 +67,7 @@ class Link final : public internal::Link {
   bool has_left(int rank) const override { return ranks_->has_left(rank); }
   RankFlight flight_of(int rank) const override;
   std::shared_ptr<FlightRing> flights() const override { return world().flights(); }
-  void watch(std::weak_ptr<HostRanks> host) override;
+  void watch(std::weak_ptr<HostRanks> host) override { world().watch(std::move(host)); }
 
   bool has_failed() const override { return ranks_->has_failed(); }
   Failure failure() const override { return ranks_->failure(); }
@@ -114,10 +117,7 @@ class Link final : public internal::Link {
   bool is_over() const { return is_gone_ && !has_windows(); }
 
  private:
-  struct Arrived {
-    int from;
-    Envelope envelope;
-  };
+  static constexpr int64_t kMostAnnounced = 64;
 
   Round& make_round(int64_t sequence);
   void take_message(int from, const Envelope& envelope);
@@ -128,10 +128,10 @@ class Link final : public internal::Link {
   std::weak_ptr<Member> member_;
   std::map<int64_t, std::shared_ptr<Round>> rounds_;  // by sequence
   int64_t finished_ = 0;
-  std::map<const void*, std::unique_ptr<Arrived>> arrived_;  // messages that nobody has received
-  std::deque<const Arrived*> new_;                           // of them
-  std::set<std::pair<int, int>> receipts_;                   // rank and tag
-  bool is_gone_ = false;                                     // this rank has left
+  std::map<const void*, std::unique_ptr<Received>> arrived_;  // messages that nobody has received
+  std::deque<Received*> new_;                                 // of them
+  std::set<std::pair<int, int>> receipts_;                    // rank and tag
+  bool is_gone_ = false;                                      // this rank has left
 };
 
 }  // namespace tessera::internal::mpi

@@ -6,7 +6,6 @@
 #include <cstdio>
 #include <cstdlib>
 #include <ranges>
-#include <set>
 #include <utility>
 
 #include <c10/util/Exception.h>
@@ -194,13 +193,11 @@ void Progress::own(const Calls& calls) {
 void Progress::leave_to_application(const Calls& calls) {
   if (owned_ != nullptr) return;  // it is not the application's: an earlier world initialised it
   may_look_ = calls.level() == Calls::kMultiple;
-  static std::set<const Calls*> known;
-  if (known.insert(&calls).second) {
-    calls.before_finalize([] {
-      Progress& progress = instance();
-      if (progress.origin_.is_here()) progress.leave(kFinalised);
-    });
-  }
+  if (std::exchange(hears_finalize_, true)) return;
+  calls.before_finalize([] {
+    Progress& progress = instance();
+    if (progress.origin_.is_here()) progress.leave(kFinalised);
+  });
 }
 
 /// Whether the worlds may be left as they are: all have retired, or one that has failed is not
@@ -209,14 +206,11 @@ bool Progress::is_over(std::optional<Clock::time_point>& failed) {
   for (const auto& world : worlds_) {
     const std::string cause = world->any_failure();
     if (cause.empty()) continue;
-    const bool is_of_group = world->failure().empty();
-    has_failed_ = has_failed_ || !is_of_group;
-    const auto linger = is_of_group ? kLingerOfGroup : kLinger;
+    has_failed_ = has_failed_ || world->has_failed();
+    const auto linger = world->has_failed() ? kLinger : kLingerOfGroup;
     const auto now = Clock::now();
-    if (now - failed.value_or(now) < linger) {
-      if (!failed.has_value()) failed = now;
-      continue;
-    }
+    if (!failed.has_value()) failed = now;
+    if (now - *failed < linger) continue;
     std::fprintf(stderr,
                  "[mpi] this rank ends, and other ranks have not left the group within %d s after "
                  "it had failed: %s. MPI_Abort ends them.\n",

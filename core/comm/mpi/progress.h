@@ -106,9 +106,10 @@ class Progress {
   std::shared_future<void> overdue_;  // the last job that run() has not waited for
   std::vector<std::shared_ptr<World>> worlds_;
   const Calls* owned_ = nullptr;
-  bool may_look_ = false;    // while nothing is under way
-  bool has_moved_ = false;   // the thread has woken itself
-  bool has_failed_ = false;  // a world had when this process ended
+  bool hears_finalize_ = false;  // of an application's
+  bool may_look_ = false;        // while nothing is under way
+  bool has_moved_ = false;       // the thread has woken itself
+  bool has_failed_ = false;      // a world had when this process ended
 };
 
 }  // namespace tessera::internal::mpi

@@ -116,12 +116,12 @@ void Windows::look_for_late(const Read& read, bool is_answered, const internal::
   if (waited >= kLong) read.call->record(ranks_->world().flights());
   if (waited >= patience.timeout) {
     const std::string& tag = read.call->tag();
-    throw Fault{
-        absl::StrCat("timed out: rank ", ranks_->world().rank(), " waited ",
-                     patience.timeout.count(), " ms for ", ranks_->name_and_place_of(read.owner),
-                     " to ", is_answered ? "send the data of a " : "answer a ", read.call->name(),
-                     tag.empty() ? "" : absl::StrCat(" of '", tag, "'")),
-        read.owner};
+    throw Fault{absl::StrCat("timed out: rank ", ranks_->world().rank(), " waited ",
+                             patience.timeout.count(), " ms for ", link.name_of(read.owner),
+                             link.place_of(read.owner), " to ",
+                             is_answered ? "send the data of a " : "answer a ", read.call->name(),
+                             tag.empty() ? "" : absl::StrCat(" of '", tag, "'")),
+                read.owner};
   }
   if (!read.call->is_to_be_reported(now, patience.report_after)) return;
   TORCH_WARN("[comm] ", long_wait(link, *read.call, {read.owner}, now),

@@ -2,16 +2,36 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "tessera/collective.h"
 #include "tessera/core/comm/group/link.h"
 #include "tessera/core/comm/groups/host_memory.h"
+#include "tessera/core/comm/mpi/envelope.h"
 #include "tessera/core/comm/mpi/exchange.h"
-#include "tessera/core/comm/mpi/round.h"
 
 namespace tessera::internal::mpi {
+
+/// The envelopes of one collective, by rank.
+class Round {
+ public:
+  explicit Round(int size) : envelopes_(static_cast<size_t>(size)), missing_(size) {}
+
+  void set(int rank, const Envelope& envelope) {
+    auto& place = envelopes_[static_cast<size_t>(rank)];
+    if (!place) --missing_;
+    place = envelope;
+  }
+  bool has(int rank) const { return envelopes_[static_cast<size_t>(rank)].has_value(); }
+  const Envelope& of(int rank) const { return *envelopes_[static_cast<size_t>(rank)]; }
+  bool is_complete() const { return missing_ == 0; }
+
+ private:
+  std::vector<std::optional<Envelope>> envelopes_;
+  int missing_;
+};
 
 /// Memory that reductions of a group receive into, kept between them.
 class Scratch {

@@ -67,12 +67,12 @@ void World::get_ready() {
     await_cause();
     if (has_failed()) throw Fault{failure()};
   });
-  for (Incoming& incoming : incoming_) await_envelope(incoming);
+  for (UnderWay& incoming : incoming_) await_envelope(incoming);
   is_making_ = false;
   ready_.store(true, std::memory_order_release);
 }
 
-void World::await_envelope(Incoming& incoming) {
+void World::await_envelope(UnderWay& incoming) {
   communicator_->check(calls_.receive(&incoming.envelope, sizeof(Envelope), Calls::kAnySource,
                                       kEnvelopeTag, communicator_->comm(), &incoming.request),
                        "MPI_Irecv");
@@ -81,7 +81,7 @@ void World::await_envelope(Incoming& incoming) {
 void World::send(const Envelope& envelope, int to) {
   // A rank that has ended still waits for the others' last envelopes.
   if (ended_ranks_.count(to) != 0 && envelope.kind != Envelope::Kind::kEnded) return;
-  Outgoing& outgoing = outgoing_.emplace_back();
+  UnderWay& outgoing = outgoing_.emplace_back();
   outgoing.envelope = envelope;
   const int code = calls_.send(&outgoing.envelope, sizeof(Envelope), to, kEnvelopeTag,
                                communicator_->comm(), &outgoing.request);
@@ -103,7 +103,7 @@ void World::add(const std::shared_ptr<Member>& member, Link& link) {
   groups_[link.key()] = {member, &link};
   const auto early = early_.find(link.key());
   if (early == early_.end()) return;
-  for (const Early& one : early->second) link.take(one.from, one.envelope);
+  for (const Received& one : early->second) link.take(one.from, one.envelope);
   early_.erase(early);
 }
 
@@ -171,7 +171,7 @@ void World::look() {
   is_looking_ = true;
   const auto over = absl::MakeCleanup([this] { is_looking_ = false; });
   while (true) {
-    Incoming& incoming = incoming_[next_];
+    UnderWay& incoming = incoming_[next_];
     int is_over = 0;
     int source = 0;
     communicator_->check(calls_.test(&incoming.request, &is_over, &source), "MPI_Test");
@@ -187,7 +187,7 @@ void World::look() {
 
 void World::look_at_outgoing() {
   int problem = 0;
-  outgoing_.remove_if([&](Outgoing& outgoing) {
+  outgoing_.remove_if([&](UnderWay& outgoing) {
     int is_over = 0;
     int source = 0;
     const int code = calls_.test(&outgoing.request, &is_over, &source);
@@ -267,7 +267,7 @@ void World::retire(Clock::time_point now) {
   }
   if (!outgoing_.empty() || !kept_.empty()) return;
   // No rank sends any more, so these have not begun.
-  for (Incoming& incoming : incoming_) {
+  for (UnderWay& incoming : incoming_) {
     calls_.cancel(&incoming.request);
     int is_over = 0;
     int source = 0;

@@ -77,8 +77,10 @@ void World::dump_flights(std::string_view cause) {
 void World::tell_failure() {
   const std::string cause = failure();
   dump_flights(cause);
+  const std::shared_ptr<HostRanks> host = this->host();
+  const bool is_lost = host != nullptr && !host->lost_rank().empty();
   Envelope envelope;
-  envelope.kind = lost_rank().empty() ? Envelope::Kind::kFailed : Envelope::Kind::kLost;
+  envelope.kind = is_lost ? Envelope::Kind::kLost : Envelope::Kind::kFailed;
   envelope.set_cause(cause);
   send_to_others(envelope);
   fail_host();
@@ -126,12 +128,6 @@ void World::look_at_host(Clock::time_point now) {
   if (now < next_look_at_host_ || !is_ready() || ended_) return;
   next_look_at_host_ = now + kBetweenLooksAtHost;
   fail_if_lost();
-}
-
-/// Of this host. "" if none is lost.
-std::string World::lost_rank() const {
-  const std::shared_ptr<HostRanks> host = this->host();
-  return host == nullptr ? "" : host->lost_rank();
 }
 
 /// Also where the ranks of this host have failed by themselves.
