@@ -40,10 +40,4 @@ std::vector<int> hosts_in_order(int hosts, int locals) {
   return host_of_rank;
 }
 
-std::vector<int> hosts_in_turn(int hosts, int locals) {
-  std::vector<int> host_of_rank;
-  for (int rank = 0; rank < hosts * locals; ++rank) host_of_rank.push_back(rank % hosts);
-  return host_of_rank;
-}
-
 }  // namespace tessera::internal::testing

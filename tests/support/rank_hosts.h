@@ -25,8 +25,7 @@ std::vector<std::string> run_host_ranks_expecting_errors(const std::vector<int>&
 std::shared_ptr<ProcessGroup> as_on_hosts(const std::shared_ptr<ProcessGroup>& world,
                                           const std::vector<int>& host_of_rank);
 
-/// `hosts` hosts of `locals` ranks, one host after the other or in turn.
+/// `hosts` hosts of `locals` ranks, one host after the other.
 std::vector<int> hosts_in_order(int hosts, int locals);
-std::vector<int> hosts_in_turn(int hosts, int locals);
 
 }  // namespace tessera::internal::testing

@@ -36,14 +36,6 @@ bool HostLayout::is_even() const {
                      [this](const auto& ranks) { return ranks.size() == ranks_[0].size(); });
 }
 
-bool HostLayout::has_ordered_columns() const {
-  for (int local = 0; local < ranks_per_host(); ++local) {
-    const std::vector<int> ranks = column(local);
-    if (!std::is_sorted(ranks.begin(), ranks.end())) return false;
-  }
-  return true;
-}
-
 bool HostLayout::is_contiguous() const {
   return std::all_of(ranks_.begin(), ranks_.end(), [](const auto& ranks) {
     return ranks.back() - ranks.front() + 1 == static_cast<int>(ranks.size());
@@ -54,7 +46,7 @@ bool HostLayout::sums_are_one_tree() const {
   const auto is_power = [](int number) {
     return std::has_single_bit(static_cast<unsigned>(number));
   };
-  return is_even() && is_contiguous() && is_power(hosts()) && is_power(ranks_per_host());
+  return is_power(hosts()) && is_power(ranks_per_host());
 }
 
 HostLayout HostLayout::of(const std::vector<int>& ranks) const {

@@ -29,18 +29,15 @@ class HostLayout {
   bool is_even() const;
   /// Of an even layout.
   int ranks_per_host() const { return static_cast<int>(ranks_[0].size()); }
-  /// Whether the hosts' ranks with one local number come in the order of the hosts, whichever it
-  /// is, so that all columns sum in one order. Of an even layout.
-  bool has_ordered_columns() const;
-  /// Whether two levels are possible, and a gain: several hosts with equally many ranks, and
-  /// several, in ordered columns.
-  bool is_two_level() const {
-    return hosts() > 1 && is_even() && ranks_per_host() > 1 && has_ordered_columns();
-  }
   /// Whether the ranks of every host are neighbours.
   bool is_contiguous() const;
+  /// Whether two levels are possible, and a gain: several hosts with equally many ranks, and
+  /// several, numbered host by host.
+  bool is_two_level() const {
+    return hosts() > 1 && is_even() && ranks_per_host() > 1 && is_contiguous();
+  }
   /// Whether sums inside each host and then over hosts, each as a binary tree, are the one tree
-  /// over all ranks.
+  /// over all ranks. Of two levels.
   bool sums_are_one_tree() const;
 
   /// The layout of these ranks, strictly ascending, alone; rank i of it is ranks[i].
