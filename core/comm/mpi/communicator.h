@@ -46,9 +46,19 @@ class Communicator {
     TORCH_CHECK(false, function, ": ", text);
   }
 
+  /// Whether it is over; of a receive, whom it came from.
+  bool is_over(Handle& request, int& source) {
+    int is_over = 0;
+    check(calls_.test(&request, &is_over, &source), "MPI_Test");
+    if (is_over != 0) ++ended_;
+    return is_over != 0;
+  }
+  bool is_over(Handle& request) {
+    int source = 0;
+    return is_over(request, source);
+  }
   /// How much has ended on it so far: whether something moves.
   uint64_t ended() const { return ended_; }
-  void note_ended() { ++ended_; }
 
  private:
   const Calls& calls_;

@@ -51,7 +51,6 @@ class Exchange {
     bool receives;
     int64_t step;
   };
-  bool look(Message& message);
 
   Communicator& communicator_;
   const std::vector<int>& world_ranks_;

@@ -26,9 +26,7 @@ Link::Link(std::shared_ptr<Ranks> ranks)
 
 Link::~Link() = default;
 
-std::unique_ptr<internal::Transfer> Link::prepare(Call& call) {
-  return std::make_unique<CallTransfer>(*this, call);
-}
+std::unique_ptr<internal::Transfer> Link::prepare(Call& call) { return make_transfer(*this, call); }
 
 Round& Link::make_round(int64_t sequence) {
   auto& round = rounds_[sequence];

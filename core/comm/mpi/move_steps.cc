@@ -253,15 +253,9 @@ class AllToAllSteps final : public Steps {
 }  // namespace
 
 std::unique_ptr<Steps> make_move_steps(const StepContext& context) {
+  if (context.call.op == Op::kBroadcast) return std::make_unique<BroadcastSteps>(context);
+  if (context.call.op == Op::kAllToAll) return std::make_unique<AllToAllSteps>(context);
   return std::make_unique<MoveSteps>(context);
-}
-
-std::unique_ptr<Steps> make_broadcast_steps(const StepContext& context) {
-  return std::make_unique<BroadcastSteps>(context);
-}
-
-std::unique_ptr<Steps> make_all_to_all_steps(const StepContext& context) {
-  return std::make_unique<AllToAllSteps>(context);
 }
 
 }  // namespace tessera::internal::mpi

@@ -98,13 +98,11 @@ std::unique_ptr<Steps> make_steps(const StepContext& context) {
     case Op::kReduceScatter:
       return make_reduce_steps(context);
     case Op::kBroadcast:
-      return make_broadcast_steps(context);
     case Op::kAllGather:
     case Op::kGather:
     case Op::kScatter:
-      return make_move_steps(context);
     case Op::kAllToAll:
-      return make_all_to_all_steps(context);
+      return make_move_steps(context);
     default:
       return nullptr;
   }

@@ -95,8 +95,6 @@ int64_t payload_bytes(const Collective& call);
 std::unique_ptr<Steps> make_steps(const StepContext& context);
 
 std::unique_ptr<Steps> make_reduce_steps(const StepContext& context);
-std::unique_ptr<Steps> make_broadcast_steps(const StepContext& context);
 std::unique_ptr<Steps> make_move_steps(const StepContext& context);
-std::unique_ptr<Steps> make_all_to_all_steps(const StepContext& context);
 
 }  // namespace tessera::internal::mpi

@@ -172,11 +172,8 @@ void World::look() {
   const auto over = absl::MakeCleanup([this] { is_looking_ = false; });
   while (true) {
     UnderWay& incoming = incoming_[next_];
-    int is_over = 0;
     int source = 0;
-    communicator_->check(calls_.test(&incoming.request, &is_over, &source), "MPI_Test");
-    if (is_over == 0) break;
-    communicator_->note_ended();
+    if (!communicator_->is_over(incoming.request, source)) break;
     const Envelope envelope = incoming.envelope;
     await_envelope(incoming);
     next_ = (next_ + 1) % kReceives;
@@ -186,14 +183,14 @@ void World::look() {
 }
 
 void World::look_at_outgoing() {
-  int problem = 0;
+  std::exception_ptr problem;
   outgoing_.remove_if([&](UnderWay& outgoing) {
-    int is_over = 0;
-    int source = 0;
-    const int code = calls_.test(&outgoing.request, &is_over, &source);
-    if (code != 0) problem = code;
-    if (is_over != 0) communicator_->note_ended();
-    return code != 0 || is_over != 0;
+    try {
+      return communicator_->is_over(outgoing.request);
+    } catch (...) {
+      problem = std::current_exception();
+      return true;
+    }
   });
   kept_.remove_if([](Kept& kept) {
     try {
@@ -202,22 +199,19 @@ void World::look_at_outgoing() {
       return true;
     }
   });
-  if (!has_failed()) communicator_->check(problem, "MPI_Test");
+  if (problem != nullptr && !has_failed()) std::rethrow_exception(problem);
 }
 
 bool World::advance(Clock::time_point now) {
   const uint64_t before = is_ready() ? communicator_->ended() : 0;
-  try {
+  guard([&] {
     look_at_host(now);
     if (now >= host_fails_at_) fail_host();
     look();
     advance_groups(now);
     if (is_leaving_ && !ended_) end_unless_needed(now);
     if (ended_ && !retired_) retire(now);
-  } catch (const Fault&) {  // which it has failed with
-  } catch (const std::exception& error) {
-    fail_by(error);
-  }
+  });
   return is_ready() && communicator_->ended() != before;
 }
 

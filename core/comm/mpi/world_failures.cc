@@ -13,7 +13,6 @@
 #include "tessera/core/comm/mpi/world.h"
 #include "tessera/core/process/error_text.h"
 #include "tessera/core/process/failure_report.h"
-#include "tessera/core/process/process_status.h"
 
 namespace tessera::internal::mpi {
 namespace {
@@ -23,13 +22,6 @@ constexpr auto kBetweenLooksAtHost = std::chrono::milliseconds(100);
 constexpr auto kUntilHostFails = internal::Link::kGrace * 3 / 4;
 // For the host of a rank that has ended to tell of it. Who sends to that rank may learn sooner.
 constexpr auto kUntilTold = 3 * kBetweenLooksAtHost;
-
-/// Of this process, whose other threads may be at work or wait.
-std::string own_state() {
-  const std::optional<ProcessStatus> status = process_status(::getpid());
-  const std::string text = status.has_value() ? status->describe() : "";
-  return text.empty() ? "runs" : absl::StrCat("runs (", text, ")");
-}
 
 }  // namespace
 
@@ -68,7 +60,7 @@ void World::dump_flights(std::string_view cause) {
   const RankFlight own{.rank = rank(),
                        .pid = ::getpid(),
                        .host = place(rank()).host,
-                       .state = own_state(),
+                       .state = "runs",
                        .begun = flights_->begun(),
                        .records = flights_->last()};
   write_flight_dump(flight_directory_, rank(), {own}, cause, "flight-mpi-rank");
@@ -90,7 +82,7 @@ void World::tell_failure() {
 /// world that comes after it comes of it.
 std::string World::early_failure() const {
   for (const auto& [key, envelopes] : early_) {
-    for (const Early& one : envelopes) {
+    for (const Received& one : envelopes) {
       if (one.envelope.kind == Envelope::Kind::kFailed) return std::string(one.envelope.cause());
     }
   }

@@ -57,7 +57,7 @@ std::string host_name(const Environment& environment) {
 std::shared_ptr<Group> make_mpi_world(ProcessGroupOptions options, const Environment& environment) {
   const auto library = mpi::load_library();
   TORCH_CHECK(library.ok(), std::string(library.status().message()));
-  const mpi::Calls& calls = *library->calls;
+  const mpi::Calls& calls = **library;
   mpi::initialize(calls, options.timeout, /*may_initialize=*/true);
   mpi::WorldGroup made =
       mpi::make_world("init_process_group", calls, calls.world(),
