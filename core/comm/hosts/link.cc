@@ -241,15 +241,11 @@ Steps Link::make_subgroup(Call& call) {
   for (const int rank : ranks) {
     if (levels_.is_here(rank)) locals.push_back(levels_.layout.local_of(rank));
   }
-  if (layout.hosts() == 1) {
-    if (locals.empty()) co_return;
-    const std::shared_ptr<Call> made = make_link(*levels_.inside, call, locals);
-    co_await made;
-    call.made().link = std::move(made->made().link);
-    co_return;
-  }
   if (!layout.is_two_level()) {
-    const std::shared_ptr<Call> made = make_link(*levels_.moves, call, ranks);
+    const bool is_inside = layout.hosts() == 1;
+    if (is_inside && locals.empty()) co_return;
+    const std::shared_ptr<Call> made = is_inside ? make_link(*levels_.inside, call, locals)
+                                                 : make_link(*levels_.moves, call, ranks);
     co_await made;
     call.made().link = std::move(made->made().link);
     co_return;

@@ -107,14 +107,9 @@ class Link final : public internal::Link {
   /// That rank of the world has ended.
   void note_ended(int world_rank);
   void end_at_once() { ranks_->end_at_once(); }
-  void close_windows() { windows_->close_all(); }
-  /// Whether others may read of this rank, or this one of them.
-  bool has_windows() const { return !windows_->is_empty(); }
-  bool has_reads() const { return windows_->has_reads(); }
-  /// Whether others may come with requests at any time.
-  bool is_asked() const { return windows_->is_asked(); }
+  Windows& windows() const { return *windows_; }
   /// Whether this rank has left, and nothing is read any more.
-  bool is_over() const { return is_gone_ && !has_windows(); }
+  bool is_over() const { return is_gone_ && windows_->is_empty(); }
 
  private:
   static constexpr int64_t kMostAnnounced = 64;

@@ -101,35 +101,29 @@ bool Progress::wake() {
   return true;
 }
 
-std::pair<std::deque<std::function<void()>>, bool> Progress::take_jobs() {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  return {std::exchange(jobs_, {}), std::exchange(is_woken_, false)};
-}
-
-Progress::Expects Progress::expects() const {
-  Expects found;
+/// Between two looks: nothing where something has just moved.
+void Progress::pause(int idle_rounds) {
+  bool is_busy = false;   // something under way ends
+  bool is_asked = false;  // others ask for parts of windows
   for (const auto& world : worlds_) {
-    found.progress = found.progress || world->is_busy();
-    found.requests = found.requests || world->is_asked();
+    is_busy = is_busy || world->is_busy();
+    is_asked = is_asked || world->is_asked();
   }
-  return found;
-}
-
-void Progress::pause(Expects expects, int idle_rounds) {
-  if (expects.progress && idle_rounds < kYields) {
+  if (idle_rounds == 0 && (is_busy || is_asked)) return;
+  if (is_busy && idle_rounds < kYields) {
     ::sched_yield();
     return;
   }
   std::unique_lock<std::mutex> lock(mutex_);
   const auto has_jobs = [this] { return !jobs_.empty() || is_woken_ || process_ends_; };
-  if (!expects.progress && !expects.requests) {
+  if (!is_busy && !is_asked) {
     if (!may_look_ || worlds_.empty()) return changed_.wait(lock, has_jobs);
     changed_.wait_for(lock, kIdleSleep, has_jobs);
     return;
   }
-  if (idle_rounds < (expects.progress ? kLongAfter : kClump)) {
+  if (idle_rounds < (is_busy ? kLongAfter : kClump)) {
     changed_.wait_for(lock, kShortSleep, has_jobs);
-  } else if (expects.requests && idle_rounds < kLongAfter) {
+  } else if (is_asked && idle_rounds < kLongAfter) {
     changed_.wait_for(lock, kRequestSleep, has_jobs);
   } else {
     changed_.wait_for(lock, kLongSleep, has_jobs);
@@ -148,13 +142,17 @@ void Progress::loop() {
   ::pthread_setname_np(::pthread_self(), kThreadName);
   thread_ = std::this_thread::get_id();
   for (int idle_rounds = 0;; ++idle_rounds) {
-    const auto [jobs, is_woken] = take_jobs();
+    std::deque<std::function<void()>> jobs;
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      jobs.swap(jobs_);
+      const bool is_woken = std::exchange(is_woken_, false);
+      if (is_woken || !jobs.empty()) idle_rounds = 0;
+    }
     for (const auto& job : jobs) job();
-    if (!jobs.empty() || is_woken) idle_rounds = 0;
     if (look_at_worlds() || std::exchange(has_moved_, false)) idle_rounds = 0;
     if (has_to_end()) break;
-    const Expects expected = expects();
-    if (idle_rounds > 0 || !(expected.progress || expected.requests)) pause(expected, idle_rounds);
+    pause(idle_rounds);
   }
   thread_ = std::thread::id();  // the system gives it to another thread
 }

@@ -75,15 +75,7 @@ class Progress {
 
   Progress() = default;
   void loop();
-  /// What was posted; whether the thread was woken without that.
-  std::pair<std::deque<std::function<void()>>, bool> take_jobs();
-  /// What may happen in the worlds: something under way ends, others ask for parts of windows.
-  struct Expects {
-    bool progress = false;
-    bool requests = false;
-  };
-  Expects expects() const;
-  void pause(Expects expects, int idle_rounds);
+  void pause(int idle_rounds);
   bool look_at_worlds();
   void end();
   bool ask_to_end();

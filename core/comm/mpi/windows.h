@@ -91,6 +91,7 @@ class Windows {
   void advance(const internal::Link& link, Call::Clock::time_point now);
   /// That rank has left the world: it asks no more.
   void note_ended(int rank);
+  /// Whether neither others may read of this rank nor this one of them.
   bool is_empty() const { return served_.empty() && parts_.empty(); }
 
  private:

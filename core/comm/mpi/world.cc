@@ -128,7 +128,7 @@ void World::end() {
   if (is_leaving_ || !is_ready()) return;
   is_leaving_ = true;
   patient_until_ = Clock::now() + patience_.timeout;
-  for (const auto& [key, group] : groups_) group.link->close_windows();
+  for (const auto& [key, group] : groups_) group.link->windows().close_all();
 }
 
 void World::make_no_calls(const char* cause) {
@@ -138,7 +138,7 @@ void World::make_no_calls(const char* cause) {
 
 void World::end_unless_needed(Clock::time_point now) {
   for (const auto& [key, group] : groups_) {
-    if (group.link->has_windows()) return;
+    if (!group.link->windows().is_empty()) return;
     if (group.member->is_busy() && now < patient_until_) return;
   }
   ended_ = true;
@@ -236,13 +236,13 @@ bool World::is_busy() const {
   if (is_making_ || !outgoing_.empty() || !kept_.empty()) return true;
   if (host_fails_at_ != Clock::time_point::max()) return true;
   return std::any_of(groups_.begin(), groups_.end(), [](const auto& entry) {
-    return entry.second.member->is_busy() || entry.second.link->has_reads();
+    return entry.second.member->is_busy() || entry.second.link->windows().has_reads();
   });
 }
 
 bool World::is_asked() const {
   return std::any_of(groups_.begin(), groups_.end(),
-                     [](const auto& entry) { return entry.second.link->is_asked(); });
+                     [](const auto& entry) { return entry.second.link->windows().is_asked(); });
 }
 
 void World::retire(Clock::time_point now) {
