@@ -1,6 +1,5 @@
 #pragma once
 
-#include <string>
 #include <vector>
 
 namespace tessera::internal::hosts {
@@ -10,9 +9,7 @@ class HostLayout {
  public:
   /// `host_of_rank[r]` says which host rank r is on, by any numbers. Here hosts are numbered in the
   /// order of their first ranks, and the ranks of a host, which need not be neighbours, in theirs.
-  /// `name_of_rank`: what the host of each rank is called, for messages; empty: nothing.
-  explicit HostLayout(const std::vector<int>& host_of_rank,
-                      const std::vector<std::string>& name_of_rank = {});
+  explicit HostLayout(const std::vector<int>& host_of_rank);
 
   int ranks() const { return static_cast<int>(places_.size()); }
   int hosts() const { return static_cast<int>(ranks_.size()); }
@@ -23,7 +20,6 @@ class HostLayout {
   int rank_of(int host, int local) const { return ranks_of(host)[static_cast<size_t>(local)]; }
   /// The ranks with this local number, by host. All hosts have it.
   std::vector<int> column(int local) const;
-  const std::string& host_name(int host) const { return names_[static_cast<size_t>(host)]; }
 
   /// Whether all hosts have equally many ranks.
   bool is_even() const;
@@ -53,7 +49,6 @@ class HostLayout {
 
   std::vector<Place> places_;            // by rank
   std::vector<std::vector<int>> ranks_;  // by host
-  std::vector<std::string> names_;       // by host
 };
 
 }  // namespace tessera::internal::hosts
