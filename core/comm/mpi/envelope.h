@@ -46,8 +46,8 @@ struct Envelope {
   uint64_t group = 0;      ///< group_key()
   int64_t number = -1;
   CallRecord record;
-  uint32_t cause_length = 0;  ///< of all of it, though less may be kept
-  char bytes[kCauseBytes];    ///< the cause of a failure, or a payload
+  uint32_t cause_length = 0;                 ///< of all of it, though less may be kept
+  alignas(int64_t) char bytes[kCauseBytes];  ///< the cause of a failure, or a payload
 
   char* payload() { return bytes; }
   const char* payload() const { return bytes; }

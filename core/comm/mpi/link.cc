@@ -110,27 +110,21 @@ RankFlight Link::flight_of(int rank) const {
 
 bool Link::fail(const Failure& failure) noexcept {
   if (!ranks_->set_failure(failure)) return false;
-  try {
-    Progress::instance().run_soon([ranks = ranks_, failure] {
-      ranks->world().note_failed_group(failure.cause);
-      ranks->world().guard([&] { ranks->tell_failure(failure); });
-    });
-  } catch (...) {  // out of memory: the others' time-out
-  }
+  Progress::instance().run_soon([ranks = ranks_, failure] {
+    ranks->world().note_failed_group(failure.cause);
+    ranks->world().guard([&] { ranks->tell_failure(failure); });
+  });
   return true;
 }
 
 bool Link::fail_world(std::string_view cause) noexcept {
-  try {
-    const bool is_first = world().set_failure(cause);
-    if (const std::shared_ptr<HostRanks> host = world().host())
-      host->fail(world().failure(), /*is_author=*/true);
-    if (!is_first) return false;
-    report_failure(-1, cause);
-    Progress::instance().run_soon(
-        [world = ranks_->world_ptr()] { world->guard([&] { world->tell_failure(); }); });
-  } catch (...) {  // out of memory: the others' time-out
-  }
+  const bool is_first = world().set_failure(cause);
+  if (const std::shared_ptr<HostRanks> host = world().host())
+    host->fail(world().failure(), /*is_author=*/true);
+  if (!is_first) return false;
+  report_failure(-1, cause);
+  Progress::instance().run_soon(
+      [world = ranks_->world_ptr()] { world->guard([&] { world->tell_failure(); }); });
   return true;
 }
 

@@ -8,7 +8,6 @@
 
 #include "tessera/core/comm/groups/op_traits.h"
 #include "tessera/core/comm/kernels/reduce_kernels.h"
-#include "tessera/core/numbers/round_up.h"
 
 namespace tessera::internal::mpi {
 namespace {
@@ -45,14 +44,8 @@ class PayloadSteps final : public Steps {
     const int64_t offset =
         call.op == Op::kReduceScatter ? call.slice * numel * call.output.element_size() : 0;
     std::vector<const char*> sources;
-    // Copied, for an envelope's payload may lie at an odd address.
-    const auto bytes = static_cast<int64_t>(numel * call.output.element_size());
-    const int64_t stride = round_up(bytes, 64);  // of a cache line
-    char* const copies = context_.scratch.get(stride * context_.size);
     for (int rank = 0; rank < context_.size; ++rank) {
-      char* const copy = copies + rank * stride;
-      std::memcpy(copy, payload_of(rank) + offset, static_cast<size_t>(bytes));
-      sources.push_back(copy);
+      sources.push_back(payload_of(rank) + offset);
     }
     kernels::reduce(call.output.scalar_type(), call.reduce, sources.data(), context_.size, &output,
                     1, numel, kernels::Stores::kCached, call.divisor, call.order);
