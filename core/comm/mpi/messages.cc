@@ -102,8 +102,10 @@ std::unique_ptr<internal::Transfer> Link::send(const Call& call) {
   }
   const at::Tensor copy = at::empty_like(tensor);
   copy_bytes(data_of(copy), data_of(tensor), bytes);
-  auto sent = std::make_shared<MessageTransfer>(*this, to, envelope.data_tag, /*sends=*/true, copy);
-  world().keep(*sent->exchange(), sent);
+  auto sent = std::make_shared<PairExchange>(world().communicator(), number_of(to),
+                                             envelope.data_tag, copy);
+  sent->exchange.send(0, data_of(copy), bytes);
+  world().keep(sent->exchange, sent);
   return nullptr;
 }
 

@@ -9,22 +9,6 @@
 #include "tessera/window.h"
 
 namespace tessera::internal::mpi {
-namespace {
-
-/// Data on its way to a reader. The memory stays as long.
-struct Sent {
-  Sent(Communicator& communicator, int to, int tag, at::Tensor memory, const char* begin,
-       int64_t bytes)
-      : ranks{to}, memory(std::move(memory)), exchange(communicator, ranks, tag) {
-    exchange.send_in_pieces(0, begin, bytes);
-  }
-  const std::vector<int> ranks;
-  const at::Tensor memory;
-  Exchange exchange;
-};
-
-}  // namespace
-
 void Windows::open(int64_t number, at::Tensor own) {
   if (ranks_->has_failed()) return;  // nobody would end it
   Served served{.memory = std::move(own), .readers = {}};
@@ -92,8 +76,9 @@ void Windows::answer(int reader, const Envelope& request) {
   World& world = ranks_->world();
   answer.data_tag = world.communicator().draw_tag();
   ranks_->send(answer, reader);
-  auto sent = std::make_shared<Sent>(world.communicator(), ranks_->world_rank(reader),
-                                     answer.data_tag, memory, begin, asked.bytes);
+  auto sent = std::make_shared<PairExchange>(world.communicator(), ranks_->world_rank(reader),
+                                             answer.data_tag, memory);
+  sent->exchange.send_in_pieces(0, begin, asked.bytes);
   world.keep(sent->exchange, sent);
 }
 

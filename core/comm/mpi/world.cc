@@ -16,24 +16,6 @@ namespace {
 constexpr int kEnvelopeTag = 0;
 constexpr auto kBetweenLooks = std::chrono::milliseconds(20);  // for what is late
 
-/// A message's data that nobody wants.
-struct Drained {
-  Drained(Communicator& communicator, int from, const Envelope& message)
-      : ranks{from},
-        data(at::empty({message.data_bytes}, at::kByte)),
-        exchange(communicator, ranks, Exchange::kNoTag) {
-    exchange.set_tag_of(0, message.data_tag);
-    if (message.kind == Envelope::Kind::kAnswer) {
-      exchange.receive_in_pieces(0, data_of(data), message.data_bytes);
-    } else {
-      exchange.receive(0, data_of(data), message.data_bytes);
-    }
-  }
-  const std::vector<int> ranks;
-  const at::Tensor data;
-  Exchange exchange;
-};
-
 }  // namespace
 
 void World::set_places(std::vector<Place> places) {
@@ -113,7 +95,14 @@ void World::keep(Exchange& exchange, std::shared_ptr<void> owner) {
 
 void World::drain(int from, const Envelope& message) {
   if (message.data_bytes <= static_cast<int64_t>(Envelope::kPayloadBytes)) return;
-  auto drained = std::make_shared<Drained>(*communicator_, from, message);
+  auto drained = std::make_shared<PairExchange>(*communicator_, from, message.data_tag,
+                                                at::empty({message.data_bytes}, at::kByte));
+  char* const data = data_of(drained->memory);
+  if (message.kind == Envelope::Kind::kAnswer) {
+    drained->exchange.receive_in_pieces(0, data, message.data_bytes);
+  } else {
+    drained->exchange.receive(0, data, message.data_bytes);
+  }
   keep(drained->exchange, drained);
 }
 
