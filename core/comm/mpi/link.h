@@ -92,7 +92,7 @@ class Link final : public internal::Link {
   std::shared_ptr<const Round> round_of(int64_t sequence) const {
     return rounds_.find(sequence)->second;
   }
-  const std::shared_ptr<Scratch>& scratch() const { return scratch_; }
+  at::Tensor& scratch() { return scratch_; }
   /// How many calls are over.
   int64_t finished() const { return finished_; }
   /// The window or the link that the call makes, for which all ranks have called.
@@ -119,7 +119,7 @@ class Link final : public internal::Link {
 
   const std::shared_ptr<Ranks> ranks_;
   const std::shared_ptr<Windows> windows_;
-  const std::shared_ptr<Scratch> scratch_ = std::make_shared<Scratch>();
+  at::Tensor scratch_;
   std::weak_ptr<Member> member_;
   std::map<int64_t, std::shared_ptr<Round>> rounds_;  // by sequence
   int64_t finished_ = 0;

@@ -1,5 +1,7 @@
 #include <algorithm>
 
+#include <ATen/ops/empty.h>
+
 #include "tessera/core/comm/kernels/reduce_kernels.h"
 #include "tessera/core/comm/mpi/steps.h"
 #include "tessera/core/numbers/round_up.h"
@@ -10,6 +12,12 @@ namespace {
 constexpr int64_t kMostPiece = Exchange::kUnaskedBytes;
 constexpr int64_t kLeastPiece = int64_t{8} << 10;
 constexpr int64_t kAlignment = 64;  // elements
+
+/// At least so many bytes of `scratch`, whose content is lost.
+at::Tensor kept_memory(at::Tensor& scratch, int64_t bytes) {
+  if (!scratch.defined() || scratch.numel() < bytes) scratch = at::empty({bytes}, at::kByte);
+  return scratch;
+}
 
 /// A step gives pieces to those who reduce them, each in a place of its own, and reduces what came
 /// lag() steps before. A piece is reduced, and its place is written again, only when all messages
@@ -27,7 +35,7 @@ class ReduceSteps final : public Steps {
         places_(steps_under_way(context.size)),
         piece_(piece_numel()),
         chunk_(scatters_ ? piece_ : piece_ * context.size),
-        memory_(context.scratch.get(places_ * context.size * piece_ * element_)) {}
+        memory_(kept_memory(context.scratch, places_ * context.size * piece_ * element_)) {}
 
   bool advance(Exchange& exchange) override {
     const int64_t count = (numel_ + chunk_ - 1) / chunk_;
@@ -71,7 +79,7 @@ class ReduceSteps final : public Steps {
 
   /// Where the piece of a rank comes in a step.
   char* place(int64_t step, int rank) const {
-    return memory_ + (step % places_ * context_.size + rank) * piece_ * element_;
+    return data_of(memory_) + (step % places_ * context_.size + rank) * piece_ * element_;
   }
 
   void give(Exchange& exchange, int64_t step) {
@@ -126,7 +134,7 @@ class ReduceSteps final : public Steps {
   const int64_t places_;
   const int64_t piece_;  // elements
   const int64_t chunk_;  // elements of a step
-  char* const memory_;
+  const at::Tensor memory_;
   std::vector<const char*> sources_;
   int64_t step_ = 0;
 };

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cstring>
 
-#include <ATen/ops/empty.h>
 #include <absl/strings/str_cat.h>
 
 #include "tessera/core/comm/groups/op_traits.h"
@@ -55,11 +54,6 @@ class PayloadSteps final : public Steps {
 };
 
 }  // namespace
-
-char* Scratch::get(int64_t bytes) {
-  if (!tensor_.defined() || tensor_.numel() < bytes) tensor_ = at::empty({bytes}, at::kByte);
-  return data_of(tensor_);
-}
 
 int64_t steps_under_way(int ranks) {
   return std::clamp(kHeldBytes / (Exchange::kUnaskedBytes * ranks), kLeastSteps, kMostSteps);

@@ -33,16 +33,6 @@ class Round {
   int missing_;
 };
 
-/// Memory that reductions of a group receive into, kept between them.
-class Scratch {
- public:
-  /// At least this many bytes, aligned to a cache line; what it held is lost.
-  char* get(int64_t bytes);
-
- private:
-  at::Tensor tensor_;
-};
-
 // Note [Steps under way]
 // ~~~~~~~~~~~~~~~~~~~~~~
 // MPI asks the receiver before it sends a large message, and over TCP both the question and the
@@ -84,7 +74,7 @@ struct StepContext {
   int rank;
   int size;
   const internal::Link& link;  ///< for names
-  Scratch& scratch;
+  at::Tensor& scratch;         ///< what reductions of the group receive into, kept between them
 };
 
 /// Bytes of data that go into the envelope of this call; -1 if it follows in messages. Equal on

@@ -21,8 +21,7 @@ bool is_stream(Op op) {
 /// call's.
 class CallTransfer final : public Transfer {
  public:
-  CallTransfer(Link& link, Call& call)
-      : link_(link), call_(call), ranks_(link.ranks()), scratch_(link.scratch()) {}
+  CallTransfer(Link& link, Call& call) : link_(link), call_(call), ranks_(link.ranks()) {}
 
   void announce() override { link_.announce(call_); }
 
@@ -58,7 +57,7 @@ class CallTransfer final : public Transfer {
                          .rank = link_.rank(),
                          .size = link_.size(),
                          .link = link_,
-                         .scratch = *scratch_});
+                         .scratch = link_.scratch()});
   }
 
   /// As many as can begin now; whether there are no more.
@@ -72,8 +71,7 @@ class CallTransfer final : public Transfer {
 
   Link& link_;
   Call& call_;
-  const std::shared_ptr<Ranks> ranks_;  // and what else MPI may use when it is given up
-  const std::shared_ptr<Scratch> scratch_;
+  const std::shared_ptr<Ranks> ranks_;  // which MPI may use when it is given up, as what follows
   std::shared_ptr<const Round> round_;
   std::unique_ptr<Exchange> exchange_;
   std::unique_ptr<Steps> steps_;  // null where nothing is to be moved
