@@ -109,8 +109,6 @@ class Link final : public internal::Link {
   Steps begin(Call& call);
   Steps make_window(Call& call);
   Steps make_subgroup(Call& call);
-  Links sublinks() const;
-  std::vector<int> slices_of(const Round& round) const;
 
   Levels levels_;
   const Member::Patience of_messages_;

@@ -139,7 +139,7 @@ bool Progress::look_at_worlds() {
 }
 
 void Progress::loop() {
-  ::pthread_setname_np(::pthread_self(), kThreadName);
+  ::pthread_setname_np(::pthread_self(), "tessera-mpi");  // as ps -L and debuggers show it
   thread_ = std::this_thread::get_id();
   for (int idle_rounds = 0;; ++idle_rounds) {
     std::deque<std::function<void()>> jobs;

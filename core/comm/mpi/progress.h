@@ -41,9 +41,6 @@ inline constexpr const char* kProcessEnds = "this process ends";
 /// finalises its MPI later still does what is left itself.
 class Progress {
  public:
-  /// As ps -L and debuggers show it.
-  static constexpr const char* kThreadName = "tessera-mpi";
-
   /// Never destroyed.
   static Progress& instance();
 
@@ -62,8 +59,6 @@ class Progress {
   void leave(const char* cause);
   /// The thread's: from now on `world` is looked at.
   void attach(std::shared_ptr<World> world) { worlds_.push_back(std::move(world)); }
-  /// The thread's: whether it may call MPI while no call of this rank is under way.
-  bool may_look() const { return may_look_; }
   /// The thread's: it has initialised this MPI, as on all ranks, and finalises it when the process
   /// ends.
   void own(const Calls& calls);

@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <cstring>
 
-#include <absl/strings/str_cat.h>
-
 #include "tessera/core/comm/groups/op_traits.h"
 #include "tessera/core/comm/kernels/reduce_kernels.h"
 
@@ -60,39 +58,20 @@ int64_t steps_under_way(int ranks) {
 }
 
 int64_t payload_bytes(const Collective& call) {
-  switch (call.op) {
-    case Op::kAllReduce:
-    case Op::kReduce:
-    case Op::kReduceScatter:
-    case Op::kAllGather:
-    case Op::kGather:
-    case Op::kBroadcast:
-      break;
-    default:
-      return -1;
-  }
+  const OpTraits traits = traits_of(call.op);
+  const bool has_one =
+      traits.reduces || traits.tensors == OpTraits::Tensors::kGather || call.op == Op::kBroadcast;
+  if (!has_one) return -1;
   const auto bytes = static_cast<int64_t>(call.input.nbytes());
   return bytes <= static_cast<int64_t>(Envelope::kPayloadBytes) ? bytes : -1;
 }
 
 std::unique_ptr<Steps> make_steps(const StepContext& context) {
   const int64_t payload = payload_bytes(context.call);
-  if (payload == 0) return nullptr;
+  const OpTraits traits = traits_of(context.call.op);
+  if (payload == 0 || traits.tensors == OpTraits::Tensors::kNone) return nullptr;
   if (payload > 0) return std::make_unique<PayloadSteps>(context);
-  switch (context.call.op) {
-    case Op::kAllReduce:
-    case Op::kReduce:
-    case Op::kReduceScatter:
-      return make_reduce_steps(context);
-    case Op::kBroadcast:
-    case Op::kAllGather:
-    case Op::kGather:
-    case Op::kScatter:
-    case Op::kAllToAll:
-      return make_move_steps(context);
-    default:
-      return nullptr;
-  }
+  return traits.reduces ? make_reduce_steps(context) : make_move_steps(context);
 }
 
 }  // namespace tessera::internal::mpi
