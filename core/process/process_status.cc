@@ -1,9 +1,7 @@
 #include "tessera/core/process/process_status.h"
 
-#include <filesystem>
 #include <fstream>
 #include <sstream>
-#include <system_error>
 
 #include <absl/strings/str_cat.h>
 
@@ -39,17 +37,6 @@ std::optional<ProcessStatus> process_status(int pid) {
   rest >> status.start_time;
   if (!rest) return std::nullopt;
   return status;
-}
-
-bool has_thread(int pid, std::string_view name) {
-  std::error_code none;  // a thread or the process may end meanwhile
-  std::filesystem::directory_iterator threads(absl::StrCat("/proc/", pid, "/task"), none);
-  for (; threads != std::filesystem::directory_iterator(); threads.increment(none)) {
-    std::ifstream file(threads->path() / "comm");
-    std::string line;
-    if (std::getline(file, line) && line == name) return true;
-  }
-  return false;
 }
 
 }  // namespace tessera::internal

@@ -3,7 +3,6 @@
 #include <cstdint>
 #include <optional>
 #include <string>
-#include <string_view>
 
 namespace tessera::internal {
 
@@ -21,8 +20,5 @@ struct ProcessStatus {
 
 /// Local. Nothing if there is no such process, or /proc does not show it.
 std::optional<ProcessStatus> process_status(int pid);
-
-/// Local. Whether the process has a thread of that name; false, too, where /proc does not show it.
-bool has_thread(int pid, std::string_view name);
 
 }  // namespace tessera::internal

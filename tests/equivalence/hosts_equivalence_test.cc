@@ -13,6 +13,7 @@
 #include "tessera/tests/support/comparison.h"
 #include "tessera/tests/support/configuration.h"
 #include "tessera/tests/support/delayed_group.h"
+#include "tessera/tests/support/group_without_windows.h"
 #include "tessera/tests/support/models.h"
 #include "tessera/tests/support/oracle.h"
 #include "tessera/tests/support/rank_hosts.h"
@@ -28,13 +29,12 @@ struct HostsCase {
   Subject subject;
   Schedule schedule;
   bool has_windows;
-  bool is_in_turn;  ///< hosts have ranks in turn
 };
 
 std::string hosts_name_of(const ::testing::TestParamInfo<HostsCase>& info) {
   const HostsCase& run = info.param;
   return run.configuration.name + "_" + run.subject.name + "_" + run.schedule.name +
-         (run.has_windows ? "_Windows" : "") + (run.is_in_turn ? "_InTurn" : "");
+         (run.has_windows ? "_Windows" : "");
 }
 
 std::ostream& operator<<(std::ostream& stream, const HostsCase& run) {
@@ -43,9 +43,9 @@ std::ostream& operator<<(std::ostream& stream, const HostsCase& run) {
 
 Outcome train_on_hosts(const HostsCase& run, at::ScalarType dtype, bool is_delayed = false) {
   const auto decorate = [&](std::shared_ptr<ProcessGroup> world) {
-    const auto hosts = run.is_in_turn ? hosts_in_turn(2, 2) : hosts_in_order(2, 2);
-    auto group = as_on_hosts(world, hosts, run.has_windows);
+    auto group = as_on_hosts(world, hosts_in_order(2, 2));
     EXPECT_EQ(group->backend(), "hosts");
+    if (!run.has_windows) group = std::make_shared<GroupWithoutWindows>(group);
     if (is_delayed) group = std::make_shared<DelayedGroup>(group);
     return group;
   };
@@ -55,8 +55,7 @@ Outcome train_on_hosts(const HostsCase& run, at::ScalarType dtype, bool is_delay
 
 const Outcome& ddp_on_hosts(HostsCase run) {
   static std::map<std::string, Outcome> remembered;
-  const std::string key =
-      run.subject.name + " " + run.schedule.name + (run.is_in_turn ? " in turn" : "");
+  const std::string key = run.subject.name + " " + run.schedule.name;
   auto it = remembered.find(key);
   if (it == remembered.end()) {
     run.configuration = configuration_of(Strategy::kDdp);
@@ -80,8 +79,7 @@ std::vector<HostsCase> hosts_cases() {
         const std::string model = models[(2 * cases.size() + 3 * i) % models.size()];
         if (model == "Branches" && !has_windows && configuration.splits_parameters()) continue;
         cases.push_back({configuration, subject(model),
-                         schedules()[cases.size() % schedules().size()], has_windows,
-                         cases.size() % 5 == 4});
+                         schedules()[cases.size() % schedules().size()], has_windows});
       }
     }
   }
@@ -97,7 +95,7 @@ TEST_P(HostsEquivalence, TrainsToTheBitsOfDdpOnTheSameHosts) {
 INSTANTIATE_TEST_SUITE_P(, HostsEquivalence, ::testing::ValuesIn(hosts_cases()), hosts_name_of);
 
 TEST(EquivalenceOverHosts, IsThatOfAPlainLoopButNotOfOneHostToTheBit) {
-  HostsCase run{configuration_of(Strategy::kZero3), subject("Blocks"), schedules()[0], true, false};
+  HostsCase run{configuration_of(Strategy::kZero3), subject("Blocks"), schedules()[0], true};
   const Outcome got = train_on_hosts(run, at::kDouble);
   EXPECT_EQ(
       differences(got, oracle(run.subject, run.schedule, kRanksOnHosts), run.subject.tolerance),
@@ -109,8 +107,7 @@ TEST(EquivalenceOverHosts, IsThatOfAPlainLoopButNotOfOneHostToTheBit) {
 
 TEST(EquivalenceOverHosts, DoesNotDependOnWhenCollectivesRun) {
   for (const Strategy strategy : {Strategy::kZero1, Strategy::kZero3}) {
-    const HostsCase run{apart(configuration_of(strategy)), subject("Blocks"), schedules()[1], true,
-                        false};
+    const HostsCase run{apart(configuration_of(strategy)), subject("Blocks"), schedules()[1], true};
     EXPECT_EQ(
         bit_differences(train_on_hosts(run, at::kFloat, /*is_delayed=*/true), ddp_on_hosts(run)),
         "");
@@ -123,16 +120,16 @@ TEST(EquivalenceOverHosts, OfAnyWorldSizeIsThatOfOneHost) {
     const Schedule& schedule = schedules()[0];
     TrainOptions options;
     options.adjust = [](Options& all) { all.reproducible = Reproducible::kAnyWorldSize; };
-    const auto train = [&](const Decorate& decorate) {
-      return train_on_threads(subject("Blocks"), at::kFloat, configuration, schedule, kRanksOnHosts,
+    const auto train = [&](const Decorate& decorate, int ranks = kRanksOnHosts) {
+      return train_on_threads(subject("Blocks"), at::kFloat, configuration, schedule, ranks,
                               options, decorate);
     };
     const auto on = [](std::vector<int> hosts) {
-      return [=](std::shared_ptr<ProcessGroup> world) { return as_on_hosts(world, hosts, true); };
+      return [=](std::shared_ptr<ProcessGroup> world) { return as_on_hosts(world, hosts); };
     };
     EXPECT_EQ(bit_differences(train(on(hosts_in_order(2, 2))), train({})), "");
     try {
-      train(on(hosts_in_turn(2, 2)));
+      train(on(hosts_in_order(3, 2)), 6);
       FAIL() << "nothing was thrown";
     } catch (const std::exception& error) {
       EXPECT_THAT(error.what(), ::testing::HasSubstr("reproducible: is set on backend 'hosts'"));

@@ -70,8 +70,8 @@ class HostTrafficOfTraining : public ::testing::TestWithParam<std::vector<int>> 
   int64_t others() const { return *std::max_element(GetParam().begin(), GetParam().end()); }
 };
 INSTANTIATE_TEST_SUITE_P(Hosts, HostTrafficOfTraining,
-                         ::testing::Values(hosts_in_order(2, 2), hosts_in_turn(2, 2),
-                                           hosts_in_order(3, 2), hosts_in_order(2, 3)));
+                         ::testing::Values(hosts_in_order(2, 2), hosts_in_order(3, 2),
+                                           hosts_in_order(2, 3)));
 
 /// Under zero3 the model is one unit here, which is whole when backward begins.
 TEST_P(HostTrafficOfTraining, IsWhatTheFormulaSaysToTheByte) {

@@ -7,44 +7,36 @@
 namespace tessera::internal::testing {
 namespace {
 
-RankBody on_hosts(const std::vector<int>& host_of_rank, const RankBody& body,
-                  const HostRankOptions& options) {
+RankBody on_hosts(const std::vector<int>& host_of_rank, const RankBody& body) {
   return [&](std::shared_ptr<ProcessGroup> world) {
-    body(as_on_hosts(std::move(world), host_of_rank, options.has_windows));
+    body(as_on_hosts(std::move(world), host_of_rank));
   };
 }
 
 }  // namespace
 
 std::shared_ptr<ProcessGroup> as_on_hosts(const std::shared_ptr<ProcessGroup>& world,
-                                          const std::vector<int>& host_of_rank, bool has_windows) {
+                                          const std::vector<int>& host_of_rank) {
   const auto inside = std::dynamic_pointer_cast<Group>(split(*world, host_of_rank, "host"));
   return hosts::make_group(std::dynamic_pointer_cast<Group>(world), inside,
-                           hosts::HostLayout(host_of_rank), has_windows);
+                           hosts::HostLayout(host_of_rank));
 }
 
 void run_host_ranks(const std::vector<int>& host_of_rank, const RankBody& body,
-                    const HostRankOptions& options) {
-  run_ranks(static_cast<int>(host_of_rank.size()), on_hosts(host_of_rank, body, options),
-            options.threads);
+                    const RankThreadOptions& options) {
+  run_ranks(static_cast<int>(host_of_rank.size()), on_hosts(host_of_rank, body), options);
 }
 
 std::vector<std::string> run_host_ranks_expecting_errors(const std::vector<int>& host_of_rank,
                                                          const RankBody& body,
-                                                         const HostRankOptions& options) {
+                                                         const RankThreadOptions& options) {
   return run_ranks_expecting_errors(static_cast<int>(host_of_rank.size()),
-                                    on_hosts(host_of_rank, body, options), options.threads);
+                                    on_hosts(host_of_rank, body), options);
 }
 
 std::vector<int> hosts_in_order(int hosts, int locals) {
   std::vector<int> host_of_rank;
   for (int rank = 0; rank < hosts * locals; ++rank) host_of_rank.push_back(rank / locals);
-  return host_of_rank;
-}
-
-std::vector<int> hosts_in_turn(int hosts, int locals) {
-  std::vector<int> host_of_rank;
-  for (int rank = 0; rank < hosts * locals; ++rank) host_of_rank.push_back(rank % hosts);
   return host_of_rank;
 }
 

@@ -8,17 +8,13 @@
 
 namespace tessera::internal::hosts {
 
-HostLayout::HostLayout(const std::vector<int>& host_of_rank,
-                       const std::vector<std::string>& name_of_rank) {
+HostLayout::HostLayout(const std::vector<int>& host_of_rank) {
   TORCH_CHECK(!host_of_rank.empty(),
               "[hosts] layout: got no ranks, expected one or more; give every rank a host");
   std::map<int, int> numbers;  // of hosts, by the caller's numbers
   for (size_t rank = 0; rank < host_of_rank.size(); ++rank) {
     const auto [found, is_new] = numbers.try_emplace(host_of_rank[rank], hosts());
-    if (is_new) {
-      ranks_.emplace_back();
-      names_.push_back(rank < name_of_rank.size() ? name_of_rank[rank] : "");
-    }
+    if (is_new) ranks_.emplace_back();
     std::vector<int>& ranks = ranks_[static_cast<size_t>(found->second)];
     places_.push_back({found->second, static_cast<int>(ranks.size())});
     ranks.push_back(static_cast<int>(rank));
@@ -36,14 +32,6 @@ bool HostLayout::is_even() const {
                      [this](const auto& ranks) { return ranks.size() == ranks_[0].size(); });
 }
 
-bool HostLayout::has_ordered_columns() const {
-  for (int local = 0; local < ranks_per_host(); ++local) {
-    const std::vector<int> ranks = column(local);
-    if (!std::is_sorted(ranks.begin(), ranks.end())) return false;
-  }
-  return true;
-}
-
 bool HostLayout::is_contiguous() const {
   return std::all_of(ranks_.begin(), ranks_.end(), [](const auto& ranks) {
     return ranks.back() - ranks.front() + 1 == static_cast<int>(ranks.size());
@@ -54,17 +42,13 @@ bool HostLayout::sums_are_one_tree() const {
   const auto is_power = [](int number) {
     return std::has_single_bit(static_cast<unsigned>(number));
   };
-  return is_even() && is_contiguous() && is_power(hosts()) && is_power(ranks_per_host());
+  return is_power(hosts()) && is_power(ranks_per_host());
 }
 
 HostLayout HostLayout::of(const std::vector<int>& ranks) const {
   std::vector<int> host_of_rank;
-  std::vector<std::string> name_of_rank;
-  for (const int rank : ranks) {
-    host_of_rank.push_back(host_of(rank));
-    name_of_rank.push_back(host_name(host_of(rank)));
-  }
-  return HostLayout(host_of_rank, name_of_rank);
+  for (const int rank : ranks) host_of_rank.push_back(host_of(rank));
+  return HostLayout(host_of_rank);
 }
 
 }  // namespace tessera::internal::hosts

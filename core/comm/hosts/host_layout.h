@@ -1,6 +1,6 @@
 #pragma once
 
-#include <string>
+#include <cstddef>
 #include <vector>
 
 namespace tessera::internal::hosts {
@@ -10,9 +10,7 @@ class HostLayout {
  public:
   /// `host_of_rank[r]` says which host rank r is on, by any numbers. Here hosts are numbered in the
   /// order of their first ranks, and the ranks of a host, which need not be neighbours, in theirs.
-  /// `name_of_rank`: what the host of each rank is called, for messages; empty: nothing.
-  explicit HostLayout(const std::vector<int>& host_of_rank,
-                      const std::vector<std::string>& name_of_rank = {});
+  explicit HostLayout(const std::vector<int>& host_of_rank);
 
   int ranks() const { return static_cast<int>(places_.size()); }
   int hosts() const { return static_cast<int>(ranks_.size()); }
@@ -23,24 +21,20 @@ class HostLayout {
   int rank_of(int host, int local) const { return ranks_of(host)[static_cast<size_t>(local)]; }
   /// The ranks with this local number, by host. All hosts have it.
   std::vector<int> column(int local) const;
-  const std::string& host_name(int host) const { return names_[static_cast<size_t>(host)]; }
 
   /// Whether all hosts have equally many ranks.
   bool is_even() const;
   /// Of an even layout.
   int ranks_per_host() const { return static_cast<int>(ranks_[0].size()); }
-  /// Whether the hosts' ranks with one local number come in the order of the hosts, whichever it
-  /// is, so that all columns sum in one order. Of an even layout.
-  bool has_ordered_columns() const;
-  /// Whether two levels are possible, and a gain: several hosts with equally many ranks, and
-  /// several, in ordered columns.
-  bool is_two_level() const {
-    return hosts() > 1 && is_even() && ranks_per_host() > 1 && has_ordered_columns();
-  }
   /// Whether the ranks of every host are neighbours.
   bool is_contiguous() const;
+  /// Whether two levels are possible, and a gain: several hosts with equally many ranks, and
+  /// several, numbered host by host.
+  bool is_two_level() const {
+    return hosts() > 1 && is_even() && ranks_per_host() > 1 && is_contiguous();
+  }
   /// Whether sums inside each host and then over hosts, each as a binary tree, are the one tree
-  /// over all ranks.
+  /// over all ranks. Of two levels.
   bool sums_are_one_tree() const;
 
   /// The layout of these ranks, strictly ascending, alone; rank i of it is ranks[i].
@@ -56,7 +50,6 @@ class HostLayout {
 
   std::vector<Place> places_;            // by rank
   std::vector<std::vector<int>> ranks_;  // by host
-  std::vector<std::string> names_;       // by host
 };
 
 }  // namespace tessera::internal::hosts

@@ -85,17 +85,17 @@ class Link::CallTransfer final : public Transfer {
 };
 
 Link::Link(Links links, HostLayout layout, const std::string& group, Member::Patience of_messages,
-           std::shared_ptr<Shared> shared, uint64_t id)
+           std::shared_ptr<ReadCache> cache, uint64_t id)
     : levels_(std::move(links), std::move(layout), group, of_messages),
       of_messages_(of_messages),
-      shared_(std::move(shared)),
+      cache_(std::move(cache)),
       id_(id) {}
 
 Link::~Link() = default;
 
 Capabilities Link::can() const {
   return {.in_background = true,
-          .one_sided_reads = shared_->has_windows && flat().can().one_sided_reads,
+          .one_sided_reads = flat().can().one_sided_reads,
           .crosses_network = true,
           .tree_sums = levels_.layout.sums_are_one_tree()};
 }
@@ -226,13 +226,11 @@ Steps Link::make_window(Call& call) {
   // still read, one that is read, one that comes and one that is asked for.
   constexpr int64_t kUnits = 4;
   const int64_t others = size() - levels_.locals();
-  if (shared_->cache != nullptr) {
-    shared_->cache->reserve(kUnits * others * static_cast<int64_t>(own.nbytes()));
-  }
+  cache_->reserve(kUnits * others * static_cast<int64_t>(own.nbytes()));
   const uint64_t number = hash_of_tag(absl::StrCat(id_, "/", call.sequence()));
-  call.made().memory = std::make_shared<Memory>(levels_.layout, rank(), *call.group(),
-                                                inside->made().memory, flat->made().memory,
-                                                shared_->cache, static_cast<int64_t>(number >> 1));
+  call.made().memory =
+      std::make_shared<Memory>(levels_.layout, rank(), *call.group(), inside->made().memory,
+                               flat->made().memory, cache_, static_cast<int64_t>(number >> 1));
 }
 
 Steps Link::make_subgroup(Call& call) {
@@ -243,15 +241,11 @@ Steps Link::make_subgroup(Call& call) {
   for (const int rank : ranks) {
     if (levels_.is_here(rank)) locals.push_back(levels_.layout.local_of(rank));
   }
-  if (layout.hosts() == 1) {
-    if (locals.empty()) co_return;
-    const std::shared_ptr<Call> made = make_link(*levels_.inside, call, locals);
-    co_await made;
-    call.made().link = std::move(made->made().link);
-    co_return;
-  }
   if (!layout.is_two_level()) {
-    const std::shared_ptr<Call> made = make_link(*levels_.moves, call, ranks);
+    const bool is_inside = layout.hosts() == 1;
+    if (is_inside && locals.empty()) co_return;
+    const std::shared_ptr<Call> made = is_inside ? make_link(*levels_.inside, call, locals)
+                                                 : make_link(*levels_.moves, call, ranks);
     co_await made;
     call.made().link = std::move(made->made().link);
     co_return;
@@ -281,7 +275,7 @@ Steps Link::make_subgroup(Call& call) {
   if (!is_in) co_return;
   const std::string name =
       absl::StrCat(*call.group(), "/", call.tag().substr(0, call.tag().rfind(" [")));
-  call.made().link = std::make_unique<Link>(std::move(links), layout, name, of_messages_, shared_,
+  call.made().link = std::make_unique<Link>(std::move(links), layout, name, of_messages_, cache_,
                                             hash_of_tag(absl::StrCat(id_, "/", call.sequence())));
 }
 

@@ -11,19 +11,11 @@
 #include <vector>
 
 #include "tessera/core/comm/group/link.h"
-#include "tessera/core/comm/hosts/exit_action.h"
 #include "tessera/core/comm/hosts/levels.h"
 #include "tessera/core/comm/hosts/read_cache.h"
 #include "tessera/core/comm/hosts/steps.h"
 
 namespace tessera::internal::hosts {
-
-/// What all groups of several hosts share on one rank.
-struct Shared {
-  std::shared_ptr<ReadCache> cache;  ///< null: each rank reads for itself
-  bool has_windows = true;           ///< whether ranks read each other's memory between hosts
-  std::unique_ptr<ExitAction> leaves;
-};
 
 /// Ranks of several hosts: shared memory inside each, and between them what connects columns, the
 /// ranks with one number on every host. A collective is calls of these links, one after the other
@@ -43,8 +35,9 @@ struct Shared {
 /// are over.
 class Link final : public internal::Link {
  public:
+  /// `cache`: of all groups of this rank's host.
   Link(Links links, HostLayout layout, const std::string& group, Member::Patience of_messages,
-       std::shared_ptr<Shared> shared, uint64_t id);
+       std::shared_ptr<ReadCache> cache, uint64_t id);
   ~Link() override;
 
   int rank() const override { return levels_.rank(); }
@@ -116,12 +109,10 @@ class Link final : public internal::Link {
   Steps begin(Call& call);
   Steps make_window(Call& call);
   Steps make_subgroup(Call& call);
-  Links sublinks() const;
-  std::vector<int> slices_of(const Round& round) const;
 
   Levels levels_;
   const Member::Patience of_messages_;
-  const std::shared_ptr<Shared> shared_;
+  const std::shared_ptr<ReadCache> cache_;
   const uint64_t id_;                // equal on all ranks, different for each group
   std::map<int64_t, Round> rounds_;  // by sequence
   int64_t given_ = 0;                // calls after which the next one may be announced

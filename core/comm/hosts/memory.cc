@@ -27,7 +27,7 @@ std::shared_ptr<Work> Memory::read(int rank, int64_t begin_bytes, const at::Tens
   if (is_here(rank)) {
     return inside_->read(layout_.local_of(rank), begin_bytes, to, tag, version);
   }
-  if (version == Window::kUnversioned || cache_ == nullptr) {
+  if (version == Window::kUnversioned) {
     return flat_->read(rank, begin_bytes, to, tag, version);
   }
   const ReadKey key{.window = number_,

@@ -15,8 +15,7 @@ namespace tessera::internal::hosts {
 /// hosts; of these, what has a version comes to a host once: Note [One copy for a host].
 class Memory final : public RemoteMemory {
  public:
-  /// Of rank `rank` of a group. `number`: of the window among those that share the cache, which may
-  /// be null.
+  /// Of rank `rank` of a group. `number`: of the window among those that share the cache.
   Memory(HostLayout layout, int rank, std::string group, std::shared_ptr<RemoteMemory> inside,
          std::shared_ptr<RemoteMemory> flat, std::shared_ptr<ReadCache> cache, int64_t number);
 

@@ -6,18 +6,6 @@
 namespace tessera::internal::hosts {
 namespace {
 
-/// What the columns have gathered, in the order of the ranks.
-void sort_by_rank(const Levels& levels, const at::Tensor& output, const at::Tensor& all) {
-  const int hosts = levels.hosts();
-  const int64_t bytes = static_cast<int64_t>(output.nbytes()) / levels.layout.ranks();
-  for (int local = 0; local < levels.locals(); ++local) {
-    for (int host = 0; host < hosts; ++host) {
-      copy_bytes(data_of(output) + levels.layout.rank_of(host, local) * bytes,
-                 data_of(all) + (local * hosts + host) * bytes, bytes);
-    }
-  }
-}
-
 std::shared_ptr<Work> give(Member& member, const at::Tensor& tensor, int root,
                            std::string_view tag) {
   return member.start(
@@ -38,12 +26,6 @@ Steps all_gather(StepContext context) {
   co_yield Steps::Given();
   co_await come;
   co_await is_first;
-  if (!levels.layout.is_contiguous()) {
-    const at::Tensor all = levels.scratch(call.output.numel(), call.output.scalar_type());
-    co_await start_all_gather(*levels.last, all, column, call.tag);
-    sort_by_rank(levels, call.output, all);
-    co_return;
-  }
   for (int host = 0; host < hosts; ++host) {
     const at::Tensor of_host = part_of(call.output, host * locals * numel, locals * numel);
     co_await start_all_gather(*levels.last, of_host, part_of(column, host * numel, numel),

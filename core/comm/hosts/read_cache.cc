@@ -226,25 +226,17 @@ class ReadCache::Waiting final : public Work {
 };
 
 std::shared_ptr<ReadCache> ReadCache::make(ProcessGroup& inside) {
-  constexpr const char* kTag = "read cache";
   std::shared_ptr<shm::Segment> segment;
   const at::Tensor word = inside.allocate(sizeof(shm::SharedRange), at::kByte);
   auto& range = *reinterpret_cast<shm::SharedRange*>(data_of(word));
   const bool is_first = inside.rank() == 0;
-  try {
-    if (is_first) segment = shm::Segment::create(kHeaderBytes, kHeaderBytes + kMostBytes);
-  } catch (const c10::Error&) {  // no room for it
+  if (is_first) {
+    segment = shm::Segment::create(kHeaderBytes, kHeaderBytes + kMostBytes);
+    range = segment->range(0);
   }
-  range = segment != nullptr ? segment->range(0) : shm::SharedRange();
-  inside.broadcast(word, 0, kTag)->wait();
-  try {
-    if (!is_first && range.segment_bytes > 0) segment = shm::Segment::open(range);
-  } catch (const c10::Error&) {
-  }
-  const at::Tensor is_mapped = inside.allocate(1, at::kInt);
-  *is_mapped.mutable_data_ptr<int>() = segment != nullptr ? 1 : 0;
-  inside.all_reduce(is_mapped, ReduceOp::kMin, kTag)->wait();
-  if (*is_mapped.const_data_ptr<int>() == 0) return nullptr;
+  inside.broadcast(word, 0, "read cache")->wait();
+  if (!is_first) segment = shm::Segment::open(range);
+  inside.barrier("read cache");  // the first has it until all do
   return std::shared_ptr<ReadCache>(new ReadCache(std::move(segment), is_first));
 }
 
@@ -328,29 +320,25 @@ ReadCache::Entry* ReadCache::claim(const ReadKey& key) {
 std::shared_ptr<Work> ReadCache::start_read(const std::shared_ptr<ReadCache>& cache,
                                             const ReadKey& key, const at::Tensor& to, Fetch fetch,
                                             Check check) {
-  if (cache == nullptr || key.bytes == 0) return fetch(to);
   Entry* entry = nullptr;
   bool is_own = false;
   {
     const Lock lock(cache->header().lock);
     if (!lock.is_held()) return fetch(to);
     entry = cache->find(key);
-    if (entry != nullptr) {
-      entry->pins.fetch_add(1, std::memory_order_acquire);
-    } else {
-      entry = cache->claim(key);
-      is_own = true;
-    }
+    is_own = entry == nullptr;
+    if (is_own) entry = cache->claim(key);
+    if (entry == nullptr) return fetch(to);
+    if (!is_own) entry->pins.fetch_add(1, std::memory_order_acquire);
   }
-  if (entry == nullptr) return fetch(to);
-  if (!is_own) {
-    auto waiting = std::make_shared<Waiting>(cache, *entry, to, std::move(fetch), std::move(check));
-    if (waiting->is_completed()) waiting->wait();  // a copy, now that it is there
-    return waiting;
+  if (is_own) {
+    auto fetching = std::make_shared<Fetching>(cache, *entry, to);
+    fetching->begin(fetch);
+    return fetching;
   }
-  auto fetching = std::make_shared<Fetching>(cache, *entry, to);
-  fetching->begin(fetch);
-  return fetching;
+  auto waiting = std::make_shared<Waiting>(cache, *entry, to, std::move(fetch), std::move(check));
+  if (waiting->is_completed()) waiting->wait();  // a copy, now that it is there
+  return waiting;
 }
 
 }  // namespace tessera::internal::hosts

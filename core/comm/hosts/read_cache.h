@@ -44,7 +44,7 @@ class ReadCache {
   /// Most of the memory of a host that it takes.
   static constexpr int64_t kMostBytes = int64_t{256} << 20;
 
-  /// Collective over `inside`. Null on all ranks where they can share none.
+  /// Collective over `inside`. Throws c10::Error where there is no memory for it.
   static std::shared_ptr<ReadCache> make(ProcessGroup& inside);
 
   /// Local, for all ranks alike: lets it grow to `bytes`, or kMostBytes if that is less, where the

@@ -23,48 +23,36 @@ class TwoLevels {
 
   /// In place, all ranks of the host get the sum.
   std::shared_ptr<Work> all_reduce_inside(const at::Tensor& tensor) const {
-    Collective call = inside_;
-    call.op = Op::kAllReduce;
-    call.input = call.output = tensor;
-    return levels_.inside->start(call);
+    return start(*levels_.inside, inside_, Op::kAllReduce, tensor, tensor);
   }
-
   /// `slice`: which one of `input` comes to `output`.
   std::shared_ptr<Work> scatter_inside(const at::Tensor& output, const at::Tensor& input,
                                        int slice) const {
-    Collective call = inside_;
-    call.op = Op::kReduceScatter;
-    call.input = input;
-    call.output = output;
-    call.slice = slice;
-    return levels_.inside->start(call);
+    return start(*levels_.inside, inside_, Op::kReduceScatter, output, input, kNoPeer, slice);
   }
-
   std::shared_ptr<Work> all_reduce_across(const at::Tensor& tensor) const {
-    Collective call = across_;
-    call.op = Op::kAllReduce;
-    call.input = call.output = tensor;
-    return levels_.across->start(call);
+    return start(*levels_.across, across_, Op::kAllReduce, tensor, tensor);
   }
-
   std::shared_ptr<Work> reduce_across(const at::Tensor& tensor, int root_host) const {
-    Collective call = across_;
-    call.op = Op::kReduce;
-    call.input = call.output = tensor;
-    call.peer = root_host;
-    return levels_.across->start(call);
+    return start(*levels_.across, across_, Op::kReduce, tensor, tensor, root_host);
   }
-
   std::shared_ptr<Work> scatter_across(const at::Tensor& output, const at::Tensor& input) const {
-    Collective call = across_;
-    call.op = Op::kReduceScatter;
-    call.input = input;
-    call.output = output;
-    call.slice = levels_.host();
-    return levels_.across->start(call);
+    return start(*levels_.across, across_, Op::kReduceScatter, output, input, kNoPeer,
+                 levels_.host());
   }
 
  private:
+  static std::shared_ptr<Work> start(Member& member, Collective call, Op op,
+                                     const at::Tensor& output, const at::Tensor& input,
+                                     int peer = kNoPeer, int slice = -1) {
+    call.op = op;
+    call.output = output;
+    call.input = input;
+    call.peer = peer;
+    call.slice = slice;
+    return member.start(call);
+  }
+
   const Levels& levels_;
   Collective inside_;
   Collective across_;
@@ -85,34 +73,32 @@ struct Shares {
   int64_t own_begin;
 };
 
-/// If each run of as many slices as a host has ranks has one for each column: the own column's
-/// slice in each run; else empty.
-std::vector<int> slice_in_each_run(const Levels& levels, const std::vector<int>& slices) {
+/// A slice that the own column asks for, and on which host.
+struct Wanted {
+  int slice;
+  int host;
+};
+
+/// If each run of as many slices as a host has ranks has one for each column: the own column's in
+/// each run; else empty.
+std::vector<Wanted> wanted_in_each_run(const Levels& levels, const std::vector<int>& slices) {
   const auto locals = static_cast<size_t>(levels.locals());
-  std::vector<int> column_of_slice(slices.size());
+  std::vector<int> rank_of_slice(slices.size());
   for (size_t rank = 0; rank < slices.size(); ++rank) {
-    column_of_slice[static_cast<size_t>(slices[rank])] =
-        levels.layout.local_of(static_cast<int>(rank));
+    rank_of_slice[static_cast<size_t>(slices[rank])] = static_cast<int>(rank);
   }
-  std::vector<int> own;
+  std::vector<Wanted> own;
   for (size_t begin = 0; begin < slices.size(); begin += locals) {
     std::vector<bool> seen(locals, false);
     for (size_t slice = begin; slice < begin + locals; ++slice) {
-      const int column = column_of_slice[slice];
+      const int column = levels.layout.local_of(rank_of_slice[slice]);
       if (seen[static_cast<size_t>(column)]) return {};
       seen[static_cast<size_t>(column)] = true;
-      if (column == levels.local()) own.push_back(static_cast<int>(slice));
+      if (column != levels.local()) continue;
+      own.push_back({static_cast<int>(slice), levels.layout.host_of(rank_of_slice[slice])});
     }
   }
   return own;
-}
-
-/// Which host asks for a slice.
-int host_of_slice(const Levels& levels, const std::vector<int>& slices, int slice) {
-  for (size_t rank = 0; rank < slices.size(); ++rank) {
-    if (slices[rank] == slice) return levels.layout.host_of(static_cast<int>(rank));
-  }
-  return -1;
 }
 
 /// The slices that the columns ask for, brought together by column.
@@ -213,13 +199,12 @@ Steps reduce_scatter(StepContext context) {
   const TwoLevels two(levels, call);
   const int locals = levels.locals();
   const at::Tensor sums = levels.scratch(numel * levels.hosts(), call.output.scalar_type());
-  const std::vector<int> runs = sums::slice_in_each_run(levels, slices);
-  for (size_t run = 0; run < runs.size(); ++run) {
-    const int first = static_cast<int>(run) * locals;
-    const int host = sums::host_of_slice(levels, slices, runs[run]);
+  const std::vector<sums::Wanted> runs = sums::wanted_in_each_run(levels, slices);
+  int first = 0;
+  for (const auto& [slice, host] : runs) {
     co_await two.scatter_inside(part_of(sums, host * numel, numel),
-                                part_of(call.input, first * numel, locals * numel),
-                                runs[run] - first);
+                                part_of(call.input, first * numel, locals * numel), slice - first);
+    first += locals;
   }
   if (runs.empty()) {  // in any other order they are brought together first
     const at::Tensor packed = sums::packed_by_column(levels, call, slices);

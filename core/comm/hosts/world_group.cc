@@ -39,18 +39,16 @@ Links make_links(internal::Group& flat, internal::Group& inside, const HostLayou
 
 std::shared_ptr<ProcessGroup> make_group(const std::shared_ptr<internal::Group>& flat,
                                          const std::shared_ptr<internal::Group>& inside,
-                                         HostLayout layout, bool has_windows) {
+                                         HostLayout layout) {
   if (!layout.is_two_level()) return flat;
   TORCH_INTERNAL_ASSERT(layout.ranks() == flat->size() &&
                         inside->size() == layout.ranks_per_host() &&
                         inside->rank() == layout.local_of(flat->rank()));
   const std::shared_ptr<HostRanks> host = inside->link().host_ranks();
-  auto shared = std::make_shared<Shared>();
-  shared->has_windows = has_windows;
-  shared->leaves = std::make_unique<ExitAction>([host] { host->leave(); });
+  std::shared_ptr<ReadCache> cache;
   Links links;
   try {
-    if (has_windows && flat->can().one_sided_reads) shared->cache = ReadCache::make(*inside);
+    cache = ReadCache::make(*inside);
     links = make_links(*flat, *inside, layout);
     flat->link().watch(host);
   } catch (const CommError& error) {
@@ -62,7 +60,7 @@ std::shared_ptr<ProcessGroup> make_group(const std::shared_ptr<internal::Group>&
   }
   const std::string name(flat->name());
   auto link = std::make_unique<Link>(std::move(links), std::move(layout), name, flat->patience(),
-                                     std::move(shared), /*id=*/1);
+                                     std::move(cache), /*id=*/1);
   return std::make_shared<internal::Group>(std::move(link), name, Lane::Mode::kInline,
                                            inside->patience());
 }

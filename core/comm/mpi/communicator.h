@@ -3,6 +3,9 @@
 #include <cstdint>
 #include <functional>
 #include <string_view>
+#include <utility>
+
+#include <c10/util/Exception.h>
 
 #include "tessera/mpi_calls.h"
 
@@ -17,7 +20,12 @@ class Communicator {
  public:
   /// `comm` belongs to it from now on. `before_error` is called before an error of MPI's is thrown;
   /// it may throw what that error comes of.
-  Communicator(const Calls& calls, Handle comm, std::function<void()> before_error);
+  Communicator(const Calls& calls, Handle comm, std::function<void()> before_error)
+      : calls_(calls), comm_(comm), before_error_(std::move(before_error)) {
+    check(calls_.largest_tag(comm_, &largest_tag_), "MPI_Comm_get_attr");
+    check(calls_.rank(comm_, &rank_), "MPI_Comm_rank");
+    check(calls_.size(comm_, &size_), "MPI_Comm_size");
+  }
   Communicator(const Communicator&) = delete;
   Communicator& operator=(const Communicator&) = delete;
 
@@ -26,15 +34,31 @@ class Communicator {
   int rank() const { return rank_; }
   int size() const { return size_; }
   /// For the data of a call of this rank; none of the last thousands again.
-  int draw_tag();
-  void release();
+  int draw_tag() { return last_tag_ = last_tag_ < largest_tag_ ? last_tag_ + 1 : 1; }
+  void release() { calls_.release(&comm_); }
 
   /// Throws c10::Error "MPI_Isend: <MPI's text>" unless `code` is 0.
-  void check(int code, std::string_view function) const;
+  void check(int code, std::string_view function) const {
+    if (code == 0) return;
+    before_error_();
+    char text[256] = "";
+    calls_.error_text(code, text, sizeof(text));
+    TORCH_CHECK(false, function, ": ", text);
+  }
 
+  /// Whether it is over; of a receive, whom it came from.
+  bool is_over(Handle& request, int& source) {
+    int is_over = 0;
+    check(calls_.test(&request, &is_over, &source), "MPI_Test");
+    if (is_over != 0) ++ended_;
+    return is_over != 0;
+  }
+  bool is_over(Handle& request) {
+    int source = 0;
+    return is_over(request, source);
+  }
   /// How much has ended on it so far: whether something moves.
   uint64_t ended() const { return ended_; }
-  void note_ended() { ++ended_; }
 
  private:
   const Calls& calls_;

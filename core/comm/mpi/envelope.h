@@ -35,7 +35,6 @@ struct Envelope {
     kEnded,     ///< the sender has left the world: the last envelope of it
     kRead,      ///< asks for a part of a window; `number` numbers the requests
     kAnswer,    ///< the answer
-    kRefused,   ///< the same, where there is nothing to be read
     kClosed,    ///< the sender has destroyed its window `number`
   };
   static constexpr size_t kPayloadBytes = 512;
@@ -47,8 +46,8 @@ struct Envelope {
   uint64_t group = 0;      ///< group_key()
   int64_t number = -1;
   CallRecord record;
-  uint32_t cause_length = 0;  ///< of all of it, though less may be kept
-  char bytes[kCauseBytes];    ///< the cause of a failure, or a payload
+  uint32_t cause_length = 0;                 ///< of all of it, though less may be kept
+  alignas(int64_t) char bytes[kCauseBytes];  ///< the cause of a failure, or a payload
 
   char* payload() { return bytes; }
   const char* payload() const { return bytes; }
@@ -59,6 +58,12 @@ struct Envelope {
   }
 };
 static_assert(std::is_trivially_copyable_v<Envelope>);
+
+/// One that has come, from that rank.
+struct Received {
+  int from;
+  Envelope envelope;
+};
 
 /// The number in envelopes of the group that is made so, equal on all its ranks; never 0.
 inline uint64_t group_key(std::string_view how) { return std::max<uint64_t>(hash_of_tag(how), 1); }

@@ -45,17 +45,9 @@ void Exchange::receive_in_pieces(int from, char* data, int64_t bytes) {
   }
 }
 
-bool Exchange::look(Message& message) {
-  int is_over = 0;
-  int source = 0;
-  communicator_.check(communicator_.calls().test(&message.request, &is_over, &source), "MPI_Test");
-  if (is_over != 0) communicator_.note_ended();
-  return is_over != 0;
-}
-
 /// They stand in the order in which they began, and any test lets MPI go on with all of them.
 bool Exchange::is_over_but_for(int64_t steps) {
-  while (!open_.empty() && look(open_.front())) open_.pop_front();
+  while (!open_.empty() && communicator_.is_over(open_.front().request)) open_.pop_front();
   return open_.empty() || open_.front().step > step_ - steps;
 }
 
@@ -66,7 +58,7 @@ void Exchange::cancel() {
 }
 
 std::vector<int> Exchange::open_ranks() {
-  std::erase_if(open_, [this](Message& message) { return look(message); });
+  std::erase_if(open_, [this](Message& message) { return communicator_.is_over(message.request); });
   std::vector<int> ranks;
   for (const Message& message : open_) ranks.push_back(message.rank);
   std::sort(ranks.begin(), ranks.end());

@@ -2,7 +2,10 @@
 
 #include <cstdint>
 #include <deque>
+#include <utility>
 #include <vector>
+
+#include <ATen/core/Tensor.h>
 
 #include "tessera/core/comm/mpi/communicator.h"
 
@@ -51,7 +54,6 @@ class Exchange {
     bool receives;
     int64_t step;
   };
-  bool look(Message& message);
 
   Communicator& communicator_;
   const std::vector<int>& world_ranks_;
@@ -59,6 +61,17 @@ class Exchange {
   std::vector<int> tags_;
   std::deque<Message> open_;
   int64_t step_ = 0;
+};
+
+/// One with one rank of the world, which is number 0 here, and the memory of its data.
+struct PairExchange {
+  PairExchange(Communicator& communicator, int world_rank, int tag, at::Tensor kept)
+      : ranks{world_rank}, memory(std::move(kept)), exchange(communicator, ranks, tag) {
+    exchange.set_tag_of(0, tag);
+  }
+  const std::vector<int> ranks;
+  const at::Tensor memory;
+  Exchange exchange;
 };
 
 }  // namespace tessera::internal::mpi

@@ -1,22 +1,17 @@
 #pragma once
 
 #include <chrono>
-#include <functional>
-#include <string>
 
 #include "tessera/mpi_calls.h"
 
 namespace tessera::internal::mpi {
 
-/// Has this process use that MPI from the progress thread: initialises it, unless the application
-/// has, and finalises it at the end of the process if it did. Throws c10::Error if MPI has been
-/// finalised, or is or becomes initialised at a lower level than MPI_THREAD_SERIALIZED; CommError
-/// if MPI_Init_thread does not return within the time-out, because ranks are missing; `absent` says
-/// then which of them has called it or not, in words, or "".
+/// Has this process use that MPI from the progress thread. Unless the application has initialised
+/// it, initialises it, if it `may`, and finalises it at the end of the process. Throws c10::Error
+/// if MPI has been finalised, is not initialised and may not be, or is or becomes initialised at a
+/// lower level than MPI_THREAD_SERIALIZED; CommError if that thread does not come to it, or
+/// MPI_Init_thread, where ranks are missing, does not return within the time-out.
 void initialize(const tessera::mpi::Calls& calls, std::chrono::milliseconds timeout,
-                const std::function<std::string()>& absent);
-
-/// The same without initialising: throws c10::Error where nobody has.
-void require_initialized(const tessera::mpi::Calls& calls, std::chrono::milliseconds timeout);
+                bool may_initialize);
 
 }  // namespace tessera::internal::mpi

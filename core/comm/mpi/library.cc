@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <functional>
 #include <mutex>
-#include <string_view>
+#include <string>
 #include <vector>
 
 #include <absl/status/status.h>
@@ -15,6 +15,7 @@
 
 #include "tessera/core/library/entry_points.h"
 #include "tessera/core/library/module_library.h"
+#include "tessera/environment.h"
 
 namespace tessera::internal::mpi {
 namespace {
@@ -24,10 +25,14 @@ constexpr const char* kRemedy =
     "install the MPI whose mpirun starts the program (Debian: openmpi-bin or mpich), or set "
     "TESSERA_MPI to openmpi, mpich or the path of its libmpi";
 
+constexpr const char* kModuleRemedy =
+    "build Tessera where CMake finds the headers of this MPI (cmake/bootstrap.sh --mpi fetches "
+    "them), or set TESSERA_MPI_MODULE to its path";
+
 /// A family of MPIs whose binary interfaces are one.
 struct Abi {
   const char* name;
-  std::vector<const char*> files;  ///< what its library is called
+  std::vector<std::string> files;  ///< what its library is called
   std::vector<const char*> signs;  ///< variables that its launchers set
   ModuleLibrary module;
 };
@@ -41,8 +46,7 @@ const std::vector<Abi>& abis() {
         .file = "libtessera_mpi_openmpi.so",
         .variable = "TESSERA_MPI_MODULE",
         .what = "Tessera's module for Open MPI",
-        .remedy = "build Tessera where CMake finds the headers of Open MPI (cmake/bootstrap.sh "
-                  "--mpi fetches them), or set TESSERA_MPI_MODULE to its path"}},
+        .remedy = kModuleRemedy}},
       {"mpich",
        {"libmpi.so.12", "libmpich.so.12"},
        {"PMI_RANK", "PMI_FD", "MV2_COMM_WORLD_RANK"},
@@ -50,8 +54,7 @@ const std::vector<Abi>& abis() {
         .file = "libtessera_mpi_mpich.so",
         .variable = "TESSERA_MPI_MODULE",
         .what = "Tessera's module for MPICH",
-        .remedy = "build Tessera where CMake finds the headers of MPICH (cmake/bootstrap.sh --mpi "
-                  "fetches them), or set TESSERA_MPI_MODULE to its path"}},
+        .remedy = kModuleRemedy}},
   };
   return all;
 }
@@ -71,70 +74,56 @@ const Abi* abi_with(const std::function<bool(const char*)>& is_set) {
   return nullptr;
 }
 
-/// The ABIs to try, the likely one first.
-std::vector<const Abi*> candidates(const EnvironmentLookup& lookup, const std::string& named) {
+/// The likely one first.
+std::vector<std::string> files_to_try(const std::string& named) {
+  if (is_path(named)) return {named};
   for (const Abi& abi : abis()) {
-    if (named == abi.name) return {&abi};
+    if (named == abi.name) return abi.files;
   }
   // In another MPI than its launcher's every process would be a world of one. The variables of an
   // outer launcher may be there, too: who says the rank comes first.
-  const auto environment = read_environment(lookup, {.store = false});
+  const auto environment = read_environment(process_environment, {.store = false});
   const std::string says_rank = environment.ok() ? environment->rank_variable : std::string();
   const Abi* launchers = abi_with([&](const char* sign) { return says_rank == sign; });
-  if (launchers == nullptr)
-    launchers = abi_with([&](const char* sign) { return lookup(sign).has_value(); });
-  if (launchers != nullptr) return {launchers};
-  return {&abis()[0], &abis()[1]};
+  if (launchers == nullptr) {
+    launchers = abi_with([](const char* sign) { return process_environment(sign).has_value(); });
+  }
+  if (launchers != nullptr) return launchers->files;
+  std::vector<std::string> all = abis()[0].files;
+  all.insert(all.end(), abis()[1].files.begin(), abis()[1].files.end());
+  return all;
 }
 
-absl::StatusOr<Library> with_module(const Abi& abi, void* library,
-                                    const EnvironmentLookup& lookup) {
-  const absl::StatusOr<void*> module = open_module(abi.module, lookup);
+absl::StatusOr<const Calls*> with_module(const Abi& abi) {
+  const absl::StatusOr<void*> module = open_module(abi.module, process_environment);
   if (!module.ok()) return module.status();
   const std::string path = path_of_library(*module);
-  const tessera::mpi::Calls* (*calls)() = nullptr;
-  const char* (*module_abi)() = nullptr;
+  const Calls* (*calls)() = nullptr;
   EntryPoints entries(*module);
   entries.require(calls, "tessera_mpi_calls");
-  entries.require(module_abi, "tessera_mpi_abi");
   absl::Status complete = require_none_missing(abi.module, path, entries.missing());
   if (!complete.ok()) return complete;
-  if (std::string_view(module_abi()) != abi.name) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("[mpi] module: got '", path, "', which is for the ABI of ", module_abi(),
-                     ", expected ", abi.module.what, ", as ", path_of_library(library), " is of ",
-                     abi.name, "; ", abi.module.remedy, ", or TESSERA_MPI to the other MPI"));
+  if (calls()->version != Calls::kVersion) {
+    return other_interface(abi.module, path, calls()->version, Calls::kVersion);
   }
-  Library found{.path = path_of_library(library), .abi = abi.name, .calls = calls()};
-  if (found.calls->version != tessera::mpi::Calls::kVersion) {
-    return other_interface(abi.module, path, found.calls->version, tessera::mpi::Calls::kVersion);
-  }
-  return found;
+  return calls();
 }
 
-absl::StatusOr<Library> load(const EnvironmentLookup& lookup) {
+absl::StatusOr<const Calls*> load() {
   if (::dlsym(RTLD_DEFAULT, "MPI_Init_thread") != nullptr) {
-    return with_module(abi_of(RTLD_DEFAULT), nullptr, lookup);
+    return with_module(abi_of(RTLD_DEFAULT));
   }
-  const std::string named = lookup(kVariable).value_or("");
+  const std::string named = process_environment(kVariable).value_or("");
   if (!named.empty() && !is_path(named) && named != abis()[0].name && named != abis()[1].name) {
     return absl::InvalidArgumentError(
         absl::StrCat("[mpi] ", kVariable, ": got '", named,
                      "', expected openmpi, mpich or the path of a libmpi; ", kRemedy));
   }
   std::vector<std::string> failures;
-  if (is_path(named)) {
-    void* const library = ::dlopen(named.c_str(), RTLD_NOW | RTLD_GLOBAL);
-    if (library != nullptr) return with_module(abi_of(library), library, lookup);
+  for (const std::string& file : files_to_try(named)) {
+    void* const library = ::dlopen(file.c_str(), RTLD_NOW | RTLD_GLOBAL);
+    if (library != nullptr) return with_module(abi_of(library));
     failures.push_back(loader_error());
-  } else {
-    for (const Abi* abi : candidates(lookup, named)) {
-      for (const char* file : abi->files) {
-        void* const library = ::dlopen(file, RTLD_NOW | RTLD_GLOBAL);
-        if (library != nullptr) return with_module(*abi, library, lookup);
-        failures.push_back(loader_error());
-      }
-    }
   }
   return absl::NotFoundError(absl::StrCat(
       "[mpi] library: got none (", absl::StrJoin(failures, "; "), "), expected an MPI; ", kRemedy));
@@ -142,11 +131,11 @@ absl::StatusOr<Library> load(const EnvironmentLookup& lookup) {
 
 }  // namespace
 
-absl::StatusOr<Library> load_library(const EnvironmentLookup& lookup) {
+absl::StatusOr<const Calls*> load_library() {
   static std::mutex mutex;
   const std::lock_guard<std::mutex> lock(mutex);
-  static absl::StatusOr<Library> opened = absl::UnknownError("not opened yet");
-  if (!opened.ok()) opened = load(lookup);  // there can be one MPI in a process
+  static absl::StatusOr<const Calls*> opened = absl::UnknownError("not opened yet");
+  if (!opened.ok()) opened = load();  // there can be one MPI in a process
   return opened;
 }
 

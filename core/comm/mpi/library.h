@@ -1,23 +1,15 @@
 #pragma once
 
-#include <string>
-
 #include <absl/status/statusor.h>
 
-#include "tessera/environment.h"
 #include "tessera/mpi_calls.h"
 
 namespace tessera::internal::mpi {
 
-/// An MPI that is open in this process, and how it is called.
-struct Library {
-  std::string path;  ///< of the library, "" if the program brought it in another way
-  std::string abi;   ///< "openmpi" or "mpich"
-  const tessera::mpi::Calls* calls = nullptr;
-};
+using tessera::mpi::Calls;
 
-/// Local. Opens an MPI, with its symbols visible to the whole process, as its own parts expect, and
-/// Tessera's module for its ABI; neither is ever closed. Which one:
+/// Local. How MPI is called. Opens one, with its symbols visible to the whole process, as its own
+/// parts expect, and Tessera's module for its ABI; neither is ever closed. Which one:
 /// - the one that the program has loaded already;
 /// - TESSERA_MPI: "openmpi", "mpich" (or any MPI of its ABI: Intel MPI, MVAPICH), or the path of a
 ///   libmpi;
@@ -26,6 +18,6 @@ struct Library {
 ///   Open MPI; PMI_RANK, PMI_FD or MV2_COMM_WORLD_RANK for MPICH;
 /// - whichever is installed, Open MPI first.
 /// The error lists what was looked for, where, why that failed, and what to do.
-absl::StatusOr<Library> load_library(const EnvironmentLookup& lookup = process_environment);
+absl::StatusOr<const Calls*> load_library();
 
 }  // namespace tessera::internal::mpi

@@ -13,8 +13,6 @@
 namespace tessera::internal::mpi {
 namespace {
 
-constexpr int64_t kMostAnnounced = 64;
-
 /// What was given up, until MPI has ended it.
 struct Abandoned {
   std::unique_ptr<internal::Transfer> transfer;
@@ -28,17 +26,7 @@ Link::Link(std::shared_ptr<Ranks> ranks)
 
 Link::~Link() = default;
 
-at::Tensor Link::allocate(int64_t numel, at::ScalarType dtype) {
-  return allocate_on_host(numel, dtype);
-}
-
-bool Link::may_announce(const Call& /*call*/, int64_t under_way) const {
-  return under_way < kMostAnnounced;
-}
-
-std::unique_ptr<internal::Transfer> Link::prepare(Call& call) {
-  return std::make_unique<CallTransfer>(*this, call);
-}
+std::unique_ptr<internal::Transfer> Link::prepare(Call& call) { return make_transfer(*this, call); }
 
 Round& Link::make_round(int64_t sequence) {
   auto& round = rounds_[sequence];
@@ -116,35 +104,27 @@ RankFlight Link::flight_of(int rank) const {
   return {
       .rank = number,
       .pid = pid_of(rank),
-      .host = world().host_of(number),
+      .host = world().place(number).host,
       .state = world().is_neighbour(number) ? process_state(pid_of(rank)) : "is on another host"};
 }
 
-void Link::watch(std::weak_ptr<HostRanks> host) { world().watch(std::move(host)); }
-
 bool Link::fail(const Failure& failure) noexcept {
   if (!ranks_->set_failure(failure)) return false;
-  try {
-    Progress::instance().run_soon([ranks = ranks_, failure] {
-      ranks->world().note_failed_group(failure.cause);
-      ranks->world().guard([&] { ranks->tell_failure(failure); });
-    });
-  } catch (...) {  // out of memory: the others' time-out
-  }
+  Progress::instance().run_soon([ranks = ranks_, failure] {
+    ranks->world().note_failed_group(failure.cause);
+    ranks->world().guard([&] { ranks->tell_failure(failure); });
+  });
   return true;
 }
 
 bool Link::fail_world(std::string_view cause) noexcept {
-  try {
-    const bool is_first = world().set_failure(cause);
-    if (const std::shared_ptr<HostRanks> host = world().host())
-      host->fail(world().failure(), /*is_author=*/true);
-    if (!is_first) return false;
-    report_failure(-1, cause);
-    Progress::instance().run_soon(
-        [world = ranks_->world_ptr()] { world->guard([&] { world->tell_failure(); }); });
-  } catch (...) {  // out of memory: the others' time-out
-  }
+  const bool is_first = world().set_failure(cause);
+  if (const std::shared_ptr<HostRanks> host = world().host())
+    host->fail(world().failure(), /*is_author=*/true);
+  if (!is_first) return false;
+  report_failure(-1, cause);
+  Progress::instance().run_soon(
+      [world = ranks_->world_ptr()] { world->guard([&] { world->tell_failure(); }); });
   return true;
 }
 
@@ -197,7 +177,6 @@ void Link::take(int world_rank, const Envelope& envelope) {
     case Envelope::Kind::kRead:
       return windows_->answer(rank, envelope);
     case Envelope::Kind::kAnswer:
-    case Envelope::Kind::kRefused:
       return windows_->take(rank, envelope);
     case Envelope::Kind::kClosed:
       return windows_->note_closed(rank, envelope.number);

@@ -13,7 +13,6 @@
 
 #include "tessera/core/comm/group/link.h"
 #include "tessera/core/comm/mpi/ranks.h"
-#include "tessera/core/comm/mpi/round.h"
 #include "tessera/core/comm/mpi/steps.h"
 #include "tessera/core/comm/mpi/windows.h"
 #include "tessera/core/comm/mpi/world.h"
@@ -37,11 +36,15 @@ class Link final : public internal::Link {
     return {.in_background = true, .one_sided_reads = true, .crosses_network = true};
   }
   const Origin& origin() const override { return world().origin(); }
-  at::Tensor allocate(int64_t numel, at::ScalarType dtype) override;
+  at::Tensor allocate(int64_t numel, at::ScalarType dtype) override {
+    return allocate_on_host(numel, dtype);
+  }
   bool is_in_place(const at::Tensor& /*tensor*/) const override { return true; }
   bool has_thread() const override { return true; }
 
-  bool may_announce(const Call& call, int64_t under_way) const override;
+  bool may_announce(const Call& /*call*/, int64_t under_way) const override {
+    return under_way < kMostAnnounced;
+  }
   std::unique_ptr<Transfer> prepare(Call& call) override;
   const CallRecord* record_of(int rank, int64_t sequence) const override;
   bool have_all_called(int64_t sequence) const override;
@@ -57,14 +60,14 @@ class Link final : public internal::Link {
 
   int number_of(int rank) const override { return ranks_->world_rank(rank); }
   std::string place_of(int rank) const override { return world().place_of(number_of(rank)); }
-  int pid_of(int rank) const override { return world().pid_of(number_of(rank)); }
+  int pid_of(int rank) const override { return world().place(number_of(rank)).pid; }
   std::string activity_of(int rank) const override;
   int64_t called_by(int rank) const override { return ranks_->called_by(rank); }
   int64_t finished_by(int rank) const override;
   bool has_left(int rank) const override { return ranks_->has_left(rank); }
   RankFlight flight_of(int rank) const override;
   std::shared_ptr<FlightRing> flights() const override { return world().flights(); }
-  void watch(std::weak_ptr<HostRanks> host) override;
+  void watch(std::weak_ptr<HostRanks> host) override { world().watch(std::move(host)); }
 
   bool has_failed() const override { return ranks_->has_failed(); }
   Failure failure() const override { return ranks_->failure(); }
@@ -89,7 +92,7 @@ class Link final : public internal::Link {
   std::shared_ptr<const Round> round_of(int64_t sequence) const {
     return rounds_.find(sequence)->second;
   }
-  const std::shared_ptr<Scratch>& scratch() const { return scratch_; }
+  at::Tensor& scratch() { return scratch_; }
   /// How many calls are over.
   int64_t finished() const { return finished_; }
   /// The window or the link that the call makes, for which all ranks have called.
@@ -104,34 +107,26 @@ class Link final : public internal::Link {
   /// That rank of the world has ended.
   void note_ended(int world_rank);
   void end_at_once() { ranks_->end_at_once(); }
-  void close_windows() { windows_->close_all(); }
-  /// Whether others may read of this rank, or this one of them.
-  bool has_windows() const { return !windows_->is_empty(); }
-  bool has_reads() const { return windows_->has_reads(); }
-  /// Whether others may come with requests at any time.
-  bool is_asked() const { return windows_->is_asked(); }
+  Windows& windows() const { return *windows_; }
   /// Whether this rank has left, and nothing is read any more.
-  bool is_over() const { return is_gone_ && !has_windows(); }
+  bool is_over() const { return is_gone_ && windows_->is_empty(); }
 
  private:
-  struct Arrived {
-    int from;
-    Envelope envelope;
-  };
+  static constexpr int64_t kMostAnnounced = 64;
 
   Round& make_round(int64_t sequence);
   void take_message(int from, const Envelope& envelope);
 
   const std::shared_ptr<Ranks> ranks_;
   const std::shared_ptr<Windows> windows_;
-  const std::shared_ptr<Scratch> scratch_ = std::make_shared<Scratch>();
+  at::Tensor scratch_;
   std::weak_ptr<Member> member_;
   std::map<int64_t, std::shared_ptr<Round>> rounds_;  // by sequence
   int64_t finished_ = 0;
-  std::map<const void*, std::unique_ptr<Arrived>> arrived_;  // messages that nobody has received
-  std::deque<const Arrived*> new_;                           // of them
-  std::set<std::pair<int, int>> receipts_;                   // rank and tag
-  bool is_gone_ = false;                                     // this rank has left
+  std::map<const void*, std::unique_ptr<Received>> arrived_;  // messages that nobody has received
+  std::deque<Received*> new_;                                 // of them
+  std::set<std::pair<int, int>> receipts_;                    // rank and tag
+  bool is_gone_ = false;                                      // this rank has left
 };
 
 }  // namespace tessera::internal::mpi

@@ -15,12 +15,17 @@ namespace {
 
 bool is_inside(int64_t bytes) { return bytes <= static_cast<int64_t>(Envelope::kPayloadBytes); }
 
-/// What has come inside the envelope.
-class ReceivedMessage final : public Transfer {
+/// Of which no data is under way: it has come inside the envelope, or, if it is awaited, is a large
+/// one to a rank that has left, which never receives it.
+class MessageWithoutData final : public Transfer {
  public:
-  State advance() override { return State::kOver; }
-  std::vector<int> awaited() override { return {}; }
+  explicit MessageWithoutData(std::vector<int> awaited = {}) : awaited_(std::move(awaited)) {}
+  State advance() override { return awaited_.empty() ? State::kOver : State::kMoving; }
+  std::vector<int> awaited() override { return awaited_; }
   Exchange* exchange() override { return nullptr; }
+
+ private:
+  const std::vector<int> awaited_;
 };
 
 /// Data of one message. A large one is sent when its receiver says that it has it, for that MPI has
@@ -72,18 +77,6 @@ class MessageTransfer final : public Transfer {
   Exchange exchange_;
 };
 
-/// Of a large message to a rank that has left, which is never received.
-class LostMessage final : public Transfer {
- public:
-  explicit LostMessage(int peer) : peer_(peer) {}
-  State advance() override { return State::kMoving; }
-  std::vector<int> awaited() override { return {peer_}; }
-  Exchange* exchange() override { return nullptr; }
-
- private:
-  const int peer_;
-};
-
 }  // namespace
 
 std::unique_ptr<internal::Transfer> Link::send(const Call& call) {
@@ -91,7 +84,9 @@ std::unique_ptr<internal::Transfer> Link::send(const Call& call) {
   const auto bytes = static_cast<int64_t>(tensor.nbytes());
   const int to = call.record().signature.peer;
   const bool is_large = bytes > ProcessGroup::kBufferedBytes;
-  if (has_left(to)) return is_large ? std::make_unique<LostMessage>(to) : nullptr;
+  if (has_left(to)) {
+    return is_large ? std::make_unique<MessageWithoutData>(std::vector<int>{to}) : nullptr;
+  }
   Envelope envelope = ranks_->envelope(Envelope::Kind::kMessage);
   envelope.record = call.record();
   envelope.data_bytes = bytes;
@@ -107,23 +102,25 @@ std::unique_ptr<internal::Transfer> Link::send(const Call& call) {
   }
   const at::Tensor copy = at::empty_like(tensor);
   copy_bytes(data_of(copy), data_of(tensor), bytes);
-  auto sent = std::make_shared<MessageTransfer>(*this, to, envelope.data_tag, /*sends=*/true, copy);
-  world().keep(*sent->exchange(), sent);
+  auto sent = std::make_shared<PairExchange>(world().communicator(), number_of(to),
+                                             envelope.data_tag, copy);
+  sent->exchange.send(0, data_of(copy), bytes);
+  world().keep(sent->exchange, sent);
   return nullptr;
 }
 
 void Link::take_message(int from, const Envelope& envelope) {
   if (is_gone_ || has_failed()) return world().drain(number_of(from), envelope);
-  auto arrived = std::make_unique<Arrived>(Arrived{from, envelope});
+  auto arrived = std::make_unique<Received>(Received{from, envelope});
   new_.push_back(arrived.get());
   arrived_[arrived.get()] = std::move(arrived);
 }
 
 std::optional<Arrival> Link::next_arrival() {
   if (new_.empty()) return std::nullopt;
-  const Arrived* const arrived = new_.front();
+  Received* const arrived = new_.front();
   new_.pop_front();
-  return Arrival{arrived->from, arrived->envelope.record, const_cast<Arrived*>(arrived)};
+  return Arrival{arrived->from, arrived->envelope.record, arrived};
 }
 
 std::unique_ptr<internal::Transfer> Link::receive(const Arrival& arrival, const Call& call) {
@@ -135,7 +132,7 @@ std::unique_ptr<internal::Transfer> Link::receive(const Arrival& arrival, const 
                                              /*sends=*/false, output);
   }
   copy_bytes(data_of(output), envelope.payload(), envelope.data_bytes);
-  return std::make_unique<ReceivedMessage>();
+  return std::make_unique<MessageWithoutData>();
 }
 
 void Link::drop(const Arrival& arrival) {

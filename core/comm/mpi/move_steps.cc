@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tessera/core/comm/groups/call_mismatch.h"
@@ -16,20 +17,20 @@ class Flow {
   /// `size` of the group.
   explicit Flow(int size) : lag_(steps_under_way(size) - 1) {}
 
-  void send(int to, const char* data, int64_t bytes) { sends_.push_back({to, data, bytes}); }
+  void send(int to, char* data, int64_t bytes) { sends_.push_back({to, data, bytes}); }
   void receive(int from, char* data, int64_t bytes) { receives_.push_back({from, data, bytes}); }
 
   /// Starts the next step; false if there is none.
   bool advance(Exchange& exchange) {
     bool goes_on = false;
-    for (const Receive& one : receives_) {
+    for (const Data& one : receives_) {
       if (at_ >= one.bytes) continue;
-      exchange.receive(one.from, one.data + at_, piece(one.bytes));
+      exchange.receive(one.rank, one.data + at_, piece(one.bytes));
       goes_on = true;
     }
-    for (const Send& one : sends_) {
+    for (const Data& one : sends_) {
       if (at_ >= one.bytes) continue;
-      exchange.send(one.to, one.data + at_, piece(one.bytes));
+      exchange.send(one.rank, one.data + at_, piece(one.bytes));
       goes_on = true;
     }
     at_ += Exchange::kUnaskedBytes;
@@ -38,13 +39,8 @@ class Flow {
   int64_t lag() const { return lag_; }
 
  private:
-  struct Send {
-    int to;
-    const char* data;
-    int64_t bytes;
-  };
-  struct Receive {
-    int from;
+  struct Data {
+    int rank;  // that it goes to or comes from
     char* data;
     int64_t bytes;
   };
@@ -52,8 +48,8 @@ class Flow {
   int64_t piece(int64_t bytes) const { return std::min(Exchange::kUnaskedBytes, bytes - at_); }
 
   const int64_t lag_;
-  std::vector<Send> sends_;
-  std::vector<Receive> receives_;
+  std::vector<Data> sends_;
+  std::vector<Data> receives_;
   int64_t at_ = 0;  // of each
 };
 
@@ -91,9 +87,9 @@ class MoveSteps final : public Steps {
     char* const output = data_of(context_.call.output);
     const int root = context_.call.peer;
     if (root != context_.rank) return flow_.receive(root, output, bytes);
-    const char* const input = data_of(context_.call.input);
+    char* const input = data_of(context_.call.input);
     for (int rank = 0; rank < context_.size; ++rank) {
-      const char* const slice = input + context_.round.of(rank).record.slice * bytes;
+      char* const slice = input + context_.round.of(rank).record.slice * bytes;
       if (rank != root) flow_.send(rank, slice, bytes);
       if (rank == root) copy_bytes(output, slice, bytes);
     }
@@ -131,20 +127,18 @@ class BroadcastSteps final : public Steps {
  private:
   /// Where a rank's part begins.
   int64_t begin(int rank) const {
+    if (is_direct_) return 0;
     const int64_t share = (bytes_ + context_.size - 1) / context_.size;
     return std::min(rank * share, bytes_);
   }
-  int64_t length(int rank) const { return begin(rank + 1) - begin(rank); }
+  int64_t length(int rank) const { return is_direct_ ? bytes_ : begin(rank + 1) - begin(rank); }
 
   void give_parts() {
     const int root = context_.call.peer;
-    if (root != context_.rank) {
-      const int64_t from = is_direct_ ? 0 : begin(context_.rank);
-      return parts_.receive(root, data_ + from, is_direct_ ? bytes_ : length(context_.rank));
-    }
+    const int own = context_.rank;
+    if (root != own) return parts_.receive(root, data_ + begin(own), length(own));
     for (int rank = 0; rank < context_.size; ++rank) {
-      if (rank == root) continue;
-      parts_.send(rank, data_ + (is_direct_ ? 0 : begin(rank)), is_direct_ ? bytes_ : length(rank));
+      if (rank != root) parts_.send(rank, data_ + begin(rank), length(rank));
     }
   }
 
@@ -183,21 +177,17 @@ class AllToAllSteps final : public Steps {
   }
 
   bool advance(Exchange& exchange) override {
-    if (step_ == 0) {
-      step_ = 1;
-      if (has_counts_) {
-        tell_counts(exchange);
-        return true;
-      }
+    if (has_counts_ && all_.empty()) {
+      tell_counts(exchange);
+      return true;
     }
-    if (step_ == 1) {
-      step_ = 2;
+    if (!std::exchange(is_moving_, true)) {
       if (has_counts_) compare_counts();
       if (problem_.empty()) move();
     }
     return flow_.advance(exchange);
   }
-  int64_t lag() const override { return step_ < 2 ? 0 : flow_.lag(); }
+  int64_t lag() const override { return is_moving_ ? flow_.lag() : 0; }
 
   std::string problem() const override { return problem_; }
 
@@ -234,15 +224,12 @@ class AllToAllSteps final : public Steps {
 
   void move() {
     const int64_t element = context_.call.input.element_size();
-    const char* from = data_of(context_.call.input);
+    char* from = data_of(context_.call.input);
     char* to = data_of(context_.call.output);
-    const char* own = nullptr;
-    char* own_place = nullptr;
     for (int rank = 0; rank < context_.size; ++rank) {
       const auto index = static_cast<size_t>(rank);
       if (rank == context_.rank) {
-        own = from;
-        own_place = to;
+        copy_bytes(to, from, given_[index] * element);
       } else {
         flow_.receive(rank, to, taken_[index] * element);
         flow_.send(rank, from, given_[index] * element);
@@ -250,7 +237,6 @@ class AllToAllSteps final : public Steps {
       from += given_[index] * element;
       to += taken_[index] * element;
     }
-    copy_bytes(own_place, own, given_[static_cast<size_t>(context_.rank)] * element);
   }
 
   const StepContext context_;
@@ -261,21 +247,15 @@ class AllToAllSteps final : public Steps {
   std::vector<int64_t> all_;
   std::string problem_;
   Flow flow_;
-  int step_ = 0;  // 1: counts are under way, 2: what they count
+  bool is_moving_ = false;  // counts have come, and what they count is under way
 };
 
 }  // namespace
 
 std::unique_ptr<Steps> make_move_steps(const StepContext& context) {
+  if (context.call.op == Op::kBroadcast) return std::make_unique<BroadcastSteps>(context);
+  if (context.call.op == Op::kAllToAll) return std::make_unique<AllToAllSteps>(context);
   return std::make_unique<MoveSteps>(context);
-}
-
-std::unique_ptr<Steps> make_broadcast_steps(const StepContext& context) {
-  return std::make_unique<BroadcastSteps>(context);
-}
-
-std::unique_ptr<Steps> make_all_to_all_steps(const StepContext& context) {
-  return std::make_unique<AllToAllSteps>(context);
 }
 
 }  // namespace tessera::internal::mpi

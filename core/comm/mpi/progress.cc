@@ -5,7 +5,7 @@
 
 #include <cstdio>
 #include <cstdlib>
-#include <set>
+#include <ranges>
 #include <utility>
 
 #include <c10/util/Exception.h>
@@ -101,35 +101,29 @@ bool Progress::wake() {
   return true;
 }
 
-std::pair<std::deque<std::function<void()>>, bool> Progress::take_jobs() {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  return {std::exchange(jobs_, {}), std::exchange(is_woken_, false)};
-}
-
-Progress::Expects Progress::expects() const {
-  Expects found;
+/// Between two looks: nothing where something has just moved.
+void Progress::pause(int idle_rounds) {
+  bool is_busy = false;   // something under way ends
+  bool is_asked = false;  // others ask for parts of windows
   for (const auto& world : worlds_) {
-    found.progress = found.progress || world->is_busy();
-    found.requests = found.requests || world->is_asked();
+    is_busy = is_busy || world->is_busy();
+    is_asked = is_asked || world->is_asked();
   }
-  return found;
-}
-
-void Progress::pause(Expects expects, int idle_rounds) {
-  if (expects.progress && idle_rounds < kYields) {
+  if (idle_rounds == 0 && (is_busy || is_asked)) return;
+  if (is_busy && idle_rounds < kYields) {
     ::sched_yield();
     return;
   }
   std::unique_lock<std::mutex> lock(mutex_);
   const auto has_jobs = [this] { return !jobs_.empty() || is_woken_ || process_ends_; };
-  if (!expects.progress && !expects.requests) {
+  if (!is_busy && !is_asked) {
     if (!may_look_ || worlds_.empty()) return changed_.wait(lock, has_jobs);
     changed_.wait_for(lock, kIdleSleep, has_jobs);
     return;
   }
-  if (idle_rounds < (expects.progress ? kLongAfter : kClump)) {
+  if (idle_rounds < (is_busy ? kLongAfter : kClump)) {
     changed_.wait_for(lock, kShortSleep, has_jobs);
-  } else if (expects.requests && idle_rounds < kLongAfter) {
+  } else if (is_asked && idle_rounds < kLongAfter) {
     changed_.wait_for(lock, kRequestSleep, has_jobs);
   } else {
     changed_.wait_for(lock, kLongSleep, has_jobs);
@@ -145,16 +139,20 @@ bool Progress::look_at_worlds() {
 }
 
 void Progress::loop() {
-  ::pthread_setname_np(::pthread_self(), kThreadName);
+  ::pthread_setname_np(::pthread_self(), "tessera-mpi");  // as ps -L and debuggers show it
   thread_ = std::this_thread::get_id();
   for (int idle_rounds = 0;; ++idle_rounds) {
-    const auto [jobs, is_woken] = take_jobs();
+    std::deque<std::function<void()>> jobs;
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      jobs.swap(jobs_);
+      const bool is_woken = std::exchange(is_woken_, false);
+      if (is_woken || !jobs.empty()) idle_rounds = 0;
+    }
     for (const auto& job : jobs) job();
-    if (!jobs.empty() || is_woken) idle_rounds = 0;
     if (look_at_worlds() || std::exchange(has_moved_, false)) idle_rounds = 0;
     if (has_to_end()) break;
-    const Expects expected = expects();
-    if (idle_rounds > 0 || !(expected.progress || expected.requests)) pause(expected, idle_rounds);
+    pause(idle_rounds);
   }
   thread_ = std::thread::id();  // the system gives it to another thread
 }
@@ -186,7 +184,6 @@ bool Progress::has_to_end() {
 
 void Progress::own(const Calls& calls) {
   owned_ = &calls;
-  is_owner_ = true;
   may_look_ = true;
   std::atexit([] { instance().end(); });
 }
@@ -194,13 +191,11 @@ void Progress::own(const Calls& calls) {
 void Progress::leave_to_application(const Calls& calls) {
   if (owned_ != nullptr) return;  // it is not the application's: an earlier world initialised it
   may_look_ = calls.level() == Calls::kMultiple;
-  static std::set<const Calls*> known;
-  if (known.insert(&calls).second) {
-    calls.before_finalize([] {
-      Progress& progress = instance();
-      if (progress.origin_.is_here()) progress.leave(kFinalised);
-    });
-  }
+  if (std::exchange(hears_finalize_, true)) return;
+  calls.before_finalize([] {
+    Progress& progress = instance();
+    if (progress.origin_.is_here()) progress.leave(kFinalised);
+  });
 }
 
 /// Whether the worlds may be left as they are: all have retired, or one that has failed is not
@@ -209,14 +204,11 @@ bool Progress::is_over(std::optional<Clock::time_point>& failed) {
   for (const auto& world : worlds_) {
     const std::string cause = world->any_failure();
     if (cause.empty()) continue;
-    const bool is_of_group = world->failure().empty();
-    has_failed_ = has_failed_ || !is_of_group;
-    const auto linger = is_of_group ? kLingerOfGroup : kLinger;
+    has_failed_ = has_failed_ || world->has_failed();
+    const auto linger = world->has_failed() ? kLinger : kLingerOfGroup;
     const auto now = Clock::now();
-    if (now - failed.value_or(now) < linger) {
-      if (!failed.has_value()) failed = now;
-      continue;
-    }
+    if (!failed.has_value()) failed = now;
+    if (now - *failed < linger) continue;
     std::fprintf(stderr,
                  "[mpi] this rank ends, and other ranks have not left the group within %d s after "
                  "it had failed: %s. MPI_Abort ends them.\n",
@@ -237,29 +229,27 @@ void Progress::let_go(const char* cause) {
       world->end();
     });
   }
-  const auto begin = Clock::now();
-  std::set<const World*> reported;
   while (!is_over(failed)) {
     if (!look_at_worlds()) std::this_thread::sleep_for(kRequestSleep);  // others may read still
-    for (const auto& world : worlds_) {
-      const auto report_after = world->patience().report_after;
-      if (report_after.count() == 0 || Clock::now() - begin < report_after) continue;
-      if (reported.insert(world.get()).second) report_stay(*world);
-    }
   }
   for (const auto& world : all) world->set_failure(cause);
 }
 
-/// A rank that is stopped, or works on alone, keeps the others as long, as MPI_Finalize does.
-void Progress::report_stay(const World& world) {
-  const std::string ranks = world.ranks_that_stay();
-  if (ranks.empty()) return;
-  std::fprintf(stderr, "[mpi] rank %d leaves MPI and waits for those that have not: %s\n",
-               world.rank(), ranks.c_str());
-}
-
 void Progress::leave(const char* cause) {
   run([this, cause] { let_go(cause); }, kMaxWait);
+}
+
+/// Not on the thread, which goes on with what is waited for. The last world first.
+void Progress::leave_hosts() {
+  std::vector<std::shared_ptr<HostRanks>> hosts;
+  run(
+      [&] {
+        for (const auto& world : worlds_) hosts.push_back(world->host());
+      },
+      kMaxWait);
+  for (const auto& host : hosts | std::views::reverse) {
+    if (host != nullptr) host->leave();
+  }
 }
 
 /// Until all ranks end, as those do that copy this.
@@ -280,12 +270,13 @@ void Progress::await_ends() {
 
 /// Whether it was over within these times: for all ranks to end, and for MPI_Finalize.
 bool Progress::finalizes(std::chrono::milliseconds others, std::chrono::milliseconds own) {
-  if (all_own_ && !run([this] { await_ends(); }, others)) return false;
+  if (!run([this] { await_ends(); }, others)) return false;
   return run([this] { owned_->finalize(); }, own);
 }
 
 void Progress::end() {
   if (!origin_.is_here()) return;
+  leave_hosts();
   leave(kFinalised);
   if (has_failed_) {
     // It waits for the others, and for the launcher's daemons, whose network may be gone.
@@ -295,7 +286,7 @@ void Progress::end() {
     std::fflush(nullptr);
     std::_Exit(1);
   }
-  if (finalizes(kMaxWait, all_own_ ? std::chrono::milliseconds(kPatience) : kMaxWait)) return;
+  if (finalizes(kMaxWait, kPatience)) return;
   std::fprintf(stderr,
                "[mpi] this process ends, and MPI_Finalize has not returned within %d s, although "
                "all ranks are in it: nothing is lost, but the launcher may call it a failure. "

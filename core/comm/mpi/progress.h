@@ -31,18 +31,16 @@ inline constexpr const char* kProcessEnds = "this process ends";
 /// ~~~~~~~~~~~~~~~~~
 /// MPI can be initialised once in a process, so what is initialised here stays until the process
 /// ends. Then (atexit) this rank leaves its worlds and waits until the others have, as MPI_Finalize
-/// would; a rank that crashes instead is what mpirun ends all others for. After a failure some rank
-/// may never come: the wait is short, and MPI_Abort ends all ranks; so is that for MPI_Finalize.
-/// That is short, too, once all ranks have come to it: MPICH 4.0 over UCX and TCP does not always
-/// return from it then, and the process ends by itself. An
-/// application's own MPI is left to it; at mpi::leave(), or else its MPI_Finalize, this thread lets
-/// go. Behind all that the thread ends (Note [End of the process]); an application that finalises
-/// its MPI later still does what is left itself.
+/// would. The ranks of its host, who may wait for a collective that this rank will never start,
+/// hear before that nothing follows what it has begun. A rank that crashes instead is what mpirun
+/// ends all others for. After a failure some rank may never come: the wait is short, and MPI_Abort
+/// ends all ranks; so is that for MPI_Finalize. That is short, too, once all ranks have come to it:
+/// MPICH 4.0 over UCX and TCP does not always return from it then, and the process ends by itself.
+/// An application's own MPI is left to it; at mpi::leave(), or else its MPI_Finalize, this thread
+/// lets go. Behind all that the thread ends (Note [End of the process]); an application that
+/// finalises its MPI later still does what is left itself.
 class Progress {
  public:
-  /// As ps -L and debuggers show it.
-  static constexpr const char* kThreadName = "tessera-mpi";
-
   /// Never destroyed.
   static Progress& instance();
 
@@ -61,14 +59,9 @@ class Progress {
   void leave(const char* cause);
   /// The thread's: from now on `world` is looked at.
   void attach(std::shared_ptr<World> world) { worlds_.push_back(std::move(world)); }
-  /// The thread's: whether it may call MPI while no call of this rank is under way.
-  bool may_look() const { return may_look_; }
-  /// The thread's: it has initialised this MPI and finalises it when the process ends.
+  /// The thread's: it has initialised this MPI, as on all ranks, and finalises it when the process
+  /// ends.
   void own(const Calls& calls);
-  /// Any thread: whether it has.
-  bool owns() const { return is_owner_.load(std::memory_order_relaxed); }
-  /// Any thread: that is so on all ranks of MPI.
-  void note_all_own() { all_own_.store(true, std::memory_order_relaxed); }
   /// The thread's: an application finalises it, unless it is owned.
   void leave_to_application(const Calls& calls);
 
@@ -77,21 +70,13 @@ class Progress {
 
   Progress() = default;
   void loop();
-  /// What was posted; whether the thread was woken without that.
-  std::pair<std::deque<std::function<void()>>, bool> take_jobs();
-  /// What may happen in the worlds: something under way ends, others ask for parts of windows.
-  struct Expects {
-    bool progress = false;
-    bool requests = false;
-  };
-  Expects expects() const;
-  void pause(Expects expects, int idle_rounds);
+  void pause(int idle_rounds);
   bool look_at_worlds();
   void end();
   bool ask_to_end();
   bool has_to_end();
+  void leave_hosts();
   void let_go(const char* cause);
-  static void report_stay(const World& world);
   void await_ends();
   bool finalizes(std::chrono::milliseconds others, std::chrono::milliseconds own);
   bool is_over(std::optional<Clock::time_point>& failed);
@@ -108,11 +93,10 @@ class Progress {
   std::shared_future<void> overdue_;  // the last job that run() has not waited for
   std::vector<std::shared_ptr<World>> worlds_;
   const Calls* owned_ = nullptr;
-  std::atomic<bool> is_owner_{false};
-  std::atomic<bool> all_own_{false};
-  bool may_look_ = false;    // while nothing is under way
-  bool has_moved_ = false;   // the thread has woken itself
-  bool has_failed_ = false;  // a world had when this process ended
+  bool hears_finalize_ = false;  // of an application's
+  bool may_look_ = false;        // while nothing is under way
+  bool has_moved_ = false;       // the thread has woken itself
+  bool has_failed_ = false;      // a world had when this process ended
 };
 
 }  // namespace tessera::internal::mpi

@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <utility>
 
-#include <absl/strings/str_cat.h>
-
 namespace tessera::internal::mpi {
 
 Ranks::Ranks(std::shared_ptr<World> world, uint64_t key, std::vector<int> world_ranks, int rank)
@@ -18,12 +16,6 @@ int Ranks::rank_of(int world_rank) const {
   const auto found = std::lower_bound(world_ranks_.begin(), world_ranks_.end(), world_rank);
   if (found == world_ranks_.end() || *found != world_rank) return -1;
   return static_cast<int>(found - world_ranks_.begin());
-}
-
-std::string Ranks::name_and_place_of(int rank) const {
-  const int number = world_rank(rank);
-  return absl::StrCat("rank ", number, number == rank ? "" : " of the world",
-                      world_->place_of(number));
 }
 
 Failure Ranks::failure_of_group() const {

@@ -29,8 +29,6 @@ class Ranks {
   int world_rank(int rank) const { return world_ranks_[static_cast<size_t>(rank)]; }
   /// -1 of a rank that is not in the group.
   int rank_of(int world_rank) const;
-  /// "rank 1 (pid 7 on nodeB)", or "rank 3 of the world ...".
-  std::string name_and_place_of(int rank) const;
 
   // What a rank has told.
 

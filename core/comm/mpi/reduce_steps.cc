@@ -1,189 +1,141 @@
 #include <algorithm>
 
+#include <ATen/ops/empty.h>
+
 #include "tessera/core/comm/kernels/reduce_kernels.h"
 #include "tessera/core/comm/mpi/steps.h"
+#include "tessera/core/numbers/round_up.h"
 
 namespace tessera::internal::mpi {
 namespace {
 
-// A step gives pieces to those who reduce them, each in a place of its own, and reduces what came
-// lag() steps before. A piece is reduced, and its place is written again, only when all messages
-// of its step are over. Note [Steps under way]; a group holds more if the least pieces of its ranks
-// take more.
 constexpr int64_t kMostPiece = Exchange::kUnaskedBytes;
 constexpr int64_t kLeastPiece = int64_t{8} << 10;
 constexpr int64_t kAlignment = 64;  // elements
 
-/// What both reductions share: pieces that come from all ranks, into one place after the other.
-class Pieces {
- public:
-  Pieces(const StepContext& context, int64_t most_numel)
-      : context_(context),
-        element_(context.call.input.element_size()),
-        places_(steps_under_way(context.size)) {
-    const int64_t bytes =
-        std::clamp(kHeldBytes / (places_ * context.size), kLeastPiece, kMostPiece);
-    numel_ = std::max(bytes / element_ / kAlignment, int64_t{1}) * kAlignment;
-    const int64_t needed = (most_numel + kAlignment - 1) / kAlignment * kAlignment;
-    numel_ = std::min(numel_, std::max(needed, kAlignment));
-    memory_ = context.scratch.get(places_ * context.size * numel_ * element_);
-  }
+/// At least so many bytes of `scratch`, whose content is lost.
+at::Tensor kept_memory(at::Tensor& scratch, int64_t bytes) {
+  if (!scratch.defined() || scratch.numel() < bytes) scratch = at::empty({bytes}, at::kByte);
+  return scratch;
+}
 
-  int64_t numel() const { return numel_; }
-  int64_t element() const { return element_; }
-  /// After how many steps what has come is reduced.
-  int64_t lag() const { return places_ - 1; }
-
-  /// Where the piece of a rank comes in a step.
-  char* place(int64_t step, int rank) const {
-    return memory_ + (step % places_ * context_.size + rank) * numel_ * element_;
-  }
-
-  void receive(Exchange& exchange, int64_t step, int64_t numel) const {
-    for (int peer = 1; peer < context_.size; ++peer) {
-      const int from = (context_.rank + peer) % context_.size;
-      exchange.receive(from, place(step, from), numel * element_);
-    }
-  }
-
-  /// Of what has come in that step and this rank's `own`, in rank order.
-  void reduce(int64_t step, const char* own, char* target, int64_t numel) {
-    sources_.clear();
-    for (int rank = 0; rank < context_.size; ++rank) {
-      sources_.push_back(rank == context_.rank ? own : place(step, rank));
-    }
-    kernels::reduce(context_.call.input.scalar_type(), context_.call.reduce, sources_.data(),
-                    context_.size, &target, 1, numel, kernels::Stores::kCached,
-                    context_.call.divisor, context_.call.order);
-  }
-
- private:
-  const StepContext context_;
-  const int64_t element_;
-  const int64_t places_;
-  int64_t numel_ = 0;
-  char* memory_ = nullptr;
-  std::vector<const char*> sources_;
-};
-
-/// all_reduce and reduce: a chunk of the tensor has a piece for every rank.
+/// A step gives pieces to those who reduce them, each in a place of its own, and reduces what came
+/// lag() steps before. A piece is reduced, and its place is written again, only when all messages
+/// of its step are over. Note [Steps under way]; a group holds more if the least pieces of its
+/// ranks take more.
 class ReduceSteps final : public Steps {
  public:
   explicit ReduceSteps(const StepContext& context)
       : context_(context),
+        scatters_(context.call.op == Op::kReduceScatter),
+        root_(context.call.op == Op::kReduce ? context.call.peer : -1),
+        element_(context.call.input.element_size()),
+        numel_((scatters_ ? context.call.output : context.call.input).numel()),
         data_(data_of(context.call.input)),
-        numel_(context.call.input.numel()),
-        pieces_(context, (numel_ + context.size - 1) / context.size),
-        root_(context.call.op == Op::kReduce ? context.call.peer : -1) {}
+        places_(steps_under_way(context.size)),
+        piece_(piece_numel()),
+        chunk_(scatters_ ? piece_ : piece_ * context.size),
+        memory_(kept_memory(context.scratch, places_ * context.size * piece_ * element_)) {}
 
   bool advance(Exchange& exchange) override {
-    const int64_t chunk = pieces_.numel() * context_.size;
-    const int64_t count = (numel_ + chunk - 1) / chunk;
+    const int64_t count = (numel_ + chunk_ - 1) / chunk_;
     const int64_t step = step_++;
-    const int64_t come = step - pieces_.lag();
+    const int64_t come = step - (places_ - 1);
     if (come >= count) return false;
     if (step < count) give(exchange, step);
     if (come >= 0) take(exchange, come);
     return true;
   }
-  int64_t lag() const override { return pieces_.lag() - 1; }
+  int64_t lag() const override { return places_ - 2; }
 
  private:
+  /// Elements of this rank's tensor.
   struct Range {
-    int64_t begin = 0;
-    int64_t numel = 0;
+    char* data;
+    int64_t numel;
   };
 
-  /// The piece of `rank` in a chunk.
+  /// The most elements that a rank reduces in a step.
+  int64_t piece_numel() const {
+    const int64_t bytes =
+        std::clamp(kHeldBytes / (places_ * context_.size), kLeastPiece, kMostPiece);
+    const int64_t most = std::max(bytes / element_ / kAlignment, int64_t{1}) * kAlignment;
+    const int64_t share = scatters_ ? numel_ : (numel_ + context_.size - 1) / context_.size;
+    return std::min(most, std::max(round_up(share, kAlignment), kAlignment));
+  }
+
+  /// What `rank` reduces in a step: of its slice, or its share of a chunk of the tensor.
   Range range(int64_t step, int rank) const {
-    const int64_t chunk = pieces_.numel() * context_.size;
-    const int64_t begin = step * chunk;
-    const int64_t length = std::min(chunk, numel_ - begin);
+    const int64_t begin = step * chunk_;
+    const int64_t length = std::min(chunk_, numel_ - begin);
+    if (scatters_) {
+      const int64_t slice = context_.round.of(rank).record.slice * numel_;
+      return {data_ + (slice + begin) * element_, length};
+    }
     const int64_t share = (length + context_.size - 1) / context_.size;
     const int64_t from = std::min(rank * share, length);
-    return {begin + from, std::min((rank + 1) * share, length) - from};
+    return {data_ + (begin + from) * element_, std::min((rank + 1) * share, length) - from};
+  }
+
+  /// Where the piece of a rank comes in a step.
+  char* place(int64_t step, int rank) const {
+    return data_of(memory_) + (step % places_ * context_.size + rank) * piece_ * element_;
   }
 
   void give(Exchange& exchange, int64_t step) {
-    pieces_.receive(exchange, step, range(step, context_.rank).numel);
+    const int64_t own = range(step, context_.rank).numel;
+    for (int peer = 1; peer < context_.size; ++peer) {
+      const int from = (context_.rank + peer) % context_.size;
+      exchange.receive(from, place(step, from), own * element_);
+    }
     for (int peer = 1; peer < context_.size; ++peer) {
       const int to = (context_.rank + peer) % context_.size;
       const Range part = range(step, to);
-      exchange.send(to, at(part), part.numel * pieces_.element());
+      exchange.send(to, part.data, part.numel * element_);
     }
   }
 
+  /// Reduces what has come in that step; of all_reduce and reduce the result goes on.
   void take(Exchange& exchange, int64_t step) {
     const Range own = range(step, context_.rank);
-    const int64_t bytes = own.numel * pieces_.element();
+    if (scatters_) {
+      return reduce(step, own, data_of(context_.call.output) + step * chunk_ * element_);
+    }
+    const int64_t bytes = own.numel * element_;
     const bool keeps = root_ < 0 || root_ == context_.rank;
-    char* const target = keeps ? at(own) : pieces_.place(step, context_.rank);
-    pieces_.reduce(step, at(own), target, own.numel);
+    char* const target = keeps ? own.data : place(step, context_.rank);
+    reduce(step, own, target);
     if (!keeps) return exchange.send(root_, target, bytes);
     for (int peer = 1; peer < context_.size; ++peer) {
       const int other = (context_.rank + peer) % context_.size;
       const Range part = range(step, other);
-      exchange.receive(other, at(part), part.numel * pieces_.element());
+      exchange.receive(other, part.data, part.numel * element_);
       if (root_ < 0) exchange.send(other, target, bytes);
     }
   }
 
-  char* at(const Range& part) const { return data_ + part.begin * pieces_.element(); }
-
-  const StepContext context_;
-  char* const data_;
-  const int64_t numel_;
-  Pieces pieces_;
-  const int root_;
-  int64_t step_ = 0;
-};
-
-class ScatterReduceSteps final : public Steps {
- public:
-  explicit ScatterReduceSteps(const StepContext& context)
-      : context_(context),
-        numel_(context.call.output.numel()),
-        input_(data_of(context.call.input)),
-        output_(data_of(context.call.output)),
-        pieces_(context, numel_) {}
-
-  bool advance(Exchange& exchange) override {
-    const int64_t count = (numel_ + pieces_.numel() - 1) / pieces_.numel();
-    const int64_t step = step_++;
-    const int64_t come = step - pieces_.lag();
-    if (come >= count) return false;
-    if (step < count) give(exchange, step);
-    if (come < 0) return true;
-    const int64_t begin = come * pieces_.numel();
-    const char* const own = slice_of(context_.rank) + begin * pieces_.element();
-    pieces_.reduce(come, own, output_ + begin * pieces_.element(), numel_at(come));
-    return true;
-  }
-  int64_t lag() const override { return pieces_.lag() - 1; }
-
- private:
-  int64_t numel_at(int64_t step) const {
-    return std::min(pieces_.numel(), numel_ - step * pieces_.numel());
-  }
-  const char* slice_of(int rank) const {
-    return input_ + context_.round.of(rank).record.slice * numel_ * pieces_.element();
-  }
-
-  void give(Exchange& exchange, int64_t step) {
-    const int64_t numel = numel_at(step);
-    pieces_.receive(exchange, step, numel);
-    for (int peer = 1; peer < context_.size; ++peer) {
-      const int to = (context_.rank + peer) % context_.size;
-      exchange.send(to, slice_of(to) + step * pieces_.numel() * pieces_.element(),
-                    numel * pieces_.element());
+  /// Of what has come in that step and this rank's `own`, in rank order.
+  void reduce(int64_t step, const Range& own, char* target) {
+    sources_.clear();
+    for (int rank = 0; rank < context_.size; ++rank) {
+      sources_.push_back(rank == context_.rank ? own.data : place(step, rank));
     }
+    kernels::reduce(context_.call.input.scalar_type(), context_.call.reduce, sources_.data(),
+                    context_.size, &target, 1, own.numel, kernels::Stores::kCached,
+                    context_.call.divisor, context_.call.order);
   }
 
   const StepContext context_;
+  const bool scatters_;
+  const int root_;
+  const int64_t element_;
   const int64_t numel_;
-  char* const input_;
-  char* const output_;
-  Pieces pieces_;
+  char* const data_;
+  const int64_t places_;
+  const int64_t piece_;  // elements
+  const int64_t chunk_;  // elements of a step
+  const at::Tensor memory_;
+  std::vector<const char*> sources_;
   int64_t step_ = 0;
 };
 
@@ -191,10 +143,6 @@ class ScatterReduceSteps final : public Steps {
 
 std::unique_ptr<Steps> make_reduce_steps(const StepContext& context) {
   return std::make_unique<ReduceSteps>(context);
-}
-
-std::unique_ptr<Steps> make_scatter_reduce_steps(const StepContext& context) {
-  return std::make_unique<ScatterReduceSteps>(context);
 }
 
 }  // namespace tessera::internal::mpi

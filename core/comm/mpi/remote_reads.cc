@@ -1,5 +1,4 @@
-#include "tessera/core/comm/mpi/remote_reads.h"
-
+// The reader's side of the windows of one group.
 #include <algorithm>
 #include <cstring>
 #include <utility>
@@ -10,6 +9,7 @@
 
 #include "tessera/core/comm/group/causes.h"
 #include "tessera/core/comm/groups/host_memory.h"
+#include "tessera/core/comm/mpi/windows.h"
 
 namespace tessera::internal::mpi {
 namespace {
@@ -21,11 +21,10 @@ constexpr auto kLong = std::chrono::seconds(1);
 
 }  // namespace
 
-char* RemoteReads::Part::target() const { return data_of(read->to) + begin_bytes; }
+char* Windows::Part::target() const { return data_of(read->to) + begin_bytes; }
 
-void RemoteReads::start(const std::shared_ptr<Call>& call, int owner, const ReadRequest& request) {
+void Windows::read(const std::shared_ptr<Call>& call, int owner, const ReadRequest& request) {
   if (ranks_->has_failed()) return call->fail(ranks_->failure().cause);
-  if (ranks_->world().has_ended(ranks_->world_rank(owner))) return call->fail(left(owner));
   owners_[owner].waiting.push_back(
       std::make_shared<Read>(Read{call, call->collective().output, owner, request}));
   // Words, on which others wait, do not stand behind what is large.
@@ -36,14 +35,14 @@ void RemoteReads::start(const std::shared_ptr<Call>& call, int owner, const Read
 }
 
 /// For as much as may be under way.
-void RemoteReads::ask(int owner) {
+void Windows::ask(int owner) {
   Owner& asked = owners_[owner];
   while (asked.open < kPartsUnderWay && !asked.waiting.empty()) {
     ask_for_part(asked.waiting.front());
   }
 }
 
-void RemoteReads::ask_for_part(std::shared_ptr<Read> read) {
+void Windows::ask_for_part(std::shared_ptr<Read> read) {
   const int64_t begin = read->asked_bytes;
   const int64_t bytes = std::min(kPartBytes, read->request.bytes - begin);
   read->asked_bytes += bytes;
@@ -61,22 +60,13 @@ void RemoteReads::ask_for_part(std::shared_ptr<Read> read) {
   parts_[number] = std::make_shared<Part>(Part{std::move(read), begin, bytes, ranks_, nullptr});
 }
 
-void RemoteReads::take(int owner, const Envelope& answer) {
+void Windows::take(int owner, const Envelope& answer) {
   World& world = ranks_->world();
   const auto found = parts_.find(answer.number);
   if (found == parts_.end() || found->second->read->owner != owner) {
-    if (answer.kind == Envelope::Kind::kAnswer) world.drain(ranks_->world_rank(owner), answer);
-    return;
+    return world.drain(ranks_->world_rank(owner), answer);
   }
   const std::shared_ptr<Part> part = found->second;
-  if (answer.kind == Envelope::Kind::kRefused) return fail(part->read, left(owner));
-  if (answer.data_bytes != part->bytes) {
-    world.drain(ranks_->world_rank(owner), answer);
-    fault_ = Fault{absl::StrCat(ranks_->name_and_place_of(owner), " answered a read of ",
-                                part->bytes, " bytes with ", answer.data_bytes),
-                   owner};
-    return;
-  }
   if (part->bytes <= static_cast<int64_t>(Envelope::kPayloadBytes)) {
     std::memcpy(part->target(), answer.payload(), static_cast<size_t>(part->bytes));
     parts_.erase(found);
@@ -89,7 +79,7 @@ void RemoteReads::take(int owner, const Envelope& answer) {
 }
 
 /// Its data is there.
-void RemoteReads::finish(const Part& part) {
+void Windows::finish(const Part& part) {
   Read& read = *part.read;
   read.come_bytes += part.bytes;
   if (read.come_bytes == read.request.bytes) read.call->finish();
@@ -97,19 +87,11 @@ void RemoteReads::finish(const Part& part) {
   ask(read.owner);
 }
 
-/// One read alone. What has been answered is on its way all the same.
-void RemoteReads::fail(const std::shared_ptr<Read>& read, const std::string& cause) {
-  read->call->fail(cause);
-  Owner& owner = owners_[read->owner];
-  std::erase(owner.waiting, read);
-  owner.open -= static_cast<int>(std::erase_if(parts_, [&](const auto& entry) {
-    return entry.second->read == read && entry.second->exchange == nullptr;
-  }));
-  ask(read->owner);
-}
-
-void RemoteReads::advance(const internal::Link& link, Call::Clock::time_point now) {
-  if (fault_.has_value()) throw *std::exchange(fault_, std::nullopt);
+void Windows::advance(const internal::Link& link, Call::Clock::time_point now) {
+  if (ranks_->has_failed()) {
+    served_.clear();
+    return end_reads(ranks_->failure().cause);
+  }
   std::vector<std::shared_ptr<Part>> over;
   std::erase_if(parts_, [&over](const auto& entry) {
     const auto& exchange = entry.second->exchange;
@@ -126,44 +108,27 @@ void RemoteReads::advance(const internal::Link& link, Call::Clock::time_point no
   }
 }
 
-void RemoteReads::look_for_late(const Read& read, bool is_answered, const internal::Link& link,
-                                Call::Clock::time_point now) const {
+void Windows::look_for_late(const Read& read, bool is_answered, const internal::Link& link,
+                            Call::Clock::time_point now) const {
   const Member::Patience patience = ranks_->world().patience();
   const auto waited = read.call->waited(now);
   // Who waits for this rank then sees what keeps it.
   if (waited >= kLong) read.call->record(ranks_->world().flights());
-  if (waited >= patience.timeout) time_out(read, is_answered);
+  if (waited >= patience.timeout) {
+    const std::string& tag = read.call->tag();
+    throw Fault{absl::StrCat("timed out: rank ", ranks_->world().rank(), " waited ",
+                             patience.timeout.count(), " ms for ", link.name_of(read.owner),
+                             link.place_of(read.owner), " to ",
+                             is_answered ? "send the data of a " : "answer a ", read.call->name(),
+                             tag.empty() ? "" : absl::StrCat(" of '", tag, "'")),
+                read.owner};
+  }
   if (!read.call->is_to_be_reported(now, patience.report_after)) return;
   TORCH_WARN("[comm] ", long_wait(link, *read.call, {read.owner}, now),
              ". It goes on waiting until the time-out of ", patience.timeout.count(), " ms");
 }
 
-std::string RemoteReads::left(int owner) const {
-  return absl::StrCat(ranks_->name_and_place_of(owner),
-                      " has left, and with it the memory that is read");
-}
-
-void RemoteReads::note_ended(int owner) {
-  std::vector<std::shared_ptr<Read>> lost;
-  for (const auto& read : owners_[owner].waiting) lost.push_back(read);
-  for (const auto& [number, part] : parts_) {
-    if (part->read->owner == owner && part->exchange == nullptr) lost.push_back(part->read);
-  }
-  owners_[owner].waiting.clear();
-  for (const auto& read : lost) fail(read, left(owner));
-}
-
-void RemoteReads::time_out(const Read& read, bool is_answered) const {
-  const std::string& tag = read.call->tag();
-  throw Fault{absl::StrCat("timed out: rank ", ranks_->world().rank(), " waited ",
-                           ranks_->world().patience().timeout.count(), " ms for ",
-                           ranks_->name_and_place_of(read.owner), " to ",
-                           is_answered ? "send the data of a " : "answer a ", read.call->name(),
-                           tag.empty() ? "" : " of '", tag, tag.empty() ? "" : "'"),
-              read.owner};
-}
-
-void RemoteReads::end_all(const std::string& cause) {
+void Windows::end_reads(const std::string& cause) {
   for (const auto& [owner, wanted] : std::exchange(owners_, {})) {
     for (const auto& read : wanted.waiting) read->call->fail(cause);
   }

@@ -3,9 +3,6 @@
 #include <algorithm>
 #include <cstring>
 
-#include <ATen/ops/empty.h>
-#include <absl/strings/str_cat.h>
-
 #include "tessera/core/comm/groups/op_traits.h"
 #include "tessera/core/comm/kernels/reduce_kernels.h"
 
@@ -44,15 +41,8 @@ class PayloadSteps final : public Steps {
     const int64_t offset =
         call.op == Op::kReduceScatter ? call.slice * numel * call.output.element_size() : 0;
     std::vector<const char*> sources;
-    // Copied, for an envelope's payload may lie at an odd address.
-    const auto bytes = static_cast<int64_t>(numel * call.output.element_size());
-    constexpr int64_t kLine = 64;
-    const int64_t stride = (bytes + kLine - 1) / kLine * kLine;
-    char* const copies = context_.scratch.get(stride * context_.size);
     for (int rank = 0; rank < context_.size; ++rank) {
-      char* const copy = copies + rank * stride;
-      std::memcpy(copy, payload_of(rank) + offset, static_cast<size_t>(bytes));
-      sources.push_back(copy);
+      sources.push_back(payload_of(rank) + offset);
     }
     kernels::reduce(call.output.scalar_type(), call.reduce, sources.data(), context_.size, &output,
                     1, numel, kernels::Stores::kCached, call.divisor, call.order);
@@ -63,56 +53,25 @@ class PayloadSteps final : public Steps {
 
 }  // namespace
 
-char* Scratch::get(int64_t bytes) {
-  if (this->bytes() < bytes) tensor_ = at::empty({bytes}, at::kByte);
-  return data_of(tensor_);
-}
-
 int64_t steps_under_way(int ranks) {
   return std::clamp(kHeldBytes / (Exchange::kUnaskedBytes * ranks), kLeastSteps, kMostSteps);
 }
 
 int64_t payload_bytes(const Collective& call) {
-  switch (call.op) {
-    case Op::kAllReduce:
-    case Op::kReduce:
-    case Op::kReduceScatter:
-    case Op::kAllGather:
-    case Op::kGather:
-    case Op::kBroadcast:
-      break;
-    default:
-      return -1;
-  }
+  const OpTraits traits = traits_of(call.op);
+  const bool has_one =
+      traits.reduces || traits.tensors == OpTraits::Tensors::kGather || call.op == Op::kBroadcast;
+  if (!has_one) return -1;
   const auto bytes = static_cast<int64_t>(call.input.nbytes());
   return bytes <= static_cast<int64_t>(Envelope::kPayloadBytes) ? bytes : -1;
 }
 
-std::unique_ptr<Steps> make_payload_steps(const StepContext& context) {
-  return std::make_unique<PayloadSteps>(context);
-}
-
 std::unique_ptr<Steps> make_steps(const StepContext& context) {
   const int64_t payload = payload_bytes(context.call);
-  if (payload == 0) return nullptr;
-  if (payload > 0) return make_payload_steps(context);
-  switch (context.call.op) {
-    case Op::kAllReduce:
-    case Op::kReduce:
-      return make_reduce_steps(context);
-    case Op::kReduceScatter:
-      return make_scatter_reduce_steps(context);
-    case Op::kBroadcast:
-      return make_broadcast_steps(context);
-    case Op::kAllGather:
-    case Op::kGather:
-    case Op::kScatter:
-      return make_move_steps(context);
-    case Op::kAllToAll:
-      return make_all_to_all_steps(context);
-    default:
-      return nullptr;
-  }
+  const OpTraits traits = traits_of(context.call.op);
+  if (payload == 0 || traits.tensors == OpTraits::Tensors::kNone) return nullptr;
+  if (payload > 0) return std::make_unique<PayloadSteps>(context);
+  return traits.reduces ? make_reduce_steps(context) : make_move_steps(context);
 }
 
 }  // namespace tessera::internal::mpi

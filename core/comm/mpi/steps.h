@@ -2,26 +2,35 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "tessera/collective.h"
 #include "tessera/core/comm/group/link.h"
 #include "tessera/core/comm/groups/host_memory.h"
+#include "tessera/core/comm/mpi/envelope.h"
 #include "tessera/core/comm/mpi/exchange.h"
-#include "tessera/core/comm/mpi/round.h"
 
 namespace tessera::internal::mpi {
 
-/// Memory that reductions of a group receive into, kept between them.
-class Scratch {
+/// The envelopes of one collective, by rank.
+class Round {
  public:
-  /// At least this many bytes, aligned to a cache line; what it held is lost.
-  char* get(int64_t bytes);
-  int64_t bytes() const { return tensor_.defined() ? tensor_.numel() : 0; }
+  explicit Round(int size) : envelopes_(static_cast<size_t>(size)), missing_(size) {}
+
+  void set(int rank, const Envelope& envelope) {
+    auto& place = envelopes_[static_cast<size_t>(rank)];
+    if (!place) --missing_;
+    place = envelope;
+  }
+  bool has(int rank) const { return envelopes_[static_cast<size_t>(rank)].has_value(); }
+  const Envelope& of(int rank) const { return *envelopes_[static_cast<size_t>(rank)]; }
+  bool is_complete() const { return missing_ == 0; }
 
  private:
-  at::Tensor tensor_;
+  std::vector<std::optional<Envelope>> envelopes_;
+  int missing_;
 };
 
 // Note [Steps under way]
@@ -65,7 +74,7 @@ struct StepContext {
   int rank;
   int size;
   const internal::Link& link;  ///< for names
-  Scratch& scratch;
+  at::Tensor& scratch;         ///< what reductions of the group receive into, kept between them
 };
 
 /// Bytes of data that go into the envelope of this call; -1 if it follows in messages. Equal on
@@ -75,11 +84,7 @@ int64_t payload_bytes(const Collective& call);
 /// Null where nothing is to be moved.
 std::unique_ptr<Steps> make_steps(const StepContext& context);
 
-std::unique_ptr<Steps> make_payload_steps(const StepContext& context);
 std::unique_ptr<Steps> make_reduce_steps(const StepContext& context);
-std::unique_ptr<Steps> make_scatter_reduce_steps(const StepContext& context);
-std::unique_ptr<Steps> make_broadcast_steps(const StepContext& context);
 std::unique_ptr<Steps> make_move_steps(const StepContext& context);
-std::unique_ptr<Steps> make_all_to_all_steps(const StepContext& context);
 
 }  // namespace tessera::internal::mpi

@@ -76,15 +76,9 @@ class Memory final : public RemoteMemory {
 
 }  // namespace
 
-void Windows::advance(const internal::Link& link, Call::Clock::time_point now) {
-  if (!ranks_->has_failed()) return reads_.advance(link, now);
-  server_.end_all();
-  reads_.end_all(ranks_->failure().cause);
-}
-
 void Windows::note_ended(int rank) {
-  server_.note_ended(rank);
-  reads_.note_ended(rank);
+  for (auto& [number, served] : served_) served.readers.erase(rank);
+  drop_unused();
 }
 
 std::shared_ptr<RemoteMemory> open_memory(std::shared_ptr<Windows> windows, const Call& made_by,

@@ -1,57 +1,141 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
+#include <map>
 #include <memory>
+#include <optional>
+#include <set>
 #include <string>
+#include <type_traits>
 #include <utility>
 
 #include <ATen/core/Tensor.h>
 
+#include "tessera/core/comm/group/call.h"
 #include "tessera/core/comm/group/link.h"
+#include "tessera/core/comm/mpi/envelope.h"
+#include "tessera/core/comm/mpi/exchange.h"
 #include "tessera/core/comm/mpi/ranks.h"
-#include "tessera/core/comm/mpi/remote_reads.h"
-#include "tessera/core/comm/mpi/window_server.h"
 
 namespace tessera::internal::mpi {
 
+/// What a rank asks for; the payload of a kRead. It lies inside the window.
+struct ReadRequest {
+  int64_t window;  ///< its number in the group
+  int64_t begin_bytes;
+  int64_t bytes;
+  int64_t is_word;  ///< not 0: one int64, with acquire order
+};
+static_assert(std::is_trivially_copyable_v<ReadRequest>);
+static_assert(sizeof(ReadRequest) <= Envelope::kPayloadBytes);
+
 /// The windows of one group: this rank's parts, which others read, and its reads of theirs. Used by
 /// the progress thread alone.
+///
+/// Note [Windows over MPI]
+/// ~~~~~~~~~~~~~~~~~~~~~~~
+/// A read is a request to the owner, whose progress thread answers while its other threads compute:
+/// with the data inside the envelope, or with the tag of a message that it sends out of the
+/// window's memory. The reader posts its receive when it has the answer, so one that gives up has
+/// nothing that data could come to; what comes later is taken and dropped. MPI's own one-sided
+/// operations are not used: an owner makes progress on them only inside other MPI calls, and they
+/// cannot be given up.
+///
+/// A window is numbered by the make_window() that made it, and served from before this rank's call
+/// is known to the others. Each rank says when it has destroyed its own (kClosed); until all others
+/// have, or have ended, the memory stays and is served, after the group is gone, too: the group's
+/// Link stays in its World until then, and the World does not end before. So a rank that has done
+/// its work waits at the end of its process for those that may still read. A failure of the group,
+/// of which its ranks tell each other, ends all of it: who asks then hears of that instead.
+///
+/// A reader has all of its data before it enters a fence, and then MPI has no more to read of the
+/// owner's memory, whenever it reports the send's end: the owner may write after the fence.
+///
+/// Note [Reads in parts]
+/// ~~~~~~~~~~~~~~~~~~~~~
+/// A large read is asked for in parts, of which few are under way from each owner, whatever has
+/// been asked of it. For what an owner sends at once stands before all that it wants to say later:
+/// before its own requests, too, and where ranks read from each other over a slow link, each would
+/// learn only then what the other wants, and the link would be idle half of the time.
 class Windows {
  public:
-  explicit Windows(std::shared_ptr<const Ranks> ranks)
-      : ranks_(std::move(ranks)), server_(*ranks_), reads_(ranks_) {}
+  explicit Windows(std::shared_ptr<const Ranks> ranks) : ranks_(std::move(ranks)) {}
 
   const Ranks& ranks() const { return *ranks_; }
 
+  // The owner's side (window_server.cc).
+
   /// This rank's part of window `number` is served from now on.
-  void open(int64_t number, at::Tensor own) {
-    if (!ranks_->has_failed()) server_.open(number, std::move(own));  // else nobody would end it
-  }
-  void close(int64_t number) { server_.close(number); }
-  void close_all() { server_.close_all(); }
-  void read(const std::shared_ptr<Call>& call, int owner, const ReadRequest& request) {
-    reads_.start(call, owner, request);
-  }
-  /// Goes on with reads, and ends all of it if the group has failed. `link` is the group's. Throws
-  /// Fault.
-  void advance(const internal::Link& link, Call::Clock::time_point now);
-
-  // What others tell.
-
-  void answer(int reader, const Envelope& request) { server_.answer(reader, request); }
-  void take(int owner, const Envelope& answer) { reads_.take(owner, answer); }
-  void note_closed(int reader, int64_t number) { server_.note_closed(reader, number); }
-  void note_ended(int rank);
-
-  bool is_empty() const { return server_.is_empty() && !reads_.is_busy(); }
-  bool has_reads() const { return reads_.is_busy(); }
+  void open(int64_t number, at::Tensor own);
+  /// This rank has destroyed its window; all of them.
+  void close(int64_t number);
+  void close_all();
+  void answer(int reader, const Envelope& request);
+  /// `reader` has destroyed its window.
+  void note_closed(int reader, int64_t number);
   /// Whether others may come with requests at any time.
-  bool is_asked() const { return server_.is_asked(); }
+  bool is_asked() const;
+
+  // The reader's side (remote_reads.cc).
+
+  /// Asks rank `owner`; the data comes to the output of `call`.
+  void read(const std::shared_ptr<Call>& call, int owner, const ReadRequest& request);
+  void take(int owner, const Envelope& answer);
+  bool has_reads() const { return !parts_.empty(); }
+
+  // Both.
+
+  /// Goes on with reads and reports long ones, and ends all of it if the group has failed. `link`
+  /// is the group's. Throws Fault if one waits too long.
+  void advance(const internal::Link& link, Call::Clock::time_point now);
+  /// That rank has left the world: it asks no more.
+  void note_ended(int rank);
+  /// Whether neither others may read of this rank nor this one of them.
+  bool is_empty() const { return served_.empty() && parts_.empty(); }
 
  private:
+  struct Served {
+    at::Tensor memory;
+    std::set<int> readers;  // that have not destroyed theirs
+    bool is_open = true;    // this rank has not, either
+  };
+  struct Read {
+    std::shared_ptr<Call> call;
+    at::Tensor to;  // kept after the call has failed
+    int owner;
+    ReadRequest request;
+    int64_t asked_bytes = 0;
+    int64_t come_bytes = 0;
+  };
+  struct Part {
+    std::shared_ptr<Read> read;
+    int64_t begin_bytes;  // in the read
+    int64_t bytes;
+    std::shared_ptr<const Ranks> ranks;  // which the exchange uses
+    std::unique_ptr<Exchange> exchange;  // once the answer is there
+
+    char* target() const;
+  };
+  /// What is wanted of one owner.
+  struct Owner {
+    std::deque<std::shared_ptr<Read>> waiting;  // for parts that have not been asked for
+    int open = 0;                               // parts under way
+  };
+
+  void drop_unused();
+  void ask(int owner);
+  void ask_for_part(std::shared_ptr<Read> read);
+  void finish(const Part& part);
+  void look_for_late(const Read& read, bool is_answered, const internal::Link& link,
+                     Call::Clock::time_point now) const;
+  void end_reads(const std::string& cause);
+
   const std::shared_ptr<const Ranks> ranks_;
-  WindowServer server_;
-  RemoteReads reads_;
+  std::map<int64_t, Served> served_;  // by number
+  std::map<int, Owner> owners_;
+  std::map<int64_t, std::shared_ptr<Part>> parts_;  // by the number of the request
+  int64_t last_ = 0;
 };
 
 /// The ranks' parts of the window that the call makes, which has its number; reads are calls of

@@ -6,7 +6,6 @@
 #include <ATen/ops/empty.h>
 #include <absl/cleanup/cleanup.h>
 #include <absl/strings/str_cat.h>
-#include <absl/strings/str_join.h>
 
 #include "tessera/core/comm/groups/host_memory.h"
 #include "tessera/core/comm/mpi/link.h"
@@ -17,24 +16,6 @@ namespace {
 constexpr int kEnvelopeTag = 0;
 constexpr auto kBetweenLooks = std::chrono::milliseconds(20);  // for what is late
 
-/// A message's data that nobody wants.
-struct Drained {
-  Drained(Communicator& communicator, int from, const Envelope& message)
-      : ranks{from},
-        data(at::empty({message.data_bytes}, at::kByte)),
-        exchange(communicator, ranks, Exchange::kNoTag) {
-    exchange.set_tag_of(0, message.data_tag);
-    if (message.kind == Envelope::Kind::kAnswer) {
-      exchange.receive_in_pieces(0, data_of(data), message.data_bytes);
-    } else {
-      exchange.receive(0, data_of(data), message.data_bytes);
-    }
-  }
-  const std::vector<int> ranks;
-  const at::Tensor data;
-  Exchange exchange;
-};
-
 }  // namespace
 
 void World::set_places(std::vector<Place> places) {
@@ -42,25 +23,19 @@ void World::set_places(std::vector<Place> places) {
   places_ = std::move(places);
 }
 
+World::Place World::place(int rank) const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return places_.empty() ? Place() : places_[static_cast<size_t>(rank)];
+}
+
 std::string World::place_of(int rank) const {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  if (places_.empty()) return "";
-  const Place& place = places_[static_cast<size_t>(rank)];
-  return absl::StrCat(" (pid ", place.pid, " on ", place.host, ")");
-}
-
-int World::pid_of(int rank) const {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  return places_.empty() ? 0 : places_[static_cast<size_t>(rank)].pid;
-}
-
-std::string World::host_of(int rank) const {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  return places_.empty() ? "" : places_[static_cast<size_t>(rank)].host;
+  const Place place = this->place(rank);
+  return place.pid == 0 ? "" : absl::StrCat(" (pid ", place.pid, " on ", place.host, ")");
 }
 
 bool World::is_neighbour(int rank) const {
-  return rank != this->rank() && pid_of(rank) != 0 && host_of(rank) == host_of(this->rank());
+  const Place place = this->place(rank);
+  return rank != this->rank() && place.pid != 0 && place.host == this->place(this->rank()).host;
 }
 
 void World::begin() {
@@ -74,12 +49,12 @@ void World::get_ready() {
     await_cause();
     if (has_failed()) throw Fault{failure()};
   });
-  for (Incoming& incoming : incoming_) await_envelope(incoming);
+  for (UnderWay& incoming : incoming_) await_envelope(incoming);
   is_making_ = false;
   ready_.store(true, std::memory_order_release);
 }
 
-void World::await_envelope(Incoming& incoming) {
+void World::await_envelope(UnderWay& incoming) {
   communicator_->check(calls_.receive(&incoming.envelope, sizeof(Envelope), Calls::kAnySource,
                                       kEnvelopeTag, communicator_->comm(), &incoming.request),
                        "MPI_Irecv");
@@ -88,7 +63,7 @@ void World::await_envelope(Incoming& incoming) {
 void World::send(const Envelope& envelope, int to) {
   // A rank that has ended still waits for the others' last envelopes.
   if (ended_ranks_.count(to) != 0 && envelope.kind != Envelope::Kind::kEnded) return;
-  Outgoing& outgoing = outgoing_.emplace_back();
+  UnderWay& outgoing = outgoing_.emplace_back();
   outgoing.envelope = envelope;
   const int code = calls_.send(&outgoing.envelope, sizeof(Envelope), to, kEnvelopeTag,
                                communicator_->comm(), &outgoing.request);
@@ -110,19 +85,8 @@ void World::add(const std::shared_ptr<Member>& member, Link& link) {
   groups_[link.key()] = {member, &link};
   const auto early = early_.find(link.key());
   if (early == early_.end()) return;
-  for (const Early& one : early->second) link.take(one.from, one.envelope);
+  for (const Received& one : early->second) link.take(one.from, one.envelope);
   early_.erase(early);
-}
-
-std::string World::ranks_that_stay() const {
-  std::vector<std::string> staying;
-  for (int rank = 0; is_ready() && rank < size(); ++rank) {
-    if (rank == this->rank() || has_ended(rank)) continue;
-    const std::string does =
-        is_neighbour(rank) ? absl::StrCat(", which ", process_state(pid_of(rank))) : "";
-    staying.push_back(absl::StrCat("rank ", rank, place_of(rank), does));
-  }
-  return absl::StrJoin(staying, ", ");
 }
 
 void World::keep(Exchange& exchange, std::shared_ptr<void> owner) {
@@ -131,7 +95,14 @@ void World::keep(Exchange& exchange, std::shared_ptr<void> owner) {
 
 void World::drain(int from, const Envelope& message) {
   if (message.data_bytes <= static_cast<int64_t>(Envelope::kPayloadBytes)) return;
-  auto drained = std::make_shared<Drained>(*communicator_, from, message);
+  auto drained = std::make_shared<PairExchange>(*communicator_, from, message.data_tag,
+                                                at::empty({message.data_bytes}, at::kByte));
+  char* const data = data_of(drained->memory);
+  if (message.kind == Envelope::Kind::kAnswer) {
+    drained->exchange.receive_in_pieces(0, data, message.data_bytes);
+  } else {
+    drained->exchange.receive(0, data, message.data_bytes);
+  }
   keep(drained->exchange, drained);
 }
 
@@ -146,7 +117,7 @@ void World::end() {
   if (is_leaving_ || !is_ready()) return;
   is_leaving_ = true;
   patient_until_ = Clock::now() + patience_.timeout;
-  for (const auto& [key, group] : groups_) group.link->close_windows();
+  for (const auto& [key, group] : groups_) group.link->windows().close_all();
 }
 
 void World::make_no_calls(const char* cause) {
@@ -156,7 +127,7 @@ void World::make_no_calls(const char* cause) {
 
 void World::end_unless_needed(Clock::time_point now) {
   for (const auto& [key, group] : groups_) {
-    if (group.link->has_windows()) return;
+    if (!group.link->windows().is_empty()) return;
     if (group.member->is_busy() && now < patient_until_) return;
   }
   ended_ = true;
@@ -174,21 +145,8 @@ void World::dispatch(int from, const Envelope& envelope) {
   if (envelope.group == 0) return take_failure(from, envelope);
   const auto group = groups_.find(envelope.group);
   if (group != groups_.end()) return group->second.link->take(from, envelope);
-  if (gone_.count(envelope.group) != 0) return dispatch_to_gone(from, envelope);
+  if (gone_.count(envelope.group) != 0) return drain(from, envelope);
   early_[envelope.group].push_back({from, envelope});
-}
-
-void World::dispatch_to_gone(int from, const Envelope& envelope) {
-  if (envelope.kind == Envelope::Kind::kRead) {
-    Envelope refusal;
-    refusal.kind = Envelope::Kind::kRefused;
-    refusal.group = envelope.group;
-    refusal.number = envelope.number;
-    return send(refusal, from);
-  }
-  const bool has_data =
-      envelope.kind == Envelope::Kind::kMessage || envelope.kind == Envelope::Kind::kAnswer;
-  if (has_data) drain(from, envelope);
 }
 
 void World::look() {
@@ -202,12 +160,9 @@ void World::look() {
   is_looking_ = true;
   const auto over = absl::MakeCleanup([this] { is_looking_ = false; });
   while (true) {
-    Incoming& incoming = incoming_[next_];
-    int is_over = 0;
+    UnderWay& incoming = incoming_[next_];
     int source = 0;
-    communicator_->check(calls_.test(&incoming.request, &is_over, &source), "MPI_Test");
-    if (is_over == 0) break;
-    communicator_->note_ended();
+    if (!communicator_->is_over(incoming.request, source)) break;
     const Envelope envelope = incoming.envelope;
     await_envelope(incoming);
     next_ = (next_ + 1) % kReceives;
@@ -217,14 +172,14 @@ void World::look() {
 }
 
 void World::look_at_outgoing() {
-  int problem = 0;
-  outgoing_.remove_if([&](Outgoing& outgoing) {
-    int is_over = 0;
-    int source = 0;
-    const int code = calls_.test(&outgoing.request, &is_over, &source);
-    if (code != 0) problem = code;
-    if (is_over != 0) communicator_->note_ended();
-    return code != 0 || is_over != 0;
+  std::exception_ptr problem;
+  outgoing_.remove_if([&](UnderWay& outgoing) {
+    try {
+      return communicator_->is_over(outgoing.request);
+    } catch (...) {
+      problem = std::current_exception();
+      return true;
+    }
   });
   kept_.remove_if([](Kept& kept) {
     try {
@@ -233,22 +188,19 @@ void World::look_at_outgoing() {
       return true;
     }
   });
-  if (!has_failed()) communicator_->check(problem, "MPI_Test");
+  if (problem != nullptr && !has_failed()) std::rethrow_exception(problem);
 }
 
 bool World::advance(Clock::time_point now) {
   const uint64_t before = is_ready() ? communicator_->ended() : 0;
-  try {
+  guard([&] {
     look_at_host(now);
     if (now >= host_fails_at_) fail_host();
     look();
     advance_groups(now);
     if (is_leaving_ && !ended_) end_unless_needed(now);
     if (ended_ && !retired_) retire(now);
-  } catch (const Fault&) {  // which it has failed with
-  } catch (const std::exception& error) {
-    fail_by(error);
-  }
+  });
   return is_ready() && communicator_->ended() != before;
 }
 
@@ -273,13 +225,13 @@ bool World::is_busy() const {
   if (is_making_ || !outgoing_.empty() || !kept_.empty()) return true;
   if (host_fails_at_ != Clock::time_point::max()) return true;
   return std::any_of(groups_.begin(), groups_.end(), [](const auto& entry) {
-    return entry.second.member->is_busy() || entry.second.link->has_reads();
+    return entry.second.member->is_busy() || entry.second.link->windows().has_reads();
   });
 }
 
 bool World::is_asked() const {
   return std::any_of(groups_.begin(), groups_.end(),
-                     [](const auto& entry) { return entry.second.link->is_asked(); });
+                     [](const auto& entry) { return entry.second.link->windows().is_asked(); });
 }
 
 void World::retire(Clock::time_point now) {
@@ -298,7 +250,7 @@ void World::retire(Clock::time_point now) {
   }
   if (!outgoing_.empty() || !kept_.empty()) return;
   // No rank sends any more, so these have not begun.
-  for (Incoming& incoming : incoming_) {
+  for (UnderWay& incoming : incoming_) {
     calls_.cancel(&incoming.request);
     int is_over = 0;
     int source = 0;

@@ -65,10 +65,10 @@ class World : public std::enable_shared_from_this<World> {
   bool set_failure(std::string_view cause, int author = -1);
   /// Says where ranks are, for messages.
   void set_places(std::vector<Place> places);
-  /// " (pid 7 on nodeB)"; "" if that is not known. The parts: 0 and "".
+  /// {} if that is not known.
+  Place place(int rank) const;
+  /// " (pid 7 on nodeB)"; "" if that is not known.
   std::string place_of(int rank) const;
-  int pid_of(int rank) const;
-  std::string host_of(int rank) const;
   /// Whether it is known to be on this rank's host, as another process.
   bool is_neighbour(int rank) const;
   /// This rank's flight recorder: its host's, if there is one.
@@ -89,11 +89,6 @@ class World : public std::enable_shared_from_this<World> {
   void send_to_others(const Envelope& envelope);
   /// A group of this rank, until Link::is_over().
   void add(const std::shared_ptr<Member>& member, Link& link);
-  /// Whether rank `rank` has left.
-  bool has_ended(int rank) const { return ended_ranks_.count(rank) != 0; }
-  /// The ranks that have not left, and what they do, as far as is known here: "rank 1 (pid 7 on
-  /// nodeB), which runs (sleeps)"; "" if all have.
-  std::string ranks_that_stay() const;
   /// Looks at `exchange`, which `owner` keeps, until it is over.
   void keep(Exchange& exchange, std::shared_ptr<void> owner);
   /// Takes data that comes with a message which nobody receives, or its sender would keep it.
@@ -141,21 +136,14 @@ class World : public std::enable_shared_from_this<World> {
 
  private:
   static constexpr size_t kReceives = 8;
-  struct Incoming {
-    Handle request = 0;
-    Envelope envelope;
-  };
-  struct Outgoing {
+  /// One that comes or goes.
+  struct UnderWay {
     Handle request = 0;
     Envelope envelope;
   };
   struct Kept {
     Exchange* exchange;
     std::shared_ptr<void> owner;
-  };
-  struct Early {
-    int from;
-    Envelope envelope;
   };
   struct Group {
     std::shared_ptr<Member> member;
@@ -165,16 +153,14 @@ class World : public std::enable_shared_from_this<World> {
   void fail_by(const std::exception& error);
   std::string early_failure() const;
   void take_failure(int from, const Envelope& envelope);
-  std::string lost_rank() const;
-  void fail_if_lost();
   void look_at_host(Clock::time_point now);
+  void fail_if_lost();
   void await_cause();
   void fail_host();
   void look();
   void get_ready();
-  void await_envelope(Incoming& incoming);
+  void await_envelope(UnderWay& incoming);
   void dispatch(int from, const Envelope& envelope);
-  void dispatch_to_gone(int from, const Envelope& envelope);
   void advance_groups(Clock::time_point now);
   void end_unless_needed(Clock::time_point now);
   void look_at_outgoing();
@@ -197,13 +183,13 @@ class World : public std::enable_shared_from_this<World> {
   Handle making_ = 0;
   bool is_making_ = false;
   std::optional<Communicator> communicator_;
-  std::array<Incoming, kReceives> incoming_;
+  std::array<UnderWay, kReceives> incoming_;
   size_t next_ = 0;  // of them, as MPI fills them in this order
   bool is_looking_ = false;
-  std::list<Outgoing> outgoing_;
+  std::list<UnderWay> outgoing_;
   std::list<Kept> kept_;
-  std::map<uint64_t, Group> groups_;              // by key
-  std::map<uint64_t, std::vector<Early>> early_;  // for groups that this rank has not made
+  std::map<uint64_t, Group> groups_;                 // by key
+  std::map<uint64_t, std::vector<Received>> early_;  // for groups that this rank has not made
   std::set<uint64_t> gone_;
   std::set<int> ended_ranks_;
   Clock::time_point next_look_for_trouble_;

@@ -13,7 +13,6 @@
 #include "tessera/core/comm/mpi/world.h"
 #include "tessera/core/process/error_text.h"
 #include "tessera/core/process/failure_report.h"
-#include "tessera/core/process/process_status.h"
 
 namespace tessera::internal::mpi {
 namespace {
@@ -23,13 +22,6 @@ constexpr auto kBetweenLooksAtHost = std::chrono::milliseconds(100);
 constexpr auto kUntilHostFails = internal::Link::kGrace * 3 / 4;
 // For the host of a rank that has ended to tell of it. Who sends to that rank may learn sooner.
 constexpr auto kUntilTold = 3 * kBetweenLooksAtHost;
-
-/// Of this process, whose other threads may be at work or wait.
-std::string own_state() {
-  const std::optional<ProcessStatus> status = process_status(::getpid());
-  const std::string text = status.has_value() ? status->describe() : "";
-  return text.empty() ? "runs" : absl::StrCat("runs (", text, ")");
-}
 
 }  // namespace
 
@@ -67,8 +59,8 @@ void World::dump_flights(std::string_view cause) {
   if (flight_directory_.empty() || std::exchange(has_dumped_, true)) return;
   const RankFlight own{.rank = rank(),
                        .pid = ::getpid(),
-                       .host = host_of(rank()),
-                       .state = own_state(),
+                       .host = place(rank()).host,
+                       .state = "runs",
                        .begun = flights_->begun(),
                        .records = flights_->last()};
   write_flight_dump(flight_directory_, rank(), {own}, cause, "flight-mpi-rank");
@@ -77,8 +69,10 @@ void World::dump_flights(std::string_view cause) {
 void World::tell_failure() {
   const std::string cause = failure();
   dump_flights(cause);
+  const std::shared_ptr<HostRanks> host = this->host();
+  const bool is_lost = host != nullptr && !host->lost_rank().empty();
   Envelope envelope;
-  envelope.kind = lost_rank().empty() ? Envelope::Kind::kFailed : Envelope::Kind::kLost;
+  envelope.kind = is_lost ? Envelope::Kind::kLost : Envelope::Kind::kFailed;
   envelope.set_cause(cause);
   send_to_others(envelope);
   fail_host();
@@ -88,7 +82,7 @@ void World::tell_failure() {
 /// world that comes after it comes of it.
 std::string World::early_failure() const {
   for (const auto& [key, envelopes] : early_) {
-    for (const Early& one : envelopes) {
+    for (const Received& one : envelopes) {
       if (one.envelope.kind == Envelope::Kind::kFailed) return std::string(one.envelope.cause());
     }
   }
@@ -126,12 +120,6 @@ void World::look_at_host(Clock::time_point now) {
   if (now < next_look_at_host_ || !is_ready() || ended_) return;
   next_look_at_host_ = now + kBetweenLooksAtHost;
   fail_if_lost();
-}
-
-/// Of this host. "" if none is lost.
-std::string World::lost_rank() const {
-  const std::shared_ptr<HostRanks> host = this->host();
-  return host == nullptr ? "" : host->lost_rank();
 }
 
 /// Also where the ranks of this host have failed by themselves.

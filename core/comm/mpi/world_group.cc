@@ -8,11 +8,16 @@
 #include <vector>
 
 #include <absl/strings/str_cat.h>
+#include <c10/util/Exception.h>
 
 #include "tessera/core/comm/group/group.h"
+#include "tessera/core/comm/mpi/initialize.h"
 #include "tessera/core/comm/mpi/link.h"
 #include "tessera/core/comm/mpi/progress.h"
 #include "tessera/errors.h"
+#include "tessera/mpi_group.h"
+#include "tessera/process_group_options.h"
+#include "tessera/time_out.h"
 
 namespace tessera::internal::mpi {
 
@@ -47,3 +52,21 @@ WorldGroup make_world(const char* function, const Calls& calls, Handle comm,
 }
 
 }  // namespace tessera::internal::mpi
+
+namespace tessera::mpi {
+
+std::shared_ptr<ProcessGroup> process_group(const Calls& calls, Handle comm,
+                                            std::chrono::milliseconds timeout) {
+  TORCH_CHECK(timeout.count() > 0, "[mpi] process_group: got a timeout of ", timeout.count(),
+              " ms, expected at least 1 ms; leave it out for 10 minutes");
+  timeout = bounded(timeout);
+  internal::mpi::initialize(calls, timeout, /*may_initialize=*/false);
+  return internal::mpi::make_world(
+             "process_group", calls, comm,
+             {.timeout = timeout, .report_after = ProcessGroupOptions().report_after})
+      .group;
+}
+
+void leave() { internal::mpi::Progress::instance().leave("mpi::leave() has ended it"); }
+
+}  // namespace tessera::mpi

@@ -41,7 +41,7 @@ HostLayout find_layout(ProcessGroup& flat, const Environment& environment) {
     host_of_rank.push_back(
         numbers.try_emplace(one, static_cast<int>(numbers.size())).first->second);
   }
-  return HostLayout(host_of_rank, exchange_texts(flat, host_name(environment), "names of hosts"));
+  return HostLayout(host_of_rank);
 }
 
 /// The world of this host's ranks; null on all ranks if some host cannot make it.
@@ -51,7 +51,7 @@ std::shared_ptr<Group> meet_on_hosts(ProcessGroup& flat, const HostLayout& layou
   const int host = layout.host_of(flat.rank());
   HostPart part{.ranks = layout.ranks_of(host),
                 .own = layout.local_of(flat.rank()),
-                .host = layout.host_name(host),
+                .host = host_name(environment),
                 .name = {},
                 .listener = nullptr};
   if (layout.hosts() > 1) part.group = absl::StrCat("world inside ", part.host);

@@ -14,10 +14,8 @@
 #include "tessera/core/comm/agreement/fingerprint.h"
 #include "tessera/core/comm/agreement/refusal.h"
 #include "tessera/core/comm/agreement/text_exchange.h"
-#include "tessera/core/comm/mpi/absent_ranks.h"
 #include "tessera/core/comm/mpi/initialize.h"
 #include "tessera/core/comm/mpi/library.h"
-#include "tessera/core/comm/mpi/progress.h"
 #include "tessera/core/comm/mpi/world_group.h"
 #include "tessera/core/comm/rendezvous/core_share.h"
 #include "tessera/core/process/available_cores.h"
@@ -28,28 +26,25 @@ namespace {
 
 void share_cores_of_host(const mpi::World& world, const Environment& environment) {
   std::vector<int> pids;
+  const std::string own = world.place(world.rank()).host;
   for (int rank = 0; rank < world.size(); ++rank) {
-    if (world.host_of(rank) == world.host_of(world.rank())) pids.push_back(world.pid_of(rank));
+    const mpi::World::Place place = world.place(rank);
+    if (place.host == own) pids.push_back(place.pid);
   }
   share_cores(available_cores(pids), environment.local_world_size);
 }
 
-/// Where all ranks are; and whether all of them finalise MPI as this one does.
+/// Where all ranks are.
 void exchange_places(const mpi::WorldGroup& made, const std::string& host) {
-  mpi::Progress& progress = mpi::Progress::instance();
   std::vector<mpi::World::Place> places;
-  bool all_own = true;
-  for (const std::string& text : exchange_texts(
-           *made.group, absl::StrCat(::getpid(), progress.owns() ? " own " : " app ", host),
-           "places")) {
-    const std::vector<std::string> words = absl::StrSplit(text, absl::MaxSplits(' ', 2));
+  for (const std::string& text :
+       exchange_texts(*made.group, absl::StrCat(::getpid(), " ", host), "places")) {
+    const std::vector<std::string> words = absl::StrSplit(text, absl::MaxSplits(' ', 1));
     mpi::World::Place place;
-    if (words.size() != 3 || !absl::SimpleAtoi(words[0], &place.pid)) continue;
-    all_own = all_own && words[1] == "own";
-    place.host = words[2];
+    if (words.size() != 2 || !absl::SimpleAtoi(words[0], &place.pid)) continue;
+    place.host = words[1];
     places.push_back(std::move(place));
   }
-  if (all_own) progress.note_all_own();
   made.world->set_places(std::move(places));
 }
 
@@ -62,8 +57,8 @@ std::string host_name(const Environment& environment) {
 std::shared_ptr<Group> make_mpi_world(ProcessGroupOptions options, const Environment& environment) {
   const auto library = mpi::load_library();
   TORCH_CHECK(library.ok(), std::string(library.status().message()));
-  const mpi::Calls& calls = *library->calls;
-  mpi::initialize(calls, options.timeout, [&] { return mpi::absent_ranks(environment); });
+  const mpi::Calls& calls = **library;
+  mpi::initialize(calls, options.timeout, /*may_initialize=*/true);
   mpi::WorldGroup made =
       mpi::make_world("init_process_group", calls, calls.world(),
                       {.timeout = options.timeout, .report_after = options.report_after});

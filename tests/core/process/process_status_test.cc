@@ -1,12 +1,8 @@
 #include "tessera/core/process/process_status.h"
 
-#include <pthread.h>
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
-
-#include <atomic>
-#include <thread>
 
 #include <gtest/gtest.h>
 
@@ -34,25 +30,6 @@ TEST(ProcessStatus, TellsWhatAProcessDoes) {
   EXPECT_EQ(process_status(child)->describe(), "");
   ::waitpid(child, &status, 0);
   EXPECT_FALSE(process_status(child).has_value());
-}
-
-TEST(ProcessStatus, ThreadsAreFoundByName) {
-  EXPECT_FALSE(has_thread(::getpid(), "tessera-test"));
-  std::atomic<bool> is_seen = false;
-  std::atomic<bool> is_named = false;
-  std::thread thread([&] {
-    ::pthread_setname_np(::pthread_self(), "tessera-test");
-    is_named = true;
-    is_named.notify_one();
-    is_seen.wait(false);
-  });
-  is_named.wait(false);
-  EXPECT_TRUE(has_thread(::getpid(), "tessera-test"));
-  EXPECT_FALSE(has_thread(::getpid(), "tessera"));
-  is_seen = true;
-  is_seen.notify_one();
-  thread.join();
-  EXPECT_FALSE(has_thread(-1, "tessera-test"));
 }
 
 }  // namespace

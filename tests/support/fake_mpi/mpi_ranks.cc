@@ -47,7 +47,7 @@ std::vector<std::string> run_mpi_worlds_expecting_errors(int size, const MpiWorl
     ranks.emplace_back([&, rank] {
       at::set_num_threads(1);
       try {
-        mpi::require_initialized(fake_mpi(), timeout);
+        mpi::initialize(fake_mpi(), timeout, /*may_initialize=*/false);
         body(mpi::make_world("process_group", fake_mpi(), communicators[static_cast<size_t>(rank)],
                              {.timeout = timeout, .report_after = report_after}));
       } catch (const std::exception& error) {

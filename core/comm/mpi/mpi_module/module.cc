@@ -4,11 +4,3 @@
 #include "tessera/mpi_functions.h"
 
 extern "C" const tessera::mpi::Calls* tessera_mpi_calls() { return &tessera::mpi::calls(); }
-
-extern "C" const char* tessera_mpi_abi() {
-#ifdef OPEN_MPI
-  return "openmpi";
-#else
-  return "mpich";
-#endif
-}

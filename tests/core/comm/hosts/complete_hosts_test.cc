@@ -13,7 +13,6 @@ namespace {
 
 using testing::GroupBackend;
 using testing::hosts_in_order;
-using testing::hosts_in_turn;
 using Lane = ProcessGroupOptions::Lane;
 
 GroupBackend over_shm(const std::string& name, const std::vector<int>& host_of_rank, Lane lane) {
@@ -22,9 +21,7 @@ GroupBackend over_shm(const std::string& name, const std::vector<int>& host_of_r
   backend.largest = 5003;
   backend.rounds_once = host_of_rank.size() != 6;
   backend.run = [=](int, const testing::RankBody& body) {
-    testing::HostRankOptions options;
-    options.threads.lane = lane;
-    testing::run_host_ranks(host_of_rank, body, options);
+    testing::run_host_ranks(host_of_rank, body, {.lane = lane});
   };
   return backend;
 }
@@ -53,18 +50,18 @@ TEST_P(CompleteHosts, Refusals) { test_refusals(GetParam()); }
 INSTANTIATE_TEST_SUITE_P(
     Hosts, CompleteHosts,
     ::testing::Values(over_shm("two_of_two", hosts_in_order(2, 2), Lane::kInline),
-                      over_shm("two_of_two_in_turn_thread", hosts_in_turn(2, 2), Lane::kThread),
+                      over_shm("two_of_two_thread", hosts_in_order(2, 2), Lane::kThread),
                       over_shm("three_of_two", hosts_in_order(3, 2), Lane::kInline),
-                      over_shm("two_of_three_in_turn", hosts_in_turn(2, 3), Lane::kInline),
+                      over_shm("two_of_three", hosts_in_order(2, 3), Lane::kInline),
                       over_shm("three_of_one", hosts_in_order(3, 1), Lane::kInline),
                       over_shm("uneven", {0, 0, 1}, Lane::kInline),
                       over_mpi("mpi_two_of_two", hosts_in_order(2, 2)),
-                      over_mpi("mpi_three_of_two_in_turn", hosts_in_turn(3, 2))),
+                      over_mpi("mpi_three_of_two", hosts_in_order(3, 2))),
     [](const auto& info) { return info.param.name; });
 
 TEST(CompleteHosts, ArrivalInAnyOrder) {
   test_arrival_in_any_order(over_shm("two_of_two", hosts_in_order(2, 2), Lane::kInline));
-  test_arrival_in_any_order(over_mpi("mpi_two_of_two_in_turn", hosts_in_turn(2, 2)));
+  test_arrival_in_any_order(over_mpi("mpi_two_of_two", hosts_in_order(2, 2)));
 }
 
 }  // namespace

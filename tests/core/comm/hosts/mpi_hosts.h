@@ -31,9 +31,7 @@ inline std::string place_of_host(int host) {
 inline std::vector<std::string> run_mpi_hosts_expecting_errors(
     const std::vector<int>& host_of_rank, const MpiBody& body,
     std::chrono::milliseconds timeout = std::chrono::seconds(20)) {
-  std::vector<std::string> names;
-  for (const int host : host_of_rank) names.push_back(absl::StrCat("node", host));
-  const hosts::HostLayout layout(host_of_rank, names);
+  const hosts::HostLayout layout(host_of_rank);
   std::vector<std::string> meetings;
   std::vector<std::unique_ptr<Listener>> listeners;
   for (int host = 0; host < layout.hosts(); ++host) {
@@ -61,7 +59,7 @@ inline std::vector<std::string> run_mpi_hosts_expecting_errors(
         auto inside = make_shm_part(options, Environment(),
                                     {.ranks = layout.ranks_of(host),
                                      .own = layout.local_of(flat->rank()),
-                                     .host = layout.host_name(host),
+                                     .host = absl::StrCat("node", host),
                                      .name = meetings[static_cast<size_t>(host)],
                                      .listener = std::move(listener),
                                      .group = "world inside a host"});

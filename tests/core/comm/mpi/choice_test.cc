@@ -6,7 +6,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "tessera/core/comm/mpi/library.h"
 #include "tessera/rendezvous.h"
 #include "tessera/tests/support/forked_child.h"
 #include "tessera/tests/support/message_of.h"

@@ -2,9 +2,6 @@
 // memory stays, and what ends reads.
 #include <atomic>
 #include <chrono>
-#include <cstring>
-#include <future>
-#include <limits>
 #include <memory>
 #include <stdexcept>
 #include <string>
@@ -16,8 +13,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "tessera/core/comm/mpi/progress.h"
-#include "tessera/core/comm/mpi/window_server.h"
 #include "tessera/tests/core/comm/groups/window_suite.h"
 #include "tessera/tests/core/comm/mpi/mpi_ranks.h"
 #include "tessera/tests/support/fake_mpi/fake_mpi.h"
@@ -238,78 +233,6 @@ TEST(MpiWindowFailures, AnAbortEndsAReadThatWaits) {
   });
   EXPECT_THAT(errors[0],
               HasSubstr("[comm] read 'unit' on group 'world', rank 0: the user's reason"));
-}
-
-// Its world has failed unheard and is gone: there is nothing to be read any more.
-TEST(MpiWindowFailures, AnOwnerThatHasLeftIsNamed) {
-  std::promise<void> left;
-  auto gone = left.get_future().share();
-  const auto errors = run_mpi_ranks_expecting_errors(2, [&](std::shared_ptr<ProcessGroup> group) {
-    const at::Tensor own = group->allocate(1000, at::kFloat).fill_(1);
-    auto window = group->make_window(own, "w");
-    group->barrier();
-    if (group->rank() == 1) {
-      testing::lose_sends_of(1);
-      group->abort("of its own");
-      const auto nothing = [] {};
-      mpi::Progress::instance().run(nothing, std::chrono::seconds(20));
-      testing::lose_sends_of(-1);
-      window.reset();
-      group.reset();
-      return left.set_value();
-    }
-    gone.wait();
-    read_new(*window, 1, 0, 1000);
-  });
-  EXPECT_EQ(errors[1], "");
-  EXPECT_THAT(errors[0], HasSubstr("[comm] read 'unit' on group 'world', rank 0: rank 1 has left, "
-                                   "and with it the memory that is read"));
-}
-
-// Whatever a request says, nothing beside the window is sent, and the owner goes on.
-TEST(MpiWindowFailures, RequestsForWhatIsNotThereAreRefused) {
-  using mpi::Envelope;
-  const auto errors = testing::run_mpi_worlds_expecting_errors(2, [](mpi::WorldGroup made) {
-    const std::shared_ptr<ProcessGroup>& group = made.group;
-    const int64_t before = testing::fake_data_bytes_of(group->rank());
-    const auto sent = [&] { return testing::fake_data_bytes_of(group->rank()) - before; };
-    group->barrier();
-    const at::Tensor own = group->allocate(1000, at::kFloat).fill_(group->rank());
-    const auto window = group->make_window(own, "w");
-    group->barrier();
-    if (group->rank() == 0) {
-      constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
-      for (const mpi::ReadRequest& request : std::vector<mpi::ReadRequest>{{7, 0, 600, 0},
-                                                                           {1, -1, 600, 0},
-                                                                           {1, -kMost, 600, 0},
-                                                                           {1, 3401, 600, 0},
-                                                                           {1, 4001, 600, 0},
-                                                                           {1, kMost, 600, 0},
-                                                                           {1, 8, kMost, 0},
-                                                                           {1, 0, -600, 0},
-                                                                           {1, 0, 0, 0},
-                                                                           {1, 0, 600, 1},
-                                                                           {1, 4, 8, 1}}) {
-        mpi::Progress::instance().run(
-            [&] {
-              Envelope envelope;
-              envelope.kind = Envelope::Kind::kRead;
-              envelope.group = mpi::group_key("world");
-              envelope.number = 1000;
-              std::memcpy(envelope.payload(), &request, sizeof(request));
-              made.world->send(envelope, 1);
-            },
-            std::chrono::seconds(20));
-      }
-    }
-    group->barrier();
-    EXPECT_EQ(sent(), 0);
-    group->barrier("nothing was sent");
-    EXPECT_EQ(read_new(*window, 1, 850, 150).sum().item<float>(), 150);
-    group->barrier();
-    EXPECT_EQ(sent(), group->rank() == 1 ? 600 : 0);
-  });
-  EXPECT_THAT(errors, Each(""));
 }
 
 TEST(MpiWindowFailures, AForkIsNoReader) {
