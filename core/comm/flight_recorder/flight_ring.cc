@@ -77,10 +77,10 @@ bool FlightRing::read(uint64_t number, FlightRecord& record) const {
   return true;
 }
 
-std::vector<FlightRecord> FlightRing::last(uint64_t count) const {
+std::vector<FlightRecord> FlightRing::last() const {
   const uint64_t end = begun();
   std::vector<FlightRecord> records;
-  const uint64_t kept = std::min({end, count, kRecords});
+  const uint64_t kept = std::min(end, kRecords);
   for (uint64_t number = end - kept; number < end; ++number) {
     FlightRecord record;
     if (read(number, record)) records.push_back(record);

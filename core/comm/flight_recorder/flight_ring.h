@@ -4,9 +4,11 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "tessera/collective.h"
@@ -51,9 +53,9 @@ class FlightRing {
 
   /// How many calls have begun.
   uint64_t begun() const { return begun_.load(std::memory_order_acquire); }
-  /// The last `count` calls, the oldest first, but those that are being written, and those whose
-  /// thread was kept waiting in begin() while others made kRecords calls.
-  std::vector<FlightRecord> last(uint64_t count = kRecords) const;
+  /// The last calls, the oldest first, but those that are being written, and those whose thread was
+  /// kept waiting in begin() while others made kRecords calls.
+  std::vector<FlightRecord> last() const;
 
  private:
   static constexpr size_t kWords = sizeof(FlightRecord) / sizeof(uint64_t);
@@ -68,6 +70,27 @@ class FlightRing {
 
   alignas(64) std::atomic<uint64_t> begun_;
   Slot slots_[kRecords];
+};
+
+/// One call in its rank's recorder: begun when this is made, over at end(). One that was never made
+/// of a ring records nothing.
+class Flight {
+ public:
+  Flight() = default;
+  Flight(std::shared_ptr<FlightRing> ring, const CallSignature& signature, int64_t sequence,
+         std::string_view tag, std::string_view group)
+      : ring_(std::move(ring)) {
+    if (ring_ != nullptr) number_ = ring_->begin(signature, sequence, tag, group);
+  }
+
+  bool is_recorded() const { return ring_ != nullptr; }
+  void end() {
+    if (ring_ != nullptr) ring_->end(number_);
+  }
+
+ private:
+  std::shared_ptr<FlightRing> ring_;
+  uint64_t number_ = 0;
 };
 
 /// Nanoseconds of CLOCK_REALTIME.
