@@ -1,7 +1,5 @@
 #include "tessera/core/comm/shm/arena.h"
 
-#include <sys/resource.h>
-
 #include <algorithm>
 #include <limits>
 #include <utility>
@@ -18,15 +16,8 @@ namespace {
 /// Small blocks share a step: taking memory costs a look at how much there is.
 constexpr int64_t kStepBytes = int64_t{1} << 20;
 
-/// How much room a segment gets behind segments with `before_bytes` of room.
-int64_t next_room_bytes(int64_t before_bytes) {
-  constexpr int64_t kSmallestBytes = int64_t{64} << 20;
-  rlimit addresses{};
-  const bool is_limited =
-      ::getrlimit(RLIMIT_AS, &addresses) == 0 && addresses.rlim_cur != RLIM_INFINITY;
-  // All ranks map the room of each. Where addresses are scarce (ulimit -v), descriptors are not.
-  return is_limited ? before_bytes / 8 : std::max(before_bytes, kSmallestBytes);
-}
+/// The room of the first segment, which takes addresses and no memory.
+constexpr int64_t kSmallestRoomBytes = int64_t{64} << 20;
 
 }  // namespace
 
@@ -61,15 +52,13 @@ char* Arena::grow(int64_t bytes) {
     if (missing > room) continue;
     const int64_t more = std::min(std::max(missing, kStepBytes), room);
     region->segment->grow(more);
-    reserved_bytes_ += more;
     region->blocks[begin] = {end + more - begin, false};
     return take(*region, begin, bytes);
   }
   auto region = std::make_unique<Region>();
   const int64_t first = std::max(bytes, kStepBytes);
-  region->segment = Segment::create(first, next_room_bytes(room_bytes_));
+  region->segment = Segment::create(first, std::max(room_bytes_, kSmallestRoomBytes));
   region->blocks[0] = {first, false};
-  reserved_bytes_ += first;
   room_bytes_ += region->segment->room_bytes();
   Region& added = *region;
   regions_[added.segment->data()] = std::move(region);
@@ -93,7 +82,6 @@ char* Arena::take(Region& region, int64_t offset, int64_t bytes) {
     block.size_bytes = bytes;
   }
   block.used = true;
-  used_bytes_ += bytes;
   return region.segment->data() + offset;
 }
 
@@ -106,7 +94,6 @@ void Arena::free(char* data) {
   auto block = blocks.find(data - region->segment->data());
   if (block == blocks.end()) return;
   block->second.used = false;
-  used_bytes_ -= block->second.size_bytes;
   auto next = std::next(block);
   if (next != blocks.end() && !next->second.used) {
     block->second.size_bytes += next->second.size_bytes;
@@ -144,16 +131,6 @@ std::optional<SharedRange> Arena::find(const void* data, int64_t bytes) const {
   const int64_t offset = static_cast<const char*>(data) - region->segment->data();
   if (offset + bytes > region->memory_bytes()) return std::nullopt;
   return region->segment->range(offset);
-}
-
-int64_t Arena::reserved_bytes() const {
-  std::lock_guard<std::mutex> lock(mutex_);
-  return reserved_bytes_;
-}
-
-int64_t Arena::used_bytes() const {
-  std::lock_guard<std::mutex> lock(mutex_);
-  return used_bytes_;
 }
 
 }  // namespace tessera::internal::shm

@@ -33,10 +33,6 @@ class Arena : public std::enable_shared_from_this<Arena> {
   /// Where [data, data + bytes) lies, if it is inside this arena.
   std::optional<SharedRange> find(const void* data, int64_t bytes) const;
 
-  /// Bytes of memory that all segments have, and of the blocks handed out.
-  int64_t reserved_bytes() const;
-  int64_t used_bytes() const;
-
  private:
   Arena() = default;
 
@@ -60,9 +56,7 @@ class Arena : public std::enable_shared_from_this<Arena> {
   const Origin origin_;
   mutable std::mutex mutex_;  // not taken in a child: a thread of the parent may hold it
   std::map<const char*, std::unique_ptr<Region>> regions_;  // by first address
-  int64_t room_bytes_ = 0;
-  int64_t reserved_bytes_ = 0;
-  int64_t used_bytes_ = 0;
+  int64_t room_bytes_ = 0;                                  // of all segments
 };
 
 }  // namespace tessera::internal::shm
