@@ -9,6 +9,7 @@
 #include <absl/strings/str_join.h>
 #include <c10/util/Exception.h>
 
+#include "tessera/core/comm/groups/op_traits.h"
 #include "tessera/core/comm/shm/memory.h"
 #include "tessera/core/comm/shm/shared_buffer.h"
 #include "tessera/core/comm/shm/transfer.h"
@@ -79,8 +80,9 @@ bool Link::may_announce(const Call& call, int64_t under_way) const {
 }
 
 std::unique_ptr<Transfer> Link::prepare(Call& call) {
-  if (auto transfer = make_reduction(*this, call)) return transfer;
-  if (auto transfer = make_move(*this, call)) return transfer;
+  const OpTraits traits = traits_of(call.collective().op);
+  if (traits.reduces) return make_reduction(*this, call);
+  if (traits.tensors != OpTraits::Tensors::kNone) return make_move(*this, call);
   return std::make_unique<Meeting>(*this, call);
 }
 

@@ -4,6 +4,22 @@
 #include "tessera/core/comm/groups/op_traits.h"
 
 namespace tessera::internal::shm {
+namespace {
+
+/// Of the one tensor that every rank has.
+int64_t element_of(const Collective& call) {
+  const at::Tensor& tensor = call.input.defined() ? call.input : call.output;
+  return static_cast<int64_t>(tensor.element_size());
+}
+
+}  // namespace
+
+ChunkedTransfer::ChunkedTransfer(Link& link, const Call& call, int64_t numel, int64_t places)
+    : link_(link),
+      call_(call),
+      element_(element_of(call.collective())),
+      numel_(numel),
+      chunk_(std::max<int64_t>(Link::kStagingBytes / element_ / places, 1)) {}
 
 void ChunkedTransfer::announce() {
   fill(link_.begin_post(call_));
