@@ -5,12 +5,9 @@
 #include <algorithm>
 #include <utility>
 
-#include <absl/strings/str_cat.h>
-#include <absl/strings/str_join.h>
 #include <c10/util/Exception.h>
 
 #include "tessera/core/comm/groups/op_traits.h"
-#include "tessera/core/comm/shm/memory.h"
 #include "tessera/core/comm/shm/shared_buffer.h"
 #include "tessera/core/comm/shm/transfer.h"
 
@@ -117,21 +114,6 @@ void Link::post(const Call& call) {
 bool Link::have_all_called(int64_t sequence) const {
   return is_true_of_all(
       [&](ChannelSlot& slot) { return slot.posted.load(std::memory_order_seq_cst) > sequence; });
-}
-
-void Link::open_window(Call& call) {
-  std::vector<std::string> culprits;
-  for (int rank = 0; rank < size(); ++rank) {
-    if (call_of(rank, call.sequence()).is_private) culprits.push_back(name_of(rank));
-  }
-  if (culprits.empty()) {
-    call.made().memory = std::make_shared<Memory>(*this, call);
-    return;
-  }
-  call.made().problem =
-      absl::StrCat("[comm] make_window '", call.tag(), "': got private memory on ",
-                   absl::StrJoin(culprits, ", "),
-                   ", expected memory that peers can map; it must come from allocate()");
 }
 
 SharedRange Link::make_channel(const Call& call) {
