@@ -29,7 +29,7 @@ Link::Link(std::shared_ptr<World> world, std::shared_ptr<Segment> memory, Channe
       rank_(rank),
       spin_count_(spin_count),
       sources_(static_cast<size_t>(channel.size)),
-      cursors_(static_cast<size_t>(channel.size)) {}
+      last_read_(static_cast<size_t>(channel.size)) {}
 
 Link::~Link() {
   if (!origin().is_here()) return;
