@@ -121,9 +121,7 @@ SharedRange Link::make_channel(const Call& call) {
   subgroup_ = Segment::create(Channel::bytes(count));
   Channel* const made = Channel::create(subgroup_->data(), count);
   for (int i = 0; i < count; ++i) {
-    const ChannelSlot& slot = channel_.slot(call.ranks()[static_cast<size_t>(i)]);
-    made->slot(i).world_rank = slot.world_rank;
-    made->slot(i).number = slot.number;
+    made->slot(i).world_rank = world_rank(call.ranks()[static_cast<size_t>(i)]);
   }
   return subgroup_->range(0);
 }

@@ -52,7 +52,7 @@ class Link final : public internal::Link {
   std::unique_ptr<Transfer> receive(const Arrival& arrival, const Call& call) override;
 
   std::string place_of(int rank) const override { return world_->place_of(world_rank(rank)); }
-  int number_of(int rank) const override { return channel_.slot(rank).number; }
+  int number_of(int rank) const override { return world_->number_of(world_rank(rank)); }
   int pid_of(int rank) const override { return world_->pid_of(world_rank(rank)); }
   std::string activity_of(int rank) const override { return world_->activity_of(world_rank(rank)); }
   int64_t called_by(int rank) const override;

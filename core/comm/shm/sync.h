@@ -94,7 +94,6 @@ struct alignas(64) ChannelSlot {
 
   std::atomic<uint32_t> left;  // 1 once the rank has left the group
   int32_t world_rank;
-  int32_t number;                           // what messages call it, in the world
   alignas(64) std::atomic<int64_t> posted;  // calls this rank has posted
   std::atomic<int64_t> done;                // leading calls of which it reads and writes no more
   std::atomic<int64_t> steps;               // parts of calls in chunks, but the last part of each

@@ -33,19 +33,6 @@ int open_pidfd(int pid) {
 
 }  // namespace
 
-bool is_page(const char* data, int64_t bytes, int size) {
-  if (size < 1 || bytes < ControlPage::bytes(size)) return false;
-  // Not written to; the accessors are not const.
-  auto* const control = reinterpret_cast<ControlPage*>(const_cast<char*>(data));
-  if (control->ready.load(std::memory_order_acquire) != 1 || control->size != size) return false;
-  for (int rank = 0; rank < size; ++rank) {
-    if (control->rank(rank).pid <= 0 || control->channel().slot(rank).world_rank != rank) {
-      return false;
-    }
-  }
-  return true;
-}
-
 std::shared_ptr<World> World::create(const std::vector<int>& pids, int own_rank,
                                      const PartOfJob& part) {
   const auto size = static_cast<int>(pids.size());
@@ -62,20 +49,13 @@ std::shared_ptr<World> World::create(const std::vector<int>& pids, int own_rank,
   for (int rank = 0; rank < size; ++rank) new (&page->ring(rank)) FlightRing();
   for (int rank = 0; rank < size; ++rank) {
     page->channel().slot(rank).world_rank = rank;
-    page->channel().slot(rank).number = page->rank(rank).number;
   }
-  page->ready.store(1, std::memory_order_release);
   return std::shared_ptr<World>(new World(own_rank, size, std::move(segment)));
 }
 
 std::shared_ptr<World> World::open(int rank, int size, const SharedRange& page,
                                    FileDescriptor passed) {
-  auto segment = Segment::open(page, std::move(passed));
-  // The page was made known after it was ready; this load orders what follows after that.
-  TORCH_CHECK(is_page(segment->data(), segment->room_bytes(), size),
-              "[comm] shared memory: got a page that is no world of ", size,
-              " ranks, expected one of this job's; start all ranks from one build");
-  return std::shared_ptr<World>(new World(rank, size, std::move(segment)));
+  return std::shared_ptr<World>(new World(rank, size, Segment::open(page, std::move(passed))));
 }
 
 World::World(int rank, int size, std::shared_ptr<Segment> segment)

@@ -32,7 +32,6 @@ struct alignas(64) RankState {
 /// The shared page of a world: its ranks, and the cause of a failure. `size` RankStates, the
 /// world's own Channel and `size` FlightRings follow.
 struct alignas(64) ControlPage {
-  std::atomic<uint32_t> ready;         // 1 once rank 0 has filled in the rest
   std::atomic<uint32_t> dump_claimed;  // 1 once a rank writes down what all have called
   int32_t size;
   Poison poison;
@@ -50,10 +49,6 @@ struct alignas(64) ControlPage {
            Channel::bytes(size);
   }
 };
-
-/// Whether these bytes look like the ready page of a world of `size` ranks. Reads no byte beyond
-/// them.
-bool is_page(const char* data, int64_t bytes, int size);
 
 /// What messages say of the ranks of a world that is a part of a job's.
 struct PartOfJob {
