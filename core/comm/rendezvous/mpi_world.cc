@@ -13,7 +13,6 @@
 
 #include "tessera/core/comm/agreement/fingerprint.h"
 #include "tessera/core/comm/agreement/refusal.h"
-#include "tessera/core/comm/agreement/text_exchange.h"
 #include "tessera/core/comm/mpi/absent_ranks.h"
 #include "tessera/core/comm/mpi/initialize.h"
 #include "tessera/core/comm/mpi/library.h"
@@ -22,6 +21,7 @@
 #include "tessera/core/comm/rendezvous/core_share.h"
 #include "tessera/core/process/available_cores.h"
 #include "tessera/core/process/machine.h"
+#include "tessera/process_group.h"
 
 namespace tessera::internal {
 namespace {
@@ -39,9 +39,8 @@ void exchange_places(const mpi::WorldGroup& made, const std::string& host) {
   mpi::Progress& progress = mpi::Progress::instance();
   std::vector<mpi::World::Place> places;
   bool all_own = true;
-  for (const std::string& text : exchange_texts(
-           *made.group, absl::StrCat(::getpid(), progress.owns() ? " own " : " app ", host),
-           "places")) {
+  for (const std::string& text : made.group->all_gather_bytes(
+           absl::StrCat(::getpid(), progress.owns() ? " own " : " app ", host), "places")) {
     const std::vector<std::string> words = absl::StrSplit(text, absl::MaxSplits(' ', 2));
     mpi::World::Place place;
     if (words.size() != 3 || !absl::SimpleAtoi(words[0], &place.pid)) continue;

@@ -15,8 +15,8 @@
 #include <c10/util/Exception.h>
 
 #include "tessera/core/comm/agreement/refusal.h"
-#include "tessera/core/comm/agreement/text_exchange.h"
 #include "tessera/core/process/error_text.h"
+#include "tessera/process_group.h"
 
 namespace tessera::internal::shm {
 namespace {
@@ -81,7 +81,7 @@ std::unique_ptr<SharedBuffer> SharedBuffer::make(ProcessGroup& group, int64_t by
     buffer.reset(new SharedBuffer(segment, Segment::map_privately(offer.range), group.rank()));
     buffer->try_own_write();
   });
-  const std::vector<std::string> problems = exchange_texts(group, unshared, name);
+  const std::vector<std::string> problems = group.all_gather_bytes(unshared, name);
   const auto first = std::find_if(problems.begin(), problems.end(),
                                   [](const std::string& problem) { return !problem.empty(); });
   if (first == problems.end()) return buffer;
