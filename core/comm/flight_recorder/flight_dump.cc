@@ -9,6 +9,7 @@
 #include <exception>
 #include <filesystem>
 #include <fstream>
+#include <limits>
 #include <map>
 #include <optional>
 #include <system_error>
@@ -51,27 +52,22 @@ std::map<std::string, CallsOfGroup> by_group(const std::vector<RankFlight>& rank
   return groups;
 }
 
-/// Two ranks' calls with one number that differ; null if there are none.
-struct Difference {
-  int rank = 0;
-  int other = 0;
-  const FlightRecord* call = nullptr;
-  const FlightRecord* other_call = nullptr;
-};
-
-Difference find_differing(const std::map<std::string, CallsOfGroup>& groups) {
-  Difference first;
+/// Two ranks' calls with one number that differ, the earliest ones; "" if there are none.
+std::string describe_differing(const std::map<std::string, CallsOfGroup>& groups) {
+  std::string text;
+  int64_t earliest_ns = std::numeric_limits<int64_t>::max();
   for (const auto& [name, calls] : groups) {
     for (const auto& [sequence, of_rank] : calls) {
       const auto& [base_rank, base] = *of_rank.begin();
       for (const auto& [rank, call] : of_rank) {
-        if (is_same_call(*base, *call)) continue;
-        if (first.call != nullptr && first.call->begin_ns <= base->begin_ns) continue;
-        first = {base_rank, rank, base, call};
+        if (is_same_call(*base, *call) || base->begin_ns >= earliest_ns) continue;
+        earliest_ns = base->begin_ns;
+        text = absl::StrCat("rank ", base_rank, " called ", base->text(), " where rank ", rank,
+                            " called ", call->text());
       }
     }
   }
-  return first;
+  return text;
 }
 
 /// What some ranks have begun last and others have not, group by group.
@@ -134,10 +130,8 @@ std::string process_state(int pid) {
 
 std::string first_difference(const std::vector<RankFlight>& ranks) {
   const auto groups = by_group(ranks);
-  if (const Difference found = find_differing(groups); found.call != nullptr) {
-    return absl::StrCat("rank ", found.rank, " called ", found.call->text(), " where rank ",
-                        found.other, " called ", found.other_call->text());
-  }
+  const std::string differing = describe_differing(groups);
+  if (!differing.empty()) return differing;
   const std::string missing = describe_missing(groups);
   return missing.empty() ? "none: the ranks' last calls agree" : missing;
 }

@@ -13,10 +13,6 @@ namespace {
 // Of the word that end() changes alone.
 constexpr size_t kEndWord = offsetof(FlightRecord, end_ns) / sizeof(uint64_t);
 
-uint32_t put(char* to, size_t room, std::string_view text) {
-  return static_cast<uint32_t>(text.copy(to, room));
-}
-
 }  // namespace
 
 int64_t flight_time_ns() {
@@ -26,7 +22,7 @@ int64_t flight_time_ns() {
 }
 
 void FlightRecord::set_group(std::string_view group) {
-  group_length = put(group_text, kGroupBytes, group);
+  group_length = static_cast<uint32_t>(group.copy(group_text, kGroupBytes));
 }
 
 // Another process may have written anything.

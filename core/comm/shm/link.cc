@@ -170,18 +170,18 @@ char* Link::staging() {
 }
 
 char* Link::resolve(const SharedRange& range) {
-  char*& base = bases_[range.segment];
-  if (base == nullptr) {
+  std::shared_ptr<Segment>& segment = segments_[range.segment];
+  if (segment == nullptr) {
     try {
-      base = world_->resolve(range) - range.offset_bytes;
+      segment = Segment::open(range);
     } catch (const c10::Error&) {
-      look_for_dead(
-          [](const std::string& cause) { return cause; });  // a rank's memory goes with it
+      world_->await_end_of(range.pid);  // a rank's memory goes with it
+      world_->check_peers();
       if (has_failed()) throw Fault{failure().cause};
       throw;
     }
   }
-  return base + range.offset_bytes;
+  return segment->data() + range.offset_bytes;
 }
 
 int64_t Link::called_by(int rank) const {

@@ -97,8 +97,8 @@ class Link final : public internal::Link {
   void post(const Call& call);
   /// When all ranks have posted it: opens the window or the link that it makes.
   void open(Call& call);
-  /// The address here of a peer's memory. Throws Fault if the peer has died, c10::Error if it
-  /// cannot be mapped.
+  /// The address here of a peer's memory, which is mapped from its first use on. Throws Fault if
+  /// the peer has died, c10::Error if it cannot be mapped.
   char* resolve(const SharedRange& range);
   /// Where this memory lies; nothing if peers cannot map it.
   std::optional<SharedRange> find(const void* data, int64_t bytes) const {
@@ -143,8 +143,8 @@ class Link final : public internal::Link {
   int64_t steps_ = 0;
   char* staging_ = nullptr;
   std::shared_ptr<Segment> subgroup_;  // that this rank makes for others to open
-  // Of peers' segments, without the world's lock; the world keeps them.
-  std::unordered_map<SegmentId, char*, SegmentId::Hash> bases_;
+  // Of peers. Each keeps its file, so that the system gives its id to no other.
+  std::unordered_map<SegmentId, std::shared_ptr<Segment>, SegmentId::Hash> segments_;
   std::vector<MessageLink*> last_sent_;        // by receiver; none before the first message
   std::list<std::unique_ptr<Transfer>> sent_;  // copies that their receivers have not taken
   std::vector<Message*> taken_;                // from which receivers may not have gone on

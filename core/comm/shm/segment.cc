@@ -127,7 +127,8 @@ class Segment::Mapped {
 
   std::mutex& mutex() { return mutex_; }
 
-  // What follows is called with the mutex held.
+  // What follows is called with the mutex held, which a Segment that goes takes: whoever holds it
+  // lets none go.
 
   /// The live mapping of a segment, if there is one; it keeps the file, so no other has its id. One
   /// from before a fork() is none.
@@ -137,10 +138,6 @@ class Segment::Mapped {
       if (auto alive = segment->weak_from_this().lock()) return alive;
     }
     return nullptr;
-  }
-  /// After it add() does not fail.
-  void make_room() {
-    if (segments_.size() == segments_.capacity()) segments_.reserve(2 * segments_.size() + 8);
   }
   void add(Segment& segment) { segments_.push_back(&segment); }
   void remove(Segment& segment) { std::erase(segments_, &segment); }
@@ -213,7 +210,6 @@ std::shared_ptr<Segment> Segment::create(int64_t bytes, int64_t room_bytes) {
               system_refusal("fcntl(F_ADD_SEALS)", errno));
   Mapped& mapped = Mapped::get();
   const std::lock_guard lock(mapped.mutex());
-  mapped.make_room();
   mapped.add(*segment);
   return segment;
 }
@@ -229,14 +225,14 @@ void Segment::grow(int64_t bytes) {
 }
 
 std::shared_ptr<Segment> Segment::open(const SharedRange& range, FileDescriptor passed) {
+  std::shared_ptr<Segment> segment;
   Mapped& mapped = Mapped::get();
   const std::lock_guard lock(mapped.mutex());
-  if (auto segment = mapped.find(range.segment)) return segment;
-  mapped.make_room();
+  segment = mapped.find(range.segment);
+  if (segment != nullptr) return segment;
   const FileDescriptor fd = descriptor_of(range, std::move(passed));
   char* data = map(range, fd, Writes::kShared);
-  std::shared_ptr<Segment> segment(
-      new Segment(range.segment, -1, data, 0, static_cast<int64_t>(range.segment_bytes)));
+  segment.reset(new Segment(range.segment, -1, data, 0, static_cast<int64_t>(range.segment_bytes)));
   mapped.add(*segment);
   return segment;
 }

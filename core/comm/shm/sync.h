@@ -21,8 +21,8 @@ static_assert(std::atomic<uint32_t>::is_always_lock_free);
 static_assert(std::atomic<uint64_t>::is_always_lock_free);
 
 /// Blocks until `word` differs from `value`, someone wakes it, or `limit` has passed; may return
-/// early. Returns whether the limit passed.
-bool futex_wait(std::atomic<uint32_t>& word, uint32_t value, std::chrono::nanoseconds limit);
+/// early.
+void futex_wait(std::atomic<uint32_t>& word, uint32_t value, std::chrono::nanoseconds limit);
 void futex_wake_all(std::atomic<uint32_t>& word);
 
 /// What the threads of one rank sleep on, whatever they wait for. A sleeper counts itself, reads

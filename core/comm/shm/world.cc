@@ -96,21 +96,6 @@ std::vector<int> World::pids() const {
 
 int World::cores() const { return available_cores(pids()); }
 
-char* World::resolve(const SharedRange& range) {
-  std::lock_guard<std::mutex> lock(mutex_);
-  std::shared_ptr<Segment>& segment = segments_[range.segment];
-  if (segment == nullptr) {
-    try {
-      segment = Segment::open(range);
-    } catch (const c10::Error&) {
-      // A process that ends loses its files first: then its end is the cause, and it must be seen.
-      await_end_of(range.pid);
-      throw;
-    }
-  }
-  return segment->data() + range.offset_bytes;
-}
-
 void World::await_end_of(int pid) const {
   for (int rank = 0; rank < size_; ++rank) {
     if (pid_of(rank) != pid || pidfds_[rank] < 0) continue;
@@ -137,10 +122,7 @@ std::string World::failure() {
   return lost.empty() && poison().is_set() ? poison().cause() : lost;
 }
 
-std::string World::lost_rank() {
-  const bool is_lost = check_peers([](const std::string& cause) { return cause; });
-  return is_lost ? poison().cause() : "";
-}
+std::string World::lost_rank() { return check_peers() ? poison().cause() : ""; }
 
 void World::fail(std::string_view cause, bool is_author) noexcept {
   fail_by(is_author ? rank_ : Poison::kNobody, cause);
