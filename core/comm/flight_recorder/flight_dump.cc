@@ -46,7 +46,8 @@ std::map<std::string, CallsOfGroup> by_group(const std::vector<RankFlight>& rank
   std::map<std::string, CallsOfGroup> groups;
   for (const RankFlight& rank : ranks) {
     for (const FlightRecord& call : rank.records) {
-      if (call.sequence >= 0) groups[call.group()][call.sequence][rank.rank] = &call;
+      if (call.sequence >= 0)
+        groups[std::string(call.group.beginning())][call.sequence][rank.rank] = &call;
     }
   }
   return groups;

@@ -21,18 +21,10 @@ int64_t flight_time_ns() {
   return static_cast<int64_t>(now.tv_sec) * 1000000000 + now.tv_nsec;
 }
 
-void FlightRecord::set_group(std::string_view group) {
-  group_length = static_cast<uint32_t>(group.copy(group_text, kGroupBytes));
-}
-
-// Another process may have written anything.
-std::string FlightRecord::group() const {
-  return {group_text, std::min<size_t>(group_length, kGroupBytes)};
-}
-
 std::string FlightRecord::text() const {
   return absl::StrCat(sequence >= 0 ? absl::StrCat("#", sequence, " ") : std::string(),
-                      describe(signature, tag.beginning()), " on group '", group(), "'");
+                      describe(signature, tag.beginning()), " on group '",
+                      std::string(group.beginning()), "'");
 }
 
 uint64_t FlightRing::begin(const CallSignature& signature, int64_t sequence, std::string_view tag,
@@ -42,7 +34,7 @@ uint64_t FlightRing::begin(const CallSignature& signature, int64_t sequence, std
   record.begin_ns = flight_time_ns();
   record.signature = signature;
   record.tag.set(tag);
-  record.set_group(group);
+  record.group.set(group);
   Words words;
   std::memcpy(words.data(), &record, sizeof(record));
   const uint64_t number = begun_.fetch_add(1, std::memory_order_relaxed);

@@ -18,20 +18,15 @@ namespace tessera::internal {
 
 /// One call of a rank, as its recorder has it. Plain bytes. Times are of CLOCK_REALTIME.
 struct FlightRecord {
-  static constexpr size_t kGroupBytes = 48;
-
   int64_t sequence = -1;  ///< -1: a message, or what has no number
   int64_t begin_ns = 0;
   int64_t end_ns = 0;  ///< 0: not over
   CallSignature signature;
   CallTag<64> tag;
-  uint32_t group_length = 0;
-  char group_text[kGroupBytes] = {};
+  CallTag<48> group;
 
-  void set_group(std::string_view group);
-  std::string group() const;
-  /// Whether its group is called so, as far as names are kept.
-  bool is_of(std::string_view group) const { return this->group() == group.substr(0, kGroupBytes); }
+  /// Whether its group is called so.
+  bool is_of(std::string_view name) const { return group.hash == hash_of_tag(name); }
   /// "#8 all_reduce SUM float32[10] 'bucket 7' on group 'world'".
   std::string text() const;
 };

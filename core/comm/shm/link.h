@@ -82,7 +82,6 @@ class Link final : public internal::Link {
   // For transfers.
 
   World& world() const { return *world_; }
-  const std::shared_ptr<World>& world_ptr() const { return world_; }
   const std::shared_ptr<Segment>& memory() const { return memory_; }
   Channel& channel() const { return channel_; }
   int world_rank(int rank) const { return channel_.slot(rank).world_rank; }
@@ -112,6 +111,15 @@ class Link final : public internal::Link {
   /// This rank neither reads nor writes for the call any more.
   void mark_done(int64_t sequence);
   bool are_all_done(int64_t sequence) const;
+  /// The ranks of which that is true.
+  template <typename Condition>
+  std::vector<int> ranks_where(Condition&& condition) const {
+    std::vector<int> ranks;
+    for (int rank = 0; rank < size(); ++rank) {
+      if (condition(rank)) ranks.push_back(rank);
+    }
+    return ranks;
+  }
   /// This rank has ended one more part of a call in chunks. `steps()`: how many all have ended
   /// before the next one begins.
   void end_step();

@@ -105,15 +105,10 @@ Transfer::State ChunkedTransfer::advance() {
 }
 
 std::vector<int> ChunkedTransfer::awaited() {
-  const bool is_at_end = next_ == Next::kEnd;
-  std::vector<int> ranks;
-  for (int peer = 0; peer < size(); ++peer) {
+  return link_.ranks_where([&](int peer) {
     const ChannelSlot& slot = link_.channel().slot(peer);
-    const bool has_come =
-        is_at_end ? slot.done.load() > call_.sequence() : slot.steps.load() >= target_;
-    if (!has_come) ranks.push_back(peer);
-  }
-  return ranks;
+    return next_ == Next::kEnd ? slot.done.load() <= call_.sequence() : slot.steps.load() < target_;
+  });
 }
 
 void Meeting::announce() {
@@ -132,11 +127,8 @@ Transfer::State Meeting::advance() {
 }
 
 std::vector<int> Meeting::awaited() {
-  std::vector<int> ranks;
-  for (int peer = 0; peer < link_.size(); ++peer) {
-    if (link_.channel().slot(peer).done.load() <= call_.sequence()) ranks.push_back(peer);
-  }
-  return ranks;
+  return link_.ranks_where(
+      [&](int peer) { return link_.channel().slot(peer).done.load() <= call_.sequence(); });
 }
 
 }  // namespace tessera::internal::shm

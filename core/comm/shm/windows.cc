@@ -73,18 +73,16 @@ class Memory final : public RemoteMemory {
 }  // namespace
 
 void Link::open_window(Call& call) {
-  std::vector<std::string> culprits;
-  for (int rank = 0; rank < size(); ++rank) {
-    if (call_of(rank, call.sequence()).is_private) culprits.push_back(name_of(rank));
-  }
+  const std::vector<int> culprits =
+      ranks_where([&](int rank) { return call_of(rank, call.sequence()).is_private; });
   if (culprits.empty()) {
     call.made().memory = std::make_shared<Memory>(*this, call);
     return;
   }
-  call.made().problem =
-      absl::StrCat("[comm] make_window '", call.tag(), "': got private memory on ",
-                   absl::StrJoin(culprits, ", "),
-                   ", expected memory that peers can map; it must come from allocate()");
+  call.made().problem = absl::StrCat(
+      "[comm] make_window '", call.tag(), "': got private memory on ",
+      absl::StrJoin(culprits, ", ", [&](std::string* text, int rank) { *text += name_of(rank); }),
+      ", expected memory that peers can map; it must come from allocate()");
 }
 
 }  // namespace tessera::internal::shm

@@ -27,8 +27,9 @@ namespace {
 // How long a process may take from the loss of its files to its end: it gives back its memory.
 constexpr auto kEnding = std::chrono::milliseconds(5000);
 
-int open_pidfd(int pid) {
-  return above_standard_streams(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
+FileDescriptor open_pidfd(int pid) {
+  return FileDescriptor(
+      above_standard_streams(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0))));
 }
 
 }  // namespace
@@ -64,10 +65,8 @@ World::World(int rank, int size, std::shared_ptr<Segment> segment)
       segment_(std::move(segment)),
       page_(reinterpret_cast<ControlPage*>(segment_->data())) {
   check_access();
-  pidfds_.assign(size_, -1);
-  for (int peer = 0; peer < size_; ++peer) {
-    const int pid = page_->rank(peer).pid;
-    if (pid != ::getpid()) pidfds_[peer] = open_pidfd(pid);
+  for (const int pid : pids()) {
+    pidfds_.push_back(pid == ::getpid() ? FileDescriptor() : open_pidfd(pid));
   }
 }
 
@@ -81,12 +80,7 @@ void World::check_access() const {
   }
 }
 
-World::~World() {
-  page_->rank(rank_).left.store(1, std::memory_order_release);
-  for (int fd : pidfds_) {
-    if (fd >= 0) ::close(fd);
-  }
-}
+World::~World() { page_->rank(rank_).left.store(1, std::memory_order_release); }
 
 std::vector<int> World::pids() const {
   std::vector<int> pids;
@@ -98,8 +92,8 @@ int World::cores() const { return available_cores(pids()); }
 
 void World::await_end_of(int pid) const {
   for (int rank = 0; rank < size_; ++rank) {
-    if (pid_of(rank) != pid || pidfds_[rank] < 0) continue;
-    pollfd handle{pidfds_[rank], POLLIN, 0};
+    if (pid_of(rank) != pid || !pidfds_[rank].is_open()) continue;
+    pollfd handle{pidfds_[rank].get(), POLLIN, 0};
     ::poll(&handle, 1, static_cast<int>(kEnding.count()));
     return;
   }
@@ -142,8 +136,8 @@ bool World::check_peers(const std::function<std::string(const std::string&)>& de
     RankState& state = page_->rank(rank);
     if (state.pid == own_pid || state.left.load(std::memory_order_acquire) != 0) continue;
     bool ended;
-    if (pidfds_[rank] >= 0) {
-      pollfd handle{pidfds_[rank], POLLIN, 0};
+    if (pidfds_[rank].is_open()) {
+      pollfd handle{pidfds_[rank].get(), POLLIN, 0};
       ended = ::poll(&handle, 1, 0) > 0;
     } else {  // it ended before it could be watched, or pidfd_open is not allowed here
       ended = ::kill(state.pid, 0) != 0 && errno == ESRCH;

@@ -133,8 +133,8 @@ class World final : public HostRanks {
   const std::shared_ptr<Segment> segment_;
   ControlPage* const page_;
   const std::shared_ptr<Arena> arena_ = Arena::create();
-  std::vector<int>
-      pidfds_;  // by rank; -1 for ranks of this process and where the kernel gives none
+  // By rank; none for ranks of this process and where the kernel gives none.
+  std::vector<FileDescriptor> pidfds_;
   Progress progress_;
 };
 

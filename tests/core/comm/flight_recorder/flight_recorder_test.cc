@@ -72,7 +72,7 @@ TEST(FlightRing, ReadersSeeWholeRecordsWhileThreadsWrite) {
     for (const FlightRecord& record : ring->last()) {
       const std::string name(static_cast<size_t>(record.sequence) + 1, 'w');
       ASSERT_EQ(record.tag.beginning(), name);
-      ASSERT_EQ(record.group(), name);
+      ASSERT_EQ(record.group.beginning(), name);
       ASSERT_EQ(record.signature.numel, record.sequence);
     }
   }

@@ -39,7 +39,7 @@ int64_t kernel_bytes(int fd) {
 }
 
 /// What it gave for the segment that `block` lies in.
-int64_t reserved_bytes(const Arena& arena, const void* block) {
+int64_t reserved_bytes(Arena& arena, const void* block) {
   return kernel_bytes(arena.find(block, 1)->fd);
 }
 
