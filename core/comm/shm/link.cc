@@ -101,11 +101,6 @@ void Link::fill(PostedCall& posted, const Call& call) {
   if (range) posted.source = *range;
 }
 
-void Link::open(Call& call) {
-  if (call.record().signature.op == Op::kMakeWindow) open_window(call);
-  if (call.record().signature.op == Op::kSubgroup) open_subgroup(call);
-}
-
 void Link::post(const Call& call) {
   channel_.slot(rank_).posted.store(call.sequence() + 1, std::memory_order_seq_cst);
   if (have_all_called(call.sequence())) ring_bells();

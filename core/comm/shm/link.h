@@ -94,8 +94,9 @@ class Link final : public internal::Link {
   PostedCall& begin_post(const Call& call);
   void fill(PostedCall& posted, const Call& call);
   void post(const Call& call);
-  /// When all ranks have posted it: opens the window or the link that it makes.
-  void open(Call& call);
+  /// When all ranks have posted it: opens the window, or the link, that it makes.
+  void open_window(Call& call);
+  void open_subgroup(Call& call);
   /// The address here of a peer's memory, which is mapped from its first use on. Throws Fault if
   /// the peer has died, c10::Error if it cannot be mapped.
   char* resolve(const SharedRange& range);
@@ -107,7 +108,6 @@ class Link final : public internal::Link {
   std::vector<char*>& sources() { return sources_; }
   /// This rank's staging area.
   char* staging();
-  SharedRange staging_range() { return *find(staging(), kStagingBytes); }
   /// This rank neither reads nor writes for the call any more.
   void mark_done(int64_t sequence);
   bool are_all_done(int64_t sequence) const;
@@ -134,9 +134,7 @@ class Link final : public internal::Link {
  private:
   template <typename Condition>
   bool is_true_of_all(Condition&& condition) const;
-  void open_window(Call& call);
   SharedRange make_channel(const Call& call);
-  void open_subgroup(Call& call);
   void drop_taken();
   void open_lists();
   std::optional<Arrival> next_arrival_from(int sender);

@@ -23,16 +23,16 @@ class Sent final : public Transfer {
     const at::Tensor& tensor = call.collective().input;
     const auto bytes = static_cast<int64_t>(tensor.nbytes());
     to_ = call.record().signature.peer;
-    std::optional<SharedRange> source = SharedRange();
+    std::optional<SharedRange> source;
     if (bytes > ProcessGroup::kBufferedBytes) source = link.find(tensor.const_data_ptr(), bytes);
-    if (bytes > 0 && source.value_or(SharedRange()).segment_bytes == 0) {
+    if (source.has_value()) {
+      in_place_ = tensor;
+    } else if (bytes > 0) {
       copy_ = link.world().arena()->allocate(bytes);
       copy_bytes(copy_, data_of(tensor), bytes);
       source = link.find(copy_, bytes);
-    } else if (bytes > 0) {
-      in_place_ = tensor;
     }
-    message_ = &link.post_message(to_, call.record(), *source);
+    message_ = &link.post_message(to_, call.record(), source.value_or(SharedRange()));
   }
 
   ~Sent() override {

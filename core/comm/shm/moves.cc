@@ -13,10 +13,6 @@ namespace {
 
 using Tensors = OpTraits::Tensors;
 
-void stream(char* to, const char* from, int64_t bytes) {
-  if (bytes > 0 && to != from) copy_streaming(to, from, bytes);
-}
-
 /// Whether an input has a part for each rank, and an output one of each rank.
 bool splits_input(Tensors tensors) {
   return tensors == Tensors::kScatter || tensors == Tensors::kExchange;
@@ -132,7 +128,7 @@ class Move final : public ChunkedTransfer {
   void take(int64_t begin, int64_t count) override {
     if (target_ == nullptr) return;
     const int root = collective().peer;
-    const auto copy = is_streamed() ? &stream : &copy_bytes;
+    const bool is_streamed = this->is_streamed();
     for (int giver = 0; giver < size(); ++giver) {
       if (!traits_.gives(giver, root)) continue;
       const Part part = part_of(giver, rank());
@@ -143,7 +139,12 @@ class Move final : public ChunkedTransfer {
         const int64_t in_staging = splits_input_ ? rank() * chunk_ : 0;
         from = source_of(giver) + bytes(is_staged(giver) ? in_staging : part.in_input + begin);
       }
-      copy(target_ + bytes(part.in_output + begin), from, bytes(numel));
+      char* const to = target_ + bytes(part.in_output + begin);
+      if (is_streamed && to != from) {
+        copy_streaming(to, from, bytes(numel));
+      } else {
+        copy_bytes(to, from, bytes(numel));
+      }
     }
   }
 

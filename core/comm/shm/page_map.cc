@@ -51,10 +51,7 @@ int64_t PageMap::next_copied(const char* memory, int64_t page, int64_t pages) co
 /// At least one word of `wanted`.
 int64_t PageMap::read(int64_t page, uint64_t* words, int64_t wanted) const {
   constexpr auto kWordBytes = static_cast<int64_t>(sizeof(uint64_t));
-  ssize_t got;
-  do {
-    got = ::pread(fd_.get(), words, wanted * kWordBytes, page * kWordBytes);
-  } while (got < 0 && errno == EINTR);
+  const ssize_t got = ::pread(fd_.get(), words, wanted * kWordBytes, page * kWordBytes);
   TORCH_CHECK(got >= kWordBytes, "[comm] page map: got ", got, " bytes of ", kPath,
               ", expected up to ", wanted * kWordBytes,
               "; without it a write to shared parameters goes unseen. Leave the descriptor open, "

@@ -22,6 +22,7 @@
 #include "tessera/core/process/available_memory.h"
 #include "tessera/core/process/descriptor_limit.h"
 #include "tessera/core/process/file_descriptor.h"
+#include "tessera/core/process/fork.h"
 #include "tessera/core/process/process_access.h"
 #include "tessera/core/process/system_refusal.h"
 #include "tessera/errors.h"
@@ -118,44 +119,32 @@ std::optional<SharedRange> SharedRange::from_text(const std::string& text) {
 /// The segments that this process maps. Process-wide by nature: it is what makes rank threads share
 /// one mapping, and what a child of fork() has to cut off. A mapping that is not in here yet, or no
 /// more, belongs to a thread that no child has.
-class Segment::Mapped {
- public:
+struct Segment::Mapped {
   static Mapped& get() {
-    static Mapped* const mapped = make();  // never destroyed: segments may outlive statics
+    static Mapped* const mapped = [] {
+      held = new Mapped;  // never destroyed: segments may outlive statics
+      hold_across_fork(held->mutex, []() noexcept {
+        for (Segment* const segment : held->segments) segment->make_private();
+      });
+      return held;
+    }();
     return *mapped;
   }
 
-  std::mutex& mutex() { return mutex_; }
-
-  // What follows is called with the mutex held, which a Segment that goes takes: whoever holds it
-  // lets none go.
-
-  /// The live mapping of a segment, if there is one; it keeps the file, so no other has its id. One
-  /// from before a fork() is none.
+  /// With the mutex held. The live mapping of a segment, if there is one; it keeps the file, so no
+  /// other has its id. One from before a fork() is none.
   std::shared_ptr<Segment> find(const SegmentId& id) const {
-    for (Segment* const segment : segments_) {
-      if (segment->id_ != id || !segment->origin_.is_here()) continue;
+    for (Segment* const segment : segments) {
+      if (segment->id_ != id || segment->is_private_) continue;
       if (auto alive = segment->weak_from_this().lock()) return alive;
     }
     return nullptr;
   }
-  void add(Segment& segment) { segments_.push_back(&segment); }
-  void remove(Segment& segment) { std::erase(segments_, &segment); }
 
- private:
-  static Mapped* make() {
-    auto* const mapped = new Mapped;
-    held_ = mapped;
-    hold_across_fork(mapped->mutex_, []() noexcept {
-      for (Segment* const segment : held_->segments_) segment->make_private();
-    });
-    return mapped;
-  }
+  static inline constinit Mapped* held = nullptr;
 
-  static inline constinit Mapped* held_ = nullptr;
-
-  std::mutex mutex_;
-  std::vector<Segment*> segments_;
+  std::mutex mutex;  // a Segment that goes takes it: whoever holds it lets none go
+  std::vector<Segment*> segments;
 };
 
 Segment::Segment(SegmentId id, int fd, char* data, int64_t memory_bytes, int64_t room_bytes)
@@ -168,8 +157,8 @@ Segment::Segment(SegmentId id, int fd, char* data, int64_t memory_bytes, int64_t
 
 Segment::~Segment() {
   {
-    const std::lock_guard lock(Mapped::get().mutex());
-    Mapped::get().remove(*this);
+    const std::lock_guard lock(Mapped::get().mutex);
+    std::erase(Mapped::get().segments, this);
   }
   ::munmap(data_, room_bytes_);
   if (fd_ >= 0) ::close(fd_);
@@ -209,8 +198,8 @@ std::shared_ptr<Segment> Segment::create(int64_t bytes, int64_t room_bytes) {
   TORCH_CHECK(::fcntl(segment->fd_, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_SEAL) == 0, what,
               system_refusal("fcntl(F_ADD_SEALS)", errno));
   Mapped& mapped = Mapped::get();
-  const std::lock_guard lock(mapped.mutex());
-  mapped.add(*segment);
+  const std::lock_guard lock(mapped.mutex);
+  mapped.segments.push_back(segment.get());
   return segment;
 }
 
@@ -227,13 +216,13 @@ void Segment::grow(int64_t bytes) {
 std::shared_ptr<Segment> Segment::open(const SharedRange& range, FileDescriptor passed) {
   std::shared_ptr<Segment> segment;
   Mapped& mapped = Mapped::get();
-  const std::lock_guard lock(mapped.mutex());
+  const std::lock_guard lock(mapped.mutex);
   segment = mapped.find(range.segment);
   if (segment != nullptr) return segment;
   const FileDescriptor fd = descriptor_of(range, std::move(passed));
   char* data = map(range, fd, Writes::kShared);
   segment.reset(new Segment(range.segment, -1, data, 0, static_cast<int64_t>(range.segment_bytes)));
-  mapped.add(*segment);
+  mapped.segments.push_back(segment.get());
   return segment;
 }
 

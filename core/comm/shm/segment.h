@@ -7,7 +7,6 @@
 #include <string>
 
 #include "tessera/core/process/file_descriptor.h"
-#include "tessera/core/process/fork.h"
 
 namespace tessera::internal::shm {
 
@@ -84,19 +83,18 @@ class Segment : public std::enable_shared_from_this<Segment> {
   SharedRange range(int64_t offset_bytes) const;
 
  private:
-  class Mapped;
+  struct Mapped;
 
   Segment(SegmentId id, int fd, char* data, int64_t memory_bytes, int64_t room_bytes);
   void make_private() noexcept;
 
-  const Origin origin_;
   const SegmentId id_;
   const int pid_;
   const int fd_;  // -1: another process made it
   char* const data_;
   int64_t memory_bytes_;  // its creator's to know; 0 elsewhere
   const int64_t room_bytes_;
-  bool is_private_ = false;
+  bool is_private_ = false;  // in a child of the process that mapped it
 };
 
 }  // namespace tessera::internal::shm

@@ -39,7 +39,7 @@ void ChunkedTransfer::give(const at::Tensor& data, SharedRange& source, bool& is
     source = *range;
     return;
   }
-  source = link_.staging_range();
+  source = *link_.find(link_.staging(), Link::kStagingBytes);
   is_private = stages_ = true;
   stage(0, std::min(chunk_, numel_));  // before the call is posted, which saves a step
 }
@@ -117,9 +117,11 @@ void Meeting::announce() {
 }
 
 Transfer::State Meeting::advance() {
-  const bool opens = call_.record().signature.op != Op::kBarrier;
+  const Op op = call_.record().signature.op;
+  const bool opens = op != Op::kBarrier;
   if (!has_met_) {
-    if (opens) link_.open(call_);
+    if (op == Op::kMakeWindow) link_.open_window(call_);
+    if (op == Op::kSubgroup) link_.open_subgroup(call_);
     has_met_ = true;
     link_.mark_done(call_.sequence());
   }

@@ -22,10 +22,8 @@ class Memory final : public RemoteMemory {
  public:
   /// When all ranks have posted `call`, a make_window(). Maps segments that are not mapped yet.
   Memory(const Link& link, const Call& call)
-      : group_memory_(link.memory()),
-        world_memory_(link.world().segment()),
-        group_poison_(link.channel().poison),
-        world_poison_(link.world().poison()),
+      : group_poison_(link.memory(), &link.channel().poison),
+        world_poison_(link.world().segment(), &link.world().poison()),
         segments_(static_cast<size_t>(link.size())),
         sources_(static_cast<size_t>(link.size())) {
     if (call.collective().input.numel() == 0) return;
@@ -37,7 +35,7 @@ class Memory final : public RemoteMemory {
   }
 
   std::string failure() const override {
-    const Poison& poison = group_poison_.is_set() ? group_poison_ : world_poison_;
+    const Poison& poison = group_poison_->is_set() ? *group_poison_ : *world_poison_;
     return poison.is_set() ? poison.cause() : "";
   }
 
@@ -62,10 +60,9 @@ class Memory final : public RemoteMemory {
   }
 
  private:
-  const std::shared_ptr<Segment> group_memory_;
-  const std::shared_ptr<Segment> world_memory_;
-  const Poison& group_poison_;
-  const Poison& world_poison_;
+  // Each keeps the page that it lies in.
+  const std::shared_ptr<const Poison> group_poison_;
+  const std::shared_ptr<const Poison> world_poison_;
   std::vector<std::shared_ptr<Segment>> segments_;  // by rank; of empty windows none
   std::vector<const char*> sources_;                // by rank
 };

@@ -41,15 +41,13 @@ std::shared_ptr<World> World::create(const std::vector<int>& pids, int own_rank,
   auto* page = new (segment->data()) ControlPage();
   page->size = size;
   part.host.copy(page->host, sizeof(page->host) - 1);
-  for (int rank = 0; rank < size; ++rank) {
-    new (&page->rank(rank)) RankState();
-    page->rank(rank).pid = pids[rank];
-    page->rank(rank).number = part.numbers.empty() ? rank : part.numbers[static_cast<size_t>(rank)];
-  }
   Channel::create(&page->channel(), size);
-  for (int rank = 0; rank < size; ++rank) new (&page->ring(rank)) FlightRing();
   for (int rank = 0; rank < size; ++rank) {
+    RankState& state = *new (&page->rank(rank)) RankState();
+    state.pid = pids[rank];
+    state.number = part.numbers.empty() ? rank : part.numbers[static_cast<size_t>(rank)];
     page->channel().slot(rank).world_rank = rank;
+    new (&page->ring(rank)) FlightRing();
   }
   return std::shared_ptr<World>(new World(own_rank, size, std::move(segment)));
 }
