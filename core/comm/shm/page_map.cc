@@ -35,28 +35,22 @@ PageMap::PageMap() : fd_(above_standard_streams(::open(kPath, O_RDONLY | O_CLOEX
 }
 
 int64_t PageMap::next_copied(const char* memory, int64_t page, int64_t pages) const {
+  constexpr auto kWordBytes = static_cast<int64_t>(sizeof(uint64_t));
   const auto first = static_cast<int64_t>(reinterpret_cast<uintptr_t>(memory)) / page_bytes();
   std::array<uint64_t, 4096> words;
   while (page < pages) {
-    const int64_t wanted = std::min<int64_t>(pages - page, words.size());
-    const int64_t count = read(first + page, words.data(), wanted);
-    const auto* const end = words.cbegin() + count;
+    const int64_t wanted = std::min<int64_t>(pages - page, words.size()) * kWordBytes;
+    const ssize_t got = ::pread(fd_.get(), words.data(), wanted, (first + page) * kWordBytes);
+    TORCH_CHECK(got >= kWordBytes, "[comm] page map: got ", got, " bytes of ", kPath,
+                ", expected up to ", wanted,
+                "; without it a write to shared parameters goes unseen. Leave the descriptor open, "
+                "or set Options::share_parameters = false");
+    const auto* const end = words.cbegin() + got / kWordBytes;
     const auto* const found = std::find_if(words.cbegin(), end, is_copied);
-    if (found != end) return page + (found - words.cbegin());
-    page += count;
+    page += found - words.cbegin();
+    if (found != end) return page;
   }
   return pages;
-}
-
-/// At least one word of `wanted`.
-int64_t PageMap::read(int64_t page, uint64_t* words, int64_t wanted) const {
-  constexpr auto kWordBytes = static_cast<int64_t>(sizeof(uint64_t));
-  const ssize_t got = ::pread(fd_.get(), words, wanted * kWordBytes, page * kWordBytes);
-  TORCH_CHECK(got >= kWordBytes, "[comm] page map: got ", got, " bytes of ", kPath,
-              ", expected up to ", wanted * kWordBytes,
-              "; without it a write to shared parameters goes unseen. Leave the descriptor open, "
-              "or set Options::share_parameters = false");
-  return got / kWordBytes;
 }
 
 int64_t PageMap::page_bytes() {

@@ -22,8 +22,6 @@ class PageMap {
   static int64_t page_bytes();
 
  private:
-  int64_t read(int64_t page, uint64_t* words, int64_t wanted) const;
-
   const FileDescriptor fd_;
 };
 

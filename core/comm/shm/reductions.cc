@@ -4,6 +4,7 @@
 #include "tessera/core/comm/groups/host_memory.h"
 #include "tessera/core/comm/kernels/reduce_kernels.h"
 #include "tessera/core/comm/shm/transfer.h"
+#include "tessera/core/numbers/round_up.h"
 
 namespace tessera::internal::shm {
 namespace {
@@ -22,8 +23,7 @@ struct Slice {
 };
 
 Slice slice_of(int64_t numel, int size, int rank) {
-  const int64_t share = (numel + size - 1) / size;
-  const int64_t stride = (share + kSliceMultiple - 1) / kSliceMultiple * kSliceMultiple;
+  const int64_t stride = round_up((numel + size - 1) / size, kSliceMultiple);
   const int64_t begin = std::min(stride * rank, numel);
   return {begin, std::min(stride, numel - begin)};
 }
