@@ -7,6 +7,7 @@
 
 #include "tessera/core/comm/shm/page_map.h"
 #include "tessera/core/comm/shm/segment.h"
+#include "tessera/core/process/fork.h"
 #include "tessera/process_group.h"
 #include "tessera/shared_buffer.h"
 
