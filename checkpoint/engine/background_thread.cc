@@ -9,9 +9,9 @@
 #include <utility>
 
 #include "tessera/core/comm/agreement/refusal.h"
-#include "tessera/core/comm/agreement/text_exchange.h"
 #include "tessera/core/process/error_text.h"
 #include "tessera/core/process/thread_without_signals.h"
+#include "tessera/process_group.h"
 
 namespace tessera::internal {
 
@@ -91,7 +91,7 @@ std::unique_ptr<BackgroundThread> BackgroundThread::on_all_ranks(ProcessGroup& g
     problem = error_text(error);
   }
   const std::string refused =
-      refusal_text(exchange_texts(group, problem, "checkpoint: thread"), "checkpoint");
+      refusal_text(group.all_gather_bytes(problem, "checkpoint: thread"), "checkpoint");
   if (refused.empty()) return thread;
   if (group.rank() == 0) TORCH_WARN(refused, "; training waits for each checkpoint instead");
   return nullptr;

@@ -22,12 +22,12 @@
 #include "tessera/checkpoint/format/step_names.h"
 #include "tessera/core/comm/agreement/fingerprint.h"
 #include "tessera/core/comm/agreement/refusal.h"
-#include "tessera/core/comm/agreement/text_exchange.h"
 #include "tessera/core/process/error_text.h"
 #include "tessera/core/process/fork.h"
 #include "tessera/core/step/host_all_gather.h"
 #include "tessera/engine.h"
 #include "tessera/errors.h"
+#include "tessera/process_group.h"
 #include "tessera/zero/engine/checkpoint_access.h"
 
 namespace tessera {
@@ -102,7 +102,7 @@ namespace {
 
 /// A group beside `group` for what `purpose` says; any number of them.
 std::shared_ptr<ProcessGroup> group_for(ProcessGroup& group, const std::string& purpose) {
-  const std::string name = exchange_texts(group, draw_nonce(), "checkpoints: name").front();
+  const std::string name = group.all_gather_bytes(draw_nonce(), "checkpoints: name").front();
   return duplicate(group, absl::StrCat("checkpoints ", name, ": ", purpose));
 }
 

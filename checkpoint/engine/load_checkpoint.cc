@@ -29,9 +29,9 @@
 #include "tessera/checkpoint/step/step_reader.h"
 #include "tessera/core/comm/agreement/fingerprint.h"
 #include "tessera/core/comm/agreement/refusal.h"
-#include "tessera/core/comm/agreement/text_exchange.h"
 #include "tessera/engine.h"
 #include "tessera/errors.h"
+#include "tessera/process_group.h"
 #include "tessera/zero/engine/checkpoint_access.h"
 
 namespace tessera {
@@ -65,12 +65,13 @@ struct Verdict {
 Verdict verdict_of(ProcessGroup& group, const absl::Status& status,
                    const std::function<absl::Status()>& look_again) {
   std::vector<std::string> reports =
-      exchange_texts(group, report_of(status), "checkpoint: verdict");
+      group.all_gather_bytes(report_of(status), "checkpoint: verdict");
   const auto is_damaged = [](const std::string& report) { return report.starts_with(kDamaged); };
   std::string unseen;
   if (!is_damaged(reports[0]) && std::any_of(reports.begin(), reports.end(), is_damaged)) {
-    reports[0] = exchange_texts(group, group.rank() == 0 ? report_of(look_again()) : std::string(),
-                                "checkpoint: second look")
+    reports[0] = group
+                     .all_gather_bytes(group.rank() == 0 ? report_of(look_again()) : std::string(),
+                                       "checkpoint: second look")
                      .front();
     if (reports[0].empty()) {
       unseen =
@@ -166,7 +167,7 @@ class Load {
     }
     refuse_on_all_ranks(group_, problem, "checkpoint");
     const std::vector<std::string> lists =
-        exchange_texts(group_, absl::StrJoin(steps, ","), "checkpoint: steps");
+        group_.all_gather_bytes(absl::StrJoin(steps, ","), "checkpoint: steps");
     require_steps_on_all(lists);
     steps.clear();
     for (const absl::string_view number : absl::StrSplit(lists.front(), ',', absl::SkipEmpty())) {
@@ -261,7 +262,7 @@ class Load {
   /// does not find it, they see other directories, or it does not see this one's news yet.
   void require_seen_by_all(int64_t step, const absl::Status& status) {
     const char* const mine = status.ok() ? "yes" : absl::IsNotFound(status) ? "no" : "cannot tell";
-    const std::vector<std::string> seen = exchange_texts(group_, mine, "checkpoint: seen");
+    const std::vector<std::string> seen = group_.all_gather_bytes(mine, "checkpoint: seen");
     const auto with = std::find(seen.begin(), seen.end(), "yes");
     const auto without = std::find(seen.begin(), seen.end(), "no");
     if (options_.step.has_value() &&
@@ -277,7 +278,7 @@ class Load {
   /// Ranks that see other directories under one name would load parts of other runs.
   void require_one_save(const Manifest& manifest) const {
     const std::vector<std::string> saves =
-        exchange_texts(group_, manifest.nonce, "checkpoint: save");
+        group_.all_gather_bytes(manifest.nonce, "checkpoint: save");
     for (size_t rank = 1; rank < saves.size(); ++rank) {
       if (saves[rank] == saves[0]) continue;
       refuse(absl::StrCat("[checkpoint] '", directory_, "/", step_name(manifest.step),

@@ -16,8 +16,8 @@
 #include "tessera/checkpoint/step/step_commit.h"
 #include "tessera/checkpoint/step/step_reader.h"
 #include "tessera/core/comm/agreement/refusal.h"
-#include "tessera/core/comm/agreement/text_exchange.h"
 #include "tessera/errors.h"
+#include "tessera/process_group.h"
 
 namespace tessera::internal {
 
@@ -72,9 +72,9 @@ std::unique_ptr<RunDirectory> open_run_directory(FileSystem& files, ProcessGroup
     mark = run != nullptr ? run->leave_mark() : absl::StatusOr<std::string>(opened.status());
   }
   refuse_on_all_ranks(group, std::string(mark.status().message()), kWhat);
-  const std::string name = exchange_texts(group, *mark, "checkpoint: mark").front();
+  const std::string name = group.all_gather_bytes(*mark, "checkpoint: mark").front();
   const std::string text = refusal_text(
-      exchange_texts(group, problem_of_mark(files, directory, name), "checkpoint: seen"), kWhat);
+      group.all_gather_bytes(problem_of_mark(files, directory, name), "checkpoint: seen"), kWhat);
   if (run != nullptr) (void)run->remove_leftovers();  // by now all have looked
   if (!text.empty()) throw ErrorOnAllRanks(text);
   return run;
@@ -110,7 +110,7 @@ void StepSave::begin() {
     problem = std::string(begin_here().message());
   }
   refuse_on_all_ranks(group_, problem, kWhat);
-  nonce_ = exchange_texts(group_, nonce_, "checkpoint: nonce").front();
+  nonce_ = group_.all_gather_bytes(nonce_, "checkpoint: nonce").front();
 }
 
 absl::Status StepSave::begin_here() {
@@ -149,7 +149,7 @@ std::vector<std::string> StepSave::write_files(const std::function<void(StateSin
     text = summary.status();
   }
   refuse_on_all_ranks(group_, std::string(text.status().message()), kWhat);
-  return exchange_texts(group_, *text, "checkpoint: summaries");
+  return group_.all_gather_bytes(*text, "checkpoint: summaries");
 }
 
 absl::Status StepSave::commit_here(const std::vector<std::string>& texts) {

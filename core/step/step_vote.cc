@@ -12,9 +12,9 @@
 #include <c10/util/Exception.h>
 
 #include "tessera/core/comm/agreement/refusal.h"
-#include "tessera/core/comm/agreement/text_exchange.h"
 #include "tessera/core/numbers/number_text.h"
 #include "tessera/core/process/error_text.h"
+#include "tessera/process_group.h"
 
 namespace tessera::internal {
 namespace {
@@ -64,7 +64,7 @@ void StepVote::require_equal_number(const RankReport& rank_report, size_t index,
 
 // The texts travel only now that all ranks know that there is one.
 void StepVote::refuse_misuse(const RankReport& rank_report) const {
-  const std::vector<std::string> problems = exchange_texts(group_, rank_report.misuse, "misuse");
+  const std::vector<std::string> problems = group_.all_gather_bytes(rank_report.misuse, "misuse");
   TORCH_CHECK(false, refusal_text(problems, "step"), ". ", rank_report.if_refused);
 }
 
@@ -203,7 +203,7 @@ NonFinite StepVote::ask(const std::function<NonFinite(const NonFiniteReport&)>& 
     answers.push_back(absl::StrCat("rank ", rank, " ", answer_name(word)));
   }
   if (has_thrown) {
-    const std::vector<std::string> texts = exchange_texts(group_, text, "ask_non_finite");
+    const std::vector<std::string> texts = group_.all_gather_bytes(text, "ask_non_finite");
     if (thrown != nullptr) std::rethrow_exception(thrown);
     std::string message;
     for (size_t rank = 0; rank < texts.size(); ++rank) {

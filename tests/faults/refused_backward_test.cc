@@ -7,7 +7,7 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include "tessera/core/comm/agreement/text_exchange.h"
+#include "tessera/process_group.h"
 #include "tessera/tests/faults/fault_ranks.h"
 #include "tessera/tests/faults/trainer.h"
 #include "tessera/tests/support/comparison.h"
@@ -118,7 +118,7 @@ void expect_refused_steps(const Trainer& trainer,
     const Ending refused = outcome_of([&] { trainer.engine->step(); });
     EXPECT_THAT(refused, is_misuse(remedy));
     if (attempt == 0) first = refused.text;
-    EXPECT_THAT(exchange_texts(*trainer.world, refused.text, "refusal"), Each(first));
+    EXPECT_THAT(trainer.world->all_gather_bytes(refused.text, "refusal"), Each(first));
   }
 }
 

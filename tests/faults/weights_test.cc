@@ -10,7 +10,7 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include "tessera/core/comm/agreement/text_exchange.h"
+#include "tessera/process_group.h"
 #include "tessera/tests/faults/fault_ranks.h"
 #include "tessera/tests/faults/trainer.h"
 #include "tessera/tests/support/comparison.h"
@@ -60,7 +60,7 @@ void expect_refused(const Trainer& trainer, const std::string& what,
                     const std::function<void()>& call) {
   const Ending refused = outcome_of(call);
   EXPECT_THAT(refused, is_misuse(what));
-  EXPECT_THAT(exchange_texts(*trainer.world, refused.text, "refusal"), Each(refused.text));
+  EXPECT_THAT(trainer.world->all_gather_bytes(refused.text, "refusal"), Each(refused.text));
   for (int attempt = 0; attempt < 2; ++attempt) {
     EXPECT_THAT(outcome_of([&] { trainer.engine->step(); }), is_misuse("backward: got "));
   }

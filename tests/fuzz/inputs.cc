@@ -4,8 +4,6 @@
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
-#include <memory>
-#include <new>
 #include <optional>
 #include <utility>
 
@@ -21,7 +19,7 @@
 #include "tessera/core/comm/meeting/job_table.h"
 #include "tessera/core/comm/meeting/message.h"
 #include "tessera/core/comm/meeting/protocol.h"
-#include "tessera/core/comm/shm/world.h"
+#include "tessera/core/comm/shm/segment.h"
 
 namespace tessera::internal::fuzz {
 namespace {
@@ -33,14 +31,12 @@ enum class Parser : uint8_t {
   kFramesWithMacs,
   kConnectionHandshake,
   kHello,
-  kPage,
   kRange,
   kAnnouncement,
   kSafetensors,
   kManifest,
   kShardSummary
 };
-constexpr int kRanksOfPage = 3;
 constexpr int64_t kDataOfCorpus = 32;  // of layout()
 
 std::string input_for(Parser parser, std::string bytes) {
@@ -108,22 +104,6 @@ bool read_hello(std::string_view bytes) {
   const auto again = Hello::from_text(hello->to_text());
   check(again && again->rank == hello->rank && again->nonce == hello->nonce);
   return true;
-}
-
-/// The bytes in memory of just their size, aligned as a page is.
-bool read_page(std::string_view bytes) {
-  bool understood = false;
-  constexpr std::align_val_t kAlignment{4096};
-  const auto free = [](char* data) { ::operator delete(data, kAlignment); };
-  const std::unique_ptr<char, decltype(free)> page(
-      static_cast<char*>(::operator new(bytes.size() + 1, kAlignment)), free);
-  std::memcpy(page.get(), bytes.data(), bytes.size());
-  for (const int size : {-1, 0, 1, kRanksOfPage, 1000, 2147483647}) {
-    const bool is_one = shm::is_page(page.get(), static_cast<int64_t>(bytes.size()), size);
-    check(!is_one || shm::ControlPage::bytes(size) <= static_cast<int64_t>(bytes.size()));
-    understood = understood || is_one;
-  }
-  return understood;
 }
 
 bool read_range(std::string_view bytes) {
@@ -232,11 +212,6 @@ std::string manifest_without_trailer() {
   return text.substr(0, text.size() - Manifest::trailer("").size());
 }
 
-std::string page() {
-  const auto world = shm::World::create({11, 12, 13});
-  return {world->segment()->data(), static_cast<size_t>(shm::ControlPage::bytes(kRanksOfPage))};
-}
-
 }  // namespace
 
 bool read_input(std::string_view input) {
@@ -256,8 +231,6 @@ bool read_input(std::string_view input) {
       return read_connection_handshake(input);
     case Parser::kHello:
       return read_hello(input);
-    case Parser::kPage:
-      return read_page(input);
     case Parser::kRange:
       return read_range(input);
     case Parser::kAnnouncement:
@@ -299,7 +272,6 @@ std::vector<std::string> corpus() {
     inputs.push_back(input_for(Parser::kConnectionHandshake, message.to_bytes()));
   }
   inputs.push_back(input_for(Parser::kHello, hello));
-  inputs.push_back(input_for(Parser::kPage, page()));
   const shm::SharedRange range{
       .segment = {.device = 1, .inode = 77}, .segment_bytes = 4096, .pid = 300, .fd = 8};
   inputs.push_back(input_for(Parser::kRange, range.to_text()));

@@ -2,7 +2,22 @@
 
 #include <sys/resource.h>
 
+#include <csignal>
+
 namespace tessera::internal::testing {
+
+/// Ignores, while alive, the signal that ends a process whose file would become too large: it gets
+/// an error instead.
+class NoFileSizeSignal {
+ public:
+  NoFileSizeSignal() = default;
+  ~NoFileSizeSignal() { std::signal(SIGXFSZ, before_); }
+  NoFileSizeSignal(const NoFileSizeSignal&) = delete;
+  NoFileSizeSignal& operator=(const NoFileSizeSignal&) = delete;
+
+ private:
+  void (*const before_)(int) = std::signal(SIGXFSZ, SIG_IGN);
+};
 
 /// Limits the size of files, shared memory included, while alive. The limit is the process's: one
 /// thread makes it, before ranks that are threads start and until they have ended. Two that overlap

@@ -10,8 +10,8 @@
 #include <c10/util/Exception.h>
 
 #include "tessera/core/comm/agreement/refusal.h"
-#include "tessera/core/comm/agreement/text_exchange.h"
 #include "tessera/errors.h"
+#include "tessera/process_group.h"
 #include "tessera/zero/engine/sharded_engine.h"
 #include "tessera/zero/parameters/shown_average.h"
 
@@ -73,8 +73,7 @@ void ShardedEngine::leave_average(const char* call, InAverage in_average) {
   failure_.abort_all_on_exception(call, [&] {
     settle();
     const std::string written = ends ? find_write_inside() : "";
-    const std::vector<std::string> inside = exchange_texts(
-        *parts_.group,
+    const std::vector<std::string> inside = parts_.group->all_gather_bytes(
         ends ? access_.open_scope_problem("the end of begin_average()'s scope")
              : absl::StrCat(call,
                             ": called inside begin_average(), where the model is the average of "
@@ -88,7 +87,8 @@ void ShardedEngine::leave_average(const char* call, InAverage in_average) {
     }
     ShownAverage(parts_.table, parts_.plan, store_, *average_).hide();
     open_average_.reset();
-    damage = refusal_text(exchange_texts(*parts_.group, written, "end of begin_average"), "engine");
+    damage =
+        refusal_text(parts_.group->all_gather_bytes(written, "end of begin_average"), "engine");
   });
   if (!damage.empty()) failure_.mark_inconsistent(std::move(damage));
 }

@@ -16,10 +16,10 @@
 #include <c10/util/Exception.h>
 
 #include "tessera/core/comm/agreement/refusal.h"
-#include "tessera/core/comm/agreement/text_exchange.h"
 #include "tessera/core/process/unsupported_call.h"
 #include "tessera/core/sched/chrome_events.h"
 #include "tessera/core/step/host_all_gather.h"
+#include "tessera/process_group.h"
 
 namespace tessera {
 using namespace internal;
@@ -137,7 +137,7 @@ void write_trace(ProcessGroup& group, const Trace& trace, const std::string& pat
   for (;;) {
     // A rank that cannot write takes part to the end: the others are in this collective.
     const std::vector<std::string> pieces =
-        exchange_texts(group, events.next(origin_ns, kPieceBytes), "trace");
+        group.all_gather_bytes(events.next(origin_ns, kPieceBytes), "trace");
     if (std::all_of(pieces.begin(), pieces.end(), [](const auto& p) { return p.empty(); })) break;
     if (!file) continue;
     for (const std::string& piece : pieces) {

@@ -7,8 +7,8 @@
 #include <c10/util/Exception.h>
 
 #include "tessera/core/comm/agreement/refusal.h"
-#include "tessera/core/comm/agreement/text_exchange.h"
 #include "tessera/core/process/error_text.h"
+#include "tessera/process_group.h"
 
 namespace tessera::internal {
 namespace {
@@ -26,7 +26,7 @@ std::unique_ptr<SharedBuffer> make_everywhere(ProcessGroup& group, ProcessGroup&
   }
   refuse_on_all_ranks(group, problem, "shared parameters");
   for (const std::string& without :
-       exchange_texts(group, buffer == nullptr ? "none" : "", "shared parameters")) {
+       group.all_gather_bytes(buffer == nullptr ? "none" : "", "shared parameters")) {
     if (!without.empty()) return nullptr;
   }
   return buffer;

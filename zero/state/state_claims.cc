@@ -9,7 +9,7 @@
 #include <absl/strings/str_join.h>
 #include <absl/strings/str_split.h>
 
-#include "tessera/core/comm/agreement/text_exchange.h"
+#include "tessera/process_group.h"
 #include "tessera/zero/state/average_remedy.h"
 #include "tessera/zero/state/eight_bit_remedy.h"
 #include "tessera/zero/state/lack_remedy.h"
@@ -113,9 +113,9 @@ StateClaims::StateClaims(ProcessGroup& group, const StateTable& table, const Sta
       words.push_back(kRefused);
     }
   }
-  const std::vector<std::string> words_of_rank = exchange_texts(group, to_bytes(words), "state");
+  const std::vector<std::string> words_of_rank = group.all_gather_bytes(to_bytes(words), "state");
   const std::vector<std::string> problem_of_rank =
-      exchange_texts(group, absl::StrJoin(problems, "\n"), "state problems");
+      group.all_gather_bytes(absl::StrJoin(problems, "\n"), "state problems");
   for (int rank = 0; rank < group.size(); ++rank) {
     take(table, rank, rank == group.rank(), to_words(words_of_rank[static_cast<size_t>(rank)]));
   }

@@ -12,8 +12,8 @@
 #include <absl/strings/strip.h>
 #include <c10/util/Exception.h>
 
-#include "tessera/core/comm/agreement/text_exchange.h"
 #include "tessera/errors.h"
+#include "tessera/process_group.h"
 #include "tessera/time_out.h"
 
 namespace tessera::internal {
@@ -79,7 +79,7 @@ std::string refusal_text(const std::vector<std::string>& problems, std::string_v
 }
 
 void refuse_on_all_ranks(ProcessGroup& group, std::string_view problem, std::string_view what) {
-  const std::string text = refusal_text(exchange_texts(group, problem, "refusal"), what);
+  const std::string text = refusal_text(group.all_gather_bytes(problem, "refusal"), what);
   if (!text.empty()) throw ErrorOnAllRanks(text);
 }
 

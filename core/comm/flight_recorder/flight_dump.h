@@ -34,27 +34,17 @@ std::string first_difference(const std::vector<RankFlight>& ranks);
 std::string merged_text(const std::vector<RankFlight>& ranks, std::string_view cause,
                         int64_t now_ns);
 
-/// The same as JSON: {"cause", "first_difference", "time_ns", "ranks": [{"rank", "pid", "host",
-/// "state", "begun", "calls": [{"group", "sequence", "op", "reduce", "dtype", "numel", "peer",
-/// "tag", "begin_ns", "end_ns", "is_over"}]}]}.
-std::string to_json(const std::vector<RankFlight>& ranks, std::string_view cause, int64_t now_ns);
-
 /// The directory that TESSERA_FLIGHT_DUMP names; "": nothing is written.
 std::string flight_dump_directory();
 
-/// Throws c10::Error if no dump could be written there: after a failure it would be too late.
-void check_flight_dump_directory();
-
-/// Local. Writes both into the directory, as <name>-<rank>-<pid>.json and .txt, and says so on
-/// stderr with the first difference. Never throws: what cannot be written is said there, too.
+/// Local. Writes merged_text() into the directory, which is made if it is not there, as
+/// <name>-<rank>-<pid>.txt, and says so on stderr with the first difference. Never throws: what
+/// cannot be written is said there, too.
 void write_flight_dump(const std::string& directory, int rank, const std::vector<RankFlight>& ranks,
                        std::string_view cause, std::string_view name = "flight-rank") noexcept;
 
-/// Of a rank that others wait for: its state, and the first of its calls that are under way, else
-/// the last.
-std::string last_seen(const RankFlight& rank, int64_t now_ns);
-
-/// Of a wait that is long: "<call>: <waiter> has waited 30001 ms for <last seen>; and for ...".
+/// Of a wait that is long: "<call>: <waiter> has waited 30001 ms for rank 2 (pid 812), which
+/// <state>, last seen in <call>, over 30.2 s ago; and for ...".
 std::string wait_report(std::string_view call, std::string_view waiter,
                         std::chrono::milliseconds waited, const std::vector<RankFlight>& missing);
 

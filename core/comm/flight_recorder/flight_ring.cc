@@ -13,10 +13,6 @@ namespace {
 // Of the word that end() changes alone.
 constexpr size_t kEndWord = offsetof(FlightRecord, end_ns) / sizeof(uint64_t);
 
-uint32_t put(char* to, size_t room, std::string_view text) {
-  return static_cast<uint32_t>(text.copy(to, room));
-}
-
 }  // namespace
 
 int64_t flight_time_ns() {
@@ -25,18 +21,10 @@ int64_t flight_time_ns() {
   return static_cast<int64_t>(now.tv_sec) * 1000000000 + now.tv_nsec;
 }
 
-void FlightRecord::set_group(std::string_view group) {
-  group_length = put(group_text, kGroupBytes, group);
-}
-
-// Another process may have written anything.
-std::string FlightRecord::group() const {
-  return {group_text, std::min<size_t>(group_length, kGroupBytes)};
-}
-
 std::string FlightRecord::text() const {
   return absl::StrCat(sequence >= 0 ? absl::StrCat("#", sequence, " ") : std::string(),
-                      describe(signature, tag.beginning()), " on group '", group(), "'");
+                      describe(signature, tag.beginning()), " on group '",
+                      std::string(group.beginning()), "'");
 }
 
 uint64_t FlightRing::begin(const CallSignature& signature, int64_t sequence, std::string_view tag,
@@ -46,7 +34,7 @@ uint64_t FlightRing::begin(const CallSignature& signature, int64_t sequence, std
   record.begin_ns = flight_time_ns();
   record.signature = signature;
   record.tag.set(tag);
-  record.set_group(group);
+  record.group.set(group);
   Words words;
   std::memcpy(words.data(), &record, sizeof(record));
   const uint64_t number = begun_.fetch_add(1, std::memory_order_relaxed);
@@ -77,10 +65,10 @@ bool FlightRing::read(uint64_t number, FlightRecord& record) const {
   return true;
 }
 
-std::vector<FlightRecord> FlightRing::last(uint64_t count) const {
+std::vector<FlightRecord> FlightRing::last() const {
   const uint64_t end = begun();
   std::vector<FlightRecord> records;
-  const uint64_t kept = std::min({end, count, kRecords});
+  const uint64_t kept = std::min(end, kRecords);
   for (uint64_t number = end - kept; number < end; ++number) {
     FlightRecord record;
     if (read(number, record)) records.push_back(record);

@@ -4,9 +4,11 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "tessera/collective.h"
@@ -16,20 +18,15 @@ namespace tessera::internal {
 
 /// One call of a rank, as its recorder has it. Plain bytes. Times are of CLOCK_REALTIME.
 struct FlightRecord {
-  static constexpr size_t kGroupBytes = 48;
-
   int64_t sequence = -1;  ///< -1: a message, or what has no number
   int64_t begin_ns = 0;
   int64_t end_ns = 0;  ///< 0: not over
   CallSignature signature;
   CallTag<64> tag;
-  uint32_t group_length = 0;
-  char group_text[kGroupBytes] = {};
+  CallTag<48> group;
 
-  void set_group(std::string_view group);
-  std::string group() const;
-  /// Whether its group is called so, as far as names are kept.
-  bool is_of(std::string_view group) const { return this->group() == group.substr(0, kGroupBytes); }
+  /// Whether its group is called so.
+  bool is_of(std::string_view name) const { return group.hash == hash_of_tag(name); }
   /// "#8 all_reduce SUM float32[10] 'bucket 7' on group 'world'".
   std::string text() const;
 };
@@ -51,9 +48,9 @@ class FlightRing {
 
   /// How many calls have begun.
   uint64_t begun() const { return begun_.load(std::memory_order_acquire); }
-  /// The last `count` calls, the oldest first, but those that are being written, and those whose
-  /// thread was kept waiting in begin() while others made kRecords calls.
-  std::vector<FlightRecord> last(uint64_t count = kRecords) const;
+  /// The last calls, the oldest first, but those that are being written, and those whose thread was
+  /// kept waiting in begin() while others made kRecords calls.
+  std::vector<FlightRecord> last() const;
 
  private:
   static constexpr size_t kWords = sizeof(FlightRecord) / sizeof(uint64_t);
@@ -68,6 +65,27 @@ class FlightRing {
 
   alignas(64) std::atomic<uint64_t> begun_;
   Slot slots_[kRecords];
+};
+
+/// One call in its rank's recorder: begun when this is made, over at end(). One that was never made
+/// of a ring records nothing.
+class Flight {
+ public:
+  Flight() = default;
+  Flight(std::shared_ptr<FlightRing> ring, const CallSignature& signature, int64_t sequence,
+         std::string_view tag, std::string_view group)
+      : ring_(std::move(ring)) {
+    if (ring_ != nullptr) number_ = ring_->begin(signature, sequence, tag, group);
+  }
+
+  bool is_recorded() const { return ring_ != nullptr; }
+  void end() {
+    if (ring_ != nullptr) ring_->end(number_);
+  }
+
+ private:
+  std::shared_ptr<FlightRing> ring_;
+  uint64_t number_ = 0;
 };
 
 /// Nanoseconds of CLOCK_REALTIME.

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "tessera/collective.h"
-#include "tessera/core/comm/flight_recorder/flight.h"
+#include "tessera/core/comm/flight_recorder/flight_ring.h"
 #include "tessera/core/comm/group/call_record.h"
 #include "tessera/core/process/fork.h"
 #include "tessera/errors.h"

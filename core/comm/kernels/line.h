@@ -1,6 +1,5 @@
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 #include <cstring>
 
@@ -25,9 +24,6 @@ struct Line {
     Elements other;
     std::memcpy(&other, from, kLineBytes);
     elements += other;
-  }
-  [[gnu::always_inline]] void fill(T value) {
-    for (size_t i = 0; i < kLineBytes / sizeof(T); ++i) elements[i] = value;
   }
   template <Stores kStores>
   [[gnu::always_inline]] void store(char* to) const {

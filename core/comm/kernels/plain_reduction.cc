@@ -2,8 +2,14 @@
 
 #include <algorithm>
 #include <cstring>
-#include <type_traits>
 
+#include <ATen/TensorOperators.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/from_blob.h>
+#include <ATen/ops/maximum.h>
+#include <ATen/ops/minimum.h>
+#include <c10/core/ScalarType.h>
 #include <c10/util/BFloat16.h>
 #include <c10/util/Exception.h>
 #include <c10/util/Half.h>
@@ -11,129 +17,77 @@
 namespace tessera::internal::kernels {
 namespace {
 
-// Targets may be sources, so a block is finished before it is written.
-constexpr int64_t kPlainBlockNumel = 1024;
+// Targets may be sources, so a block is finished before it is written. Too small for LibTorch to
+// share out among threads.
+constexpr int64_t kPlainBlockNumel = 8192;
 
-struct Operands {
-  const char* const* sources;
-  int ranks;
-  char* const* targets;
-  int target_count;
-  int64_t numel;
-};
-
-/// Elements of type T, combined as W.
-template <typename T, typename W, typename Combine>
-void combine_all(const Operands& operands, Combine combine) {
-  W result[kPlainBlockNumel];
-  T rounded[kPlainBlockNumel];
-  for (int64_t begin = 0; begin < operands.numel; begin += kPlainBlockNumel) {
-    const int64_t count = std::min(kPlainBlockNumel, operands.numel - begin);
-    for (int rank = 0; rank < operands.ranks; ++rank) {
-      const T* source = reinterpret_cast<const T*>(operands.sources[rank]) + begin;
-      if (rank == 0) {
-        for (int64_t i = 0; i < count; ++i) result[i] = static_cast<W>(source[i]);
-      } else {
-        for (int64_t i = 0; i < count; ++i) {
-          result[i] = static_cast<W>(combine(result[i], static_cast<W>(source[i])));
-        }
-      }
-    }
-    for (int64_t i = 0; i < count; ++i) rounded[i] = static_cast<T>(result[i]);
-    for (int target = 0; target < operands.target_count; ++target) {
-      std::memcpy(reinterpret_cast<T*>(operands.targets[target]) + begin, rounded,
-                  static_cast<size_t>(count) * sizeof(T));
-    }
-  }
+/// A copy of `numel` elements in the dtype in which they are combined.
+at::Tensor operand(const char* memory, int64_t numel, c10::ScalarType dtype) {
+  const auto as = [&](c10::ScalarType type) {
+    return at::from_blob(const_cast<char*>(memory), {numel}, type);
+  };
+  // Memory may hold any bits, and only 0 is false.
+  if (dtype == c10::ScalarType::Bool) return as(c10::ScalarType::Byte).ne(0);
+  const bool is_narrow = dtype == c10::ScalarType::BFloat16 || dtype == c10::ScalarType::Half;
+  return as(dtype).to(is_narrow ? c10::ScalarType::Float : dtype, /*non_blocking=*/false,
+                      /*copy=*/true);
 }
 
-template <typename T>
-void multiply_floats(const Operands& operands) {
-  using W = std::conditional_t<std::is_same_v<T, double>, double, float>;
-  combine_all<T, W>(operands, [](W a, W b) { return a * b; });
-}
-
-/// Signed overflow is undefined in C++; unsigned arithmetic wraps as integer tensors do. Types
-/// narrower than int would be promoted to it.
-template <typename T>
-void combine_integers(ReduceOp op, const Operands& operands) {
-  using U = std::make_unsigned_t<T>;
-  using Wide = std::conditional_t<sizeof(T) < sizeof(uint32_t), uint32_t, U>;
-  const auto wrap = [](Wide value) { return static_cast<T>(static_cast<U>(value)); };
-  const auto wide = [](T value) { return static_cast<Wide>(static_cast<U>(value)); };
+at::Tensor combined(ReduceOp op, const at::Tensor& one, const at::Tensor& other) {
   switch (op) {
     case ReduceOp::kSum:
-      return combine_all<T, T>(operands, [&](T a, T b) { return wrap(wide(a) + wide(b)); });
+      return one + other;
     case ReduceOp::kProduct:
-      return combine_all<T, T>(operands, [&](T a, T b) { return wrap(wide(a) * wide(b)); });
+      return one * other;
     case ReduceOp::kMin:
-      return combine_all<T, T>(operands, [](T a, T b) { return std::min(a, b); });
+      return at::minimum(one, other);
     case ReduceOp::kMax:
-      return combine_all<T, T>(operands, [](T a, T b) { return std::max(a, b); });
+      return at::maximum(one, other);
     case ReduceOp::kBitAnd:
-      return combine_all<T, T>(operands, [](T a, T b) { return static_cast<T>(a & b); });
+      return one & other;
     case ReduceOp::kBitOr:
-      return combine_all<T, T>(operands, [](T a, T b) { return static_cast<T>(a | b); });
+      return one | other;
     case ReduceOp::kBitXor:
-      return combine_all<T, T>(operands, [](T a, T b) { return static_cast<T>(a ^ b); });
+      return one ^ other;
     case ReduceOp::kAvg:
       break;  // the checks let it pass for floating dtypes only
   }
+  TORCH_INTERNAL_ASSERT(false);
 }
 
-/// As bytes: memory may hold any bits, and only 0 is false.
-void combine_bools(ReduceOp op, const Operands& operands) {
-  struct Truth {
-    uint8_t byte;
-    explicit operator bool() const { return byte != 0; }
-    explicit Truth(bool value = false) : byte(value ? 1 : 0) {}
-  };
-  switch (op) {
-    case ReduceOp::kProduct:
-    case ReduceOp::kMin:
-    case ReduceOp::kBitAnd:
-      return combine_all<Truth, bool>(operands, [](bool a, bool b) { return a && b; });
-    case ReduceOp::kBitXor:
-      return combine_all<Truth, bool>(operands, [](bool a, bool b) { return a != b; });
-    default:
-      return combine_all<Truth, bool>(operands, [](bool a, bool b) { return a || b; });
-  }
+template <typename T>
+at::Tensor narrowed(const at::Tensor& wide) {
+  const at::Tensor made = at::empty(wide.sizes(), c10::CppTypeToScalarType<T>::value);
+  const auto* const from = wide.const_data_ptr<float>();
+  std::transform(from, from + wide.numel(), made.mutable_data_ptr<T>(),
+                 [](float value) { return static_cast<T>(value); });
+  return made;
+}
+
+/// As c10 rounds one element: of a NaN LibTorch's own conversion gives other bits where it is
+/// vectorised, so that they would depend on the element's place.
+at::Tensor rounded_to(c10::ScalarType dtype, const at::Tensor& result) {
+  if (dtype == c10::ScalarType::BFloat16) return narrowed<c10::BFloat16>(result);
+  if (dtype == c10::ScalarType::Half) return narrowed<c10::Half>(result);
+  return result;
 }
 
 }  // namespace
 
-bool is_plain_reduction(c10::ScalarType dtype, ReduceOp op) {
-  return op >= ReduceOp::kProduct || dtype == c10::ScalarType::Char ||
-         dtype == c10::ScalarType::Short || dtype == c10::ScalarType::Bool;
-}
-
 void reduce_plainly(c10::ScalarType dtype, ReduceOp op, const char* const* sources, int ranks,
                     char* const* targets, int target_count, int64_t numel) {
-  const Operands operands{sources, ranks, targets, target_count, numel};
-  switch (dtype) {
-    case c10::ScalarType::Float:
-      return multiply_floats<float>(operands);
-    case c10::ScalarType::Double:
-      return multiply_floats<double>(operands);
-    case c10::ScalarType::BFloat16:
-      return multiply_floats<c10::BFloat16>(operands);
-    case c10::ScalarType::Half:
-      return multiply_floats<c10::Half>(operands);
-    case c10::ScalarType::Long:
-      return combine_integers<int64_t>(op, operands);
-    case c10::ScalarType::Int:
-      return combine_integers<int32_t>(op, operands);
-    case c10::ScalarType::Short:
-      return combine_integers<int16_t>(op, operands);
-    case c10::ScalarType::Char:
-      return combine_integers<int8_t>(op, operands);
-    case c10::ScalarType::Byte:
-      return combine_integers<uint8_t>(op, operands);
-    case c10::ScalarType::Bool:
-      return combine_bools(op, operands);
-    default:
-      TORCH_CHECK(false, "[comm] reduce: got ", c10::toString(dtype),
-                  ", expected a dtype that collectives support; convert it first");
+  const auto element = static_cast<int64_t>(c10::elementSize(dtype));
+  for (int64_t begin = 0; begin < numel; begin += kPlainBlockNumel) {
+    const int64_t count = std::min(kPlainBlockNumel, numel - begin);
+    at::Tensor result = operand(sources[0] + begin * element, count, dtype);
+    for (int rank = 1; rank < ranks; ++rank) {
+      result = combined(op, result, operand(sources[rank] + begin * element, count, dtype));
+    }
+    const at::Tensor rounded = rounded_to(dtype, result);
+    for (int target = 0; target < target_count; ++target) {
+      std::memcpy(targets[target] + begin * element, rounded.const_data_ptr(),
+                  static_cast<size_t>(count * element));
+    }
   }
 }
 

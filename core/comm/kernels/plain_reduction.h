@@ -8,13 +8,10 @@
 
 namespace tessera::internal::kernels {
 
-/// Whether reduce_plainly() takes this and not the kernels of training: products, bit-wise
-/// operations, and the dtypes int8, int16 and bool.
-bool is_plain_reduction(c10::ScalarType dtype, ReduceOp op);
-
-/// Local. As reduce() of reduce_kernels.h, for the above: in rank order, integers wrap, products of
-/// bf16 and fp16 in fp32 and rounded once. Of bool SUM, MAX and BOR are "or", PRODUCT, MIN and BAND
-/// "and".
+/// Local. As reduce() of reduce_kernels.h, for products, bit-wise operations and all dtypes of
+/// integers and bool: in rank order, integers wrap, products of bf16 and fp16 in fp32 and rounded
+/// once. Of bool SUM, MAX and BOR are "or", PRODUCT, MIN and BAND "and". LibTorch's operators do
+/// it.
 void reduce_plainly(c10::ScalarType dtype, ReduceOp op, const char* const* sources, int ranks,
                     char* const* targets, int target_count, int64_t numel);
 

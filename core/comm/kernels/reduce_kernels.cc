@@ -30,58 +30,6 @@ namespace {
 constexpr int64_t kBlockNumel = 1024;
 
 template <typename T>
-struct AccumulatorOf {
-  using type = T;
-};
-template <>
-struct AccumulatorOf<c10::BFloat16> {
-  using type = float;
-};
-template <>
-struct AccumulatorOf<c10::Half> {
-  using type = float;
-};
-// Signed overflow is undefined in C++; unsigned arithmetic wraps as integer tensors do.
-template <>
-struct AccumulatorOf<int64_t> {
-  using type = uint64_t;
-};
-template <>
-struct AccumulatorOf<int32_t> {
-  using type = uint32_t;
-};
-
-struct Sum {
-  template <typename Value, typename Accumulator>
-  [[gnu::always_inline]] static Accumulator combine(Accumulator sum, Value value) {
-    return static_cast<Accumulator>(sum + static_cast<Accumulator>(value));
-  }
-};
-
-struct Min {
-  template <typename Value, typename Accumulator>
-  [[gnu::always_inline]] static Accumulator combine(Accumulator least, Value value) {
-    return pick(static_cast<Value>(least), value);
-  }
-  template <typename Value>
-  [[gnu::always_inline]] static Value pick(Value least, Value value) {
-    return ((value < least) | (value != value)) ? value
-                                                : least;  // a NaN is taken, and never given up
-  }
-};
-
-struct Max {
-  template <typename Value, typename Accumulator>
-  [[gnu::always_inline]] static Accumulator combine(Accumulator greatest, Value value) {
-    return pick(static_cast<Value>(greatest), value);
-  }
-  template <typename Value>
-  [[gnu::always_inline]] static Value pick(Value greatest, Value value) {
-    return ((value > greatest) | (value != value)) ? value : greatest;
-  }
-};
-
-template <typename T>
 constexpr bool kIsNarrow = std::is_same_v<T, c10::BFloat16> || std::is_same_v<T, c10::Half>;
 
 /// What an element is compared or added as: itself, or fp32 for the 16-bit types.
@@ -97,44 +45,59 @@ template <typename T>
   }
 }
 
+struct Sum {
+  template <typename V>
+  [[gnu::always_inline]] static V combine(V sum, V value) {
+    return sum + value;
+  }
+};
+
+// A NaN is taken, and never given up.
+struct Min {
+  template <typename V>
+  [[gnu::always_inline]] static V combine(V least, V value) {
+    return ((value < least) | (value != value)) ? value : least;
+  }
+};
+struct Max {
+  template <typename V>
+  [[gnu::always_inline]] static V combine(V greatest, V value) {
+    return ((value > greatest) | (value != value)) ? value : greatest;
+  }
+};
+
 template <typename T, typename Operation>
-[[gnu::always_inline]] inline void combine_block(
-    typename AccumulatorOf<T>::type* __restrict accumulator, const T* __restrict source,
-    int64_t numel) {
-  using Accumulator = typename AccumulatorOf<T>::type;
+[[gnu::always_inline]] inline void combine_block(Value<T>* __restrict accumulator,
+                                                 const T* __restrict source, int64_t numel) {
   for (int64_t i = 0; i < numel; ++i) {
-    accumulator[i] =
-        Operation::template combine<Value<T>, Accumulator>(accumulator[i], value_of(source[i]));
+    accumulator[i] = Operation::combine(accumulator[i], value_of(source[i]));
   }
 }
 
 /// The same for the first two sources, which saves a pass over the accumulator.
 template <typename T, typename Operation>
-[[gnu::always_inline]] inline void combine_first_two(
-    typename AccumulatorOf<T>::type* __restrict accumulator, const T* first, const T* second,
-    int64_t numel) {
-  using Accumulator = typename AccumulatorOf<T>::type;
+[[gnu::always_inline]] inline void combine_first_two(Value<T>* __restrict accumulator,
+                                                     const T* first, const T* second,
+                                                     int64_t numel) {
   for (int64_t i = 0; i < numel; ++i) {
-    accumulator[i] = Operation::template combine<Value<T>, Accumulator>(
-        static_cast<Accumulator>(value_of(first[i])), value_of(second[i]));
+    accumulator[i] = Operation::combine(value_of(first[i]), value_of(second[i]));
   }
 }
 
 /// Division by a power of two and multiplication with its inverse round the same exact number,
 /// hence give the same bits; the multiplication is several times as fast. Not where the inverse is
 /// subnormal or infinite.
-template <typename Accumulator>
-[[gnu::always_inline]] inline bool has_inverse(Accumulator divisor) {
+template <typename V>
+[[gnu::always_inline]] inline bool has_inverse(V divisor) {
   constexpr int kMaxExponent = 100;
   int exponent = 0;
-  return std::frexp(divisor, &exponent) == Accumulator{0.5} && std::abs(exponent) < kMaxExponent;
+  return std::frexp(divisor, &exponent) == V{0.5} && std::abs(exponent) < kMaxExponent;
 }
 
-template <typename Accumulator>
-[[gnu::always_inline]] inline void divide_block(Accumulator* accumulator, int64_t numel,
-                                                Accumulator divisor) {
+template <typename V>
+[[gnu::always_inline]] inline void divide_block(V* accumulator, int64_t numel, V divisor) {
   if (has_inverse(divisor)) {
-    const Accumulator inverse = 1 / divisor;
+    const V inverse = 1 / divisor;
     for (int64_t i = 0; i < numel; ++i) accumulator[i] *= inverse;
   } else {
     for (int64_t i = 0; i < numel; ++i) accumulator[i] /= divisor;
@@ -142,12 +105,12 @@ template <typename Accumulator>
 }
 
 template <typename T>
-[[gnu::always_inline]] inline void store_block(
-    T* __restrict target, const typename AccumulatorOf<T>::type* __restrict result, int64_t numel) {
+[[gnu::always_inline]] inline void store_block(T* __restrict target,
+                                               const Value<T>* __restrict result, int64_t numel) {
   if constexpr (kIsNarrow<T>) {
     for (int64_t i = 0; i < numel; ++i) target[i] = narrow<T>(result[i]);
   } else {
-    for (int64_t i = 0; i < numel; ++i) target[i] = static_cast<T>(result[i]);
+    for (int64_t i = 0; i < numel; ++i) target[i] = result[i];
   }
 }
 
@@ -168,8 +131,7 @@ struct Job {
 template <typename T, typename Operation>
 [[gnu::always_inline]] inline void reduce_range(const Job& job, int64_t first_element,
                                                 int64_t end) {
-  using Accumulator = typename AccumulatorOf<T>::type;
-  alignas(kLineBytes) Accumulator accumulator[kBlockNumel];
+  alignas(kLineBytes) Value<T> accumulator[kBlockNumel];
   for (int64_t begin = first_element; begin < end; begin += kBlockNumel) {
     const int64_t count = std::min(kBlockNumel, end - begin);
     const auto source = [&](int rank) {
@@ -184,10 +146,8 @@ template <typename T, typename Operation>
     for (int rank = 2; rank < job.ranks; ++rank) {
       combine_block<T, Operation>(accumulator, source(rank), count);
     }
-    if constexpr (std::is_floating_point_v<Accumulator>) {
-      if (job.op == ReduceOp::kAvg) {
-        divide_block(accumulator, count, static_cast<Accumulator>(job.divisor));
-      }
+    if (job.op == ReduceOp::kAvg) {
+      divide_block(accumulator, count, static_cast<Value<T>>(job.divisor));
     }
     T* result = reinterpret_cast<T*>(job.targets[0]) + begin;
     store_block<T>(result, accumulator, count);
@@ -212,10 +172,9 @@ template <typename T, Stores kStores, int kLeaves>
 [[gnu::always_inline]] inline void sum_lines(const Job& job, int64_t begin, int64_t count) {
   constexpr int64_t kStepBytes = kLinesAtOnce * kLineBytes;
   const bool divides = job.op == ReduceOp::kAvg;
-  const auto by = static_cast<T>(job.divisor);
-  const bool multiplies = has_inverse(by);
-  Line<T> divisor;
-  divisor.fill(multiplies ? 1 / by : by);
+  const auto divisor = static_cast<T>(job.divisor);
+  const T inverse = 1 / divisor;
+  const bool multiplies = has_inverse(divisor);
   const auto element = static_cast<int64_t>(sizeof(T));
   const int64_t end_bytes = (begin + count) * element;
   for (int64_t at = begin * element; at < end_bytes; at += kStepBytes) {
@@ -232,9 +191,9 @@ template <typename T, Stores kStores, int kLeaves>
       }
     }
     if (divides && multiplies) {
-      for (Line<T>& line : lines) line.elements *= divisor.elements;
+      for (Line<T>& line : lines) line.elements *= inverse;
     } else if (divides) {
-      for (Line<T>& line : lines) line.elements /= divisor.elements;
+      for (Line<T>& line : lines) line.elements /= divisor;
     }
     for (int target = 0; target < job.target_count; ++target) {
       char* const place = job.targets[target] + at;
@@ -296,10 +255,10 @@ template <typename T>
   switch (job.op) {
     case ReduceOp::kSum:
     case ReduceOp::kAvg:
-      if constexpr (std::is_floating_point_v<T>) {
-        return sum<T>(job);
-      } else {
+      if constexpr (kIsNarrow<T>) {
         return reduce_range<T, Sum>(job, 0, job.numel);
+      } else {
+        return sum<T>(job);
       }
     case ReduceOp::kMin:
       return reduce_range<T, Min>(job, 0, job.numel);
@@ -314,16 +273,14 @@ TESSERA_VECTOR_TARGETS void run_float(const Job& job) { run<float>(job); }
 TESSERA_VECTOR_TARGETS void run_double(const Job& job) { run<double>(job); }
 TESSERA_VECTOR_TARGETS void run_bfloat16(const Job& job) { run<c10::BFloat16>(job); }
 TESSERA_VECTOR_TARGETS void run_half(const Job& job) { run<c10::Half>(job); }
-TESSERA_VECTOR_TARGETS void run_int64(const Job& job) { run<int64_t>(job); }
-TESSERA_VECTOR_TARGETS void run_int32(const Job& job) { run<int32_t>(job); }
-TESSERA_VECTOR_TARGETS void run_uint8(const Job& job) { run<uint8_t>(job); }
 
 }  // namespace
 
 void reduce(c10::ScalarType dtype, ReduceOp op, const char* const* sources, int ranks,
             char* const* targets, int target_count, int64_t numel, Stores stores, double divisor,
             SumOrder order) {
-  if (is_plain_reduction(dtype, op)) {
+  // What training's path does not have.
+  if (op >= ReduceOp::kProduct || !c10::isFloatingType(dtype)) {
     return reduce_plainly(dtype, op, sources, ranks, targets, target_count, numel);
   }
   const Job job{.op = op,
@@ -344,12 +301,6 @@ void reduce(c10::ScalarType dtype, ReduceOp op, const char* const* sources, int 
       return run_bfloat16(job);
     case c10::ScalarType::Half:
       return run_half(job);
-    case c10::ScalarType::Long:
-      return run_int64(job);
-    case c10::ScalarType::Int:
-      return run_int32(job);
-    case c10::ScalarType::Byte:
-      return run_uint8(job);
     default:
       TORCH_CHECK(false, "[comm] reduce: got ", c10::toString(dtype),
                   ", expected a dtype that collectives support; convert it first");

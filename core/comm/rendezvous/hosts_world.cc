@@ -12,7 +12,6 @@
 #include <c10/util/Exception.h>
 
 #include "tessera/core/comm/agreement/refusal.h"
-#include "tessera/core/comm/agreement/text_exchange.h"
 #include "tessera/core/comm/hosts/world_group.h"
 #include "tessera/core/comm/meeting/abstract_socket.h"
 #include "tessera/core/comm/meeting/mac_key.h"
@@ -20,6 +19,7 @@
 #include "tessera/core/comm/rendezvous/shm_world.h"
 #include "tessera/core/process/error_text.h"
 #include "tessera/core/process/machine.h"
+#include "tessera/process_group.h"
 #include "tessera/time_out.h"
 
 namespace tessera::internal {
@@ -34,7 +34,7 @@ constexpr auto kGrace = std::chrono::seconds(1);
 HostLayout find_layout(ProcessGroup& flat, const Environment& environment) {
   const std::string id =
       environment.host.empty() ? host_id() : absl::StrCat("TESSERA_HOST ", environment.host);
-  const std::vector<std::string> ids = exchange_texts(flat, id, "hosts");
+  const std::vector<std::string> ids = flat.all_gather_bytes(id, "hosts");
   std::map<std::string, int> numbers;
   std::vector<int> host_of_rank;
   for (const std::string& one : ids) {
@@ -67,8 +67,8 @@ std::shared_ptr<Group> meet_on_hosts(ProcessGroup& flat, const HostLayout& layou
                              std::string(listener.status().message()));
     }
   }
-  part.name = exchange_texts(flat, part.name,
-                             "where ranks of a host meet")[static_cast<size_t>(part.ranks.front())];
+  part.name = flat.all_gather_bytes(
+      part.name, "where ranks of a host meet")[static_cast<size_t>(part.ranks.front())];
   std::shared_ptr<Group> inside;
   if (!part.name.empty()) {
     try {
@@ -77,7 +77,7 @@ std::shared_ptr<Group> meet_on_hosts(ProcessGroup& flat, const HostLayout& layou
       problem = error_text(error);
     }
   }
-  const std::string text = refusal_text(exchange_texts(flat, problem, "hosts"), "hosts");
+  const std::string text = refusal_text(flat.all_gather_bytes(problem, "hosts"), "hosts");
   if (text.empty()) return inside;
   if (flat.rank() == 0) {
     TORCH_WARN(

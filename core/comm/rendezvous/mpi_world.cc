@@ -13,13 +13,13 @@
 
 #include "tessera/core/comm/agreement/fingerprint.h"
 #include "tessera/core/comm/agreement/refusal.h"
-#include "tessera/core/comm/agreement/text_exchange.h"
 #include "tessera/core/comm/mpi/initialize.h"
 #include "tessera/core/comm/mpi/library.h"
 #include "tessera/core/comm/mpi/world_group.h"
 #include "tessera/core/comm/rendezvous/core_share.h"
 #include "tessera/core/process/available_cores.h"
 #include "tessera/core/process/machine.h"
+#include "tessera/process_group.h"
 
 namespace tessera::internal {
 namespace {
@@ -38,7 +38,7 @@ void share_cores_of_host(const mpi::World& world, const Environment& environment
 void exchange_places(const mpi::WorldGroup& made, const std::string& host) {
   std::vector<mpi::World::Place> places;
   for (const std::string& text :
-       exchange_texts(*made.group, absl::StrCat(::getpid(), " ", host), "places")) {
+       made.group->all_gather_bytes(absl::StrCat(::getpid(), " ", host), "places")) {
     const std::vector<std::string> words = absl::StrSplit(text, absl::MaxSplits(' ', 1));
     mpi::World::Place place;
     if (words.size() != 2 || !absl::SimpleAtoi(words[0], &place.pid)) continue;

@@ -9,7 +9,6 @@
 #include <absl/strings/str_cat.h>
 #include <c10/util/Exception.h>
 
-#include "tessera/core/comm/flight_recorder/flight_dump.h"
 #include "tessera/core/comm/rendezvous/backend.h"
 #include "tessera/core/comm/rendezvous/meet.h"
 #include "tessera/core/process/error_text.h"
@@ -108,7 +107,6 @@ bool is_over_mpi(const ProcessGroupOptions& options, const Environment& environm
 }
 
 Environment environment_for(const ProcessGroupOptions& options) {
-  check_flight_dump_directory();
   EnvironmentNeeds needs;
   needs.identity = !options.rank.has_value();
   needs.store = options.store == nullptr && options.store_url.empty();

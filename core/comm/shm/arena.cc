@@ -1,7 +1,5 @@
 #include "tessera/core/comm/shm/arena.h"
 
-#include <sys/resource.h>
-
 #include <algorithm>
 #include <limits>
 #include <utility>
@@ -18,15 +16,8 @@ namespace {
 /// Small blocks share a step: taking memory costs a look at how much there is.
 constexpr int64_t kStepBytes = int64_t{1} << 20;
 
-/// How much room a segment gets behind segments with `before_bytes` of room.
-int64_t next_room_bytes(int64_t before_bytes) {
-  constexpr int64_t kSmallestBytes = int64_t{64} << 20;
-  rlimit addresses{};
-  const bool is_limited =
-      ::getrlimit(RLIMIT_AS, &addresses) == 0 && addresses.rlim_cur != RLIM_INFINITY;
-  // All ranks map the room of each. Where addresses are scarce (ulimit -v), descriptors are not.
-  return is_limited ? before_bytes / 8 : std::max(before_bytes, kSmallestBytes);
-}
+/// The room of the first segment, which takes addresses and no memory.
+constexpr int64_t kSmallestRoomBytes = int64_t{64} << 20;
 
 }  // namespace
 
@@ -40,10 +31,10 @@ char* Arena::allocate(int64_t bytes) {
   Region* best = nullptr;
   int64_t best_offset = 0;
   int64_t best_bytes = std::numeric_limits<int64_t>::max();
-  for (auto& [address, region] : regions_) {
-    for (const auto& [offset, block] : region->blocks) {
+  for (Region& region : regions_) {
+    for (const auto& [offset, block] : region.blocks) {
       if (block.used || block.size_bytes < rounded || block.size_bytes >= best_bytes) continue;
-      best = region.get();
+      best = &region;
       best_offset = offset;
       best_bytes = block.size_bytes;
     }
@@ -53,27 +44,22 @@ char* Arena::allocate(int64_t bytes) {
 
 /// A block behind all others of a segment, together with the hole that may be there.
 char* Arena::grow(int64_t bytes) {
-  for (auto& [address, region] : regions_) {
-    const int64_t end = region->memory_bytes();
-    const int64_t begin = end - region->last_hole_bytes();
-    const int64_t room = region->segment->room_bytes() - end;
+  for (Region& region : regions_) {
+    const int64_t end = region.memory_bytes();
+    const int64_t begin = end - region.last_hole_bytes();
+    const int64_t room = region.segment->room_bytes() - end;
     const int64_t missing = bytes - (end - begin);
     if (missing > room) continue;
     const int64_t more = std::min(std::max(missing, kStepBytes), room);
-    region->segment->grow(more);
-    reserved_bytes_ += more;
-    region->blocks[begin] = {end + more - begin, false};
-    return take(*region, begin, bytes);
+    region.segment->grow(more);
+    region.blocks[begin] = {end + more - begin, false};
+    return take(region, begin, bytes);
   }
-  auto region = std::make_unique<Region>();
   const int64_t first = std::max(bytes, kStepBytes);
-  region->segment = Segment::create(first, next_room_bytes(room_bytes_));
-  region->blocks[0] = {first, false};
-  reserved_bytes_ += first;
-  room_bytes_ += region->segment->room_bytes();
-  Region& added = *region;
-  regions_[added.segment->data()] = std::move(region);
-  return take(added, 0, bytes);
+  auto segment = Segment::create(first, std::max(room_bytes_, kSmallestRoomBytes));
+  room_bytes_ += segment->room_bytes();
+  regions_.push_back({std::move(segment), {{0, {first, false}}}});
+  return take(regions_.back(), 0, bytes);
 }
 
 int64_t Arena::Region::memory_bytes() const {
@@ -93,7 +79,6 @@ char* Arena::take(Region& region, int64_t offset, int64_t bytes) {
     block.size_bytes = bytes;
   }
   block.used = true;
-  used_bytes_ += bytes;
   return region.segment->data() + offset;
 }
 
@@ -106,7 +91,6 @@ void Arena::free(char* data) {
   auto block = blocks.find(data - region->segment->data());
   if (block == blocks.end()) return;
   block->second.used = false;
-  used_bytes_ -= block->second.size_bytes;
   auto next = std::next(block);
   if (next != blocks.end() && !next->second.used) {
     block->second.size_bytes += next->second.size_bytes;
@@ -129,31 +113,20 @@ at::Tensor Arena::allocate_tensor(int64_t numel, at::ScalarType dtype) {
   return at::from_blob(block, {numel}, std::move(give_back), at::TensorOptions().dtype(dtype));
 }
 
-Arena::Region* Arena::region_of(const void* data) const {
-  const auto* address = static_cast<const char*>(data);
-  auto after = regions_.upper_bound(address);
-  if (after == regions_.begin()) return nullptr;
-  Region* region = std::prev(after)->second.get();
-  return address < region->segment->data() + region->memory_bytes() ? region : nullptr;
+Arena::Region* Arena::region_of(const void* data) {
+  const auto region = std::find_if(regions_.begin(), regions_.end(), [&](const Region& one) {
+    return data >= one.segment->data() && data < one.segment->data() + one.memory_bytes();
+  });
+  return region == regions_.end() ? nullptr : &*region;
 }
 
-std::optional<SharedRange> Arena::find(const void* data, int64_t bytes) const {
+std::optional<SharedRange> Arena::find(const void* data, int64_t bytes) {
   std::lock_guard<std::mutex> lock(mutex_);
   const Region* region = region_of(data);
   if (region == nullptr) return std::nullopt;
   const int64_t offset = static_cast<const char*>(data) - region->segment->data();
   if (offset + bytes > region->memory_bytes()) return std::nullopt;
   return region->segment->range(offset);
-}
-
-int64_t Arena::reserved_bytes() const {
-  std::lock_guard<std::mutex> lock(mutex_);
-  return reserved_bytes_;
-}
-
-int64_t Arena::used_bytes() const {
-  std::lock_guard<std::mutex> lock(mutex_);
-  return used_bytes_;
 }
 
 }  // namespace tessera::internal::shm

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -31,11 +32,7 @@ class Arena : public std::enable_shared_from_this<Arena> {
   at::Tensor allocate_tensor(int64_t numel, at::ScalarType dtype);
 
   /// Where [data, data + bytes) lies, if it is inside this arena.
-  std::optional<SharedRange> find(const void* data, int64_t bytes) const;
-
-  /// Bytes of memory that all segments have, and of the blocks handed out.
-  int64_t reserved_bytes() const;
-  int64_t used_bytes() const;
+  std::optional<SharedRange> find(const void* data, int64_t bytes);
 
  private:
   Arena() = default;
@@ -55,14 +52,12 @@ class Arena : public std::enable_shared_from_this<Arena> {
 
   char* take(Region& region, int64_t offset, int64_t bytes);
   char* grow(int64_t bytes);
-  Region* region_of(const void* data) const;
+  Region* region_of(const void* data);
 
   const Origin origin_;
-  mutable std::mutex mutex_;  // not taken in a child: a thread of the parent may hold it
-  std::map<const char*, std::unique_ptr<Region>> regions_;  // by first address
-  int64_t room_bytes_ = 0;
-  int64_t reserved_bytes_ = 0;
-  int64_t used_bytes_ = 0;
+  std::mutex mutex_;  // not taken in a child: a thread of the parent may hold it
+  std::deque<Region> regions_;
+  int64_t room_bytes_ = 0;  // of all segments
 };
 
 }  // namespace tessera::internal::shm

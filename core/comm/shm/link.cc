@@ -5,11 +5,9 @@
 #include <algorithm>
 #include <utility>
 
-#include <absl/strings/str_cat.h>
-#include <absl/strings/str_join.h>
 #include <c10/util/Exception.h>
 
-#include "tessera/core/comm/shm/memory.h"
+#include "tessera/core/comm/groups/op_traits.h"
 #include "tessera/core/comm/shm/shared_buffer.h"
 #include "tessera/core/comm/shm/transfer.h"
 
@@ -31,7 +29,7 @@ Link::Link(std::shared_ptr<World> world, std::shared_ptr<Segment> memory, Channe
       rank_(rank),
       spin_count_(spin_count),
       sources_(static_cast<size_t>(channel.size)),
-      cursors_(static_cast<size_t>(channel.size)) {}
+      last_read_(static_cast<size_t>(channel.size)) {}
 
 Link::~Link() {
   if (!origin().is_here()) return;
@@ -79,8 +77,9 @@ bool Link::may_announce(const Call& call, int64_t under_way) const {
 }
 
 std::unique_ptr<Transfer> Link::prepare(Call& call) {
-  if (auto transfer = make_reduction(*this, call)) return transfer;
-  if (auto transfer = make_move(*this, call)) return transfer;
+  const OpTraits traits = traits_of(call.collective().op);
+  if (traits.reduces) return make_reduction(*this, call);
+  if (traits.tensors != OpTraits::Tensors::kNone) return make_move(*this, call);
   return std::make_unique<Meeting>(*this, call);
 }
 
@@ -102,11 +101,6 @@ void Link::fill(PostedCall& posted, const Call& call) {
   if (range) posted.source = *range;
 }
 
-void Link::open(Call& call) {
-  if (call.record().signature.op == Op::kMakeWindow) open_window(call);
-  if (call.record().signature.op == Op::kSubgroup) open_subgroup(call);
-}
-
 void Link::post(const Call& call) {
   channel_.slot(rank_).posted.store(call.sequence() + 1, std::memory_order_seq_cst);
   if (have_all_called(call.sequence())) ring_bells();
@@ -117,29 +111,12 @@ bool Link::have_all_called(int64_t sequence) const {
       [&](ChannelSlot& slot) { return slot.posted.load(std::memory_order_seq_cst) > sequence; });
 }
 
-void Link::open_window(Call& call) {
-  std::vector<std::string> culprits;
-  for (int rank = 0; rank < size(); ++rank) {
-    if (call_of(rank, call.sequence()).is_private) culprits.push_back(name_of(rank));
-  }
-  if (culprits.empty()) {
-    call.made().memory = std::make_shared<Memory>(*this, call);
-    return;
-  }
-  call.made().problem =
-      absl::StrCat("[comm] make_window '", call.tag(), "': got private memory on ",
-                   absl::StrJoin(culprits, ", "),
-                   ", expected memory that peers can map; it must come from allocate()");
-}
-
 SharedRange Link::make_channel(const Call& call) {
   const auto count = static_cast<int>(call.ranks().size());
   subgroup_ = Segment::create(Channel::bytes(count));
   Channel* const made = Channel::create(subgroup_->data(), count);
   for (int i = 0; i < count; ++i) {
-    const ChannelSlot& slot = channel_.slot(call.ranks()[static_cast<size_t>(i)]);
-    made->slot(i).world_rank = slot.world_rank;
-    made->slot(i).number = slot.number;
+    made->slot(i).world_rank = world_rank(call.ranks()[static_cast<size_t>(i)]);
   }
   return subgroup_->range(0);
 }
@@ -188,18 +165,18 @@ char* Link::staging() {
 }
 
 char* Link::resolve(const SharedRange& range) {
-  char*& base = bases_[range.segment];
-  if (base == nullptr) {
+  std::shared_ptr<Segment>& segment = segments_[range.segment];
+  if (segment == nullptr) {
     try {
-      base = world_->resolve(range) - range.offset_bytes;
+      segment = Segment::open(range);
     } catch (const c10::Error&) {
-      look_for_dead(
-          [](const std::string& cause) { return cause; });  // a rank's memory goes with it
+      world_->await_end_of(range.pid);  // a rank's memory goes with it
+      world_->check_peers();
       if (has_failed()) throw Fault{failure().cause};
       throw;
     }
   }
-  return base + range.offset_bytes;
+  return segment->data() + range.offset_bytes;
 }
 
 int64_t Link::called_by(int rank) const {

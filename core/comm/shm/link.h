@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "tessera/core/comm/group/link.h"
-#include "tessera/core/comm/shm/outbox.h"
+#include "tessera/core/comm/shm/messages.h"
 #include "tessera/core/comm/shm/sync.h"
 #include "tessera/core/comm/shm/world.h"
 
@@ -52,7 +52,7 @@ class Link final : public internal::Link {
   std::unique_ptr<Transfer> receive(const Arrival& arrival, const Call& call) override;
 
   std::string place_of(int rank) const override { return world_->place_of(world_rank(rank)); }
-  int number_of(int rank) const override { return channel_.slot(rank).number; }
+  int number_of(int rank) const override { return world_->number_of(world_rank(rank)); }
   int pid_of(int rank) const override { return world_->pid_of(world_rank(rank)); }
   std::string activity_of(int rank) const override { return world_->activity_of(world_rank(rank)); }
   int64_t called_by(int rank) const override;
@@ -82,7 +82,6 @@ class Link final : public internal::Link {
   // For transfers.
 
   World& world() const { return *world_; }
-  const std::shared_ptr<World>& world_ptr() const { return world_; }
   const std::shared_ptr<Segment>& memory() const { return memory_; }
   Channel& channel() const { return channel_; }
   int world_rank(int rank) const { return channel_.slot(rank).world_rank; }
@@ -95,10 +94,11 @@ class Link final : public internal::Link {
   PostedCall& begin_post(const Call& call);
   void fill(PostedCall& posted, const Call& call);
   void post(const Call& call);
-  /// When all ranks have posted it: opens the window or the link that it makes.
-  void open(Call& call);
-  /// The address here of a peer's memory. Throws Fault if the peer has died, c10::Error if it
-  /// cannot be mapped.
+  /// When all ranks have posted it: opens the window, or the link, that it makes.
+  void open_window(Call& call);
+  void open_subgroup(Call& call);
+  /// The address here of a peer's memory, which is mapped from its first use on. Throws Fault if
+  /// the peer has died, c10::Error if it cannot be mapped.
   char* resolve(const SharedRange& range);
   /// Where this memory lies; nothing if peers cannot map it.
   std::optional<SharedRange> find(const void* data, int64_t bytes) const {
@@ -108,33 +108,37 @@ class Link final : public internal::Link {
   std::vector<char*>& sources() { return sources_; }
   /// This rank's staging area.
   char* staging();
-  SharedRange staging_range() { return *find(staging(), kStagingBytes); }
   /// This rank neither reads nor writes for the call any more.
   void mark_done(int64_t sequence);
   bool are_all_done(int64_t sequence) const;
+  /// The ranks of which that is true.
+  template <typename Condition>
+  std::vector<int> ranks_where(Condition&& condition) const {
+    std::vector<int> ranks;
+    for (int rank = 0; rank < size(); ++rank) {
+      if (condition(rank)) ranks.push_back(rank);
+    }
+    return ranks;
+  }
   /// This rank has ended one more part of a call in chunks. `steps()`: how many all have ended
   /// before the next one begins.
   void end_step();
   int64_t steps() const { return steps_; }
   bool have_all_ended(int64_t steps) const;
+  /// Posts a message and wakes its receiver. It stays valid until note_taken().
+  Message& post_message(int receiver, const CallRecord& call, const SharedRange& source);
+  void note_taken(Message& message) { taken_.push_back(&message); }
   /// Wakes the threads of the group's ranks that wait.
   void ring_bells() { world_->ring_bells(channel_); }
 
  private:
   template <typename Condition>
   bool is_true_of_all(Condition&& condition) const;
-  void open_window(Call& call);
   SharedRange make_channel(const Call& call);
-  void open_subgroup(Call& call);
   void drop_taken();
+  void open_lists();
   std::optional<Arrival> next_arrival_from(int sender);
-  MessagePage* first_page(int sender);
-
-  /// How far this rank has read a sender's list.
-  struct Cursor {
-    MessagePage* page = nullptr;
-    uint32_t next = 0;
-  };
+  MessageLink* list_of(int sender);
 
   const std::shared_ptr<World> world_;
   const std::shared_ptr<Segment> memory_;
@@ -145,11 +149,12 @@ class Link final : public internal::Link {
   int64_t steps_ = 0;
   char* staging_ = nullptr;
   std::shared_ptr<Segment> subgroup_;  // that this rank makes for others to open
-  // Of peers' segments, without the world's lock; the world keeps them.
-  std::unordered_map<SegmentId, char*, SegmentId::Hash> bases_;
-  std::optional<Outbox> outbox_;               // from the first message on
+  // Of peers. Each keeps its file, so that the system gives its id to no other.
+  std::unordered_map<SegmentId, std::shared_ptr<Segment>, SegmentId::Hash> segments_;
+  std::vector<MessageLink*> last_sent_;        // by receiver; none before the first message
   std::list<std::unique_ptr<Transfer>> sent_;  // copies that their receivers have not taken
-  std::vector<Cursor> cursors_;                // by sender
+  std::vector<Message*> taken_;                // from which receivers may not have gone on
+  std::vector<MessageLink*> last_read_;        // by sender
   int next_sender_ = 0;
 };
 

@@ -4,124 +4,76 @@
 
 #include "tessera/core/comm/groups/call_mismatch.h"
 #include "tessera/core/comm/groups/host_memory.h"
+#include "tessera/core/comm/groups/op_traits.h"
 #include "tessera/core/comm/shm/transfer.h"
 #include "tessera/core/memory/copy_kernels.h"
 
 namespace tessera::internal::shm {
 namespace {
 
-int64_t element_of(const at::Tensor& tensor) { return static_cast<int64_t>(tensor.element_size()); }
+using Tensors = OpTraits::Tensors;
 
-/// Elements of a part whose staging area has a place for each of `places` ranks.
-int64_t chunk_of(int64_t element, int places) {
-  return std::max<int64_t>(Link::kStagingBytes / element / places, 1);
+/// Whether an input has a part for each rank, and an output one of each rank.
+bool splits_input(Tensors tensors) {
+  return tensors == Tensors::kScatter || tensors == Tensors::kExchange;
+}
+bool joins_output(Tensors tensors) {
+  return tensors == Tensors::kGather || tensors == Tensors::kExchange;
 }
 
-void stream(char* to, const char* from, int64_t bytes) {
-  if (bytes > 0 && to != from) copy_streaming(to, from, bytes);
+/// What one rank gives another.
+int64_t part_numel(const Collective& call, int size) {
+  const Tensors tensors = traits_of(call.op).tensors;
+  if (tensors == Tensors::kExchange) return call.input.numel() / size;
+  return tensors == Tensors::kScatter ? call.output.numel() : call.input.numel();
 }
 
-/// all_gather and gather.
-class Gather final : public ChunkedTransfer {
+/// all_gather, gather, broadcast, scatter and all_to_all. Where the ranks say how much each gives
+/// each, they post a block with these counts, and where their data lies.
+class Move final : public ChunkedTransfer {
  public:
-  Gather(Link& link, const Call& call)
-      : ChunkedTransfer(link, call, call.collective().input.numel(),
-                        element_of(call.collective().input),
-                        chunk_of(element_of(call.collective().input), 1)),
-        own_(data_of(collective().input)),
-        takes_(collective().op == Op::kAllGather || collective().peer == rank()),
-        target_(takes_ ? data_of(collective().output) : nullptr) {}
-
- private:
-  void take(int64_t begin, int64_t count) override {
-    if (!takes_) return;
-    const bool is_in_place = own_ == target_ + bytes(rank() * numel_);
-    const int64_t copied = bytes((size() - (is_in_place ? 1 : 0)) * numel_);
-    const bool is_streamed = collective().op == Op::kAllGather && streaming_pays(copied, size());
-    const auto copy = is_streamed ? &stream : &copy_bytes;
-    for (int peer = 0; peer < size(); ++peer) {
-      const char* const from = peer == rank()
-                                   ? own_ + bytes(begin)
-                                   : source_of(peer) + bytes(is_staged(peer) ? 0 : begin);
-      copy(target_ + bytes(peer * numel_ + begin), from, bytes(count));
-    }
-  }
-
-  char* const own_;
-  const bool takes_;
-  char* const target_;
-};
-
-class Broadcast final : public ChunkedTransfer {
- public:
-  Broadcast(Link& link, const Call& call)
-      : ChunkedTransfer(link, call, call.collective().output.numel(),
-                        element_of(call.collective().output),
-                        chunk_of(element_of(call.collective().output), 1)),
-        own_(data_of(collective().output)) {}
-
- private:
-  void take(int64_t begin, int64_t count) override {
-    const int root = collective().peer;
-    if (rank() == root) return;
-    const int64_t offset = is_staged(root) ? 0 : begin;
-    copy_bytes(own_ + bytes(begin), source_of(root) + bytes(offset), bytes(count));
-  }
-
-  char* const own_;
-};
-
-class Scatter final : public ChunkedTransfer {
- public:
-  Scatter(Link& link, const Call& call)
-      : ChunkedTransfer(link, call, call.collective().output.numel(),
-                        element_of(call.collective().output),
-                        chunk_of(element_of(call.collective().output), link.size())),
-        root_(collective().peer),
-        own_(rank() == root_ ? data_of(collective().input) : nullptr),
-        target_(data_of(collective().output)) {}
-
- private:
-  // As [slice][chunk].
-  void stage(int64_t begin, int64_t count) override {
-    for (int slice = 0; slice < size(); ++slice) {
-      if (slice == root_) continue;
-      copy_bytes(link_.staging() + bytes(slice * chunk_), own_ + bytes(slice * numel_ + begin),
-                 bytes(count));
-    }
-  }
-
-  void take(int64_t begin, int64_t count) override {
-    const int64_t in_whole = rank() * numel_ + begin;
-    const char* const from =
-        rank() == root_ ? own_ + bytes(in_whole)
-                        : source_of(root_) + bytes(is_staged(root_) ? rank() * chunk_ : in_whole);
-    copy_bytes(target_ + bytes(begin), from, bytes(count));
-  }
-
-  const int root_;
-  char* const own_;
-  char* const target_;
-};
-
-/// What each rank gives each rank. Where the ranks say how much that is, each posts a block with
-/// its counts, and where its data lies.
-class AllToAll final : public ChunkedTransfer {
- public:
-  AllToAll(Link& link, const Call& call)
-      : ChunkedTransfer(link, call, call.collective().input.numel() / link.size(),
-                        element_of(call.collective().input),
-                        chunk_of(element_of(call.collective().input), link.size())),
+  Move(Link& link, const Call& call)
+      : ChunkedTransfer(link, call, part_numel(call.collective(), link.size()),
+                        splits_input(traits_of(call.collective().op).tensors) ? link.size() : 1),
+        traits_(traits_of(collective().op)),
+        splits_input_(splits_input(traits_.tensors)),
+        joins_output_(joins_output(traits_.tensors)),
         has_counts_(!collective().input_counts.empty()),
-        given_(static_cast<size_t>(size() * size()), numel_),
+        given_(has_counts_ ? static_cast<size_t>(size() * size()) : 0),
         own_(data_of(collective().input)),
-        target_(data_of(collective().output)) {}
+        target_(traits_.takes(rank(), collective().peer) ? data_of(collective().output) : nullptr) {
+  }
 
  private:
   struct Block {
     SharedRange data;
     int64_t* counts() { return reinterpret_cast<int64_t*>(this + 1); }
   };
+
+  /// What a rank gives a rank, and where that is in the one's input and the other's output.
+  struct Part {
+    int64_t in_input;
+    int64_t in_output;
+    int64_t numel;
+
+    /// Of [begin, begin + count), how much of it there is.
+    int64_t clamped(int64_t begin, int64_t count) const {
+      return std::clamp<int64_t>(numel - begin, 0, count);
+    }
+  };
+
+  Part part_of(int giver, int taker) const {
+    if (!has_counts_) {
+      return {splits_input_ ? taker * numel_ : 0, joins_output_ ? giver * numel_ : 0, numel_};
+    }
+    const auto of_giver = given_.begin() + giver * size();
+    int64_t in_output = 0;
+    for (int rank = 0; rank < giver; ++rank) in_output += given(rank, taker);
+    return {std::accumulate(of_giver, of_giver + taker, int64_t{0}), in_output, of_giver[taker]};
+  }
+  int64_t given(int giver, int taker) const {
+    return given_[static_cast<size_t>(giver * size() + taker)];
+  }
 
   void fill(PostedCall& posted) override {
     if (!has_counts_) return ChunkedTransfer::fill(posted);
@@ -162,47 +114,49 @@ class AllToAll final : public ChunkedTransfer {
   }
   Block& block_of(int peer) { return *reinterpret_cast<Block*>(ChunkedTransfer::source_of(peer)); }
 
-  int64_t given(int giver, int taker) const {
-    return given_[static_cast<size_t>(giver * size() + taker)];
-  }
-  /// Where in a giver's input the part for a rank begins.
-  int64_t begin_in_input(int giver, int taker) const {
-    const auto first = given_.begin() + giver * size();
-    return std::accumulate(first, first + taker, int64_t{0});
-  }
-  int64_t begin_in_output(int giver) const {
-    int64_t begin = 0;
-    for (int rank = 0; rank < giver; ++rank) begin += given(rank, this->rank());
-    return begin;
-  }
-  /// Of [begin, begin + count), what there is of `numel` elements.
-  static int64_t clamped(int64_t numel, int64_t begin, int64_t count) {
-    return std::clamp<int64_t>(numel - begin, 0, count);
-  }
-
-  // As [slice][chunk].
+  // As [part][chunk], if there is a part for each rank.
   void stage(int64_t begin, int64_t count) override {
+    if (!splits_input_) return ChunkedTransfer::stage(begin, count);
     for (int taker = 0; taker < size(); ++taker) {
       if (taker == rank()) continue;
-      copy_bytes(link_.staging() + bytes(taker * chunk_),
-                 own_ + bytes(begin_in_input(rank(), taker) + begin),
-                 bytes(clamped(given(rank(), taker), begin, count)));
+      const Part part = part_of(rank(), taker);
+      copy_bytes(link_.staging() + bytes(taker * chunk_), own_ + bytes(part.in_input + begin),
+                 bytes(part.clamped(begin, count)));
     }
   }
 
   void take(int64_t begin, int64_t count) override {
+    if (target_ == nullptr) return;
+    const int root = collective().peer;
+    const bool is_streamed = this->is_streamed();
     for (int giver = 0; giver < size(); ++giver) {
-      const int64_t part = clamped(given(giver, rank()), begin, count);
-      if (part == 0) continue;
-      const int64_t in_input = begin_in_input(giver, rank()) + begin;
-      const char* from = own_ + bytes(in_input);
+      if (!traits_.gives(giver, root)) continue;
+      const Part part = part_of(giver, rank());
+      const int64_t numel = part.clamped(begin, count);
+      if (numel == 0) continue;
+      const char* from = own_ + bytes(part.in_input + begin);
       if (giver != rank()) {
-        from = source_of(giver) + bytes(is_staged(giver) ? rank() * chunk_ : in_input);
+        const int64_t in_staging = splits_input_ ? rank() * chunk_ : 0;
+        from = source_of(giver) + bytes(is_staged(giver) ? in_staging : part.in_input + begin);
       }
-      copy_bytes(target_ + bytes(begin_in_output(giver) + begin), from, bytes(part));
+      char* const to = target_ + bytes(part.in_output + begin);
+      if (is_streamed && to != from) {
+        copy_streaming(to, from, bytes(numel));
+      } else {
+        copy_bytes(to, from, bytes(numel));
+      }
     }
   }
 
+  bool is_streamed() const {
+    if (collective().op != Op::kAllGather) return false;
+    const bool is_in_place = own_ == target_ + bytes(rank() * numel_);
+    return streaming_pays(bytes((size() - (is_in_place ? 1 : 0)) * numel_), size());
+  }
+
+  const OpTraits traits_;
+  const bool splits_input_;
+  const bool joins_output_;
   const bool has_counts_;
   std::vector<int64_t> given_;  // by giver, then taker
   char* const own_;
@@ -212,20 +166,8 @@ class AllToAll final : public ChunkedTransfer {
 
 }  // namespace
 
-std::unique_ptr<ChunkedTransfer> make_move(Link& link, const Call& call) {
-  switch (call.collective().op) {
-    case Op::kAllGather:
-    case Op::kGather:
-      return std::make_unique<Gather>(link, call);
-    case Op::kBroadcast:
-      return std::make_unique<Broadcast>(link, call);
-    case Op::kScatter:
-      return std::make_unique<Scatter>(link, call);
-    case Op::kAllToAll:
-      return std::make_unique<AllToAll>(link, call);
-    default:
-      return nullptr;
-  }
+std::unique_ptr<Transfer> make_move(Link& link, const Call& call) {
+  return std::make_unique<Move>(link, call);
 }
 
 }  // namespace tessera::internal::shm

@@ -25,51 +25,33 @@ bool is_copied(uint64_t word) {
   return (word & kThere) != 0 && (word & kOfFile) == 0;
 }
 
-class KernelPageMap final : public PageMap {
- public:
-  KernelPageMap() : fd_(above_standard_streams(::open(kPath, O_RDONLY | O_CLOEXEC))) {
-    TORCH_CHECK(fd_ >= 0, "[comm] page map: got no access to ", kPath, " (", std::strerror(errno),
-                "), expected the kernel's list of pages; mount /proc, or allow more descriptors"
-                " (ulimit -n)");
-  }
-  ~KernelPageMap() override { ::close(fd_); }
-
-  int64_t next_copied(const char* memory, int64_t page, int64_t pages) override {
-    const auto first = static_cast<int64_t>(reinterpret_cast<uintptr_t>(memory)) / page_bytes();
-    std::array<uint64_t, 4096> words;
-    while (page < pages) {
-      const int64_t wanted = std::min<int64_t>(pages - page, words.size());
-      const int64_t count = read(first + page, words.data(), wanted);
-      const auto* const end = words.cbegin() + count;
-      const auto* const found = std::find_if(words.cbegin(), end, is_copied);
-      if (found != end) return page + (found - words.cbegin());
-      page += count;
-    }
-    return pages;
-  }
-
- private:
-  /// At least one word of `wanted`.
-  int64_t read(int64_t page, uint64_t* words, int64_t wanted) const {
-    constexpr auto kWordBytes = static_cast<int64_t>(sizeof(uint64_t));
-    ssize_t got;
-    do {
-      got = ::pread(fd_, words, wanted * kWordBytes, page * kWordBytes);
-    } while (got < 0 && errno == EINTR);
-    TORCH_CHECK(got >= kWordBytes && got % kWordBytes == 0, "[comm] page map: got ", got,
-                " bytes of ", kPath, got < 0 ? " (" : "", got < 0 ? std::strerror(errno) : "",
-                got < 0 ? ")" : "", ", expected up to ", wanted * kWordBytes,
-                "; without it a write to shared parameters goes unseen. Leave the descriptor open, "
-                "or set Options::share_parameters = false");
-    return got / kWordBytes;
-  }
-
-  const int fd_;
-};
-
 }  // namespace
 
-std::unique_ptr<PageMap> PageMap::open() { return std::make_unique<KernelPageMap>(); }
+PageMap::PageMap() : fd_(above_standard_streams(::open(kPath, O_RDONLY | O_CLOEXEC))) {
+  TORCH_CHECK(fd_.is_open(), "[comm] page map: got no access to ", kPath, " (",
+              std::strerror(errno),
+              "), expected the kernel's list of pages; mount /proc, or allow"
+              " more descriptors (ulimit -n)");
+}
+
+int64_t PageMap::next_copied(const char* memory, int64_t page, int64_t pages) const {
+  constexpr auto kWordBytes = static_cast<int64_t>(sizeof(uint64_t));
+  const auto first = static_cast<int64_t>(reinterpret_cast<uintptr_t>(memory)) / page_bytes();
+  std::array<uint64_t, 4096> words;
+  while (page < pages) {
+    const int64_t wanted = std::min<int64_t>(pages - page, words.size()) * kWordBytes;
+    const ssize_t got = ::pread(fd_.get(), words.data(), wanted, (first + page) * kWordBytes);
+    TORCH_CHECK(got >= kWordBytes, "[comm] page map: got ", got, " bytes of ", kPath,
+                ", expected up to ", wanted,
+                "; without it a write to shared parameters goes unseen. Leave the descriptor open, "
+                "or set Options::share_parameters = false");
+    const auto* const end = words.cbegin() + got / kWordBytes;
+    const auto* const found = std::find_if(words.cbegin(), end, is_copied);
+    page += found - words.cbegin();
+    if (found != end) return page;
+  }
+  return pages;
+}
 
 int64_t PageMap::page_bytes() {
   static const int64_t bytes = ::sysconf(_SC_PAGESIZE);

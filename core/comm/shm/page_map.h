@@ -1,32 +1,28 @@
 #pragma once
 
 #include <cstdint>
-#include <memory>
+
+#include "tessera/core/process/file_descriptor.h"
 
 namespace tessera::internal::shm {
 
-/// Shows which pages of a private mapping of a file the system has copied because this process
-/// wrote them.
+/// Shows which pages of a private mapping of a file the kernel has copied because this process, and
+/// not a child of it, wrote them.
 class PageMap {
  public:
-  virtual ~PageMap() = default;
-  PageMap(const PageMap&) = delete;
-  PageMap& operator=(const PageMap&) = delete;
+  /// It is opened now and stays open, so that it can be read when descriptors have run out. Throws
+  /// c10::Error if there is none.
+  PageMap();
 
   /// Local. The first page from number `page` on, of `pages` pages at `memory` (a private mapping
   /// of a file), that was copied; `pages` if there is none. Throws c10::Error if the system does
   /// not show it.
-  virtual int64_t next_copied(const char* memory, int64_t page, int64_t pages) = 0;
-
-  /// Local. The kernel's own, of this process and not of its children. It is opened now and stays
-  /// open, so that it can be read when descriptors have run out. Throws c10::Error if there is
-  /// none.
-  static std::unique_ptr<PageMap> open();
+  int64_t next_copied(const char* memory, int64_t page, int64_t pages) const;
 
   static int64_t page_bytes();
 
- protected:
-  PageMap() = default;
+ private:
+  const FileDescriptor fd_;
 };
 
 }  // namespace tessera::internal::shm

@@ -4,6 +4,7 @@
 #include "tessera/core/comm/groups/host_memory.h"
 #include "tessera/core/comm/kernels/reduce_kernels.h"
 #include "tessera/core/comm/shm/transfer.h"
+#include "tessera/core/numbers/round_up.h"
 
 namespace tessera::internal::shm {
 namespace {
@@ -22,8 +23,7 @@ struct Slice {
 };
 
 Slice slice_of(int64_t numel, int size, int rank) {
-  const int64_t share = (numel + size - 1) / size;
-  const int64_t stride = (share + kSliceMultiple - 1) / kSliceMultiple * kSliceMultiple;
+  const int64_t stride = round_up((numel + size - 1) / size, kSliceMultiple);
   const int64_t begin = std::min(stride * rank, numel);
   return {begin, std::min(stride, numel - begin)};
 }
@@ -32,10 +32,7 @@ Slice slice_of(int64_t numel, int size, int rank) {
 class ReductionInPlace final : public ChunkedTransfer {
  public:
   ReductionInPlace(Link& link, const Call& call)
-      : ChunkedTransfer(
-            link, call, call.collective().output.numel(),
-            static_cast<int64_t>(call.collective().output.element_size()),
-            Link::kStagingBytes / static_cast<int64_t>(call.collective().output.element_size())),
+      : ChunkedTransfer(link, call, call.collective().output.numel(), /*places=*/1),
         own_(data_of(collective().output)),
         root_(collective().op == Op::kReduce ? collective().peer : -1) {}
 
@@ -66,13 +63,7 @@ class ReductionInPlace final : public ChunkedTransfer {
 class ReduceScatter final : public ChunkedTransfer {
  public:
   ReduceScatter(Link& link, const Call& call)
-      : ChunkedTransfer(
-            link, call, call.collective().output.numel(),
-            static_cast<int64_t>(call.collective().output.element_size()),
-            std::max<int64_t>(Link::kStagingBytes /
-                                  static_cast<int64_t>(call.collective().output.element_size()) /
-                                  link.size(),
-                              1)),
+      : ChunkedTransfer(link, call, call.collective().output.numel(), /*places=*/link.size()),
         own_(data_of(collective().input)),
         target_(data_of(collective().output)),
         slice_(collective().slice) {}
@@ -114,16 +105,11 @@ class ReduceScatter final : public ChunkedTransfer {
 
 }  // namespace
 
-std::unique_ptr<ChunkedTransfer> make_reduction(Link& link, const Call& call) {
-  switch (call.collective().op) {
-    case Op::kAllReduce:
-    case Op::kReduce:
-      return std::make_unique<ReductionInPlace>(link, call);
-    case Op::kReduceScatter:
-      return std::make_unique<ReduceScatter>(link, call);
-    default:
-      return nullptr;
+std::unique_ptr<Transfer> make_reduction(Link& link, const Call& call) {
+  if (call.collective().op == Op::kReduceScatter) {
+    return std::make_unique<ReduceScatter>(link, call);
   }
+  return std::make_unique<ReductionInPlace>(link, call);
 }
 
 }  // namespace tessera::internal::shm

@@ -2,14 +2,12 @@
 
 #include <fcntl.h>
 #include <sys/mman.h>
-#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <limits>
 #include <mutex>
 #include <utility>
 #include <vector>
@@ -24,6 +22,7 @@
 #include "tessera/core/process/available_memory.h"
 #include "tessera/core/process/descriptor_limit.h"
 #include "tessera/core/process/file_descriptor.h"
+#include "tessera/core/process/fork.h"
 #include "tessera/core/process/process_access.h"
 #include "tessera/core/process/system_refusal.h"
 #include "tessera/errors.h"
@@ -33,10 +32,16 @@ namespace {
 
 std::string errno_text() { return std::strerror(errno); }
 
+std::string path_of(const SharedRange& range) {
+  return absl::StrCat("/proc/", range.pid, "/fd/", range.fd);
+}
+
 SegmentId id_of(const struct stat& file) { return {.device = file.st_dev, .inode = file.st_ino}; }
 
-/// Throws unless `fd`, called `name`, is the segment that `range` lies in.
-void check_segment(const SharedRange& range, const FileDescriptor& fd, const std::string& name) {
+/// Throws unless `fd` is the segment that `range` lies in. A peer that has closed its own may have
+/// given the number to any other file since.
+void check_segment(const SharedRange& range, const FileDescriptor& fd) {
+  const std::string name = path_of(range);
   struct stat file {};
   TORCH_CHECK(::fstat(fd.get(), &file) == 0, "[comm] shared memory: got no answer about ", name,
               " (", errno_text(), "), expected a segment");
@@ -49,16 +54,17 @@ void check_segment(const SharedRange& range, const FileDescriptor& fd, const std
               range.segment_bytes, " bytes) that the peer made known; the peer has closed it");
 }
 
-/// The descriptor of a segment that another rank has made, or this one. A peer that has closed its
-/// own may have given the number to any other file since.
-FileDescriptor descriptor_of(const SharedRange& range) {
-  const std::string path = absl::StrCat("/proc/", range.pid, "/fd/", range.fd);
-  FileDescriptor fd =
-      open_within_limit([&] { return ::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NONBLOCK); });
+/// The descriptor of a segment that another rank has made, or this one: `passed`, if it is open.
+FileDescriptor descriptor_of(const SharedRange& range, FileDescriptor passed = FileDescriptor()) {
+  const std::string path = path_of(range);
+  FileDescriptor fd = std::move(passed);
+  if (!fd.is_open()) {
+    fd = open_within_limit([&] { return ::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NONBLOCK); });
+  }
   TORCH_CHECK(fd.is_open(), "[comm] shared memory: got no access to ", path, " of a peer (",
               errno == EMFILE ? system_refusal("open", errno) : errno_text(),
               "), expected a file that it has open; ", access_problem(range.pid));
-  check_segment(range, fd, path);
+  check_segment(range, fd);
   return fd;
 }
 
@@ -68,21 +74,10 @@ std::string no_space_text(int64_t bytes) {
                       " bytes, expected a new segment of that size; ");
 }
 
-/// How large a file this process may write; over it the kernel sends SIGXFSZ, which ends the
-/// process.
-int64_t largest_file_bytes() {
-  constexpr int64_t kNoLimit = std::numeric_limits<int64_t>::max();
-  rlimit limit{};
-  if (::getrlimit(RLIMIT_FSIZE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return kNoLimit;
-  return static_cast<int64_t>(std::min<rlim_t>(limit.rlim_cur, kNoLimit));
-}
-
 /// Gives file `fd`, which has `before` bytes, `bytes` more. They are taken now: a sparse file would
 /// be an error at the first write instead, as SIGBUS.
 void take_memory(int fd, int64_t before, int64_t bytes) {
   const std::string what = no_space_text(bytes);
-  TORCH_CHECK(bytes <= largest_file_bytes() - before, what, "the limit of file sizes is ",
-              largest_file_bytes(), " bytes; raise it (ulimit -f)");
   // The kernel takes page after page for fallocate, and kills a process when there are none left.
   const int64_t available = available_memory_bytes();
   TORCH_CHECK(bytes <= available, what, "this host or container has ", available,
@@ -124,47 +119,32 @@ std::optional<SharedRange> SharedRange::from_text(const std::string& text) {
 /// The segments that this process maps. Process-wide by nature: it is what makes rank threads share
 /// one mapping, and what a child of fork() has to cut off. A mapping that is not in here yet, or no
 /// more, belongs to a thread that no child has.
-class Segment::Mapped {
- public:
+struct Segment::Mapped {
   static Mapped& get() {
-    static Mapped* const mapped = make();  // never destroyed: segments may outlive statics
+    static Mapped* const mapped = [] {
+      held = new Mapped;  // never destroyed: segments may outlive statics
+      hold_across_fork(held->mutex, []() noexcept {
+        for (Segment* const segment : held->segments) segment->make_private();
+      });
+      return held;
+    }();
     return *mapped;
   }
 
-  std::mutex& mutex() { return mutex_; }
-
-  // What follows is called with the mutex held.
-
-  /// The live mapping of a segment, if there is one; it keeps the file, so no other has its id. One
-  /// from before a fork() is none.
+  /// With the mutex held. The live mapping of a segment, if there is one; it keeps the file, so no
+  /// other has its id. One from before a fork() is none.
   std::shared_ptr<Segment> find(const SegmentId& id) const {
-    for (Segment* const segment : segments_) {
-      if (segment->id_ != id || !segment->origin_.is_here()) continue;
+    for (Segment* const segment : segments) {
+      if (segment->id_ != id || segment->is_private_) continue;
       if (auto alive = segment->weak_from_this().lock()) return alive;
     }
     return nullptr;
   }
-  /// After it add() does not fail.
-  void make_room() {
-    if (segments_.size() == segments_.capacity()) segments_.reserve(2 * segments_.size() + 8);
-  }
-  void add(Segment& segment) { segments_.push_back(&segment); }
-  void remove(Segment& segment) { std::erase(segments_, &segment); }
 
- private:
-  static Mapped* make() {
-    auto* const mapped = new Mapped;
-    held_ = mapped;
-    hold_across_fork(mapped->mutex_, []() noexcept {
-      for (Segment* const segment : held_->segments_) segment->make_private();
-    });
-    return mapped;
-  }
+  static inline constinit Mapped* held = nullptr;
 
-  static inline constinit Mapped* held_ = nullptr;
-
-  std::mutex mutex_;
-  std::vector<Segment*> segments_;
+  std::mutex mutex;  // a Segment that goes takes it: whoever holds it lets none go
+  std::vector<Segment*> segments;
 };
 
 Segment::Segment(SegmentId id, int fd, char* data, int64_t memory_bytes, int64_t room_bytes)
@@ -177,8 +157,8 @@ Segment::Segment(SegmentId id, int fd, char* data, int64_t memory_bytes, int64_t
 
 Segment::~Segment() {
   {
-    const std::lock_guard lock(Mapped::get().mutex());
-    Mapped::get().remove(*this);
+    const std::lock_guard lock(Mapped::get().mutex);
+    std::erase(Mapped::get().segments, this);
   }
   ::munmap(data_, room_bytes_);
   if (fd_ >= 0) ::close(fd_);
@@ -208,25 +188,18 @@ std::shared_ptr<Segment> Segment::create(int64_t bytes, int64_t room_bytes) {
   struct stat file {};
   TORCH_CHECK(::fstat(fd.get(), &file) == 0, what, "fstat said: ", errno_text());
 
-  int64_t mapped_bytes =
-      std::max(size_bytes, std::min(room_bytes, largest_file_bytes()) / kPageBytes * kPageBytes);
-  char* data = map_on_huge_page(mapped_bytes, fd.get(), Writes::kShared);
-  if (data == nullptr && mapped_bytes > size_bytes) {  // the limit of addresses (ulimit -v)
-    mapped_bytes = size_bytes;
-    data = map_on_huge_page(mapped_bytes, fd.get(), Writes::kShared);
-  }
+  const int64_t mapped_bytes = std::max(size_bytes, room_bytes / kPageBytes * kPageBytes);
+  char* const data = map_on_huge_page(mapped_bytes, fd.get(), Writes::kShared);
   TORCH_CHECK(data != nullptr, what, system_refusal("mmap", errno));
   // Before peers map it, so that they touch huge pages.
   move_into_huge_pages(data, size_bytes);
   std::shared_ptr<Segment> segment(
       new Segment(id_of(file), fd.release(), data, size_bytes, mapped_bytes));
-  const int seals = F_SEAL_SHRINK | F_SEAL_SEAL | (mapped_bytes == size_bytes ? F_SEAL_GROW : 0);
-  TORCH_CHECK(::fcntl(segment->fd_, F_ADD_SEALS, seals) == 0, what,
+  TORCH_CHECK(::fcntl(segment->fd_, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_SEAL) == 0, what,
               system_refusal("fcntl(F_ADD_SEALS)", errno));
   Mapped& mapped = Mapped::get();
-  const std::lock_guard lock(mapped.mutex());
-  mapped.make_room();
-  mapped.add(*segment);
+  const std::lock_guard lock(mapped.mutex);
+  mapped.segments.push_back(segment.get());
   return segment;
 }
 
@@ -240,26 +213,22 @@ void Segment::grow(int64_t bytes) {
   move_into_huge_pages(begin, data_ + memory_bytes_ - begin);
 }
 
-std::shared_ptr<Segment> Segment::open(const SharedRange& range) {
-  return open(range, FileDescriptor());
-}
-
 std::shared_ptr<Segment> Segment::open(const SharedRange& range, FileDescriptor passed) {
+  std::shared_ptr<Segment> segment;
   Mapped& mapped = Mapped::get();
-  const std::lock_guard lock(mapped.mutex());
-  if (auto segment = mapped.find(range.segment)) return segment;
-  mapped.make_room();
-  const FileDescriptor fd = passed.is_open() ? std::move(passed) : descriptor_of(range);
-  check_segment(range, fd, "a peer's descriptor");
+  const std::lock_guard lock(mapped.mutex);
+  segment = mapped.find(range.segment);
+  if (segment != nullptr) return segment;
+  const FileDescriptor fd = descriptor_of(range, std::move(passed));
   char* data = map(range, fd, Writes::kShared);
-  std::shared_ptr<Segment> segment(
-      new Segment(range.segment, -1, data, 0, static_cast<int64_t>(range.segment_bytes)));
-  mapped.add(*segment);
+  segment.reset(new Segment(range.segment, -1, data, 0, static_cast<int64_t>(range.segment_bytes)));
+  mapped.segments.push_back(segment.get());
   return segment;
 }
 
-char* Segment::map_privately(const SharedRange& range) {
-  return map(range, descriptor_of(range), Writes::kPrivate);
+std::shared_ptr<char> Segment::map_privately(const SharedRange& range) {
+  char* const data = map(range, descriptor_of(range), Writes::kPrivate);
+  return {data, [bytes = range.segment_bytes](char* begin) { ::munmap(begin, bytes); }};
 }
 
 SharedRange Segment::range(int64_t offset_bytes) const {

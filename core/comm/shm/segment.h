@@ -7,7 +7,6 @@
 #include <string>
 
 #include "tessera/core/process/file_descriptor.h"
-#include "tessera/core/process/fork.h"
 
 namespace tessera::internal::shm {
 
@@ -52,20 +51,19 @@ class Segment : public std::enable_shared_from_this<Segment> {
  public:
   /// Local. A new segment of `bytes` (rounded up to pages), backed by memory from the start,
   /// close-on-exec, which nobody can make smaller. Its creator can make it larger: grow(). Mappings
-  /// cover `room_bytes` from the start, here and in peers, which takes addresses and no memory;
-  /// less where the process may not have so many, but `bytes` at least. Throws c10::Error that
-  /// names the size if there is no space.
+  /// cover `room_bytes` from the start, here and in peers, which takes addresses and no memory, and
+  /// `bytes` at least. Throws c10::Error that names the size if there is no space.
   static std::shared_ptr<Segment> create(int64_t bytes, int64_t room_bytes = 0);
 
-  /// Local. The segment that `range` lies in; its creator must be alive. Throws c10::Error if it
-  /// cannot be mapped, or if what is found there is another one.
-  static std::shared_ptr<Segment> open(const SharedRange& range);
-  /// The same by a descriptor of it that the creator passed on.
-  static std::shared_ptr<Segment> open(const SharedRange& range, FileDescriptor passed);
+  /// Local. The segment that `range` lies in, by a descriptor of it if its creator passed one on;
+  /// the creator must be alive. Throws c10::Error if it cannot be mapped, or if what is found there
+  /// is another one.
+  static std::shared_ptr<Segment> open(const SharedRange& range,
+                                       FileDescriptor passed = FileDescriptor());
 
   /// Local. All of the segment that `range` lies in, mapped so that writes stay with this process
-  /// (copy on write); unmap it with munmap. Its creator must be alive. Throws as open() does.
-  static char* map_privately(const SharedRange& range);
+  /// (copy on write). Its creator must be alive. Throws as open() does.
+  static std::shared_ptr<char> map_privately(const SharedRange& range);
 
   ~Segment();
   Segment(const Segment&) = delete;
@@ -85,19 +83,18 @@ class Segment : public std::enable_shared_from_this<Segment> {
   SharedRange range(int64_t offset_bytes) const;
 
  private:
-  class Mapped;
+  struct Mapped;
 
   Segment(SegmentId id, int fd, char* data, int64_t memory_bytes, int64_t room_bytes);
   void make_private() noexcept;
 
-  const Origin origin_;
   const SegmentId id_;
   const int pid_;
   const int fd_;  // -1: another process made it
   char* const data_;
   int64_t memory_bytes_;  // its creator's to know; 0 elsewhere
   const int64_t room_bytes_;
-  bool is_private_ = false;
+  bool is_private_ = false;  // in a child of the process that mapped it
 };
 
 }  // namespace tessera::internal::shm

@@ -5,7 +5,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <climits>
 #include <cstring>
 #include <ctime>
@@ -18,14 +17,13 @@ uint32_t* futex_word(std::atomic<uint32_t>& word) { return reinterpret_cast<uint
 
 }  // namespace
 
-bool futex_wait(std::atomic<uint32_t>& word, uint32_t value, std::chrono::nanoseconds limit) {
+void futex_wait(std::atomic<uint32_t>& word, uint32_t value, std::chrono::nanoseconds limit) {
   const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(limit);
   timespec wait{};
   wait.tv_sec = seconds.count();
   wait.tv_nsec = (limit - seconds).count();
   // Not FUTEX_PRIVATE: the word is shared between processes.
-  const long result = ::syscall(SYS_futex, futex_word(word), FUTEX_WAIT, value, &wait, nullptr, 0);
-  return result != 0 && errno == ETIMEDOUT;
+  ::syscall(SYS_futex, futex_word(word), FUTEX_WAIT, value, &wait, nullptr, 0);
 }
 
 void futex_wake_all(std::atomic<uint32_t>& word) {

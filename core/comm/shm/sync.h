@@ -21,8 +21,8 @@ static_assert(std::atomic<uint32_t>::is_always_lock_free);
 static_assert(std::atomic<uint64_t>::is_always_lock_free);
 
 /// Blocks until `word` differs from `value`, someone wakes it, or `limit` has passed; may return
-/// early. Returns whether the limit passed.
-bool futex_wait(std::atomic<uint32_t>& word, uint32_t value, std::chrono::nanoseconds limit);
+/// early.
+void futex_wait(std::atomic<uint32_t>& word, uint32_t value, std::chrono::nanoseconds limit);
 void futex_wake_all(std::atomic<uint32_t>& word);
 
 /// What the threads of one rank sleep on, whatever they wait for. A sleeper counts itself, reads
@@ -94,7 +94,6 @@ struct alignas(64) ChannelSlot {
 
   std::atomic<uint32_t> left;  // 1 once the rank has left the group
   int32_t world_rank;
-  int32_t number;                           // what messages call it, in the world
   alignas(64) std::atomic<int64_t> posted;  // calls this rank has posted
   std::atomic<int64_t> done;                // leading calls of which it reads and writes no more
   std::atomic<int64_t> steps;               // parts of calls in chunks, but the last part of each
@@ -104,8 +103,8 @@ struct alignas(64) ChannelSlot {
 
   PostedCall& call(int64_t sequence) { return calls[sequence % kCalls]; }
   // See Note [Messages].
-  alignas(64) std::atomic<uint32_t> has_outbox;  // 1 once `outbox` says where its messages begin
-  SharedRange outbox;
+  alignas(64) std::atomic<uint32_t> has_lists;  // 1 once `lists` says where its messages begin
+  SharedRange lists;
 };
 
 /// The shared side of a process group. `size` slots follow it in memory. Counters only grow; a rank

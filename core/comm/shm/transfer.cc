@@ -4,6 +4,22 @@
 #include "tessera/core/comm/groups/op_traits.h"
 
 namespace tessera::internal::shm {
+namespace {
+
+/// Of the one tensor that every rank has.
+int64_t element_of(const Collective& call) {
+  const at::Tensor& tensor = call.input.defined() ? call.input : call.output;
+  return static_cast<int64_t>(tensor.element_size());
+}
+
+}  // namespace
+
+ChunkedTransfer::ChunkedTransfer(Link& link, const Call& call, int64_t numel, int64_t places)
+    : link_(link),
+      call_(call),
+      element_(element_of(call.collective())),
+      numel_(numel),
+      chunk_(std::max<int64_t>(Link::kStagingBytes / element_ / places, 1)) {}
 
 void ChunkedTransfer::announce() {
   fill(link_.begin_post(call_));
@@ -23,7 +39,7 @@ void ChunkedTransfer::give(const at::Tensor& data, SharedRange& source, bool& is
     source = *range;
     return;
   }
-  source = link_.staging_range();
+  source = *link_.find(link_.staging(), Link::kStagingBytes);
   is_private = stages_ = true;
   stage(0, std::min(chunk_, numel_));  // before the call is posted, which saves a step
 }
@@ -89,15 +105,10 @@ Transfer::State ChunkedTransfer::advance() {
 }
 
 std::vector<int> ChunkedTransfer::awaited() {
-  const bool is_at_end = next_ == Next::kEnd;
-  std::vector<int> ranks;
-  for (int peer = 0; peer < size(); ++peer) {
+  return link_.ranks_where([&](int peer) {
     const ChannelSlot& slot = link_.channel().slot(peer);
-    const bool has_come =
-        is_at_end ? slot.done.load() > call_.sequence() : slot.steps.load() >= target_;
-    if (!has_come) ranks.push_back(peer);
-  }
-  return ranks;
+    return next_ == Next::kEnd ? slot.done.load() <= call_.sequence() : slot.steps.load() < target_;
+  });
 }
 
 void Meeting::announce() {
@@ -106,9 +117,11 @@ void Meeting::announce() {
 }
 
 Transfer::State Meeting::advance() {
-  const bool opens = call_.record().signature.op != Op::kBarrier;
+  const Op op = call_.record().signature.op;
+  const bool opens = op != Op::kBarrier;
   if (!has_met_) {
-    if (opens) link_.open(call_);
+    if (op == Op::kMakeWindow) link_.open_window(call_);
+    if (op == Op::kSubgroup) link_.open_subgroup(call_);
     has_met_ = true;
     link_.mark_done(call_.sequence());
   }
@@ -116,11 +129,8 @@ Transfer::State Meeting::advance() {
 }
 
 std::vector<int> Meeting::awaited() {
-  std::vector<int> ranks;
-  for (int peer = 0; peer < link_.size(); ++peer) {
-    if (link_.channel().slot(peer).done.load() <= call_.sequence()) ranks.push_back(peer);
-  }
-  return ranks;
+  return link_.ranks_where(
+      [&](int peer) { return link_.channel().slot(peer).done.load() <= call_.sequence(); });
 }
 
 }  // namespace tessera::internal::shm

@@ -22,9 +22,8 @@ class ChunkedTransfer : public Transfer {
   std::vector<int> awaited() final;
 
  protected:
-  /// `numel` elements of `element` bytes are taken, if any rank stages `chunk` in a part.
-  ChunkedTransfer(Link& link, const Call& call, int64_t numel, int64_t element, int64_t chunk)
-      : link_(link), call_(call), element_(element), numel_(numel), chunk_(chunk) {}
+  /// `numel` elements are taken. A rank's staging area has room for a chunk in each of `places`.
+  ChunkedTransfer(Link& link, const Call& call, int64_t numel, int64_t places);
 
   /// Before the call is posted: says where this rank's data lies, and stages the first part of it.
   virtual void fill(PostedCall& posted);
@@ -70,9 +69,10 @@ class ChunkedTransfer : public Transfer {
 
 /// Bytes: for all_reduce each rank reads numel / size() elements of every rank and writes them to
 /// every rank; for reduce_scatter it reads its slice of every rank's input; for all_gather it
-/// copies every other rank's input, for broadcast the root's. Null of another operation.
-std::unique_ptr<ChunkedTransfer> make_reduction(Link& link, const Call& call);
-std::unique_ptr<ChunkedTransfer> make_move(Link& link, const Call& call);
+/// copies every other rank's input, for broadcast the root's. The second: of operations that reduce
+/// nothing.
+std::unique_ptr<Transfer> make_reduction(Link& link, const Call& call);
+std::unique_ptr<Transfer> make_move(Link& link, const Call& call);
 
 /// A call without data: opens, when all ranks have called, what it is about; over when all have.
 class Meeting final : public Transfer {

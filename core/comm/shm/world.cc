@@ -27,24 +27,12 @@ namespace {
 // How long a process may take from the loss of its files to its end: it gives back its memory.
 constexpr auto kEnding = std::chrono::milliseconds(5000);
 
-int open_pidfd(int pid) {
-  return above_standard_streams(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
+FileDescriptor open_pidfd(int pid) {
+  return FileDescriptor(
+      above_standard_streams(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0))));
 }
 
 }  // namespace
-
-bool is_page(const char* data, int64_t bytes, int size) {
-  if (size < 1 || bytes < ControlPage::bytes(size)) return false;
-  // Not written to; the accessors are not const.
-  auto* const control = reinterpret_cast<ControlPage*>(const_cast<char*>(data));
-  if (control->ready.load(std::memory_order_acquire) != 1 || control->size != size) return false;
-  for (int rank = 0; rank < size; ++rank) {
-    if (control->rank(rank).pid <= 0 || control->channel().slot(rank).world_rank != rank) {
-      return false;
-    }
-  }
-  return true;
-}
 
 std::shared_ptr<World> World::create(const std::vector<int>& pids, int own_rank,
                                      const PartOfJob& part) {
@@ -53,29 +41,20 @@ std::shared_ptr<World> World::create(const std::vector<int>& pids, int own_rank,
   auto* page = new (segment->data()) ControlPage();
   page->size = size;
   part.host.copy(page->host, sizeof(page->host) - 1);
-  for (int rank = 0; rank < size; ++rank) {
-    new (&page->rank(rank)) RankState();
-    page->rank(rank).pid = pids[rank];
-    page->rank(rank).number = part.numbers.empty() ? rank : part.numbers[static_cast<size_t>(rank)];
-  }
   Channel::create(&page->channel(), size);
-  for (int rank = 0; rank < size; ++rank) new (&page->ring(rank)) FlightRing();
   for (int rank = 0; rank < size; ++rank) {
+    RankState& state = *new (&page->rank(rank)) RankState();
+    state.pid = pids[rank];
+    state.number = part.numbers.empty() ? rank : part.numbers[static_cast<size_t>(rank)];
     page->channel().slot(rank).world_rank = rank;
-    page->channel().slot(rank).number = page->rank(rank).number;
+    new (&page->ring(rank)) FlightRing();
   }
-  page->ready.store(1, std::memory_order_release);
   return std::shared_ptr<World>(new World(own_rank, size, std::move(segment)));
 }
 
 std::shared_ptr<World> World::open(int rank, int size, const SharedRange& page,
                                    FileDescriptor passed) {
-  auto segment = Segment::open(page, std::move(passed));
-  // The page was made known after it was ready; this load orders what follows after that.
-  TORCH_CHECK(is_page(segment->data(), segment->room_bytes(), size),
-              "[comm] shared memory: got a page that is no world of ", size,
-              " ranks, expected one of this job's; start all ranks from one build");
-  return std::shared_ptr<World>(new World(rank, size, std::move(segment)));
+  return std::shared_ptr<World>(new World(rank, size, Segment::open(page, std::move(passed))));
 }
 
 World::World(int rank, int size, std::shared_ptr<Segment> segment)
@@ -84,10 +63,8 @@ World::World(int rank, int size, std::shared_ptr<Segment> segment)
       segment_(std::move(segment)),
       page_(reinterpret_cast<ControlPage*>(segment_->data())) {
   check_access();
-  pidfds_.assign(size_, -1);
-  for (int peer = 0; peer < size_; ++peer) {
-    const int pid = page_->rank(peer).pid;
-    if (pid != ::getpid()) pidfds_[peer] = open_pidfd(pid);
+  for (const int pid : pids()) {
+    pidfds_.push_back(pid == ::getpid() ? FileDescriptor() : open_pidfd(pid));
   }
 }
 
@@ -101,12 +78,7 @@ void World::check_access() const {
   }
 }
 
-World::~World() {
-  page_->rank(rank_).left.store(1, std::memory_order_release);
-  for (int fd : pidfds_) {
-    if (fd >= 0) ::close(fd);
-  }
-}
+World::~World() { page_->rank(rank_).left.store(1, std::memory_order_release); }
 
 std::vector<int> World::pids() const {
   std::vector<int> pids;
@@ -116,25 +88,10 @@ std::vector<int> World::pids() const {
 
 int World::cores() const { return available_cores(pids()); }
 
-char* World::resolve(const SharedRange& range) {
-  std::lock_guard<std::mutex> lock(mutex_);
-  std::shared_ptr<Segment>& segment = segments_[range.segment];
-  if (segment == nullptr) {
-    try {
-      segment = Segment::open(range);
-    } catch (const c10::Error&) {
-      // A process that ends loses its files first: then its end is the cause, and it must be seen.
-      await_end_of(range.pid);
-      throw;
-    }
-  }
-  return segment->data() + range.offset_bytes;
-}
-
 void World::await_end_of(int pid) const {
   for (int rank = 0; rank < size_; ++rank) {
-    if (pid_of(rank) != pid || pidfds_[rank] < 0) continue;
-    pollfd handle{pidfds_[rank], POLLIN, 0};
+    if (pid_of(rank) != pid || !pidfds_[rank].is_open()) continue;
+    pollfd handle{pidfds_[rank].get(), POLLIN, 0};
     ::poll(&handle, 1, static_cast<int>(kEnding.count()));
     return;
   }
@@ -157,10 +114,7 @@ std::string World::failure() {
   return lost.empty() && poison().is_set() ? poison().cause() : lost;
 }
 
-std::string World::lost_rank() {
-  const bool is_lost = check_peers([](const std::string& cause) { return cause; });
-  return is_lost ? poison().cause() : "";
-}
+std::string World::lost_rank() { return check_peers() ? poison().cause() : ""; }
 
 void World::fail(std::string_view cause, bool is_author) noexcept {
   fail_by(is_author ? rank_ : Poison::kNobody, cause);
@@ -180,8 +134,8 @@ bool World::check_peers(const std::function<std::string(const std::string&)>& de
     RankState& state = page_->rank(rank);
     if (state.pid == own_pid || state.left.load(std::memory_order_acquire) != 0) continue;
     bool ended;
-    if (pidfds_[rank] >= 0) {
-      pollfd handle{pidfds_[rank], POLLIN, 0};
+    if (pidfds_[rank].is_open()) {
+      pollfd handle{pidfds_[rank].get(), POLLIN, 0};
       ended = ::poll(&handle, 1, 0) > 0;
     } else {  // it ended before it could be watched, or pidfd_open is not allowed here
       ended = ::kill(state.pid, 0) != 0 && errno == ESRCH;

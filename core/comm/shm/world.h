@@ -5,10 +5,8 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <string_view>
-#include <unordered_map>
 #include <vector>
 
 #include "tessera/core/comm/flight_recorder/flight_dump.h"
@@ -32,7 +30,6 @@ struct alignas(64) RankState {
 /// The shared page of a world: its ranks, and the cause of a failure. `size` RankStates, the
 /// world's own Channel and `size` FlightRings follow.
 struct alignas(64) ControlPage {
-  std::atomic<uint32_t> ready;         // 1 once rank 0 has filled in the rest
   std::atomic<uint32_t> dump_claimed;  // 1 once a rank writes down what all have called
   int32_t size;
   Poison poison;
@@ -50,10 +47,6 @@ struct alignas(64) ControlPage {
            Channel::bytes(size);
   }
 };
-
-/// Whether these bytes look like the ready page of a world of `size` ranks. Reads no byte beyond
-/// them.
-bool is_page(const char* data, int64_t bytes, int size);
 
 /// What messages say of the ranks of a world that is a part of a job's.
 struct PartOfJob {
@@ -99,11 +92,6 @@ class World final : public HostRanks {
   /// bound to cores of their own, fewer where a container has a quota of CPU time.
   int cores() const;
 
-  /// Local. The address here of a peer's memory; mapped at the first use, and as long as the world
-  /// is there. The peer must be alive. Throws c10::Error if it cannot be mapped; if that is because
-  /// the peer is ending, then after its end, so that check_peers() sees it.
-  char* resolve(const SharedRange& range);
-
   std::shared_ptr<FlightRing> flights() override { return {segment_, &page_->ring(rank_)}; }
   /// Local. The last calls of a rank, as many as are kept, whatever has become of its process.
   RankFlight flight_of(int rank) const;
@@ -129,12 +117,15 @@ class World final : public HostRanks {
 
   /// Local, does not block. If the process of a rank has ended without leaving, sets the world's
   /// poison, tells the launcher what `describe` makes of it and returns true.
-  bool check_peers(const std::function<std::string(const std::string& cause)>& describe);
+  bool check_peers(const std::function<std::string(const std::string& cause)>& describe =
+                       [](const std::string& cause) { return cause; });
+  /// Local, blocks. If the process of a rank is ending, until it has ended: it loses its files
+  /// first, and who misses these must see why. Some seconds at most.
+  void await_end_of(int pid) const;
 
  private:
   void check_access() const;
   World(int rank, int size, std::shared_ptr<Segment> segment);
-  void await_end_of(int pid) const;
 
   const Origin origin_;
   const int rank_;
@@ -142,12 +133,9 @@ class World final : public HostRanks {
   const std::shared_ptr<Segment> segment_;
   ControlPage* const page_;
   const std::shared_ptr<Arena> arena_ = Arena::create();
-  std::vector<int>
-      pidfds_;  // by rank; -1 for ranks of this process and where the kernel gives none
+  // By rank; none for ranks of this process and where the kernel gives none.
+  std::vector<FileDescriptor> pidfds_;
   Progress progress_;
-  std::mutex mutex_;
-  // Of peers. Each keeps its file, so that the system gives its id to no other.
-  std::unordered_map<SegmentId, std::shared_ptr<Segment>, SegmentId::Hash> segments_;
 };
 
 }  // namespace tessera::internal::shm

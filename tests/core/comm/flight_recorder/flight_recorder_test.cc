@@ -5,18 +5,13 @@
 #include <chrono>
 #include <cstdlib>
 #include <filesystem>
-#include <fstream>
 #include <memory>
-#include <mutex>
-#include <sstream>
 #include <string>
 #include <thread>
 #include <utility>
 #include <vector>
 
 #include <ATen/Functions.h>
-#include <absl/strings/str_cat.h>
-#include <c10/util/Exception.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -24,7 +19,6 @@
 #include "tessera/core/comm/flight_recorder/flight_ring.h"
 #include "tessera/process_group.h"
 #include "tessera/rendezvous.h"
-#include "tessera/tests/support/message_of.h"
 #include "tessera/tests/support/rank_processes.h"
 #include "tessera/tests/support/rank_threads.h"
 #include "tessera/tests/support/temporary_directory.h"
@@ -61,7 +55,6 @@ TEST(FlightRing, KeepsTheLastCallsAndWhenTheyWereOver) {
   EXPECT_EQ(records.back().sequence, static_cast<int64_t>(FlightRing::kRecords));
   for (const FlightRecord& one : records) EXPECT_EQ(one.end_ns, 0);
   EXPECT_EQ(records.back().tag.beginning(), std::string(sizeof(FlightRecord::tag.text), 't'));
-  EXPECT_EQ(ring->last(2).size(), 2U);
   EXPECT_EQ(ring->begun(), FlightRing::kRecords + 1);
 }
 
@@ -79,7 +72,7 @@ TEST(FlightRing, ReadersSeeWholeRecordsWhileThreadsWrite) {
     for (const FlightRecord& record : ring->last()) {
       const std::string name(static_cast<size_t>(record.sequence) + 1, 'w');
       ASSERT_EQ(record.tag.beginning(), name);
-      ASSERT_EQ(record.group(), name);
+      ASSERT_EQ(record.group.beginning(), name);
       ASSERT_EQ(record.signature.numel, record.sequence);
     }
   }
@@ -110,14 +103,9 @@ TEST(FlightDump, NamesTheFirstDifference) {
                         rank_with(2, {{1, "a"}, {2, "b"}})}),
       "rank 0, 2 has begun #1 all_reduce SUM float32[2] 'b' on group 'world', but not rank 1, "
       "whose last there is #0 all_reduce SUM float32[1] 'a' on group 'world'");
-  // Rank 1 has no record of the group any more.
-  EXPECT_EQ(
-      first_difference({rank_with(0, {{1, "a"}}), rank_with(1, {}), rank_with(2, {{1, "a"}})}),
-      "none in one group; rank 0, 2 is in #0 all_reduce SUM float32[1] 'a' on group 'world', a "
-      "group that the last calls of rank 1 do not have");
 }
 
-TEST(FlightDump, IsTextAndJson) {
+TEST(FlightDump, IsAText) {
   std::vector<RankFlight> ranks = {rank_with(0, {{1, "a \"b\"\n"}})};
   const int64_t began = ranks[0].records[0].begin_ns;
   ranks[0].records[0].end_ns = began + 1500000;
@@ -127,46 +115,21 @@ TEST(FlightDump, IsTextAndJson) {
             "rank 0 (pid 1) runs; 1 calls, the last:\n"
             "  #0 all_reduce SUM float32[1] 'a \"b\"\n' on group 'world', began 2.000 s ago, took "
             "1.500 ms\n");
-  EXPECT_EQ(
-      to_json(ranks, "c", 7),
-      absl::StrCat("{\"cause\":\"c\",\"first_difference\":\"none: the ranks' last calls "
-                   "agree\",\"time_ns\":7,\"ranks\":[{\"rank\":0,\"pid\":1,\"host\":\"\",\"state\":"
-                   "\"runs\",\"begun\":1,\"calls\":[{\"group\":\"world\",\"sequence\":0,"
-                   "\"op\":\"all_reduce\",\"reduce\":\"SUM\",\"dtype\":\"float32\","
-                   "\"numel\":1,\"tag\":\"a \\\"b\\\"\\n\",\"begin_ns\":",
-                   began, ",\"end_ns\":", began + 1500000, ",\"is_over\":true}]}]}\n"));
-}
-
-TEST(FlightDump, RepairsTextsThatAreNotUtf8) {
-  // 64 bytes of a tag are kept: the last one is the first of two that are an 'ä'.
-  const std::string kept(63, 'a');
-  const std::string json = to_json({rank_with(0, {{1, kept + "\xC3\xA4"}})}, "cause \xFF", 7);
-  EXPECT_THAT(json, HasSubstr("\"cause\":\"cause \xEF\xBF\xBD\""));
-  EXPECT_THAT(json, HasSubstr("\"tag\":\"" + kept + "\xEF\xBF\xBD\""));
 }
 
 TEST(FlightDump, SaysWhatItCannotWrite) {
   ::testing::internal::CaptureStderr();
-  write_flight_dump("/no such directory", 0, {rank_with(0, {{1, "a"}})}, "rank 1 died");
+  write_flight_dump("/dev/null/none", 0, {rank_with(0, {{1, "a"}})}, "rank 1 died");
   EXPECT_THAT(
       ::testing::internal::GetCapturedStderr(),
-      AllOf(HasSubstr("cannot write '/no such directory/flight-rank-0-"), Not(HasSubstr("wrote"))));
+      AllOf(HasSubstr("cannot write '/dev/null/none/flight-rank-0-"), Not(HasSubstr("wrote"))));
 }
 
-TEST(FlightDump, AFolderThatCannotTakeItIsRefusedAtTheStart) {
+TEST(FlightDump, MakesTheFolder) {
   const TemporaryDirectory directory;
-  const auto refusal_of = [](const std::string& value) {
-    ::setenv("TESSERA_FLIGHT_DUMP", value.c_str(), /*overwrite=*/1);
-    const std::string message = testing::message_of([] { check_flight_dump_directory(); });
-    ::unsetenv("TESSERA_FLIGHT_DUMP");
-    return message;
-  };
-  EXPECT_THAT(refusal_of(directory.path() + "/none"),
-              AllOf(HasSubstr("TESSERA_FLIGHT_DUMP: got '"), HasSubstr("mkdir -p ")));
-  std::ofstream(directory.path() + "/file") << "no folder";
-  EXPECT_THAT(refusal_of(directory.path() + "/file"), HasSubstr("(Not a directory)"));
-  EXPECT_EQ(refusal_of(directory.path()), testing::kNothingThrown);
-  EXPECT_EQ(refusal_of(""), testing::kNothingThrown);
+  const std::string folder = directory.path() + "/job/17";
+  write_flight_dump(folder, 0, {rank_with(0, {{1, "a"}})}, "rank 1 died");
+  EXPECT_FALSE(std::filesystem::is_empty(folder));
 }
 
 TEST(FlightDump, IsWrittenOnceWhenRanksDiffer) {
@@ -183,7 +146,7 @@ TEST(FlightDump, IsWrittenOnceWhenRanksDiffer) {
   for (const auto& entry : std::filesystem::directory_iterator(directory.path())) {
     files.push_back(entry.path());
   }
-  ASSERT_EQ(files.size(), 2U);
+  ASSERT_EQ(files.size(), 1U);
   for (const auto& file : files) {
     const std::string text = testing::content_of(file);
     EXPECT_THAT(text, HasSubstr("all_reduce SUM float32[4] 'even' on group 'world' where rank 2 "

@@ -247,7 +247,8 @@ TEST(Failures, DestroyingAGroupWithWorkInFlightNeitherBlocksNorLosesTheWait) {
 }
 
 TEST(Failures, NoSpaceIsAnErrorThatNamesTheSize) {
-  FileSizeLimit limit(8 << 20);
+  const testing::NoFileSizeSignal no_signal;
+  const FileSizeLimit limit(8 << 20);
   const auto errors = run_ranks_expecting_errors(
       2, [](std::shared_ptr<ProcessGroup> world) { world->allocate(4 << 20, at::kFloat); });
   EXPECT_THAT(errors, Each(HasSubstr("[comm] shared memory: got no space for 16777216 bytes")));
@@ -255,7 +256,8 @@ TEST(Failures, NoSpaceIsAnErrorThatNamesTheSize) {
 
 // Staging memory is taken inside a collective: the others must learn why it cannot go on.
 TEST(Failures, NoSpaceForStagingIsEveryRanksError) {
-  FileSizeLimit limit(128 << 10);
+  const testing::NoFileSizeSignal no_signal;
+  const FileSizeLimit limit(128 << 10);
   const auto errors = run_ranks_expecting_errors(2, [](std::shared_ptr<ProcessGroup> world) {
     if (world->rank() == 1) {
       world->all_reduce(at::zeros({10}), ReduceOp::kSum)->wait();

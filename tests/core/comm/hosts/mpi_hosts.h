@@ -11,12 +11,12 @@
 
 #include <absl/strings/str_cat.h>
 
-#include "tessera/core/comm/agreement/text_exchange.h"
 #include "tessera/core/comm/hosts/world_group.h"
 #include "tessera/core/comm/meeting/abstract_socket.h"
 #include "tessera/core/comm/meeting/mac_key.h"
 #include "tessera/core/comm/rendezvous/shm_world.h"
 #include "tessera/environment.h"
+#include "tessera/process_group.h"
 #include "tessera/tests/core/comm/mpi/mpi_ranks.h"
 
 namespace tessera::internal::testing {

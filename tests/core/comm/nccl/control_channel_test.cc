@@ -13,10 +13,10 @@
 
 #include "tessera/core/comm/agreement/fingerprint.h"
 #include "tessera/core/comm/agreement/refusal.h"
-#include "tessera/core/comm/agreement/text_exchange.h"
 #include "tessera/core/comm/meeting/job_table.h"
 #include "tessera/core/step/host_all_gather.h"
 #include "tessera/errors.h"
+#include "tessera/process_group.h"
 #include "tessera/tests/core/comm/nccl/nccl_ranks.h"
 
 namespace tessera::internal {
@@ -53,13 +53,13 @@ TEST_F(ControlChannel, CarriesTextsWordsAndFingerprintsWithoutNccl) {
     fake().reset();
     run_nccl_ranks(size, [](std::shared_ptr<Group> group, HostDevice&) {
       for (int round = 0; round < 5; ++round) {
-        const auto texts = exchange_texts(*group, text_of(group->rank(), round), "texts");
+        const auto texts = group->all_gather_bytes(text_of(group->rank(), round), "texts");
         ASSERT_EQ(static_cast<int>(texts.size()), group->size());
         for (int rank = 0; rank < group->size(); ++rank) {
           EXPECT_EQ(texts[rank], text_of(rank, round));
         }
       }
-      EXPECT_THAT(exchange_texts(*group, "", "silence"), Each(""));
+      EXPECT_THAT(group->all_gather_bytes("", "silence"), Each(""));
       require_equal(*group, {"a", "", "c"}, "same");
       refuse_on_all_ranks(*group, "", "nothing");
 
@@ -85,10 +85,10 @@ TEST_F(ControlChannel, KeepsItsPlaceAmongCollectives) {
     for (int round = 0; round < 4; ++round) {
       at::Tensor sum = at::ones({5});
       const auto work = group->all_reduce(sum, ReduceOp::kSum, "bucket 0");
-      const auto all = exchange_texts(*group, std::to_string(group->rank()), "all");
+      const auto all = group->all_gather_bytes(std::to_string(group->rank()), "all");
       EXPECT_THAT(all, ::testing::ElementsAre("0", "1", "2"));
       if (part != nullptr) {
-        const auto some = exchange_texts(*part, std::to_string(group->rank()), "some");
+        const auto some = part->all_gather_bytes(std::to_string(group->rank()), "some");
         EXPECT_THAT(some, ::testing::ElementsAre("0", "2"));
       }
       work->wait();
@@ -138,9 +138,9 @@ TEST_F(ControlChannel, LeavesNothingInTheTableThatGrows) {
           if (group->rank() == 0) keys = table->size();
           group->barrier();
         };
-        for (int round = 0; round < 3; ++round) exchange_texts(*group, "text", "early");
+        for (int round = 0; round < 3; ++round) group->all_gather_bytes("text", "early");
         count(early);
-        for (int round = 0; round < 50; ++round) exchange_texts(*group, "text", "late");
+        for (int round = 0; round < 50; ++round) group->all_gather_bytes("text", "late");
         count(late);
       },
       options);
@@ -175,11 +175,11 @@ TEST_F(ControlChannel, TimesOutAndNamesRankOpSequenceAndTag) {
   const auto errors = run_nccl_ranks_expecting_errors(
       3,
       [](std::shared_ptr<Group> group, HostDevice&) {
-        exchange_texts(*group, "here", "first");
+        group->all_gather_bytes("here", "first");
         if (group->rank() == 1) {
           while (group->make_shared_buffer(1, "look") == nullptr) std::this_thread::yield();
         }
-        exchange_texts(*group, "here", "misuse");
+        group->all_gather_bytes("here", "misuse");
       },
       impatient());
   for (const int rank : {0, 2}) {
@@ -195,7 +195,7 @@ TEST_F(ControlChannel, EndsWhenAnotherRankGivesUp) {
   const auto errors =
       run_nccl_ranks_expecting_errors(3, [](std::shared_ptr<Group> group, HostDevice&) {
         if (group->rank() == 2) throw std::runtime_error("no more memory");
-        exchange_texts(*group, "here", "vote");
+        group->all_gather_bytes("here", "vote");
       });
   for (const int rank : {0, 1}) {
     EXPECT_THAT(errors[rank], AllOf(HasSubstr("[comm] all_gather #0 'vote' on group 'world'"),

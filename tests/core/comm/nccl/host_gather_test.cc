@@ -10,10 +10,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "tessera/core/comm/agreement/text_exchange.h"
 #include "tessera/core/comm/meeting/job_table.h"
 #include "tessera/core/process/error_text.h"
 #include "tessera/errors.h"
+#include "tessera/process_group.h"
 #include "tessera/tests/core/comm/nccl/nccl_ranks.h"
 
 namespace tessera::internal {
@@ -143,7 +143,7 @@ TEST_F(HostGather, TimesOutFromItsWaitOn) {
   const auto errors = run_nccl_ranks_expecting_errors(
       3,
       [](std::shared_ptr<Group> group, HostDevice&) {
-        exchange_texts(*group, "here", "first");
+        group->all_gather_bytes("here", "first");
         if (group->rank() == 1) {  // stays, and does not come
           while (group->make_shared_buffer(1, "look") == nullptr) std::this_thread::yield();
         }
@@ -184,7 +184,7 @@ TEST_F(HostGather, ADroppedOneLeavesTheChannelUsable) {
               EXPECT_EQ(all.sum().item<int64_t>(), 3 * round);
             }
           }
-          EXPECT_THAT(exchange_texts(*group, "end", "end"), Each("end"));
+          EXPECT_THAT(group->all_gather_bytes("end", "end"), Each("end"));
           std::this_thread::sleep_for(5 * impatient().timeout / 4);  // nobody is late for those
           group->barrier("after");
         },

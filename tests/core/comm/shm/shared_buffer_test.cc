@@ -1,12 +1,12 @@
 // One buffer for all ranks: what each sees of what the others and it itself have written.
 #include "tessera/shared_buffer.h"
 
-#include <sys/mman.h>
 #include <sys/resource.h>
+#include <sys/syscall.h>
 
+#include <cerrno>
 #include <cstdint>
 #include <cstdio>
-#include <fstream>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -20,8 +20,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "tessera/core/comm/shm/page_map.h"
-#include "tessera/core/comm/shm/shared_buffer.h"
 #include "tessera/core/memory/huge_pages.h"
 #include "tessera/process_group.h"
 #include "tessera/rendezvous.h"
@@ -30,6 +28,7 @@
 #include "tessera/tests/support/message_of.h"
 #include "tessera/tests/support/rank_processes.h"
 #include "tessera/tests/support/rank_threads.h"
+#include "tessera/tests/support/refused_calls.h"
 #include "tessera/tests/support/warnings_of_ranks.h"
 
 namespace tessera::internal::testing {
@@ -146,6 +145,7 @@ TEST_P(SharedBufferTest, MayBeEmptyAndRefusesPartsThatItDoesNotHave) {
 TEST_P(SharedBufferTest, NoSpaceIsEveryRanksErrorAndTheGroupGoesOn) {
   std::vector<std::string> errors(static_cast<size_t>(size()));
   // Before the ranks start: the limit is the process's.
+  const NoFileSizeSignal no_signal;
   const FileSizeLimit limit(8 << 20);
   run_ranks(size(), [&](std::shared_ptr<ProcessGroup> world) {
     try {
@@ -162,104 +162,28 @@ TEST_P(SharedBufferTest, NoSpaceIsEveryRanksErrorAndTheGroupGoesOn) {
 INSTANTIATE_TEST_SUITE_P(, SharedBufferTest, ::testing::Values(2, 3),
                          [](const auto& info) { return "World" + std::to_string(info.param); });
 
-/// A page map of one rank that is not what it should be, the kernel's own otherwise.
-class OddPageMap final : public shm::PageMap {
- public:
-  enum class Fault : uint8_t { kSeesNothing, kSeesEverything, kIsUnreadable, kFailsLater };
-
-  explicit OddPageMap(Fault fault) : fault_(fault) {}
-
-  int64_t next_copied(const char* memory, int64_t page, int64_t pages) override {
-    if (fault_ == Fault::kSeesNothing) return pages;
-    if (fault_ == Fault::kSeesEverything) return page;
-    const bool is_over = fault_ == Fault::kFailsLater && calls_++ >= kCallsOfProof;
-    TORCH_CHECK(fault_ != Fault::kIsUnreadable && !is_over, "no pages can be seen");
-    return kernel_->next_copied(memory, page, pages);
-  }
-
- private:
-  static constexpr int kCallsOfProof = 3;
-
-  const Fault fault_;
-  const std::unique_ptr<shm::PageMap> kernel_ = shm::PageMap::open();
-  int calls_ = 0;
-};
-
-/// What a buffer of `size` ranks becomes if the last one has an odd page map, or none.
-std::unique_ptr<shm::SharedBuffer> make_with(ProcessGroup& world,
-                                             std::optional<OddPageMap::Fault> fault) {
-  const bool is_odd = world.rank() == world.size() - 1;
-  return shm::SharedBuffer::make(world, 20000, "buffer", [&]() -> std::unique_ptr<shm::PageMap> {
-    if (!is_odd) return shm::PageMap::open();
-    TORCH_CHECK(fault.has_value(), "there is no page map");
-    return std::make_unique<OddPageMap>(*fault);
-  });
+/// Makes a buffer on ranks of which the last may not read its page map from then on.
+std::unique_ptr<SharedBuffer> make_without_page_map(ProcessGroup& world) {
+  if (world.rank() == world.size() - 1) refuse_calls({{SYS_pread64, EPERM}});
+  return world.make_shared_buffer(20000, "buffer");
 }
 
 TEST_P(SharedBufferTest, IsNullOnAllRanksWhereOneCannotSeeItsOwnWrites) {
-  using Fault = OddPageMap::Fault;
+  if (!can_refuse_calls()) GTEST_SKIP() << "not run: this kernel has no seccomp filters";
   run_ranks(size(), [](std::shared_ptr<ProcessGroup> world) {
-    for (const std::optional<Fault> fault :
-         {std::optional<Fault>(), std::optional(Fault::kSeesNothing),
-          std::optional(Fault::kSeesEverything), std::optional(Fault::kIsUnreadable)}) {
-      EXPECT_EQ(make_with(*world, fault), nullptr);
-    }
-    // The group is as good as before, and the control: with a page map that works there is one.
-    EXPECT_NE(make_with(*world, Fault::kFailsLater), nullptr);
-  });
-}
-
-/// Limits the private memory of this process to so much more than it has, while it lives.
-class DataLimit {
- public:
-  explicit DataLimit(int64_t more_bytes) {
-    ::getrlimit(RLIMIT_DATA, &before_);
-    rlimit limit = before_;
-    limit.rlim_cur = static_cast<rlim_t>(private_data_bytes() + more_bytes);
-    ::setrlimit(RLIMIT_DATA, &limit);
-  }
-  ~DataLimit() { ::setrlimit(RLIMIT_DATA, &before_); }
-  DataLimit(const DataLimit&) = delete;
-  DataLimit& operator=(const DataLimit&) = delete;
-
- private:
-  static int64_t private_data_bytes() {
-    std::ifstream status("/proc/self/status");
-    std::string word;
-    int64_t kib = 0;
-    while (status >> word && word != "VmData:") continue;
-    status >> kib;
-    return kib * 1024;
-  }
-
-  rlimit before_{};
-};
-
-TEST_P(SharedBufferTest, IsNullWhereItWouldTakeMostOfWhatALimitLeaves) {
-  constexpr int64_t kMiB = int64_t{1} << 20;
-  run_ranks(size(), [](std::shared_ptr<ProcessGroup> world) {
-    const auto makes = [&](int64_t bytes) {
-      return shm::SharedBuffer::make(*world, bytes, "buffer") != nullptr;
-    };
-    {
-      std::optional<DataLimit> limit;
-      if (world->rank() == 0) limit.emplace(96 * kMiB);
-      world->barrier();
-      EXPECT_FALSE(makes(60 * kMiB));
-      EXPECT_TRUE(makes(kMiB));
-      world->barrier();
-    }
-    world->barrier();
-    EXPECT_TRUE(makes(60 * kMiB)) << "the control";
+    EXPECT_NE(world->make_shared_buffer(20000, "buffer"), nullptr) << "the control";
+    EXPECT_EQ(make_without_page_map(*world), nullptr);
+    world->barrier("the group is as good as before");
   });
 }
 
 TEST_P(SharedBufferTest, OneRankSaysOnceThatTheyDoNotShare) {
+  if (!can_refuse_calls()) GTEST_SKIP() << "not run: this kernel has no seccomp filters";
   const auto make = [&](int buffers) {
     testing::WarningsOfRanks warnings;
     run_ranks(size(), [&](std::shared_ptr<ProcessGroup> world) {
       const c10::WarningUtils::WarningHandlerGuard guard(&warnings);
-      for (int i = 0; i < buffers; ++i) EXPECT_EQ(make_with(*world, std::nullopt), nullptr);
+      for (int i = 0; i < buffers; ++i) EXPECT_EQ(make_without_page_map(*world), nullptr);
     });
     return warnings.texts();
   };
@@ -268,33 +192,23 @@ TEST_P(SharedBufferTest, OneRankSaysOnceThatTheyDoNotShare) {
     const c10::WarningUtils::WarnAlways always;
     EXPECT_THAT(make(1), ElementsAre(HasSubstr("every rank keeps a copy of its own, for rank " +
                                                std::to_string(size() - 1) +
-                                               " cannot share: there is no page map")));
+                                               " cannot share: [comm] page map: got -1 bytes")));
   }
   EXPECT_LE(make(3).size(), 1u);
 }
 
 TEST_P(SharedBufferTest, APageMapThatFailsLaterIsAnError) {
+  if (!can_refuse_calls()) GTEST_SKIP() << "not run: this kernel has no seccomp filters";
   run_ranks(size(), [](std::shared_ptr<ProcessGroup> world) {
-    const auto buffer = make_with(*world, OddPageMap::Fault::kFailsLater);
+    const auto buffer = world->make_shared_buffer(20000, "buffer");
     ASSERT_NE(buffer, nullptr);
     if (world->rank() < world->size() - 1) {
       EXPECT_EQ(buffer->find_own_write(), std::nullopt);
     } else {
-      EXPECT_THAT(message_of([&] { buffer->find_own_write(); }), HasSubstr("no pages can be seen"));
+      refuse_calls({{SYS_pread64, EPERM}});
+      EXPECT_THAT(message_of([&] { buffer->find_own_write(); }),
+                  HasSubstr("a write to shared parameters goes unseen"));
     }
-  });
-}
-
-/// Locking copies pages of a private mapping, and locked pages are not simply dropped.
-TEST_P(SharedBufferTest, FollowsTheCommonMemoryAfterItsPagesWereLocked) {
-  on_ranks(size(), 1024, [](ProcessGroup& world, SharedBuffer& buffer) {
-    const at::Tensor whole = buffer.view(0, 1024, at::kFloat);
-    ASSERT_EQ(::mlock(whole.mutable_data_ptr(), 4096), 0);
-    EXPECT_EQ(buffer.find_own_write(), std::nullopt);
-    world.barrier("locked");
-    if (world.rank() == 0) buffer.common(0, 1024, at::kFloat).fill_(5);
-    world.barrier("filled");
-    EXPECT_TRUE(whole.eq(5).all().item<bool>());
   });
 }
 

@@ -1,0 +1,85 @@
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <absl/strings/str_cat.h>
+#include <absl/strings/str_join.h>
+
+#include "tessera/core/comm/groups/host_memory.h"
+#include "tessera/core/comm/shm/link.h"
+#include "tessera/core/memory/copy_kernels.h"
+#include "tessera/window.h"
+
+namespace tessera::internal::shm {
+namespace {
+
+/// The ranks' parts of a window, each in the mapping of a peer's arena. Holds the mappings and the
+/// pages with the failure state, but neither the link nor the world.
+class Memory final : public RemoteMemory {
+ public:
+  /// When all ranks have posted `call`, a make_window(). Maps segments that are not mapped yet.
+  Memory(const Link& link, const Call& call)
+      : group_poison_(link.memory(), &link.channel().poison),
+        world_poison_(link.world().segment(), &link.world().poison()),
+        segments_(static_cast<size_t>(link.size())),
+        sources_(static_cast<size_t>(link.size())) {
+    if (call.collective().input.numel() == 0) return;
+    for (size_t rank = 0; rank < sources_.size(); ++rank) {
+      const SharedRange& range = link.call_of(static_cast<int>(rank), call.sequence()).source;
+      segments_[rank] = Segment::open(range);
+      sources_[rank] = segments_[rank]->data() + range.offset_bytes;
+    }
+  }
+
+  std::string failure() const override {
+    const Poison& poison = group_poison_->is_set() ? *group_poison_ : *world_poison_;
+    return poison.is_set() ? poison.cause() : "";
+  }
+
+  std::shared_ptr<Work> read(int rank, int64_t begin_bytes, const at::Tensor& to,
+                             std::string_view /*tag*/, int64_t /*version*/) override {
+    char* const target = data_of(to);
+    const char* const source = sources_[static_cast<size_t>(rank)] + begin_bytes;
+    const auto bytes = static_cast<int64_t>(to.nbytes());
+    // A rank that reads its own memory may copy to where it reads.
+    const bool is_apart = target + bytes <= source || source + bytes <= target;
+    // The other reads of a unit are not known here; leaving them out errs towards the caches.
+    if (is_apart && streaming_pays(bytes, static_cast<int>(sources_.size()))) {
+      copy_streaming(target, source, bytes);
+    } else {
+      std::memmove(target, source, to.nbytes());
+    }
+    return completed_work();
+  }
+
+  int64_t load(int rank, int64_t begin_bytes) override {
+    return load_word(sources_[static_cast<size_t>(rank)] + begin_bytes);
+  }
+
+ private:
+  // Each keeps the page that it lies in.
+  const std::shared_ptr<const Poison> group_poison_;
+  const std::shared_ptr<const Poison> world_poison_;
+  std::vector<std::shared_ptr<Segment>> segments_;  // by rank; of empty windows none
+  std::vector<const char*> sources_;                // by rank
+};
+
+}  // namespace
+
+void Link::open_window(Call& call) {
+  const std::vector<int> culprits =
+      ranks_where([&](int rank) { return call_of(rank, call.sequence()).is_private; });
+  if (culprits.empty()) {
+    call.made().memory = std::make_shared<Memory>(*this, call);
+    return;
+  }
+  call.made().problem = absl::StrCat(
+      "[comm] make_window '", call.tag(), "': got private memory on ",
+      absl::StrJoin(culprits, ", ", [&](std::string* text, int rank) { *text += name_of(rank); }),
+      ", expected memory that peers can map; it must come from allocate()");
+}
+
+}  // namespace tessera::internal::shm
