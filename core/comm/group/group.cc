@@ -8,7 +8,6 @@
 #include <absl/strings/str_join.h>
 #include <c10/util/Exception.h>
 
-#include "tessera/core/comm/group/window.h"
 #include "tessera/core/comm/groups/op_traits.h"
 
 namespace tessera::internal {
@@ -80,7 +79,7 @@ std::unique_ptr<Window> Group::make_window(const at::Tensor& own, std::string_vi
   call->wait();
   const Made& made = call->made();
   TORCH_CHECK(made.problem.empty(), made.problem);
-  return std::make_unique<GroupWindow>(link(), member_->name(), own, made.memory);
+  return window_over(made.memory, own, {rank(), size(), link().number_of(rank()), member_->name()});
 }
 
 std::unique_ptr<SharedBuffer> Group::make_shared_buffer(int64_t bytes, std::string_view name) {

@@ -10,10 +10,12 @@
 #include <vector>
 
 #include <ATen/core/Tensor.h>
+#include <absl/strings/str_cat.h>
 
 #include "tessera/core/comm/flight_recorder/flight_dump.h"
 #include "tessera/core/comm/group/call.h"
 #include "tessera/core/comm/group/host_ranks.h"
+#include "tessera/core/comm/groups/remote_memory.h"
 #include "tessera/core/process/fork.h"
 #include "tessera/process_group.h"
 #include "tessera/work.h"
@@ -62,26 +64,6 @@ class Transfer {
 
  protected:
   Transfer() = default;
-};
-
-/// The ranks' parts of a window. Outlives the group.
-class RemoteMemory {
- public:
-  virtual ~RemoteMemory() = default;
-  RemoteMemory(const RemoteMemory&) = delete;
-  RemoteMemory& operator=(const RemoteMemory&) = delete;
-
-  /// Why reads fail; "" if they do not.
-  virtual std::string failure() const = 0;
-  /// Reads from rank `rank`'s part, at that byte, as many bytes as `to` has. `version`: as
-  /// Window::start_read().
-  virtual std::shared_ptr<Work> read(int rank, int64_t begin_bytes, const at::Tensor& to,
-                                     std::string_view tag, int64_t version) = 0;
-  /// One int64, with acquire order.
-  virtual int64_t load(int rank, int64_t begin_bytes) = 0;
-
- protected:
-  RemoteMemory() = default;
 };
 
 /// A message that has come to this rank.
@@ -165,7 +147,10 @@ class Link {
   /// What the job calls it.
   virtual int number_of(int rank) const = 0;
   /// "rank 1", or "rank 3 of the world" where its number there is another one.
-  std::string name_of(int rank) const;
+  std::string name_of(int rank) const {
+    const int number = number_of(rank);
+    return absl::StrCat("rank ", number, number == rank ? "" : " of the world");
+  }
   /// " (pid 7 on nodeB)", and its process; "" and 0 if unknown.
   virtual std::string place_of(int /*rank*/) const { return ""; }
   virtual int pid_of(int /*rank*/) const { return 0; }
