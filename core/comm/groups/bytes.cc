@@ -1,7 +1,9 @@
 #include <algorithm>
 #include <cstring>
 
+#include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
 #include <ATen/ops/zeros.h>
 #include <c10/util/Exception.h>
 
@@ -23,8 +25,7 @@ std::string text_of(const at::Tensor& bytes) {
 
 /// By rank. Collective.
 std::vector<int64_t> gather_lengths(ProcessGroup& group, size_t length, std::string_view tag) {
-  const at::Tensor own = at::zeros({1}, at::kLong);
-  own.mutable_data_ptr<int64_t>()[0] = static_cast<int64_t>(length);
+  const at::Tensor own = at::full({1}, static_cast<int64_t>(length), at::kLong);
   const at::Tensor all = at::zeros({group.size()}, at::kLong);
   group.all_gather_on_host(all, own, tag);
   const auto* first = all.const_data_ptr<int64_t>();
@@ -45,11 +46,10 @@ std::vector<std::string> cut(const at::Tensor& all, const std::vector<int64_t>& 
 }  // namespace
 
 void ProcessGroup::broadcast_bytes(std::string& bytes, int root, std::string_view tag) {
-  const at::Tensor length = at::zeros({1}, at::kLong);
-  length.mutable_data_ptr<int64_t>()[0] = static_cast<int64_t>(bytes.size());
-  const at::Tensor length_here = length.to(device());
-  broadcast(length_here, root, tag)->wait();
-  const int64_t count = length_here.cpu().const_data_ptr<int64_t>()[0];
+  const at::Tensor length =
+      at::full({1}, static_cast<int64_t>(bytes.size()), at::kLong).to(device());
+  broadcast(length, root, tag)->wait();
+  const auto count = length.item<int64_t>();
   const at::Tensor sent =
       (rank() == root ? bytes_of(bytes, count) : at::empty({count}, at::kByte)).to(device());
   broadcast(sent, root, tag)->wait();
@@ -99,12 +99,9 @@ std::string ProcessGroup::scatter_bytes(const std::vector<std::string>& bytes, i
   const int64_t longest = *std::max_element(length_of, length_of + size());
   at::Tensor all;
   if (rank() == root) {
-    all = at::zeros({longest * size()}, at::kByte);
-    auto* to = static_cast<char*>(all.mutable_data_ptr());
-    for (size_t i = 0; i < bytes.size(); ++i) {
-      bytes[i].copy(to + static_cast<int64_t>(i) * longest, bytes[i].size());
-    }
-    all = all.to(device());
+    std::vector<at::Tensor> parts;
+    for (const std::string& text : bytes) parts.push_back(bytes_of(text, longest));
+    all = at::cat(parts).to(device());
   }
   const at::Tensor own =
       at::empty({longest}, at::TensorOptions().dtype(at::kByte).device(device()));

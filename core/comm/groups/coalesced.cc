@@ -65,8 +65,11 @@ int64_t check_coalesced(const char* op, const std::vector<at::Tensor>& tensors, 
   return numel;
 }
 
-void check_pairs(const char* op, const std::vector<at::Tensor>& wholes, const char* whole_name,
-                 const std::vector<at::Tensor>& slices, const char* slice_name, int size) {
+/// The same of tensors and the ranks' slices of them; returns the number of the slices' elements.
+int64_t check_pairs(const char* op, const std::vector<at::Tensor>& wholes, const char* whole_name,
+                    const std::vector<at::Tensor>& slices, const char* slice_name,
+                    const ProcessGroup& group) {
+  const int size = group.size();
   TORCH_CHECK(wholes.size() == slices.size(), "[comm] ", op, "_coalesced: got ", wholes.size(), " ",
               whole_name, "s and ", slices.size(), " ", slice_name,
               "s, expected as many of either; pair them");
@@ -75,11 +78,10 @@ void check_pairs(const char* op, const std::vector<at::Tensor>& wholes, const ch
                 whole_name, " ", i, " of ", wholes[i].numel(), " and ", slice_name, " of ",
                 slices[i].numel(), " elements on ", size, " ranks, expected ", whole_name, " of ",
                 slices[i].numel() * size, "; every rank gives the same number of elements");
-    TORCH_CHECK(wholes[i].scalar_type() == slices[i].scalar_type(), "[comm] ", op,
-                "_coalesced: got ", whole_name, " ", i, " of ",
-                c10::toString(wholes[i].scalar_type()), " and ", slice_name, " of ",
-                c10::toString(slices[i].scalar_type()), ", expected one dtype; convert one first");
   }
+  std::vector<at::Tensor> all = slices;
+  all.insert(all.end(), wholes.begin(), wholes.end());
+  return check_coalesced(op, all, group.device()) / (size + 1);
 }
 
 /// Says how many tensors there are and how large they are, so that comparing tags compares that.
@@ -90,10 +92,10 @@ std::string tag_of(std::string_view tag, const std::vector<at::Tensor>& tensors)
   return text;
 }
 
-/// Parts of `buffer`, one after the other from element `begin` on.
-std::vector<Piece> cut(const at::Tensor& buffer, int64_t begin,
-                       const std::vector<at::Tensor>& tensors) {
+/// Parts of `buffer`, one after the other.
+std::vector<Piece> cut(const at::Tensor& buffer, const std::vector<at::Tensor>& tensors) {
   std::vector<Piece> pieces;
+  int64_t begin = 0;
   for (const at::Tensor& tensor : tensors) {
     pieces.push_back({buffer.narrow(0, begin, tensor.numel()), flat(tensor)});
     begin += tensor.numel();
@@ -101,20 +103,16 @@ std::vector<Piece> cut(const at::Tensor& buffer, int64_t begin,
   return pieces;
 }
 
-/// The same for the ranks' slices of `wholes` in a buffer that holds rank after rank.
-std::vector<Piece> cut_slices(const at::Tensor& buffer, const std::vector<at::Tensor>& wholes,
-                              int size) {
-  std::vector<Piece> pieces;
-  int64_t begin = 0;
+/// Rank after rank.
+std::vector<at::Tensor> slices_of(const std::vector<at::Tensor>& wholes, int size) {
+  std::vector<at::Tensor> slices;
   for (int rank = 0; rank < size; ++rank) {
     for (const at::Tensor& whole : wholes) {
       const int64_t numel = whole.numel() / size;
-      pieces.push_back(
-          {buffer.narrow(0, begin, numel), flat(whole).narrow(0, rank * numel, numel)});
-      begin += numel;
+      slices.push_back(flat(whole).narrow(0, rank * numel, numel));
     }
   }
-  return pieces;
+  return slices;
 }
 
 void fill(const std::vector<Piece>& pieces) {
@@ -129,7 +127,7 @@ std::shared_ptr<Work> ProcessGroup::all_reduce_coalesced(const std::vector<at::T
   if (tensors.empty()) return completed_work();
   const int64_t numel = check_coalesced("all_reduce", tensors, device());
   const at::Tensor buffer = buffer_of(*this, numel, tensors[0].scalar_type());
-  std::vector<Piece> pieces = cut(buffer, 0, tensors);
+  std::vector<Piece> pieces = cut(buffer, tensors);
   fill(pieces);
   return std::make_shared<CoalescedWork>(all_reduce(buffer, op, tag_of(tag, tensors), divisor),
                                          std::move(pieces));
@@ -140,7 +138,7 @@ std::shared_ptr<Work> ProcessGroup::broadcast_coalesced(const std::vector<at::Te
   if (tensors.empty()) return completed_work();
   const int64_t numel = check_coalesced("broadcast", tensors, device());
   const at::Tensor buffer = buffer_of(*this, numel, tensors[0].scalar_type());
-  std::vector<Piece> pieces = cut(buffer, 0, tensors);
+  std::vector<Piece> pieces = cut(buffer, tensors);
   if (rank() == root) fill(pieces);
   auto work = broadcast(buffer, root, tag_of(tag, tensors));
   if (rank() == root) pieces.clear();
@@ -150,31 +148,26 @@ std::shared_ptr<Work> ProcessGroup::broadcast_coalesced(const std::vector<at::Te
 std::shared_ptr<Work> ProcessGroup::all_gather_coalesced(const std::vector<at::Tensor>& outputs,
                                                          const std::vector<at::Tensor>& inputs,
                                                          std::string_view tag) {
-  check_pairs("all_gather", outputs, "output", inputs, "input", size());
+  const int64_t numel = check_pairs("all_gather", outputs, "output", inputs, "input", *this);
   if (inputs.empty()) return completed_work();
-  check_coalesced("all_gather", outputs, device());
-  const int64_t numel = check_coalesced("all_gather", inputs, device());
   const at::Tensor buffer = buffer_of(*this, numel * size(), inputs[0].scalar_type());
   const at::Tensor own = buffer.narrow(0, rank() * numel, numel);
-  fill(cut(own, 0, inputs));
+  fill(cut(own, inputs));
   return std::make_shared<CoalescedWork>(all_gather(buffer, own, tag_of(tag, inputs)),
-                                         cut_slices(buffer, outputs, size()));
+                                         cut(buffer, slices_of(outputs, size())));
 }
 
 std::shared_ptr<Work> ProcessGroup::reduce_scatter_coalesced(const std::vector<at::Tensor>& outputs,
                                                              const std::vector<at::Tensor>& inputs,
                                                              ReduceOp op, std::string_view tag,
                                                              double divisor) {
-  check_pairs("reduce_scatter", inputs, "input", outputs, "output", size());
+  const int64_t numel = check_pairs("reduce_scatter", inputs, "input", outputs, "output", *this);
   if (inputs.empty()) return completed_work();
-  check_coalesced("reduce_scatter", outputs, device());
-  const int64_t numel = check_coalesced("reduce_scatter", inputs, device()) / size();
   const at::Tensor buffer = buffer_of(*this, numel * size(), inputs[0].scalar_type());
-  fill(cut_slices(buffer, inputs, size()));
+  fill(cut(buffer, slices_of(inputs, size())));
   const at::Tensor own = buffer.narrow(0, rank() * numel, numel);
   return std::make_shared<CoalescedWork>(
-      reduce_scatter(own, buffer, op, tag_of(tag, outputs), kOwnRank, divisor),
-      cut(own, 0, outputs));
+      reduce_scatter(own, buffer, op, tag_of(tag, outputs), kOwnRank, divisor), cut(own, outputs));
 }
 
 }  // namespace tessera

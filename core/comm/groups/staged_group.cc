@@ -13,6 +13,7 @@
 #include "tessera/errors.h"
 
 namespace tessera::internal {
+
 StagedGroup::StagedGroup(std::shared_ptr<ProcessGroup> inner, std::shared_ptr<Device> device)
     : ForwardingGroup(std::move(inner)),
       device_(std::move(device)),
