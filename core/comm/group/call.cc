@@ -6,7 +6,6 @@
 
 #include "tessera/core/comm/group/link.h"
 #include "tessera/core/comm/group/member.h"
-#include "tessera/time_out.h"
 
 namespace tessera::internal {
 
@@ -25,10 +24,6 @@ Call::Call(std::weak_ptr<Member> member, const Origin& origin, Form form,
 }
 
 Call::~Call() = default;
-
-void Call::set_transfer(std::unique_ptr<Transfer> transfer) { transfer_ = std::move(transfer); }
-
-std::unique_ptr<Transfer> Call::take_transfer() { return std::move(transfer_); }
 
 const char* Call::name() const {
   return form_.name != nullptr ? form_.name : to_string(record_.signature.op);
@@ -58,7 +53,7 @@ void Call::wait() {
     if (member == nullptr) throw error("the group was destroyed");
     member->await(*this);
   }
-  throw_if_failed();
+  if (cause_.has_value()) throw error(*cause_);
 }
 
 bool Call::wait_for(std::chrono::milliseconds longest) {
@@ -79,18 +74,9 @@ void Call::record(const std::shared_ptr<FlightRing>& flights) {
   flight_ = Flight(flights, record_.signature, form_.sequence, tag_, *form_.group);
 }
 
-void Call::await_end() {
-  std::unique_lock<std::mutex> lock(mutex_);
-  ended_.wait(lock, [this] { return is_over(); });
-}
-
 bool Call::await_end(std::chrono::milliseconds longest) {
   std::unique_lock<std::mutex> lock(mutex_);
   return ended_.wait_for(lock, bounded(longest), [this] { return is_over(); });
-}
-
-void Call::throw_if_failed() const {
-  if (cause_.has_value()) throw error(*cause_);
 }
 
 void Call::finish(int source) {

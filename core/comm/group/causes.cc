@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include <absl/strings/match.h>
 #include <absl/strings/str_cat.h>
+#include <c10/util/Exception.h>
 
 #include "tessera/core/comm/groups/call_mismatch.h"
 
@@ -50,29 +50,6 @@ std::string difference(const Link& link, int64_t sequence) {
   return has_slices ? slice_problem(link, sequence) : "";
 }
 
-std::vector<int> awaited(const Link& link, const Call& call) {
-  if (call.is_compared()) return call.transfer()->awaited();
-  std::vector<int> ranks;
-  for (int rank = 0; rank < link.size(); ++rank) {
-    if (link.called_by(rank) <= call.sequence()) ranks.push_back(rank);
-  }
-  return ranks;
-}
-
-int culprit_among(const Link& link, const std::vector<int>& missing) {
-  const auto stopped = std::find_if(missing.begin(), missing.end(), [&](int rank) {
-    return absl::StartsWith(link.activity_of(rank), "is stopped");
-  });
-  return stopped == missing.end() ? missing.front() : *stopped;
-}
-
-std::string call_elsewhere(const Link& link, int rank, const std::string& group) {
-  for (const FlightRecord& record : link.flight_of(rank).records) {
-    if (record.end_ns == 0 && !record.is_of(group)) return record.text();
-  }
-  return "";
-}
-
 bool is_in_other_call(const Link& link, int rank, const Call& call) {
   const std::vector<FlightRecord> records = link.flight_of(rank).records;
   return std::any_of(records.begin(), records.end(), [&](const FlightRecord& record) {
@@ -81,33 +58,17 @@ bool is_in_other_call(const Link& link, int rank, const Call& call) {
   });
 }
 
-std::string collectives_text(int64_t count) {
-  return absl::StrCat(count, count == 1 ? " collective" : " collectives");
-}
-
-std::string names_of(const Link& link, const std::vector<int>& missing, const std::string& group) {
-  std::string names;
-  for (const int rank : missing) {
-    absl::StrAppend(&names, names.empty() ? "" : ", ", link.name_of(rank), link.place_of(rank),
-                    ", which has finished ", collectives_text(link.finished_by(rank)));
-    const std::string activity = link.activity_of(rank);
-    if (!activity.empty()) absl::StrAppend(&names, " and ", activity);
-    const std::string elsewhere = call_elsewhere(link, rank, group);
-    if (!elsewhere.empty()) absl::StrAppend(&names, ", in ", elsewhere);
-  }
-  return names;
-}
-
-std::string long_wait(const Link& link, Call& call, const std::vector<int>& missing,
-                      Call::Clock::time_point now) {
+void report_if_long(const Link& link, Call& call, const std::vector<int>& missing,
+                    Call::Clock::time_point now, const Patience& patience) {
+  if (!call.is_to_be_reported(now, patience.report_after)) return;
   std::vector<RankFlight> flights;
   for (const int rank : missing) {
     flights.push_back(link.flight_of(rank));
     if (flights.back().records.empty()) note_last_call(link, rank, *call.group(), flights.back());
   }
-  return wait_report(call.text(), link.name_of(link.rank()),
-                     std::chrono::duration_cast<std::chrono::milliseconds>(call.waited(now)),
-                     flights);
+  const auto waited = std::chrono::duration_cast<std::chrono::milliseconds>(call.waited(now));
+  TORCH_WARN("[comm] ", wait_report(call.text(), link.own_name(), waited, flights),
+             ". The wait goes on until the time-out of ", patience.timeout.count(), " ms");
 }
 
 }  // namespace tessera::internal

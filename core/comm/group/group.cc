@@ -1,7 +1,6 @@
 #include "tessera/core/comm/group/group.h"
 
 #include <algorithm>
-#include <cstdio>
 #include <utility>
 
 #include <absl/strings/str_cat.h>
@@ -34,12 +33,11 @@ Group::~Group() {
     return;
   }
   if (unwinding_.is_by_own_error()) {
-    char text[80];
-    std::snprintf(text, sizeof(text), "rank %d left while an exception unwound",
-                  link().number_of(rank()));
     // The exception may be what the group has failed with, and others not know that yet.
     const std::string cause = link().failure().cause;
-    member_->abort(cause.empty() ? std::string_view(text) : cause);
+    link().fail_world(!cause.empty() ? cause
+                                     : absl::StrCat("rank ", link().number_of(rank()),
+                                                    " left while an exception unwound"));
   }
   member_->close();
 }

@@ -36,9 +36,7 @@ struct Failure {
 /// Member catches it.
 struct Fault {
   std::string cause;
-  int culprit = kNobody;  ///< the rank of the group that began it
-
-  static constexpr int kNobody = -1;
+  int culprit = Failure::kNobody;  ///< the rank of the group that began it
 };
 
 /// This rank's part in moving the data of a call. It begins when the ranks' calls were found equal;
@@ -151,6 +149,7 @@ class Link {
     const int number = number_of(rank);
     return absl::StrCat("rank ", number, number == rank ? "" : " of the world");
   }
+  std::string own_name() const { return name_of(rank()); }
   /// " (pid 7 on nodeB)", and its process; "" and 0 if unknown.
   virtual std::string place_of(int /*rank*/) const { return ""; }
   virtual int pid_of(int /*rank*/) const { return 0; }

@@ -22,8 +22,7 @@ class Mailbox {
   /// Takes what has come and goes on with what is under way.
   void advance();
   /// Fails if a rank that is waited for has left, or a wait lasts too long; reports a long one.
-  void look_for_late(Call::Clock::time_point now, std::chrono::milliseconds timeout,
-                     std::chrono::milliseconds report_after);
+  void look_for_late(Call::Clock::time_point now, const Patience& patience);
   /// What is under way fails.
   void end_all(const std::string& cause);
 
@@ -51,12 +50,10 @@ class Mailbox {
   void go_on_with(const std::shared_ptr<Call>& call, int peer);
   bool advance(const Moving& moving);
   std::vector<int> awaited(const Call& call) const;
-  bool is_gone(int peer) const;
+  std::vector<std::shared_ptr<Call>> open_calls() const;
+  bool have_left(const std::vector<int>& ranks) const;
   [[noreturn]] void fail_as_left(const Call& call) const;
-  void look_for_late(Call& call, Call::Clock::time_point now, std::chrono::milliseconds timeout,
-                     std::chrono::milliseconds report_after) const;
   [[noreturn]] void time_out(const Call& call, std::chrono::milliseconds timeout) const;
-  std::string own_name() const { return link_.name_of(link_.rank()); }
 
   Link& link_;
   std::list<Waiting> waiting_;

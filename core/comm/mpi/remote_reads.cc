@@ -6,7 +6,6 @@
 #include <vector>
 
 #include <absl/strings/str_cat.h>
-#include <c10/util/Exception.h>
 
 #include "tessera/core/comm/group/causes.h"
 #include "tessera/core/comm/groups/host_memory.h"
@@ -133,9 +132,7 @@ void RemoteReads::look_for_late(const Read& read, bool is_answered, const intern
   // Who waits for this rank then sees what keeps it.
   if (waited >= kLong) read.call->record(ranks_->world().flights());
   if (waited >= patience.timeout) time_out(read, is_answered);
-  if (!read.call->is_to_be_reported(now, patience.report_after)) return;
-  TORCH_WARN("[comm] ", long_wait(link, *read.call, {read.owner}, now),
-             ". It goes on waiting until the time-out of ", patience.timeout.count(), " ms");
+  report_if_long(link, *read.call, {read.owner}, now, patience);
 }
 
 std::string RemoteReads::left(int owner) const {
