@@ -9,9 +9,6 @@
 
 namespace tessera::internal {
 
-CallRecord::CallRecord(const Collective& call, int64_t number)
-    : sequence(number), signature(call.signature()), slice(call.slice), tag(call.tag) {}
-
 Call::Call(std::weak_ptr<Member> member, const Origin& origin, Form form,
            std::shared_ptr<FlightRing> flights)
     : member_(std::move(member)),

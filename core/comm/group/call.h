@@ -12,7 +12,7 @@
 
 #include "tessera/collective.h"
 #include "tessera/core/comm/flight_recorder/flight.h"
-#include "tessera/core/comm/group/call_record.h"
+#include "tessera/core/comm/groups/call_record.h"
 #include "tessera/core/process/fork.h"
 #include "tessera/errors.h"
 #include "tessera/time_out.h"

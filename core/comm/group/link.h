@@ -10,7 +10,6 @@
 #include <vector>
 
 #include <ATen/core/Tensor.h>
-#include <absl/strings/str_cat.h>
 
 #include "tessera/core/comm/flight_recorder/flight_dump.h"
 #include "tessera/core/comm/group/call.h"
@@ -145,10 +144,7 @@ class Link {
   /// What the job calls it.
   virtual int number_of(int rank) const = 0;
   /// "rank 1", or "rank 3 of the world" where its number there is another one.
-  std::string name_of(int rank) const {
-    const int number = number_of(rank);
-    return absl::StrCat("rank ", number, number == rank ? "" : " of the world");
-  }
+  std::string name_of(int rank) const;
   std::string own_name() const { return name_of(rank()); }
   /// " (pid 7 on nodeB)", and its process; "" and 0 if unknown.
   virtual std::string place_of(int /*rank*/) const { return ""; }
@@ -165,6 +161,16 @@ class Link {
   virtual RankFlight flight_of(int rank) const = 0;
   /// This rank's own.
   virtual std::shared_ptr<FlightRing> flights() const = 0;
+  /// The first two of the ranks' calls with this number that differ, of those that are known:
+  /// "rank 1 called ... where rank 0 called ..."; or two that ask for one slice. "" if none do.
+  /// Equal on all ranks when all are known.
+  std::string difference(int64_t sequence) const;
+  /// Whether the rank is known to be in another call than this one.
+  bool is_in_other_call(int rank, const Call& call) const;
+  /// Warns, once, of a call that has waited as long as `patience` says: for which ranks, and where
+  /// those were last seen.
+  void report_if_long(Call& call, const std::vector<int>& missing, Call::Clock::time_point now,
+                      const Patience& patience) const;
   /// How much longer than the time-out this rank waits for that one: another rank knows better who
   /// is missing, and shall name it first.
   virtual std::chrono::milliseconds extra_patience(int /*rank*/, const Call& /*call*/) const {

@@ -6,8 +6,7 @@
 #include <ATen/ops/empty_like.h>
 #include <absl/strings/str_cat.h>
 
-#include "tessera/core/comm/group/causes.h"
-#include "tessera/core/comm/groups/call_mismatch.h"
+#include "tessera/core/comm/groups/call_record.h"
 #include "tessera/core/comm/groups/host_memory.h"
 #include "tessera/process_group.h"
 
@@ -146,7 +145,7 @@ void Mailbox::look_for_late(Call::Clock::time_point now, const Patience& patienc
     if (!call->is_over()) fail_as_left(*call);
   }
   for (const auto& call : open_calls()) {
-    report_if_long(link_, *call, awaited(*call), now, patience);
+    link_.report_if_long(*call, awaited(*call), now, patience);
     if (call->waited(now) >= patience.timeout) time_out(*call, patience.timeout);
   }
 }

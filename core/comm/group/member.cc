@@ -6,7 +6,6 @@
 
 #include <absl/strings/str_cat.h>
 
-#include "tessera/core/comm/group/causes.h"
 #include "tessera/core/comm/groups/host_memory.h"
 #include "tessera/core/comm/groups/op_traits.h"
 #include "tessera/core/process/error_text.h"
@@ -307,7 +306,7 @@ bool Member::move() {
     Call& call = *calls_[i];
     if (!call.is_compared()) {
       if (!link_->have_all_called(call.sequence())) break;
-      const std::string problem = difference(*link_, call.sequence());
+      const std::string problem = link_->difference(call.sequence());
       if (!problem.empty() && i > 0) break;  // the calls before it may end well
       if (!problem.empty()) throw Fault{problem};
       call.set_compared();

@@ -6,7 +6,6 @@
 #include <absl/strings/match.h>
 #include <absl/strings/str_cat.h>
 
-#include "tessera/core/comm/group/causes.h"
 #include "tessera/core/comm/group/member.h"
 #include "tessera/core/process/failure_report.h"
 
@@ -118,7 +117,7 @@ void Member::look_for_late(Call::Clock::time_point now) {
     if (!overdue.empty()) time_out(call, overdue);
   }
   // Says once, for all ranks that wait, who has not come.
-  if (is_first) report_if_long(*link_, call, missing, now, patience_);
+  if (is_first) link_->report_if_long(call, missing, now, patience_);
 }
 
 std::vector<Member::Awaited> Member::find_awaited() const {

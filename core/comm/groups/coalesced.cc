@@ -93,7 +93,7 @@ std::string tag_of(std::string_view tag, const std::vector<at::Tensor>& tensors)
 }
 
 /// Parts of `buffer`, one after the other.
-std::vector<Piece> cut(const at::Tensor& buffer, const std::vector<at::Tensor>& tensors) {
+std::vector<Piece> pieces_of(const at::Tensor& buffer, const std::vector<at::Tensor>& tensors) {
   std::vector<Piece> pieces;
   int64_t begin = 0;
   for (const at::Tensor& tensor : tensors) {
@@ -127,7 +127,7 @@ std::shared_ptr<Work> ProcessGroup::all_reduce_coalesced(const std::vector<at::T
   if (tensors.empty()) return completed_work();
   const int64_t numel = check_coalesced("all_reduce", tensors, device());
   const at::Tensor buffer = buffer_of(*this, numel, tensors[0].scalar_type());
-  std::vector<Piece> pieces = cut(buffer, tensors);
+  std::vector<Piece> pieces = pieces_of(buffer, tensors);
   fill(pieces);
   return std::make_shared<CoalescedWork>(all_reduce(buffer, op, tag_of(tag, tensors), divisor),
                                          std::move(pieces));
@@ -138,7 +138,7 @@ std::shared_ptr<Work> ProcessGroup::broadcast_coalesced(const std::vector<at::Te
   if (tensors.empty()) return completed_work();
   const int64_t numel = check_coalesced("broadcast", tensors, device());
   const at::Tensor buffer = buffer_of(*this, numel, tensors[0].scalar_type());
-  std::vector<Piece> pieces = cut(buffer, tensors);
+  std::vector<Piece> pieces = pieces_of(buffer, tensors);
   if (rank() == root) fill(pieces);
   auto work = broadcast(buffer, root, tag_of(tag, tensors));
   if (rank() == root) pieces.clear();
@@ -152,9 +152,9 @@ std::shared_ptr<Work> ProcessGroup::all_gather_coalesced(const std::vector<at::T
   if (inputs.empty()) return completed_work();
   const at::Tensor buffer = buffer_of(*this, numel * size(), inputs[0].scalar_type());
   const at::Tensor own = buffer.narrow(0, rank() * numel, numel);
-  fill(cut(own, inputs));
+  fill(pieces_of(own, inputs));
   return std::make_shared<CoalescedWork>(all_gather(buffer, own, tag_of(tag, inputs)),
-                                         cut(buffer, slices_of(outputs, size())));
+                                         pieces_of(buffer, slices_of(outputs, size())));
 }
 
 std::shared_ptr<Work> ProcessGroup::reduce_scatter_coalesced(const std::vector<at::Tensor>& outputs,
@@ -164,10 +164,10 @@ std::shared_ptr<Work> ProcessGroup::reduce_scatter_coalesced(const std::vector<a
   const int64_t numel = check_pairs("reduce_scatter", inputs, "input", outputs, "output", *this);
   if (inputs.empty()) return completed_work();
   const at::Tensor buffer = buffer_of(*this, numel * size(), inputs[0].scalar_type());
-  fill(cut(buffer, slices_of(inputs, size())));
+  fill(pieces_of(buffer, slices_of(inputs, size())));
   const at::Tensor own = buffer.narrow(0, rank() * numel, numel);
   return std::make_shared<CoalescedWork>(
-      reduce_scatter(own, buffer, op, tag_of(tag, outputs), kOwnRank, divisor), cut(own, outputs));
+      reduce_scatter(own, buffer, op, tag_of(tag, outputs), kOwnRank, divisor), pieces_of(own, outputs));
 }
 
 }  // namespace tessera

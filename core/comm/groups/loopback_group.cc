@@ -10,7 +10,7 @@
 #include <absl/strings/str_cat.h>
 #include <c10/util/Exception.h>
 
-#include "tessera/core/comm/groups/call_mismatch.h"
+#include "tessera/core/comm/groups/call_record.h"
 #include "tessera/core/comm/groups/host_memory.h"
 #include "tessera/core/comm/groups/op_traits.h"
 #include "tessera/core/comm/groups/remote_memory.h"

@@ -6,7 +6,7 @@
 #include <ATen/ops/empty.h>
 #include <absl/strings/str_cat.h>
 
-#include "tessera/core/comm/groups/call_mismatch.h"
+#include "tessera/core/comm/groups/call_record.h"
 #include "tessera/core/comm/groups/stream_work.h"
 
 namespace tessera::internal {

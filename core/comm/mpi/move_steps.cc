@@ -2,7 +2,7 @@
 #include <string>
 #include <vector>
 
-#include "tessera/core/comm/groups/call_mismatch.h"
+#include "tessera/core/comm/groups/call_record.h"
 #include "tessera/core/comm/mpi/steps.h"
 
 namespace tessera::internal::mpi {

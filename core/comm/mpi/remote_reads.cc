@@ -7,7 +7,6 @@
 
 #include <absl/strings/str_cat.h>
 
-#include "tessera/core/comm/group/causes.h"
 #include "tessera/core/comm/groups/host_memory.h"
 
 namespace tessera::internal::mpi {
@@ -132,7 +131,7 @@ void RemoteReads::look_for_late(const Read& read, bool is_answered, const intern
   // Who waits for this rank then sees what keeps it.
   if (waited >= kLong) read.call->record(ranks_->world().flights());
   if (waited >= patience.timeout) time_out(read, is_answered);
-  report_if_long(link, *read.call, {read.owner}, now, patience);
+  link.report_if_long(*read.call, {read.owner}, now, patience);
 }
 
 std::string RemoteReads::left(int owner) const {

@@ -9,7 +9,7 @@
 #include <absl/strings/str_join.h>
 #include <c10/util/Exception.h>
 
-#include "tessera/core/comm/groups/call_mismatch.h"
+#include "tessera/core/comm/groups/call_record.h"
 #include "tessera/core/comm/nccl/host_gather.h"
 #include "tessera/core/comm/nccl/launch.h"
 #include "tessera/core/comm/nccl/meeting.h"
