@@ -8,9 +8,10 @@
 
 namespace tessera::internal {
 
-/// Gives every rank every rank's `text`, by rank. Collective, blocking; for set-up and messages,
-/// not for the loop: two all-gathers (one if all texts are empty) and fresh memory.
-std::vector<std::string> exchange_texts(ProcessGroup& group, std::string_view text,
-                                        std::string_view tag);
+/// Gives every rank every rank's `text`, by rank.
+inline std::vector<std::string> exchange_texts(ProcessGroup& group, std::string_view text,
+                                               std::string_view tag) {
+  return group.all_gather_bytes(text, tag);
+}
 
 }  // namespace tessera::internal

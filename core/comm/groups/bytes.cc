@@ -60,6 +60,7 @@ std::vector<std::string> ProcessGroup::all_gather_bytes(std::string_view bytes,
                                                         std::string_view tag) {
   const std::vector<int64_t> lengths = gather_lengths(*this, bytes.size(), tag);
   const int64_t longest = *std::max_element(lengths.begin(), lengths.end());
+  if (longest == 0) return std::vector<std::string>(lengths.size());
   const at::Tensor all = at::empty({longest * size()}, at::kByte);
   all_gather_on_host(all, bytes_of(bytes, longest), tag);
   return cut(all, lengths);

@@ -1,4 +1,5 @@
-#include <mutex>
+#include "tessera/process_group.h"
+
 #include <utility>
 #include <vector>
 
@@ -7,9 +8,11 @@
 #include <absl/strings/str_cat.h>
 #include <c10/util/Exception.h>
 
-#include "tessera/process_group.h"
+#include "tessera/core/comm/groups/continued_work.h"
 
 namespace tessera {
+using namespace internal;
+
 namespace {
 
 /// A part of the buffer, and the tensor that it stands for.
@@ -26,24 +29,12 @@ void copy(const at::Tensor& to, const at::Tensor& from) {
 }
 
 /// Takes the results out of the buffer when they are there.
-class CoalescedWork final : public Work {
- public:
-  CoalescedWork(std::shared_ptr<Work> inner, std::vector<Piece> results)
-      : inner_(std::move(inner)), results_(std::move(results)) {}
-
-  bool is_completed() override { return inner_->is_completed(); }
-
-  void wait() override {
-    inner_->wait();
-    const std::lock_guard<std::mutex> lock(mutex_);
-    for (const Piece& piece : std::exchange(results_, {})) copy(piece.tensor, piece.part);
-  }
-
- private:
-  const std::shared_ptr<Work> inner_;
-  std::mutex mutex_;
-  std::vector<Piece> results_;
-};
+std::shared_ptr<Work> with_results(std::shared_ptr<Work> work, std::vector<Piece> results) {
+  return continued(std::move(work), [results = std::move(results)] {
+    for (const Piece& piece : results) copy(piece.tensor, piece.part);
+    return completed_work();
+  });
+}
 
 /// Memory that is communicated without staging, where getting it is local.
 at::Tensor buffer_of(ProcessGroup& group, int64_t numel, at::ScalarType dtype) {
@@ -129,8 +120,7 @@ std::shared_ptr<Work> ProcessGroup::all_reduce_coalesced(const std::vector<at::T
   const at::Tensor buffer = buffer_of(*this, numel, tensors[0].scalar_type());
   std::vector<Piece> pieces = pieces_of(buffer, tensors);
   fill(pieces);
-  return std::make_shared<CoalescedWork>(all_reduce(buffer, op, tag_of(tag, tensors), divisor),
-                                         std::move(pieces));
+  return with_results(all_reduce(buffer, op, tag_of(tag, tensors), divisor), std::move(pieces));
 }
 
 std::shared_ptr<Work> ProcessGroup::broadcast_coalesced(const std::vector<at::Tensor>& tensors,
@@ -142,7 +132,7 @@ std::shared_ptr<Work> ProcessGroup::broadcast_coalesced(const std::vector<at::Te
   if (rank() == root) fill(pieces);
   auto work = broadcast(buffer, root, tag_of(tag, tensors));
   if (rank() == root) pieces.clear();
-  return std::make_shared<CoalescedWork>(std::move(work), std::move(pieces));
+  return with_results(std::move(work), std::move(pieces));
 }
 
 std::shared_ptr<Work> ProcessGroup::all_gather_coalesced(const std::vector<at::Tensor>& outputs,
@@ -153,8 +143,8 @@ std::shared_ptr<Work> ProcessGroup::all_gather_coalesced(const std::vector<at::T
   const at::Tensor buffer = buffer_of(*this, numel * size(), inputs[0].scalar_type());
   const at::Tensor own = buffer.narrow(0, rank() * numel, numel);
   fill(pieces_of(own, inputs));
-  return std::make_shared<CoalescedWork>(all_gather(buffer, own, tag_of(tag, inputs)),
-                                         pieces_of(buffer, slices_of(outputs, size())));
+  return with_results(all_gather(buffer, own, tag_of(tag, inputs)),
+                      pieces_of(buffer, slices_of(outputs, size())));
 }
 
 std::shared_ptr<Work> ProcessGroup::reduce_scatter_coalesced(const std::vector<at::Tensor>& outputs,
@@ -166,8 +156,8 @@ std::shared_ptr<Work> ProcessGroup::reduce_scatter_coalesced(const std::vector<a
   const at::Tensor buffer = buffer_of(*this, numel * size(), inputs[0].scalar_type());
   fill(pieces_of(buffer, slices_of(inputs, size())));
   const at::Tensor own = buffer.narrow(0, rank() * numel, numel);
-  return std::make_shared<CoalescedWork>(
-      reduce_scatter(own, buffer, op, tag_of(tag, outputs), kOwnRank, divisor), pieces_of(own, outputs));
+  return with_results(reduce_scatter(own, buffer, op, tag_of(tag, outputs), kOwnRank, divisor),
+                      pieces_of(own, outputs));
 }
 
 }  // namespace tessera

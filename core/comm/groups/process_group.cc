@@ -1,5 +1,7 @@
 #include "tessera/process_group.h"
 
+#include <algorithm>
+#include <functional>
 #include <limits>
 #include <map>
 #include <numeric>
@@ -79,12 +81,10 @@ void check_subgroup(const std::vector<int>& ranks, std::string_view name, int si
               "made of it; use another name");
   TORCH_CHECK(names.find(name) == names.end(), "[comm] subgroup: got the name '", name,
               "', expected one that this group has not given yet; use another name");
-  bool ascending = !ranks.empty();
-  for (size_t i = 0; i < ranks.size(); ++i) {
-    ascending =
-        ascending && ranks[i] >= 0 && ranks[i] < size && (i == 0 || ranks[i - 1] < ranks[i]);
-  }
-  TORCH_CHECK(ascending, "[comm] subgroup '", name, "': got ranks [", absl::StrJoin(ranks, ", "),
+  const bool is_ascending =
+      std::adjacent_find(ranks.begin(), ranks.end(), std::greater_equal<>()) == ranks.end();
+  const bool is_valid = is_ascending && !ranks.empty() && ranks.front() >= 0 && ranks.back() < size;
+  TORCH_CHECK(is_valid, "[comm] subgroup '", name, "': got ranks [", absl::StrJoin(ranks, ", "),
               "], expected strictly ascending ranks from 0 to ", size - 1,
               "; sort them and leave out duplicates");
 }
@@ -108,17 +108,12 @@ std::shared_ptr<ProcessGroup> split(ProcessGroup& group, const std::vector<int>&
   TORCH_CHECK(count == group.size(), "[comm] split '", name, "': got ", count,
               " colours, expected ", group.size(), ", one for each rank of group '", group.name(),
               "'; correct them");
-  std::vector<int> colors;  // by first rank
   std::map<int, std::vector<int>> ranks_of;
-  for (int rank = 0; rank < count; ++rank) {
-    std::vector<int>& ranks = ranks_of[color_of_rank[rank]];
-    if (ranks.empty()) colors.push_back(color_of_rank[rank]);
-    ranks.push_back(rank);
-  }
+  for (int rank = 0; rank < count; ++rank) ranks_of[color_of_rank[rank]].push_back(rank);
   // Every rank takes part in making every group, its own or not.
   std::shared_ptr<ProcessGroup> own;
-  for (const int color : colors) {
-    auto made = group.subgroup(ranks_of[color], absl::StrCat(std::string(name), " ", color));
+  for (const auto& [color, ranks] : ranks_of) {
+    auto made = group.subgroup(ranks, absl::StrCat(std::string(name), " ", color));
     if (made != nullptr) own = std::move(made);
   }
   return own;

@@ -1,11 +1,11 @@
 #include "tessera/core/comm/groups/staged_group.h"
 
-#include <mutex>
 #include <utility>
 
 #include <absl/strings/str_cat.h>
 #include <c10/util/Exception.h>
 
+#include "tessera/core/comm/groups/continued_work.h"
 #include "tessera/core/comm/groups/op_traits.h"
 #include "tessera/core/comm/groups/stream_work.h"
 #include "tessera/core/device/graph.h"
@@ -43,40 +43,6 @@ std::shared_ptr<Work> StagedGroup::run(const Collective& collective) {
   }
 }
 
-/// What a receive brings is on the host; it goes to the device in wait(), behind what the stream
-/// that is current then holds.
-class StagedGroup::Receive final : public Work {
- public:
-  Receive(std::shared_ptr<Work> inner, std::shared_ptr<Device> device, at::Tensor to,
-          at::Tensor staged)
-      : inner_(std::move(inner)),
-        device_(std::move(device)),
-        to_(std::move(to)),
-        staged_(std::move(staged)) {}
-
-  bool is_completed() override { return inner_->is_completed(); }
-
-  void wait() override {
-    inner_->wait();
-    const std::lock_guard<std::mutex> lock(mutex_);
-    if (given_ == nullptr) {
-      queue_copy(device_.get(), to_, staged_);
-      given_ = queued_work(device_);
-    }
-    given_->wait();
-  }
-
-  int source() const override { return inner_->source(); }
-
- private:
-  const std::shared_ptr<Work> inner_;
-  const std::shared_ptr<Device> device_;
-  const at::Tensor to_;
-  const at::Tensor staged_;
-  std::mutex mutex_;
-  std::shared_ptr<Work> given_;
-};
-
 /// Brings what this rank gives to the host, runs the collective there and gives the result back.
 std::shared_ptr<Work> StagedGroup::take_part(const Collective& collective) {
   using Tensors = OpTraits::Tensors;
@@ -94,7 +60,12 @@ std::shared_ptr<Work> StagedGroup::take_part(const Collective& collective) {
   }
   auto work = inner_->run(staged);
   if (collective.op == Op::kRecv) {
-    return std::make_shared<Receive>(std::move(work), device_, collective.output, staged.output);
+    // To the device in wait(), behind what the stream that is current then holds.
+    return continued(std::move(work),
+                     [device = device_, to = collective.output, from = staged.output] {
+                       queue_copy(device.get(), to, from);
+                       return queued_work(device);
+                     });
   }
   if (is_message || collective.op == Op::kBarrier) return work;
   work->wait();

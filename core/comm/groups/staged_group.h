@@ -40,8 +40,6 @@ class StagedGroup final : public ForwardingGroup {
   }
 
  private:
-  class Receive;
-
   std::shared_ptr<ProcessGroup> wrap(std::shared_ptr<ProcessGroup> inner) override {
     return std::make_shared<StagedGroup>(std::move(inner), device_);
   }
