@@ -11,19 +11,10 @@
 
 namespace tessera::internal {
 
-namespace {
-
-std::shared_ptr<Member> make_member(std::unique_ptr<Link> link, std::string name, Lane::Mode mode,
-                                    Member::Patience patience) {
-  if (link->wants_thread()) mode = Lane::Mode::kThread;
-  return std::make_shared<Member>(std::move(link), std::move(name), mode, patience);
-}
-
-}  // namespace
-
 Group::Group(std::unique_ptr<Link> link, std::string name, Lane::Mode mode,
              Member::Patience patience)
-    : mode_(mode), member_(make_member(std::move(link), std::move(name), mode, patience)) {
+    : mode_(mode),
+      member_(std::make_shared<Member>(std::move(link), std::move(name), mode, patience)) {
   this->link().attach(member_);
 }
 

@@ -55,7 +55,7 @@ Member::Member(std::unique_ptr<Link> link, std::string name, Lane::Mode mode, Pa
     : link_(std::move(link)),
       name_(std::make_shared<const std::string>(std::move(name))),
       flights_(link_->flights()),
-      mode_(mode),
+      mode_(link_->wants_thread() ? Lane::Mode::kThread : mode),
       patience_(patience),
       after_call_(std::move(after_call)),
       mailbox_(*link_) {}

@@ -159,16 +159,17 @@ bool Member::is_first_of_waiting(const std::vector<int>& missing) const {
 /// the same cause.
 void Member::time_out(const Call& call, const std::vector<int>& overdue) {
   const int culprit = culprit_among(*link_, overdue);
-  const std::string waited =
-      absl::StrCat("timed out: ", link_->own_name(), " waited ", patience_.timeout.count(), " ms ");
-  const std::string names = absl::StrCat("for ", names_of(*link_, overdue, *name_));
   const bool is_elsewhere = std::any_of(overdue.begin(), overdue.end(), [this](int rank) {
     return !call_elsewhere(*link_, rank, *name_).empty();
   });
-  if (!is_elsewhere) throw Fault{waited + names, culprit};
-  const std::string cause = absl::StrCat(waited, "in ", call.text(), " ", names);
-  report(call.error(cause).what(), cause, culprit);
-  link_->fail_world(cause);
+  const std::string cause =
+      absl::StrCat("timed out: ", link_->own_name(), " waited ", patience_.timeout.count(), " ms ",
+                   is_elsewhere ? absl::StrCat("in ", call.text(), " ") : "", "for ",
+                   names_of(*link_, overdue, *name_));
+  if (is_elsewhere) {
+    report(call.error(cause).what(), cause, culprit);
+    link_->fail_world(cause);
+  }
   throw Fault{cause, culprit};
 }
 

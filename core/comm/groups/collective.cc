@@ -46,17 +46,14 @@ const char* name_of(at::ScalarType dtype) { return c10::toString(dtype); }
 void check_order(const char* op, const Collective& call, int size) {
   if (call.order == SumOrder::kRanks) return;
   const at::Tensor& tensor = call.input;
-  TORCH_CHECK(call.reduce == ReduceOp::kSum || call.reduce == ReduceOp::kAvg, "[comm] ", op,
-              ": got a tree's order beside ", std::string(to_string(call.reduce)),
-              ", expected SUM or AVG; leave the order out");
-  TORCH_CHECK((tensor.scalar_type() == at::kFloat || tensor.scalar_type() == at::kDouble) &&
-                  tensor.device().is_cpu(),
-              "[comm] ", op, ": got a tree's order of ", name_of(tensor.scalar_type()), " on ",
-              tensor.device(),
-              ", expected float32 or float64 on cpu; convert it first, or leave the order out");
-  TORCH_CHECK(std::has_single_bit(static_cast<unsigned>(size)), "[comm] ", op,
-              ": got a tree's order over ", size,
-              " ranks, expected a power of two; leave the order out");
+  const bool adds = call.reduce == ReduceOp::kSum || call.reduce == ReduceOp::kAvg;
+  const bool is_of_cpu = tensor.device().is_cpu() && (tensor.scalar_type() == at::kFloat ||
+                                                      tensor.scalar_type() == at::kDouble);
+  TORCH_CHECK(adds && is_of_cpu && std::has_single_bit(static_cast<unsigned>(size)), "[comm] ", op,
+              ": got a tree's order of ", std::string(to_string(call.reduce)), " of ",
+              name_of(tensor.scalar_type()), " on ", tensor.device(), " over ", size,
+              " ranks, expected SUM or AVG of float32 or float64 on cpu over a power of two of"
+              " ranks; leave the order out");
 }
 
 void check_reduce_op(const char* op, const Collective& call, int size) {

@@ -81,10 +81,6 @@ LoopbackGroup::LoopbackGroup(std::string name, std::shared_ptr<World> world,
                   world->throw_if_failed("recv", group, -1, tag);
                 }) {}
 
-void LoopbackGroup::begin(const char* op, std::string_view tag) {
-  world_->throw_if_failed(op, name_, sequence_++, tag);
-}
-
 std::shared_ptr<Work> LoopbackGroup::run(const Collective& collective) {
   const OpTraits traits = traits_of(collective.op);
   if (!traits.is_collective) refuse(collective);
@@ -92,7 +88,7 @@ std::shared_ptr<Work> LoopbackGroup::run(const Collective& collective) {
     world_->throw_if_failed(traits.name, name_, -1, collective.tag);
     return collective.op == Op::kSend ? messages_.send(collective) : messages_.receive(collective);
   }
-  begin(traits.name, collective.tag);
+  world_->throw_if_failed(traits.name, name_, sequence_++, collective.tag);
   if (collective.after != nullptr) collective.after->wait();
   if (traits.tensors == OpTraits::Tensors::kNone) return completed_work();
   if (!collective.input_counts.empty()) check_counts(collective);
@@ -121,20 +117,20 @@ at::Tensor LoopbackGroup::allocate(int64_t numel, at::ScalarType dtype) {
 std::unique_ptr<Window> LoopbackGroup::make_window(const at::Tensor& own, std::string_view name) {
   if (device_ != nullptr) return ProcessGroup::make_window(own, name);
   check_window(own, name);
-  begin("make_window", name);
+  world_->throw_if_failed("make_window", name_, sequence_++, name);
   return window_over(std::make_shared<OwnMemory>(world_, own), own, {.group = name_});
 }
 
 std::unique_ptr<SharedBuffer> LoopbackGroup::make_shared_buffer(int64_t /*bytes*/,
                                                                 std::string_view name) {
-  begin("make_shared_buffer", name);
+  world_->throw_if_failed("make_shared_buffer", name_, sequence_++, name);
   return nullptr;
 }
 
 std::shared_ptr<ProcessGroup> LoopbackGroup::subgroup(const std::vector<int>& ranks,
                                                       std::string_view name) {
   check_subgroup(ranks, name, 1, subgroup_names_);
-  begin("subgroup", name);
+  world_->throw_if_failed("subgroup", name_, sequence_++, name);
   subgroup_names_.insert(std::string(name));
   return std::shared_ptr<LoopbackGroup>(
       new LoopbackGroup(absl::StrCat(name_, "/", std::string(name)), world_, device_));
