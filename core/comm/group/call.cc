@@ -76,20 +76,19 @@ bool Call::await_end(std::chrono::milliseconds longest) {
   return ended_.wait_for(lock, bounded(longest), [this] { return is_over(); });
 }
 
-void Call::finish(int source) {
+void Call::finish() {
   flight_.end();
-  end(source, nullptr);
+  end(std::nullopt);
 }
 
-void Call::fail(const std::string& cause) { end(-1, &cause); }
+void Call::fail(const std::string& cause) { end(cause); }
 
-void Call::end(int source, const std::string* cause) {
+void Call::end(std::optional<std::string> cause) {
   if (is_over()) return;
   form_.collective.output = at::Tensor();  // before anyone sees that it is over
   form_.collective.input = at::Tensor();
   form_.collective.after = nullptr;
-  source_ = source;
-  if (cause != nullptr) cause_ = *cause;
+  cause_ = std::move(cause);
   if (!form_.has_thread) return is_over_.store(true, std::memory_order_release);
   {
     const std::lock_guard<std::mutex> lock(mutex_);

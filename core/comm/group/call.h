@@ -90,8 +90,10 @@ class Call final : public Work {
   void set_compared() { is_compared_ = true; }
   Made& made() { return made_; }
 
-  /// It has ended well; of a receive, from where. Lets go of the tensors.
-  void finish(int source = -1);
+  /// Of a receive, once its message has come.
+  void set_source(int rank) { source_ = rank; }
+  /// It has ended well. Lets go of the tensors.
+  void finish();
   /// It throws this cause.
   void fail(const std::string& cause);
 
@@ -122,7 +124,7 @@ class Call final : public Work {
   }
 
  private:
-  void end(int source, const std::string* cause);
+  void end(std::optional<std::string> cause);
 
   const std::weak_ptr<Member> member_;
   const Origin origin_;

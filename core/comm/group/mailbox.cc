@@ -38,7 +38,7 @@ void Mailbox::send(const std::shared_ptr<Call>& call) {
   }
   call->transfer() = link_.send(*call);
   if (call->transfer() == nullptr) return call->finish();
-  go_on_with(call, peer_of(*call));
+  move(call);
 }
 
 void Mailbox::receive(const std::shared_ptr<Call>& call) {
@@ -75,25 +75,26 @@ void Mailbox::deliver(const std::shared_ptr<Call>& receive, const Waiting& waiti
     throw Fault{
         message_mismatch(link_.own_name(), expected, link_.name_of(from), sent, receive->tag())};
   }
+  receive->set_source(from);
   if (waiting.copy.defined()) {
     const at::Tensor& output = receive->collective().output;
     copy_bytes(data_of(output), data_of(waiting.copy), static_cast<int64_t>(output.nbytes()));
-    return receive->finish(from);
+    return receive->finish();
   }
   receive->transfer() = link_.receive(waiting.arrival, *receive);
-  go_on_with(receive, from);
+  move(receive);
 }
 
-void Mailbox::go_on_with(const std::shared_ptr<Call>& call, int peer) {
-  moving_.push_back({call, peer});
-  if (advance(moving_.back())) moving_.pop_back();
+void Mailbox::move(const std::shared_ptr<Call>& call) {
+  moving_.push_back(call);  // first: with the others it fails
+  if (advance(*call)) moving_.pop_back();
 }
 
 /// Whether it is over.
-bool Mailbox::advance(const Moving& moving) {
-  if (moving.call->transfer()->advance() != Transfer::State::kOver) return false;
-  moving.call->transfer() = nullptr;
-  moving.call->finish(sends(*moving.call) ? -1 : moving.peer);
+bool Mailbox::advance(Call& call) {
+  if (call.transfer()->advance() != Transfer::State::kOver) return false;
+  call.transfer() = nullptr;
+  call.finish();
   return true;
 }
 
@@ -103,7 +104,7 @@ void Mailbox::take_arrivals() {
 
 void Mailbox::advance() {
   take_arrivals();
-  moving_.remove_if([this](const Moving& moving) { return advance(moving); });
+  moving_.remove_if([this](const auto& call) { return advance(*call); });
 }
 
 bool Mailbox::keeps_sender_waiting() const {
@@ -128,8 +129,7 @@ bool Mailbox::have_left(const std::vector<int>& ranks) const {
 }
 
 std::vector<std::shared_ptr<Call>> Mailbox::open_calls() const {
-  std::vector<std::shared_ptr<Call>> calls;
-  for (const Moving& moving : moving_) calls.push_back(moving.call);
+  std::vector<std::shared_ptr<Call>> calls(moving_.begin(), moving_.end());
   calls.insert(calls.end(), receives_.begin(), receives_.end());
   return calls;
 }
@@ -152,10 +152,10 @@ void Mailbox::look_for_late(Call::Clock::time_point now, const Patience& patienc
 
 void Mailbox::end_all(const std::string& cause) {
   for (const auto& call : std::exchange(receives_, {})) call->fail(cause);
-  for (const Moving& moving : std::exchange(moving_, {})) {
-    const Collective collective = moving.call->collective();
-    link_.abandon(std::move(moving.call->transfer()), collective);
-    moving.call->fail(cause);
+  for (const auto& call : std::exchange(moving_, {})) {
+    const Collective collective = call->collective();
+    link_.abandon(std::move(call->transfer()), collective);
+    call->fail(cause);
   }
   for (const Waiting& waiting : std::exchange(waiting_, {})) {
     if (!waiting.copy.defined()) link_.drop(waiting.arrival);

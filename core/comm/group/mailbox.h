@@ -31,11 +31,6 @@ class Mailbox {
   bool keeps_sender_waiting() const;
 
  private:
-  /// Data that is under way.
-  struct Moving {
-    std::shared_ptr<Call> call;
-    int peer;
-  };
   /// A message that has come and that no receive has asked for.
   struct Waiting {
     Arrival arrival;
@@ -47,8 +42,8 @@ class Mailbox {
   void take_arrivals();
   void take(Waiting waiting);
   void deliver(const std::shared_ptr<Call>& receive, const Waiting& waiting);
-  void go_on_with(const std::shared_ptr<Call>& call, int peer);
-  bool advance(const Moving& moving);
+  void move(const std::shared_ptr<Call>& call);
+  bool advance(Call& call);
   std::vector<int> awaited(const Call& call) const;
   std::vector<std::shared_ptr<Call>> open_calls() const;
   bool have_left(const std::vector<int>& ranks) const;
@@ -58,7 +53,7 @@ class Mailbox {
   Link& link_;
   std::list<Waiting> waiting_;
   std::list<std::shared_ptr<Call>> receives_;
-  std::list<Moving> moving_;
+  std::list<std::shared_ptr<Call>> moving_;  // whose data is under way
 };
 
 }  // namespace tessera::internal
