@@ -56,23 +56,17 @@ int64_t check_coalesced(const char* op, const std::vector<at::Tensor>& tensors, 
   return numel;
 }
 
-/// The same of tensors and the ranks' slices of them; returns the number of the slices' elements.
-int64_t check_pairs(const char* op, const std::vector<at::Tensor>& wholes, const char* whole_name,
-                    const std::vector<at::Tensor>& slices, const char* slice_name,
-                    const ProcessGroup& group) {
-  const int size = group.size();
-  TORCH_CHECK(wholes.size() == slices.size(), "[comm] ", op, "_coalesced: got ", wholes.size(), " ",
-              whole_name, "s and ", slices.size(), " ", slice_name,
-              "s, expected as many of either; pair them");
-  for (size_t i = 0; i < wholes.size(); ++i) {
-    TORCH_CHECK(wholes[i].numel() == slices[i].numel() * size, "[comm] ", op, "_coalesced: got ",
-                whole_name, " ", i, " of ", wholes[i].numel(), " and ", slice_name, " of ",
-                slices[i].numel(), " elements on ", size, " ranks, expected ", whole_name, " of ",
-                slices[i].numel() * size, "; every rank gives the same number of elements");
+/// Checks each pair as a `call` of its own.
+void check_pairs(const ProcessGroup& group, Collective call, const std::vector<at::Tensor>& outputs,
+                 const std::vector<at::Tensor>& inputs) {
+  TORCH_CHECK(outputs.size() == inputs.size(), "[comm] ", to_string(call.op), "_coalesced: got ",
+              outputs.size(), " outputs and ", inputs.size(),
+              " inputs, expected as many of either; pair them");
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    call.output = outputs[i];
+    call.input = inputs[i];
+    check(call, group.rank(), group.size(), group.device());
   }
-  std::vector<at::Tensor> all = slices;
-  all.insert(all.end(), wholes.begin(), wholes.end());
-  return check_coalesced(op, all, group.device()) / (size + 1);
 }
 
 /// Says how many tensors there are and how large they are, so that comparing tags compares that.
@@ -138,8 +132,9 @@ std::shared_ptr<Work> ProcessGroup::broadcast_coalesced(const std::vector<at::Te
 std::shared_ptr<Work> ProcessGroup::all_gather_coalesced(const std::vector<at::Tensor>& outputs,
                                                          const std::vector<at::Tensor>& inputs,
                                                          std::string_view tag) {
-  const int64_t numel = check_pairs("all_gather", outputs, "output", inputs, "input", *this);
+  check_pairs(*this, {.op = Op::kAllGather}, outputs, inputs);
   if (inputs.empty()) return completed_work();
+  const int64_t numel = check_coalesced("all_gather", inputs, device());
   const at::Tensor buffer = buffer_of(*this, numel * size(), inputs[0].scalar_type());
   const at::Tensor own = buffer.narrow(0, rank() * numel, numel);
   fill(pieces_of(own, inputs));
@@ -151,8 +146,10 @@ std::shared_ptr<Work> ProcessGroup::reduce_scatter_coalesced(const std::vector<a
                                                              const std::vector<at::Tensor>& inputs,
                                                              ReduceOp op, std::string_view tag,
                                                              double divisor) {
-  const int64_t numel = check_pairs("reduce_scatter", inputs, "input", outputs, "output", *this);
+  check_pairs(*this, {.op = Op::kReduceScatter, .reduce = op, .divisor = divisor, .slice = rank()},
+              outputs, inputs);
   if (inputs.empty()) return completed_work();
+  const int64_t numel = check_coalesced("reduce_scatter", outputs, device());
   const at::Tensor buffer = buffer_of(*this, numel * size(), inputs[0].scalar_type());
   fill(pieces_of(buffer, slices_of(inputs, size())));
   const at::Tensor own = buffer.narrow(0, rank() * numel, numel);

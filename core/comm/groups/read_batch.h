@@ -1,5 +1,7 @@
 #pragma once
 
+#include <chrono>
+#include <exception>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -15,15 +17,32 @@ class ReadBatch {
   ReadBatch() = default;
   ReadBatch(const ReadBatch&) = delete;
   ReadBatch& operator=(const ReadBatch&) = delete;
-  ~ReadBatch();
+  ~ReadBatch() { end(); }  // what made the caller leave says more than what this returns
 
   /// What Window::start_read() has returned.
   void add(std::shared_ptr<Work> read) { reads_.push_back(std::move(read)); }
 
   /// Blocks until all have ended; then throws what the first one that failed has thrown.
-  void wait();
+  void wait() {
+    if (const std::exception_ptr first = end()) std::rethrow_exception(first);
+  }
 
  private:
+  std::exception_ptr end() {
+    std::exception_ptr first;
+    const auto reads = std::exchange(reads_, {});
+    // Other ranks of the host may wait for any of them, with patience once this rank does, too.
+    for (const auto& read : reads) read->wait_for(std::chrono::milliseconds(0));
+    for (const auto& read : reads) {
+      try {
+        read->wait();
+      } catch (...) {
+        if (first == nullptr) first = std::current_exception();
+      }
+    }
+    return first;
+  }
+
   std::vector<std::shared_ptr<Work>> reads_;
 };
 
