@@ -64,9 +64,8 @@ bool Link::is_in_other_call(int rank, const Call& call) const {
   });
 }
 
-void Link::report_if_long(Call& call, const std::vector<int>& missing, Call::Clock::time_point now,
-                          const Patience& patience) const {
-  if (!call.is_to_be_reported(now, patience.report_after)) return;
+void Link::report_wait(Call& call, const std::vector<int>& missing, Call::Clock::time_point now,
+                       std::chrono::milliseconds timeout) const {
   std::vector<RankFlight> flights;
   for (const int rank : missing) {
     flights.push_back(flight_of(rank));
@@ -74,7 +73,7 @@ void Link::report_if_long(Call& call, const std::vector<int>& missing, Call::Clo
   }
   const auto waited = std::chrono::duration_cast<std::chrono::milliseconds>(call.waited(now));
   TORCH_WARN("[comm] ", wait_report(call.text(), own_name(), waited, flights),
-             ". The wait goes on until the time-out of ", patience.timeout.count(), " ms");
+             ". The wait goes on until the time-out of ", timeout.count(), " ms");
 }
 
 }  // namespace tessera::internal

@@ -167,10 +167,9 @@ class Link {
   std::string difference(int64_t sequence) const;
   /// Whether the rank is known to be in another call than this one.
   bool is_in_other_call(int rank, const Call& call) const;
-  /// Warns, once, of a call that has waited as long as `patience` says: for which ranks, and where
-  /// those were last seen.
-  void report_if_long(Call& call, const std::vector<int>& missing, Call::Clock::time_point now,
-                      const Patience& patience) const;
+  /// Warns of a call that has waited long: for which ranks, and where those were last seen.
+  void report_wait(Call& call, const std::vector<int>& missing, Call::Clock::time_point now,
+                   std::chrono::milliseconds timeout) const;
   /// How much longer than the time-out this rank waits for that one: another rank knows better who
   /// is missing, and shall name it first.
   virtual std::chrono::milliseconds extra_patience(int /*rank*/, const Call& /*call*/) const {

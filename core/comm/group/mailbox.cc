@@ -145,7 +145,9 @@ void Mailbox::look_for_late(Call::Clock::time_point now, const Patience& patienc
     if (!call->is_over()) fail_as_left(*call);
   }
   for (const auto& call : open_calls()) {
-    link_.report_if_long(*call, awaited(*call), now, patience);
+    if (call->is_to_be_reported(now, patience.report_after)) {
+      link_.report_wait(*call, awaited(*call), now, patience.timeout);
+    }
     if (call->waited(now) >= patience.timeout) time_out(*call, patience.timeout);
   }
 }

@@ -116,8 +116,9 @@ void Member::look_for_late(Call::Clock::time_point now) {
     }
     if (!overdue.empty()) time_out(call, overdue);
   }
-  // Says once, for all ranks that wait, who has not come.
-  if (is_first) link_->report_if_long(call, missing, now, patience_);
+  if (call.is_to_be_reported(now, patience_.report_after) && is_first) {
+    link_->report_wait(call, missing, now, patience_.timeout);
+  }
 }
 
 std::vector<Member::Awaited> Member::find_awaited() const {

@@ -17,18 +17,18 @@ class ReadBatch {
   ReadBatch() = default;
   ReadBatch(const ReadBatch&) = delete;
   ReadBatch& operator=(const ReadBatch&) = delete;
-  ~ReadBatch() { end(); }  // what made the caller leave says more than what this returns
+  ~ReadBatch() {
+    try {
+      wait();
+    } catch (...) {  // what made the caller leave says more
+    }
+  }
 
   /// What Window::start_read() has returned.
   void add(std::shared_ptr<Work> read) { reads_.push_back(std::move(read)); }
 
   /// Blocks until all have ended; then throws what the first one that failed has thrown.
   void wait() {
-    if (const std::exception_ptr first = end()) std::rethrow_exception(first);
-  }
-
- private:
-  std::exception_ptr end() {
     std::exception_ptr first;
     const auto reads = std::exchange(reads_, {});
     // Other ranks of the host may wait for any of them, with patience once this rank does, too.
@@ -40,9 +40,10 @@ class ReadBatch {
         if (first == nullptr) first = std::current_exception();
       }
     }
-    return first;
+    if (first != nullptr) std::rethrow_exception(first);
   }
 
+ private:
   std::vector<std::shared_ptr<Work>> reads_;
 };
 

@@ -131,7 +131,9 @@ void RemoteReads::look_for_late(const Read& read, bool is_answered, const intern
   // Who waits for this rank then sees what keeps it.
   if (waited >= kLong) read.call->record(ranks_->world().flights());
   if (waited >= patience.timeout) time_out(read, is_answered);
-  link.report_if_long(*read.call, {read.owner}, now, patience);
+  if (read.call->is_to_be_reported(now, patience.report_after)) {
+    link.report_wait(*read.call, {read.owner}, now, patience.timeout);
+  }
 }
 
 std::string RemoteReads::left(int owner) const {
