@@ -208,10 +208,10 @@ class ProcessGroup {
                                                  std::string_view tag = {}, double divisor = 0.0);
 
   /// Objects as bytes, of any size, which may differ between ranks. Collective, blocking; for
-  /// set-up, not for the loop: at most two collectives each and fresh memory. broadcast_bytes()
-  /// gives rank `root`'s to all; all_gather_bytes() gives every rank's to all, by rank;
-  /// gather_bytes() to the root, and nothing to the others; scatter_bytes() gives rank r the root's
-  /// `bytes`[r], which the others leave empty.
+  /// set-up, not for the loop: two collectives each (all_gather_bytes() one if all are empty) and
+  /// fresh memory. broadcast_bytes() gives rank `root`'s to all; all_gather_bytes() gives every
+  /// rank's to all, by rank; gather_bytes() to the root, and nothing to the others; scatter_bytes()
+  /// gives rank r the root's `bytes`[r], which the others leave empty.
   void broadcast_bytes(std::string& bytes, int root, std::string_view tag = {});
   std::vector<std::string> all_gather_bytes(std::string_view bytes, std::string_view tag = {});
   std::vector<std::string> gather_bytes(std::string_view bytes, int root,

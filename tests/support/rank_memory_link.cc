@@ -10,7 +10,7 @@
 #include <ATen/ops/empty_like.h>
 
 #include "tessera/core/comm/group/group.h"
-#include "tessera/core/comm/groups/call_mismatch.h"
+#include "tessera/core/comm/groups/call_record.h"
 #include "tessera/core/comm/groups/host_memory.h"
 #include "tessera/core/comm/groups/op_traits.h"
 #include "tessera/core/comm/kernels/reduce_kernels.h"

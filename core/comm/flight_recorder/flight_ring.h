@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "tessera/collective.h"
-#include "tessera/core/comm/groups/call_tag.h"
+#include "tessera/core/comm/groups/call_record.h"
 
 namespace tessera::internal {
 

@@ -6,12 +6,8 @@
 
 #include "tessera/core/comm/group/link.h"
 #include "tessera/core/comm/group/member.h"
-#include "tessera/time_out.h"
 
 namespace tessera::internal {
-
-CallRecord::CallRecord(const Collective& call, int64_t number)
-    : sequence(number), signature(call.signature()), slice(call.slice), tag(call.tag) {}
 
 Call::Call(std::weak_ptr<Member> member, const Origin& origin, Form form,
            std::shared_ptr<FlightRing> flights)
@@ -25,10 +21,6 @@ Call::Call(std::weak_ptr<Member> member, const Origin& origin, Form form,
 }
 
 Call::~Call() = default;
-
-void Call::set_transfer(std::unique_ptr<Transfer> transfer) { transfer_ = std::move(transfer); }
-
-std::unique_ptr<Transfer> Call::take_transfer() { return std::move(transfer_); }
 
 const char* Call::name() const {
   return form_.name != nullptr ? form_.name : to_string(record_.signature.op);
@@ -58,7 +50,7 @@ void Call::wait() {
     if (member == nullptr) throw error("the group was destroyed");
     member->await(*this);
   }
-  throw_if_failed();
+  if (cause_.has_value()) throw error(*cause_);
 }
 
 bool Call::wait_for(std::chrono::milliseconds longest) {
@@ -79,34 +71,24 @@ void Call::record(const std::shared_ptr<FlightRing>& flights) {
   flight_ = Flight(flights, record_.signature, form_.sequence, tag_, *form_.group);
 }
 
-void Call::await_end() {
-  std::unique_lock<std::mutex> lock(mutex_);
-  ended_.wait(lock, [this] { return is_over(); });
-}
-
 bool Call::await_end(std::chrono::milliseconds longest) {
   std::unique_lock<std::mutex> lock(mutex_);
   return ended_.wait_for(lock, bounded(longest), [this] { return is_over(); });
 }
 
-void Call::throw_if_failed() const {
-  if (cause_.has_value()) throw error(*cause_);
-}
-
-void Call::finish(int source) {
+void Call::finish() {
   flight_.end();
-  end(source, nullptr);
+  end(std::nullopt);
 }
 
-void Call::fail(const std::string& cause) { end(-1, &cause); }
+void Call::fail(const std::string& cause) { end(cause); }
 
-void Call::end(int source, const std::string* cause) {
+void Call::end(std::optional<std::string> cause) {
   if (is_over()) return;
   form_.collective.output = at::Tensor();  // before anyone sees that it is over
   form_.collective.input = at::Tensor();
   form_.collective.after = nullptr;
-  source_ = source;
-  if (cause != nullptr) cause_ = *cause;
+  cause_ = std::move(cause);
   if (!form_.has_thread) return is_over_.store(true, std::memory_order_release);
   {
     const std::lock_guard<std::mutex> lock(mutex_);

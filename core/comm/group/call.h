@@ -12,9 +12,10 @@
 
 #include "tessera/collective.h"
 #include "tessera/core/comm/flight_recorder/flight_ring.h"
-#include "tessera/core/comm/group/call_record.h"
+#include "tessera/core/comm/groups/call_record.h"
 #include "tessera/core/process/fork.h"
 #include "tessera/errors.h"
+#include "tessera/time_out.h"
 #include "tessera/work.h"
 
 namespace tessera::internal {
@@ -23,6 +24,13 @@ class Link;
 class Member;
 class RemoteMemory;
 class Transfer;
+
+/// How long a rank waits for another one.
+struct Patience {
+  std::chrono::milliseconds timeout;
+  /// A wait as long as this is reported once; 0: none is.
+  std::chrono::milliseconds report_after = std::chrono::seconds(5);
+};
 
 /// What a call makes beside data, once all ranks have called.
 struct Made {
@@ -76,16 +84,16 @@ class Call final : public Work {
 
   /// Whether what it goes on with (Collective::after) has finished. Throws what that failed with.
   bool may_begin();
-  Transfer* transfer() const { return transfer_.get(); }
-  void set_transfer(std::unique_ptr<Transfer> transfer);
-  std::unique_ptr<Transfer> take_transfer();
+  std::unique_ptr<Transfer>& transfer() { return transfer_; }
   /// That the ranks' calls were found equal.
   bool is_compared() const { return is_compared_; }
   void set_compared() { is_compared_ = true; }
   Made& made() { return made_; }
 
-  /// It has ended well; of a receive, from where. Lets go of the tensors.
-  void finish(int source = -1);
+  /// Of a receive, once its message has come.
+  void set_source(int rank) { source_ = rank; }
+  /// It has ended well. Lets go of the tensors.
+  void finish();
   /// It throws this cause.
   void fail(const std::string& cause);
 
@@ -95,9 +103,7 @@ class Call final : public Work {
   /// Whether it has ended, well or not.
   bool is_over() const { return is_over_.load(std::memory_order_acquire); }
   /// Blocks until it has, without going on with it; at most so long.
-  void await_end();
-  bool await_end(std::chrono::milliseconds longest);
-  void throw_if_failed() const;
+  bool await_end(std::chrono::milliseconds longest = kMaxTimeOut);
 
   /// Lets its clock run from the next look at it on. Until the first of these calls it does not
   /// run.
@@ -118,7 +124,7 @@ class Call final : public Work {
   }
 
  private:
-  void end(int source, const std::string* cause);
+  void end(std::optional<std::string> cause);
 
   const std::weak_ptr<Member> member_;
   const Origin origin_;

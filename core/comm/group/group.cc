@@ -1,31 +1,20 @@
 #include "tessera/core/comm/group/group.h"
 
 #include <algorithm>
-#include <cstdio>
 #include <utility>
 
 #include <absl/strings/str_cat.h>
 #include <absl/strings/str_join.h>
 #include <c10/util/Exception.h>
 
-#include "tessera/core/comm/group/window.h"
 #include "tessera/core/comm/groups/op_traits.h"
 
 namespace tessera::internal {
 
-namespace {
-
-std::shared_ptr<Member> make_member(std::unique_ptr<Link> link, std::string name, Lane::Mode mode,
-                                    Member::Patience patience) {
-  if (link->wants_thread()) mode = Lane::Mode::kThread;
-  return std::make_shared<Member>(std::move(link), std::move(name), mode, patience);
-}
-
-}  // namespace
-
 Group::Group(std::unique_ptr<Link> link, std::string name, Lane::Mode mode,
              Member::Patience patience)
-    : mode_(mode), member_(make_member(std::move(link), std::move(name), mode, patience)) {
+    : mode_(mode),
+      member_(std::make_shared<Member>(std::move(link), std::move(name), mode, patience)) {
   this->link().attach(member_);
 }
 
@@ -35,12 +24,11 @@ Group::~Group() {
     return;
   }
   if (unwinding_.is_by_own_error()) {
-    char text[80];
-    std::snprintf(text, sizeof(text), "rank %d left while an exception unwound",
-                  link().number_of(rank()));
     // The exception may be what the group has failed with, and others not know that yet.
     const std::string cause = link().failure().cause;
-    member_->abort(cause.empty() ? std::string_view(text) : cause);
+    link().fail_world(!cause.empty() ? cause
+                                     : absl::StrCat("rank ", link().number_of(rank()),
+                                                    " left while an exception unwound"));
   }
   member_->close();
 }
@@ -80,7 +68,7 @@ std::unique_ptr<Window> Group::make_window(const at::Tensor& own, std::string_vi
   call->wait();
   const Made& made = call->made();
   TORCH_CHECK(made.problem.empty(), made.problem);
-  return std::make_unique<GroupWindow>(link(), member_->name(), own, made.memory);
+  return window_over(made.memory, own, {rank(), size(), link().number_of(rank()), member_->name()});
 }
 
 std::unique_ptr<SharedBuffer> Group::make_shared_buffer(int64_t bytes, std::string_view name) {

@@ -36,7 +36,7 @@ class Group final : public ProcessGroup {
   std::shared_ptr<ProcessGroup> subgroup(const std::vector<int>& ranks,
                                          std::string_view name) override;
   void abort(std::string_view cause) noexcept override {
-    if (link().origin().is_here()) member_->abort(cause);
+    if (link().origin().is_here()) link().fail_world(cause);
   }
 
   Link& link() const { return member_->link(); }

@@ -14,6 +14,7 @@
 #include "tessera/core/comm/flight_recorder/flight_dump.h"
 #include "tessera/core/comm/group/call.h"
 #include "tessera/core/comm/group/host_ranks.h"
+#include "tessera/core/comm/groups/remote_memory.h"
 #include "tessera/core/process/fork.h"
 #include "tessera/process_group.h"
 #include "tessera/work.h"
@@ -34,9 +35,7 @@ struct Failure {
 /// Member catches it.
 struct Fault {
   std::string cause;
-  int culprit = kNobody;  ///< the rank of the group that began it
-
-  static constexpr int kNobody = -1;
+  int culprit = Failure::kNobody;  ///< the rank of the group that began it
 };
 
 /// This rank's part in moving the data of a call. It begins when the ranks' calls were found equal;
@@ -62,26 +61,6 @@ class Transfer {
 
  protected:
   Transfer() = default;
-};
-
-/// The ranks' parts of a window. Outlives the group.
-class RemoteMemory {
- public:
-  virtual ~RemoteMemory() = default;
-  RemoteMemory(const RemoteMemory&) = delete;
-  RemoteMemory& operator=(const RemoteMemory&) = delete;
-
-  /// Why reads fail; "" if they do not.
-  virtual std::string failure() const = 0;
-  /// Reads from rank `rank`'s part, at that byte, as many bytes as `to` has. `version`: as
-  /// Window::start_read().
-  virtual std::shared_ptr<Work> read(int rank, int64_t begin_bytes, const at::Tensor& to,
-                                     std::string_view tag, int64_t version) = 0;
-  /// One int64, with acquire order.
-  virtual int64_t load(int rank, int64_t begin_bytes) = 0;
-
- protected:
-  RemoteMemory() = default;
 };
 
 /// A message that has come to this rank.
@@ -166,6 +145,7 @@ class Link {
   virtual int number_of(int rank) const = 0;
   /// "rank 1", or "rank 3 of the world" where its number there is another one.
   std::string name_of(int rank) const;
+  std::string own_name() const { return name_of(rank()); }
   /// " (pid 7 on nodeB)", and its process; "" and 0 if unknown.
   virtual std::string place_of(int /*rank*/) const { return ""; }
   virtual int pid_of(int /*rank*/) const { return 0; }
@@ -181,6 +161,15 @@ class Link {
   virtual RankFlight flight_of(int rank) const = 0;
   /// This rank's own.
   virtual std::shared_ptr<FlightRing> flights() const = 0;
+  /// The first two of the ranks' calls with this number that differ, of those that are known:
+  /// "rank 1 called ... where rank 0 called ..."; or two that ask for one slice. "" if none do.
+  /// Equal on all ranks when all are known.
+  std::string difference(int64_t sequence) const;
+  /// Whether the rank is known to be in another call than this one.
+  bool is_in_other_call(int rank, const Call& call) const;
+  /// Warns of a call that has waited long: for which ranks, and where those were last seen.
+  void report_wait(Call& call, const std::vector<int>& missing, Call::Clock::time_point now,
+                   std::chrono::milliseconds timeout) const;
   /// How much longer than the time-out this rank waits for that one: another rank knows better who
   /// is missing, and shall name it first.
   virtual std::chrono::milliseconds extra_patience(int /*rank*/, const Call& /*call*/) const {

@@ -5,10 +5,8 @@
 
 #include <ATen/ops/empty_like.h>
 #include <absl/strings/str_cat.h>
-#include <c10/util/Exception.h>
 
-#include "tessera/core/comm/group/causes.h"
-#include "tessera/core/comm/groups/call_mismatch.h"
+#include "tessera/core/comm/groups/call_record.h"
 #include "tessera/core/comm/groups/host_memory.h"
 #include "tessera/process_group.h"
 
@@ -38,9 +36,9 @@ void Mailbox::send(const std::shared_ptr<Call>& call) {
     call->finish();
     return take(std::move(own));
   }
-  call->set_transfer(link_.send(*call));
+  call->transfer() = link_.send(*call);
   if (call->transfer() == nullptr) return call->finish();
-  go_on_with(call, peer_of(*call));
+  move(call);
 }
 
 void Mailbox::receive(const std::shared_ptr<Call>& call) {
@@ -74,27 +72,29 @@ void Mailbox::deliver(const std::shared_ptr<Call>& receive, const Waiting& waiti
   if (!internal::fits(sent, expected)) {
     receives_.push_back(receive);  // which fails with the others
     if (!waiting.copy.defined()) link_.drop(waiting.arrival);
-    throw Fault{message_mismatch(own_name(), expected, link_.name_of(from), sent, receive->tag())};
+    throw Fault{
+        message_mismatch(link_.own_name(), expected, link_.name_of(from), sent, receive->tag())};
   }
+  receive->set_source(from);
   if (waiting.copy.defined()) {
     const at::Tensor& output = receive->collective().output;
     copy_bytes(data_of(output), data_of(waiting.copy), static_cast<int64_t>(output.nbytes()));
-    return receive->finish(from);
+    return receive->finish();
   }
-  receive->set_transfer(link_.receive(waiting.arrival, *receive));
-  go_on_with(receive, from);
+  receive->transfer() = link_.receive(waiting.arrival, *receive);
+  move(receive);
 }
 
-void Mailbox::go_on_with(const std::shared_ptr<Call>& call, int peer) {
-  moving_.push_back({call, peer});
-  if (advance(moving_.back())) moving_.pop_back();
+void Mailbox::move(const std::shared_ptr<Call>& call) {
+  moving_.push_back(call);  // first: with the others it fails
+  if (advance(*call)) moving_.pop_back();
 }
 
 /// Whether it is over.
-bool Mailbox::advance(const Moving& moving) {
-  if (moving.call->transfer()->advance() != Transfer::State::kOver) return false;
-  moving.call->set_transfer(nullptr);
-  moving.call->finish(sends(*moving.call) ? -1 : moving.peer);
+bool Mailbox::advance(Call& call) {
+  if (call.transfer()->advance() != Transfer::State::kOver) return false;
+  call.transfer() = nullptr;
+  call.finish();
   return true;
 }
 
@@ -104,7 +104,7 @@ void Mailbox::take_arrivals() {
 
 void Mailbox::advance() {
   take_arrivals();
-  moving_.remove_if([this](const Moving& moving) { return advance(moving); });
+  moving_.remove_if([this](const auto& call) { return advance(*call); });
 }
 
 bool Mailbox::keeps_sender_waiting() const {
@@ -123,54 +123,41 @@ std::vector<int> Mailbox::awaited(const Call& call) const {
   return ranks;
 }
 
-bool Mailbox::is_gone(int peer) const {
-  if (peer >= 0) return link_.has_left(peer);
-  int gone = 0;
-  for (int rank = 0; rank < link_.size(); ++rank) {
-    gone += rank != link_.rank() && link_.has_left(rank) ? 1 : 0;
-  }
-  return gone > 0 && gone == link_.size() - 1;
+bool Mailbox::have_left(const std::vector<int>& ranks) const {
+  return !ranks.empty() &&
+         std::all_of(ranks.begin(), ranks.end(), [this](int rank) { return link_.has_left(rank); });
 }
 
-void Mailbox::look_for_late(Call::Clock::time_point now, std::chrono::milliseconds timeout,
-                            std::chrono::milliseconds report_after) {
-  std::vector<std::shared_ptr<Call>> gone;
-  for (const auto& call : receives_) {
-    if (is_gone(peer_of(*call))) gone.push_back(call);
+std::vector<std::shared_ptr<Call>> Mailbox::open_calls() const {
+  std::vector<std::shared_ptr<Call>> calls(moving_.begin(), moving_.end());
+  calls.insert(calls.end(), receives_.begin(), receives_.end());
+  return calls;
+}
+
+void Mailbox::look_for_late(Call::Clock::time_point now, const Patience& patience) {
+  std::vector<std::shared_ptr<Call>> lost = open_calls();
+  std::erase_if(lost, [this](const auto& call) {
+    const bool is_coming = !sends(*call) && call->transfer() != nullptr;
+    return is_coming || !have_left(awaited(*call));
+  });
+  if (!lost.empty()) advance();  // a rank sends before it leaves
+  for (const auto& call : lost) {
+    if (!call->is_over()) fail_as_left(*call);
   }
-  for (const Moving& moving : moving_) {
-    if (sends(*moving.call) && link_.has_left(moving.peer)) gone.push_back(moving.call);
-  }
-  if (!gone.empty()) {
-    advance();  // a rank sends before it leaves
-    for (const auto& call : gone) {
-      if (!call->is_over()) fail_as_left(*call);
+  for (const auto& call : open_calls()) {
+    if (call->is_to_be_reported(now, patience.report_after)) {
+      link_.report_wait(*call, awaited(*call), now, patience.timeout);
     }
+    if (call->waited(now) >= patience.timeout) time_out(*call, patience.timeout);
   }
-  for (const Moving& moving : moving_) look_for_late(*moving.call, now, timeout, report_after);
-  for (const auto& call : receives_) look_for_late(*call, now, timeout, report_after);
-}
-
-void Mailbox::look_for_late(Call& call, Call::Clock::time_point now,
-                            std::chrono::milliseconds timeout,
-                            std::chrono::milliseconds report_after) const {
-  const bool is_late = call.waited(now) >= timeout;
-  const bool is_to_be_reported = call.is_to_be_reported(now, report_after);
-  if (!is_late && !is_to_be_reported) return;
-  const std::vector<int> ranks = this->awaited(call);
-  if (is_to_be_reported) {
-    TORCH_WARN("[comm] ", long_wait(link_, call, ranks, now),
-               ". It goes on waiting until the time-out of ", timeout.count(), " ms");
-  }
-  if (is_late) time_out(call, timeout);
 }
 
 void Mailbox::end_all(const std::string& cause) {
   for (const auto& call : std::exchange(receives_, {})) call->fail(cause);
-  for (const Moving& moving : std::exchange(moving_, {})) {
-    const Collective collective = moving.call->collective();
-    link_.abandon(moving.call->take_transfer(), collective);
-    moving.call->fail(cause);
+  for (const auto& call : std::exchange(moving_, {})) {
+    const Collective collective = call->collective();
+    link_.abandon(std::move(call->transfer()), collective);
+    call->fail(cause);
   }
   for (const Waiting& waiting : std::exchange(waiting_, {})) {
     if (!waiting.copy.defined()) link_.drop(waiting.arrival);
@@ -193,7 +180,7 @@ void Mailbox::time_out(const Call& call, std::chrono::milliseconds timeout) cons
       absl::StrCat("timed out: waited ", timeout.count(), " ms for ",
                    peer < 0 ? std::string("any rank") : link_.name_of(peer) + link_.place_of(peer),
                    " to ", sends(call) ? "receive" : "send", " '", call.tag(), "', in ",
-                   call.record().text(), " of ", own_name());
+                   call.record().text(), " of ", link_.own_name());
   const std::string activity = peer < 0 ? "" : link_.activity_of(peer);
   if (!activity.empty()) absl::StrAppend(&cause, "; it ", activity);
   constexpr int kShown = 4;

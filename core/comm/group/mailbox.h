@@ -22,8 +22,7 @@ class Mailbox {
   /// Takes what has come and goes on with what is under way.
   void advance();
   /// Fails if a rank that is waited for has left, or a wait lasts too long; reports a long one.
-  void look_for_late(Call::Clock::time_point now, std::chrono::milliseconds timeout,
-                     std::chrono::milliseconds report_after);
+  void look_for_late(Call::Clock::time_point now, const Patience& patience);
   /// What is under way fails.
   void end_all(const std::string& cause);
 
@@ -32,11 +31,6 @@ class Mailbox {
   bool keeps_sender_waiting() const;
 
  private:
-  /// Data that is under way.
-  struct Moving {
-    std::shared_ptr<Call> call;
-    int peer;
-  };
   /// A message that has come and that no receive has asked for.
   struct Waiting {
     Arrival arrival;
@@ -48,20 +42,18 @@ class Mailbox {
   void take_arrivals();
   void take(Waiting waiting);
   void deliver(const std::shared_ptr<Call>& receive, const Waiting& waiting);
-  void go_on_with(const std::shared_ptr<Call>& call, int peer);
-  bool advance(const Moving& moving);
+  void move(const std::shared_ptr<Call>& call);
+  bool advance(Call& call);
   std::vector<int> awaited(const Call& call) const;
-  bool is_gone(int peer) const;
+  std::vector<std::shared_ptr<Call>> open_calls() const;
+  bool have_left(const std::vector<int>& ranks) const;
   [[noreturn]] void fail_as_left(const Call& call) const;
-  void look_for_late(Call& call, Call::Clock::time_point now, std::chrono::milliseconds timeout,
-                     std::chrono::milliseconds report_after) const;
   [[noreturn]] void time_out(const Call& call, std::chrono::milliseconds timeout) const;
-  std::string own_name() const { return link_.name_of(link_.rank()); }
 
   Link& link_;
   std::list<Waiting> waiting_;
   std::list<std::shared_ptr<Call>> receives_;
-  std::list<Moving> moving_;
+  std::list<std::shared_ptr<Call>> moving_;  // whose data is under way
 };
 
 }  // namespace tessera::internal

@@ -6,12 +6,11 @@
 
 #include <absl/strings/str_cat.h>
 
-#include "tessera/core/comm/group/causes.h"
-#include "tessera/core/comm/group/yielding_lock.h"
 #include "tessera/core/comm/groups/host_memory.h"
 #include "tessera/core/comm/groups/op_traits.h"
 #include "tessera/core/process/error_text.h"
 #include "tessera/core/process/failure_report.h"
+#include "tessera/errors.h"
 #include "tessera/time_out.h"
 
 namespace tessera::internal {
@@ -52,13 +51,13 @@ class Member::Pause {
 };
 
 Member::Member(std::unique_ptr<Link> link, std::string name, Lane::Mode mode, Patience patience,
-               std::optional<Part> part)
+               std::function<void()> after_call)
     : link_(std::move(link)),
       name_(std::make_shared<const std::string>(std::move(name))),
       flights_(link_->flights()),
-      mode_(mode),
+      mode_(link_->wants_thread() ? Lane::Mode::kThread : mode),
       patience_(patience),
-      part_(std::move(part)),
+      after_call_(std::move(after_call)),
       mailbox_(*link_) {}
 
 Member::~Member() {
@@ -82,7 +81,7 @@ std::shared_ptr<Call> Member::start(const Collective& collective, std::vector<in
     throw CommError({op, *name_, sequence, link_->rank(), std::string(collective.tag)},
                     hear_failure());
   }
-  const bool is_of_user = !is_message && !part_.has_value();
+  const bool is_of_user = !is_message && !is_part();
   if (is_of_user) note_collective(op, collective.tag, sequence, *name_);
   const bool has_thread = this->has_thread(collective);
   auto call = std::make_shared<Call>(
@@ -92,14 +91,14 @@ std::shared_ptr<Call> Member::start(const Collective& collective, std::vector<in
       is_message || is_of_user ? flights_ : nullptr);
   if (has_thread) {
     {
-      const YieldingLock lock(incoming_locked_);
+      const std::lock_guard lock(incoming_mutex_);
       incoming_.push_back(call);
       has_incoming_ = true;
     }
     serve();
     if (has_left_) go_on();  // nobody else does
   } else {
-    const YieldingLock lock(locked_);
+    const std::lock_guard lock(mutex_);
     take_in();
     accept(call);
     advance();
@@ -118,8 +117,8 @@ bool Member::has_thread(const Collective& collective) const {
 }
 
 void Member::go_on() noexcept {
-  const YieldingLock lock(locked_, std::try_to_lock);
-  if (lock.owned()) advance();
+  const std::unique_lock lock(mutex_, std::try_to_lock);
+  if (lock.owns_lock()) advance();
 }
 
 /// Whether only a thread goes on with it.
@@ -132,9 +131,7 @@ void Member::look(const Call& call) noexcept {
 }
 
 void Member::help() noexcept {
-  if (has_incoming_.load(std::memory_order_relaxed) || !is_idle_.load(std::memory_order_relaxed)) {
-    go_on();
-  }
+  if (is_busy()) go_on();
 }
 
 void Member::await(Call& call) {
@@ -164,7 +161,7 @@ bool Member::await(Call& call, std::chrono::milliseconds longest) {
 bool Member::drive(Call& call, std::optional<Call::Clock::time_point> until) {
   call.restart_clock();
   if (!call.is_message()) {
-    const YieldingLock lock(locked_);
+    const std::lock_guard lock(mutex_);
     if (!calls_.empty()) calls_.front()->restart_clock();
   }
   Pause pause(*this);
@@ -211,7 +208,7 @@ void Member::go_on_until_idle() {
 }
 
 bool Member::has_to_serve() {
-  const YieldingLock lock(locked_);
+  const std::lock_guard lock(mutex_);
   if (process_ends_) end_calls(kProcessEnds);
   if (is_closing_ || process_ends_) return false;
   take_in();
@@ -223,7 +220,7 @@ void Member::take_in() {
   if (!has_incoming_) return;
   std::vector<std::shared_ptr<Call>> incoming;
   {
-    const YieldingLock lock(incoming_locked_);
+    const std::lock_guard lock(incoming_mutex_);
     incoming.swap(incoming_);
     has_incoming_ = false;
   }
@@ -235,7 +232,7 @@ void Member::accept(const std::shared_ptr<Call>& call) {
   if (!call->is_message()) {
     begun_ = call->sequence() + 1;
     calls_.push_back(call);
-    return guard([&] { call->set_transfer(link_->prepare(*call)); });
+    return guard([&] { call->transfer() = link_->prepare(*call); });
   }
   guard([&] { mailbox_.start(call); });
   if (link_->has_failed()) call->fail(link_->failure().cause);
@@ -264,6 +261,19 @@ void Member::leave_when_idle() {
     mailbox_.end_all(closes_because_.load());
     link_->leave();
   });
+}
+
+/// What goes wrong in `body` is everyone's failure: the others wait for this rank.
+void Member::guard(absl::FunctionRef<void()> body) {
+  try {
+    body();
+  } catch (const Fault& fault) {
+    fail(fault);
+  } catch (const CommError& error) {  // of what a call goes on with
+    fail(Fault{error.cause()});
+  } catch (const std::exception& error) {
+    fail(Fault{absl::StrCat(link_->own_name(), " failed: ", error_text(error))});
+  }
 }
 
 void Member::set_idle(bool is_idle) {
@@ -296,7 +306,7 @@ bool Member::move() {
     Call& call = *calls_[i];
     if (!call.is_compared()) {
       if (!link_->have_all_called(call.sequence())) break;
-      const std::string problem = difference(*link_, call.sequence());
+      const std::string problem = link_->difference(call.sequence());
       if (!problem.empty() && i > 0) break;  // the calls before it may end well
       if (!problem.empty()) throw Fault{problem};
       call.set_compared();
@@ -314,11 +324,11 @@ void Member::finish_front() {
   calls_.erase(calls_.begin());
   --announced_;
   link_->note_over(call->sequence());
-  call->set_transfer(nullptr);
+  call->transfer() = nullptr;
   call->finish();
   if (!calls_.empty()) calls_.front()->restart_clock();
   link_->wake();  // a call of another group may go on with this one
-  if (part_.has_value() && part_->after_call != nullptr) part_->after_call();
+  if (is_part()) after_call_();
 }
 
 void Member::close(const char* cause) {
@@ -327,7 +337,7 @@ void Member::close(const char* cause) {
   if (is_closing_.exchange(true)) return;
   if (link_->has_thread()) return link_->wake();
   {
-    const YieldingLock lock(locked_);
+    const std::lock_guard lock(mutex_);
     advance();  // what has come by now
     end_calls(link_->has_failed() ? link_->failure().cause
                                   : "the group was destroyed while this collective ran");
@@ -340,10 +350,10 @@ void Member::close(const char* cause) {
 }
 
 void Member::leave() {
-  if (part_.has_value()) return;  // the group that it is part of does
+  if (is_part()) return;  // the group that it is part of does
   std::vector<std::shared_ptr<Call>> calls;
   if (mode_ == Lane::Mode::kThread) {
-    const YieldingLock lock(locked_);
+    const std::lock_guard lock(mutex_);
     take_in();
     calls = calls_;
   }
@@ -351,7 +361,5 @@ void Member::leave() {
   process_ends_ = true;
   link_->leave();
 }
-
-void Member::abort(std::string_view cause) noexcept { link_->fail_world(cause); }
 
 }  // namespace tessera::internal

@@ -11,14 +11,13 @@
 #include <string_view>
 #include <vector>
 
-#include <absl/strings/str_cat.h>
+#include <absl/functional/function_ref.h>
 
 #include "tessera/core/comm/group/call.h"
 #include "tessera/core/comm/group/link.h"
 #include "tessera/core/comm/group/mailbox.h"
-#include "tessera/core/process/error_text.h"
+#include "tessera/core/comm/group/yielding_mutex.h"
 #include "tessera/core/sched/lane.h"
-#include "tessera/errors.h"
 
 namespace tessera::internal {
 
@@ -40,19 +39,13 @@ namespace tessera::internal {
 /// the one before, unless they have memory in common: then it waits for its end.
 class Member : public std::enable_shared_from_this<Member> {
  public:
-  struct Patience {
-    std::chrono::milliseconds timeout;
-    /// A wait as long as this is reported once; 0: none is.
-    std::chrono::milliseconds report_after = std::chrono::seconds(5);
-  };
-  /// Of a member that another group uses for its own calls: that group looks for late ranks and
-  /// records what the program calls. `after_call` (any thread) tells it that a call is over.
-  struct Part {
-    std::function<void()> after_call;
-  };
+  using Patience = internal::Patience;
 
+  /// `after_call`: of a member that is part of another group, which uses it for its own calls,
+  /// looks for late ranks and records what the program calls. Tells it, in any thread, that one is
+  /// over.
   Member(std::unique_ptr<Link> link, std::string name, Lane::Mode mode, Patience patience,
-         std::optional<Part> part = std::nullopt);
+         std::function<void()> after_call = nullptr);
   ~Member();
   Member(const Member&) = delete;
   Member& operator=(const Member&) = delete;
@@ -97,8 +90,6 @@ class Member : public std::enable_shared_from_this<Member> {
   /// The process ends: blocks until the calls that a thread goes on with have ended, then marks
   /// this rank as having left.
   void leave();
-  /// All groups of the world fail. Any thread.
-  void abort(std::string_view cause) noexcept;
 
  private:
   class Pause;
@@ -111,8 +102,7 @@ class Member : public std::enable_shared_from_this<Member> {
   bool has_to_serve();
   void take_in();
   void accept(const std::shared_ptr<Call>& call);
-  template <typename Body>
-  void guard(Body&& body);
+  void guard(absl::FunctionRef<void()> body);
   void advance();
   void set_idle(bool is_idle);
   void leave_when_idle();
@@ -121,35 +111,34 @@ class Member : public std::enable_shared_from_this<Member> {
   bool may_announce(Call& call);
   void finish_front();
   void look_for_late(Call::Clock::time_point now);
+  bool is_part() const { return after_call_ != nullptr; }
   bool has_gone(int rank, const Call& call) const;
   std::vector<Awaited> find_awaited() const;
   void note_awaited();
   [[noreturn]] void time_out(const Call& call, const std::vector<int>& overdue);
   bool is_first_of_waiting(const std::vector<int>& missing) const;
-  void report_wait(Call& call, const std::vector<int>& missing, Call::Clock::time_point now) const;
   void apply_failure(Call::Clock::time_point now);
   std::string hear_failure();
   void report(const std::string& text, const std::string& cause, int culprit) const;
   void fail(const Fault& fault);
   void end_calls(const std::string& cause);
-  std::string own_name() const { return link_->name_of(link_->rank()); }
 
   const std::unique_ptr<Link> link_;
   const std::shared_ptr<const std::string> name_;
   const std::shared_ptr<FlightRing> flights_;
   const Lane::Mode mode_;
   const Patience patience_;
-  const std::optional<Part> part_;
+  const std::function<void()> after_call_;
   int64_t sequence_ = -1;  // the thread's that uses the group
   std::atomic<bool> is_closing_{false};
   std::atomic<const char*> closes_because_{""};
   std::atomic<bool> process_ends_{false};
 
-  std::atomic<bool> incoming_locked_{false};
+  YieldingMutex incoming_mutex_;
   std::vector<std::shared_ptr<Call>> incoming_;  // that no thread has taken up
   std::atomic<bool> has_incoming_{false};
 
-  std::atomic<bool> locked_{false};
+  YieldingMutex mutex_;
   std::vector<std::shared_ptr<Call>> calls_;  // that are not over, the oldest first
   size_t announced_ = 0;                      // of them
   std::atomic<bool> is_idle_{true};           // nothing is under way
@@ -162,19 +151,5 @@ class Member : public std::enable_shared_from_this<Member> {
   std::atomic<bool> has_left_{false};  // over a link with a thread
   std::unique_ptr<Lane> lane_;         // last: its thread uses the rest
 };
-
-/// What goes wrong in `body` is everyone's failure: the others wait for this rank.
-template <typename Body>
-void Member::guard(Body&& body) {
-  try {
-    body();
-  } catch (const Fault& fault) {
-    fail(fault);
-  } catch (const CommError& error) {  // of what a call goes on with
-    fail(Fault{error.cause()});
-  } catch (const std::exception& error) {
-    fail(Fault{absl::StrCat(own_name(), " failed: ", error_text(error))});
-  }
-}
 
 }  // namespace tessera::internal

@@ -3,12 +3,10 @@
 #include <string>
 #include <utility>
 
+#include <absl/strings/match.h>
 #include <absl/strings/str_cat.h>
-#include <c10/util/Exception.h>
 
-#include "tessera/core/comm/group/causes.h"
 #include "tessera/core/comm/group/member.h"
-#include "tessera/core/comm/group/yielding_lock.h"
 #include "tessera/core/process/failure_report.h"
 
 namespace tessera::internal {
@@ -17,29 +15,76 @@ namespace {
 // How much longer the others wait than the first of those that wait, so that all hear its cause.
 constexpr auto kForFirst = std::chrono::milliseconds(500);
 
+/// "1 collective", "2 collectives".
+std::string collectives_text(int64_t count) {
+  return absl::StrCat(count, count == 1 ? " collective" : " collectives");
+}
+
 /// The cause of a call that waits for a rank that has left.
 std::string departure_cause(const Link& link, int rank) {
   return absl::StrCat(link.name_of(rank), " left the group after ",
                       collectives_text(link.finished_by(rank)));
 }
 
+/// The ranks that the call, which has been announced, waits for.
+std::vector<int> awaited(const Link& link, Call& call) {
+  if (call.is_compared()) return call.transfer()->awaited();
+  std::vector<int> ranks;
+  for (int rank = 0; rank < link.size(); ++rank) {
+    if (link.called_by(rank) <= call.sequence()) ranks.push_back(rank);
+  }
+  return ranks;
+}
+
+/// Of the ranks that hold up the others, the one to name to the launcher: preferably one that is
+/// stopped.
+int culprit_among(const Link& link, const std::vector<int>& missing) {
+  const auto stopped = std::find_if(missing.begin(), missing.end(), [&](int rank) {
+    return absl::StartsWith(link.activity_of(rank), "is stopped");
+  });
+  return stopped == missing.end() ? missing.front() : *stopped;
+}
+
+/// The call of another group than `group` that the rank is in, of several the first; "" if none is
+/// known.
+std::string call_elsewhere(const Link& link, int rank, const std::string& group) {
+  for (const FlightRecord& record : link.flight_of(rank).records) {
+    if (record.end_ns == 0 && !record.is_of(group)) return record.text();
+  }
+  return "";
+}
+
+/// "rank 1 (pid 7), which has finished 3 collectives and is stopped (SIGSTOP), rank 2 ...".
+std::string names_of(const Link& link, const std::vector<int>& missing, const std::string& group) {
+  std::string names;
+  for (const int rank : missing) {
+    absl::StrAppend(&names, names.empty() ? "" : ", ", link.name_of(rank), link.place_of(rank),
+                    ", which has finished ", collectives_text(link.finished_by(rank)));
+    const std::string activity = link.activity_of(rank);
+    if (!activity.empty()) absl::StrAppend(&names, " and ", activity);
+    const std::string elsewhere = call_elsewhere(link, rank, group);
+    if (!elsewhere.empty()) absl::StrAppend(&names, ", in ", elsewhere);
+  }
+  return names;
+}
+
 }  // namespace
 
 /// Of a rank that waits in vain for a while. Takes the lock.
 void Member::look_for_trouble(Call::Clock::time_point now) {
-  const YieldingLock lock(locked_, std::try_to_lock);
-  if (!lock.owned()) return;  // another thread is at it
+  const std::unique_lock lock(mutex_, std::try_to_lock);
+  if (!lock.owns_lock()) return;  // another thread is at it
   guard([&] {
     link_->look_for_dead([this](const std::string& cause) {
       return calls_.empty() ? cause : std::string(calls_.front()->error(cause).what());
     });
     if (link_->has_failed()) return apply_failure(now);
-    if (part_.has_value()) {
+    if (is_part()) {
       note_awaited();
     } else {
       look_for_late(now);
     }
-    mailbox_.look_for_late(now, patience_.timeout, patience_.report_after);
+    mailbox_.look_for_late(now, patience_);
   });
 }
 
@@ -52,39 +97,34 @@ void Member::look_for_late(Call::Clock::time_point now) {
   if (announced_ == 0) return;
   const std::shared_ptr<Call> front = calls_.front();
   Call& call = *front;
-  const bool is_late = call.waited(now) >= patience_.timeout;
-  const bool is_to_be_reported = call.is_to_be_reported(now, patience_.report_after);
-  bool has_any_left = false;
-  for (int rank = 0; rank < link_->size(); ++rank) has_any_left |= link_->has_left(rank);
-  if (!is_late && !is_to_be_reported && !has_any_left) return;
   const std::vector<int> missing = awaited(*link_, call);
   if (std::any_of(missing.begin(), missing.end(), [&](int rank) { return has_gone(rank, call); })) {
     advance();  // it may have done its part before it left
     if (calls_.empty() || calls_.front() != front || link_->has_failed()) return;
     for (const int rank : awaited(*link_, call)) {
-      if (!has_gone(rank, call)) continue;
-      throw Fault{departure_cause(*link_, rank), rank};
+      if (has_gone(rank, call)) throw Fault{departure_cause(*link_, rank), rank};
     }
     return;
   }
-  if (is_late) {
-    const auto waited = call.waited(now);
-    const auto more = is_first_of_waiting(missing) ? std::chrono::milliseconds() : kForFirst;
+  const bool is_first = is_first_of_waiting(missing);
+  if (const auto waited = call.waited(now); waited >= patience_.timeout) {
     std::vector<int> overdue;
     for (const int rank : missing) {
-      if (waited >= patience_.timeout + link_->extra_patience(rank, call) + more) {
-        overdue.push_back(rank);
-      }
+      const auto longest = patience_.timeout + link_->extra_patience(rank, call) +
+                           (is_first ? std::chrono::milliseconds() : kForFirst);
+      if (waited >= longest) overdue.push_back(rank);
     }
     if (!overdue.empty()) time_out(call, overdue);
   }
-  if (is_to_be_reported) report_wait(call, missing, now);
+  if (call.is_to_be_reported(now, patience_.report_after) && is_first) {
+    link_->report_wait(call, missing, now, patience_.timeout);
+  }
 }
 
 std::vector<Member::Awaited> Member::find_awaited() const {
   std::vector<Awaited> ranks;
   if (announced_ == 0) return ranks;
-  const Call& call = *calls_.front();
+  Call& call = *calls_.front();
   for (const int rank : awaited(*link_, call)) ranks.push_back({rank, has_gone(rank, call)});
   return ranks;
 }
@@ -102,8 +142,8 @@ void Member::note_awaited() {
 
 std::vector<Member::Awaited> Member::awaited_ranks() {
   if (!link_->has_thread()) {
-    const YieldingLock lock(locked_, std::try_to_lock);
-    return lock.owned() ? find_awaited() : std::vector<Awaited>();
+    const std::unique_lock lock(mutex_, std::try_to_lock);
+    return lock.owns_lock() ? find_awaited() : std::vector<Awaited>();
   }
   const std::lock_guard lock(awaited_mutex_);
   return awaited_;
@@ -116,28 +156,21 @@ bool Member::is_first_of_waiting(const std::vector<int>& missing) const {
   return first == link_->rank();
 }
 
-/// Says once, for all ranks that wait, who has not come and where those were last seen.
-void Member::report_wait(Call& call, const std::vector<int>& missing,
-                         Call::Clock::time_point now) const {
-  if (!is_first_of_waiting(missing)) return;
-  TORCH_WARN("[comm] ", long_wait(*link_, call, missing, now),
-             ". Ranks go on waiting until the time-out of ", patience_.timeout.count(), " ms");
-}
-
 /// Who is in a call of another group holds up the ranks there, too, so all ranks of the world get
 /// the same cause.
 void Member::time_out(const Call& call, const std::vector<int>& overdue) {
   const int culprit = culprit_among(*link_, overdue);
-  const std::string waited =
-      absl::StrCat("timed out: ", own_name(), " waited ", patience_.timeout.count(), " ms ");
-  const std::string names = absl::StrCat("for ", names_of(*link_, overdue, *name_));
   const bool is_elsewhere = std::any_of(overdue.begin(), overdue.end(), [this](int rank) {
     return !call_elsewhere(*link_, rank, *name_).empty();
   });
-  if (!is_elsewhere) throw Fault{waited + names, culprit};
-  const std::string cause = absl::StrCat(waited, "in ", call.text(), " ", names);
-  report(call.error(cause).what(), cause, culprit);
-  link_->fail_world(cause);
+  const std::string cause =
+      absl::StrCat("timed out: ", link_->own_name(), " waited ", patience_.timeout.count(), " ms ",
+                   is_elsewhere ? absl::StrCat("in ", call.text(), " ") : "", "for ",
+                   names_of(*link_, overdue, *name_));
+  if (is_elsewhere) {
+    report(call.error(cause).what(), cause, culprit);
+    link_->fail_world(cause);
+  }
   throw Fault{cause, culprit};
 }
 
@@ -184,7 +217,7 @@ void Member::fail(const Fault& fault) {
 void Member::end_calls(const std::string& cause) {
   for (const auto& call : std::exchange(calls_, {})) {
     const Collective collective = call->collective();
-    if (call->transfer() != nullptr) link_->abandon(call->take_transfer(), collective);
+    if (call->transfer() != nullptr) link_->abandon(std::move(call->transfer()), collective);
     call->fail(cause);
   }
   announced_ = 0;

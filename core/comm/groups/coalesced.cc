@@ -1,4 +1,5 @@
-#include <mutex>
+#include "tessera/process_group.h"
+
 #include <utility>
 #include <vector>
 
@@ -7,9 +8,11 @@
 #include <absl/strings/str_cat.h>
 #include <c10/util/Exception.h>
 
-#include "tessera/process_group.h"
+#include "tessera/core/comm/groups/continued_work.h"
 
 namespace tessera {
+using namespace internal;
+
 namespace {
 
 /// A part of the buffer, and the tensor that it stands for.
@@ -26,24 +29,12 @@ void copy(const at::Tensor& to, const at::Tensor& from) {
 }
 
 /// Takes the results out of the buffer when they are there.
-class CoalescedWork final : public Work {
- public:
-  CoalescedWork(std::shared_ptr<Work> inner, std::vector<Piece> results)
-      : inner_(std::move(inner)), results_(std::move(results)) {}
-
-  bool is_completed() override { return inner_->is_completed(); }
-
-  void wait() override {
-    inner_->wait();
-    const std::lock_guard<std::mutex> lock(mutex_);
-    for (const Piece& piece : std::exchange(results_, {})) copy(piece.tensor, piece.part);
-  }
-
- private:
-  const std::shared_ptr<Work> inner_;
-  std::mutex mutex_;
-  std::vector<Piece> results_;
-};
+std::shared_ptr<Work> with_results(std::shared_ptr<Work> work, std::vector<Piece> results) {
+  return continued(std::move(work), [results = std::move(results)] {
+    for (const Piece& piece : results) copy(piece.tensor, piece.part);
+    return completed_work();
+  });
+}
 
 /// Memory that is communicated without staging, where getting it is local.
 at::Tensor buffer_of(ProcessGroup& group, int64_t numel, at::ScalarType dtype) {
@@ -65,20 +56,16 @@ int64_t check_coalesced(const char* op, const std::vector<at::Tensor>& tensors, 
   return numel;
 }
 
-void check_pairs(const char* op, const std::vector<at::Tensor>& wholes, const char* whole_name,
-                 const std::vector<at::Tensor>& slices, const char* slice_name, int size) {
-  TORCH_CHECK(wholes.size() == slices.size(), "[comm] ", op, "_coalesced: got ", wholes.size(), " ",
-              whole_name, "s and ", slices.size(), " ", slice_name,
-              "s, expected as many of either; pair them");
-  for (size_t i = 0; i < wholes.size(); ++i) {
-    TORCH_CHECK(wholes[i].numel() == slices[i].numel() * size, "[comm] ", op, "_coalesced: got ",
-                whole_name, " ", i, " of ", wholes[i].numel(), " and ", slice_name, " of ",
-                slices[i].numel(), " elements on ", size, " ranks, expected ", whole_name, " of ",
-                slices[i].numel() * size, "; every rank gives the same number of elements");
-    TORCH_CHECK(wholes[i].scalar_type() == slices[i].scalar_type(), "[comm] ", op,
-                "_coalesced: got ", whole_name, " ", i, " of ",
-                c10::toString(wholes[i].scalar_type()), " and ", slice_name, " of ",
-                c10::toString(slices[i].scalar_type()), ", expected one dtype; convert one first");
+/// Checks each pair as a `call` of its own.
+void check_pairs(const ProcessGroup& group, Collective call, const std::vector<at::Tensor>& outputs,
+                 const std::vector<at::Tensor>& inputs) {
+  TORCH_CHECK(outputs.size() == inputs.size(), "[comm] ", to_string(call.op), "_coalesced: got ",
+              outputs.size(), " outputs and ", inputs.size(),
+              " inputs, expected as many of either; pair them");
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    call.output = outputs[i];
+    call.input = inputs[i];
+    check(call, group.rank(), group.size(), group.device());
   }
 }
 
@@ -90,10 +77,10 @@ std::string tag_of(std::string_view tag, const std::vector<at::Tensor>& tensors)
   return text;
 }
 
-/// Parts of `buffer`, one after the other from element `begin` on.
-std::vector<Piece> cut(const at::Tensor& buffer, int64_t begin,
-                       const std::vector<at::Tensor>& tensors) {
+/// Parts of `buffer`, one after the other.
+std::vector<Piece> pieces_of(const at::Tensor& buffer, const std::vector<at::Tensor>& tensors) {
   std::vector<Piece> pieces;
+  int64_t begin = 0;
   for (const at::Tensor& tensor : tensors) {
     pieces.push_back({buffer.narrow(0, begin, tensor.numel()), flat(tensor)});
     begin += tensor.numel();
@@ -101,20 +88,16 @@ std::vector<Piece> cut(const at::Tensor& buffer, int64_t begin,
   return pieces;
 }
 
-/// The same for the ranks' slices of `wholes` in a buffer that holds rank after rank.
-std::vector<Piece> cut_slices(const at::Tensor& buffer, const std::vector<at::Tensor>& wholes,
-                              int size) {
-  std::vector<Piece> pieces;
-  int64_t begin = 0;
+/// Rank after rank.
+std::vector<at::Tensor> slices_of(const std::vector<at::Tensor>& wholes, int size) {
+  std::vector<at::Tensor> slices;
   for (int rank = 0; rank < size; ++rank) {
     for (const at::Tensor& whole : wholes) {
       const int64_t numel = whole.numel() / size;
-      pieces.push_back(
-          {buffer.narrow(0, begin, numel), flat(whole).narrow(0, rank * numel, numel)});
-      begin += numel;
+      slices.push_back(flat(whole).narrow(0, rank * numel, numel));
     }
   }
-  return pieces;
+  return slices;
 }
 
 void fill(const std::vector<Piece>& pieces) {
@@ -129,10 +112,9 @@ std::shared_ptr<Work> ProcessGroup::all_reduce_coalesced(const std::vector<at::T
   if (tensors.empty()) return completed_work();
   const int64_t numel = check_coalesced("all_reduce", tensors, device());
   const at::Tensor buffer = buffer_of(*this, numel, tensors[0].scalar_type());
-  std::vector<Piece> pieces = cut(buffer, 0, tensors);
+  std::vector<Piece> pieces = pieces_of(buffer, tensors);
   fill(pieces);
-  return std::make_shared<CoalescedWork>(all_reduce(buffer, op, tag_of(tag, tensors), divisor),
-                                         std::move(pieces));
+  return with_results(all_reduce(buffer, op, tag_of(tag, tensors), divisor), std::move(pieces));
 }
 
 std::shared_ptr<Work> ProcessGroup::broadcast_coalesced(const std::vector<at::Tensor>& tensors,
@@ -140,41 +122,39 @@ std::shared_ptr<Work> ProcessGroup::broadcast_coalesced(const std::vector<at::Te
   if (tensors.empty()) return completed_work();
   const int64_t numel = check_coalesced("broadcast", tensors, device());
   const at::Tensor buffer = buffer_of(*this, numel, tensors[0].scalar_type());
-  std::vector<Piece> pieces = cut(buffer, 0, tensors);
+  std::vector<Piece> pieces = pieces_of(buffer, tensors);
   if (rank() == root) fill(pieces);
   auto work = broadcast(buffer, root, tag_of(tag, tensors));
   if (rank() == root) pieces.clear();
-  return std::make_shared<CoalescedWork>(std::move(work), std::move(pieces));
+  return with_results(std::move(work), std::move(pieces));
 }
 
 std::shared_ptr<Work> ProcessGroup::all_gather_coalesced(const std::vector<at::Tensor>& outputs,
                                                          const std::vector<at::Tensor>& inputs,
                                                          std::string_view tag) {
-  check_pairs("all_gather", outputs, "output", inputs, "input", size());
+  check_pairs(*this, {.op = Op::kAllGather}, outputs, inputs);
   if (inputs.empty()) return completed_work();
-  check_coalesced("all_gather", outputs, device());
   const int64_t numel = check_coalesced("all_gather", inputs, device());
   const at::Tensor buffer = buffer_of(*this, numel * size(), inputs[0].scalar_type());
   const at::Tensor own = buffer.narrow(0, rank() * numel, numel);
-  fill(cut(own, 0, inputs));
-  return std::make_shared<CoalescedWork>(all_gather(buffer, own, tag_of(tag, inputs)),
-                                         cut_slices(buffer, outputs, size()));
+  fill(pieces_of(own, inputs));
+  return with_results(all_gather(buffer, own, tag_of(tag, inputs)),
+                      pieces_of(buffer, slices_of(outputs, size())));
 }
 
 std::shared_ptr<Work> ProcessGroup::reduce_scatter_coalesced(const std::vector<at::Tensor>& outputs,
                                                              const std::vector<at::Tensor>& inputs,
                                                              ReduceOp op, std::string_view tag,
                                                              double divisor) {
-  check_pairs("reduce_scatter", inputs, "input", outputs, "output", size());
+  check_pairs(*this, {.op = Op::kReduceScatter, .reduce = op, .divisor = divisor, .slice = rank()},
+              outputs, inputs);
   if (inputs.empty()) return completed_work();
-  check_coalesced("reduce_scatter", outputs, device());
-  const int64_t numel = check_coalesced("reduce_scatter", inputs, device()) / size();
+  const int64_t numel = check_coalesced("reduce_scatter", outputs, device());
   const at::Tensor buffer = buffer_of(*this, numel * size(), inputs[0].scalar_type());
-  fill(cut_slices(buffer, inputs, size()));
+  fill(pieces_of(buffer, slices_of(inputs, size())));
   const at::Tensor own = buffer.narrow(0, rank() * numel, numel);
-  return std::make_shared<CoalescedWork>(
-      reduce_scatter(own, buffer, op, tag_of(tag, outputs), kOwnRank, divisor),
-      cut(own, 0, outputs));
+  return with_results(reduce_scatter(own, buffer, op, tag_of(tag, outputs), kOwnRank, divisor),
+                      pieces_of(own, outputs));
 }
 
 }  // namespace tessera

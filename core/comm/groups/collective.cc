@@ -1,11 +1,15 @@
 #include "tessera/collective.h"
 
+#include <algorithm>
 #include <bit>
+#include <iterator>
+#include <utility>
 
 #include <absl/strings/str_cat.h>
 #include <absl/strings/str_join.h>
 #include <c10/util/Exception.h>
 
+#include "tessera/core/comm/groups/host_memory.h"
 #include "tessera/core/comm/groups/op_traits.h"
 #include "tessera/core/numbers/fp32_factor.h"
 #include "tessera/core/numbers/number_text.h"
@@ -15,12 +19,22 @@ using namespace internal;
 
 namespace {
 
-constexpr const char* kDtypes =
-    "float32, float64, bfloat16, float16, int64, int32, int16, int8, uint8 or bool";
+/// The dtypes of collectives, as messages name them.
+constexpr std::pair<at::ScalarType, const char*> kDtypes[] = {
+    {at::kFloat, "float32"}, {at::kDouble, "float64"}, {at::kBFloat16, "bfloat16"},
+    {at::kHalf, "float16"},  {at::kLong, "int64"},     {at::kInt, "int32"},
+    {at::kByte, "uint8"},    {at::kShort, "int16"},    {at::kChar, "int8"},
+    {at::kBool, "bool"}};
 
-constexpr std::string_view kUnsupported = "unknown";
+constexpr std::string_view kReduceOps[] = {"SUM",     "AVG",  "MIN", "MAX",
+                                           "PRODUCT", "BAND", "BOR", "BXOR"};
 
-bool is_supported(at::ScalarType dtype) { return dtype_name(dtype) != kUnsupported; }
+/// Null of a dtype that collectives do not take.
+const char* find_name(at::ScalarType dtype) {
+  const auto* const found = std::find_if(std::begin(kDtypes), std::end(kDtypes),
+                                         [&](const auto& known) { return known.first == dtype; });
+  return found == std::end(kDtypes) ? nullptr : found->second;
+}
 
 bool is_bitwise(ReduceOp op) {
   return op == ReduceOp::kBitAnd || op == ReduceOp::kBitOr || op == ReduceOp::kBitXor;
@@ -32,17 +46,14 @@ const char* name_of(at::ScalarType dtype) { return c10::toString(dtype); }
 void check_order(const char* op, const Collective& call, int size) {
   if (call.order == SumOrder::kRanks) return;
   const at::Tensor& tensor = call.input;
-  TORCH_CHECK(call.reduce == ReduceOp::kSum || call.reduce == ReduceOp::kAvg, "[comm] ", op,
-              ": got a tree's order beside ", std::string(to_string(call.reduce)),
-              ", expected SUM or AVG; leave the order out");
-  TORCH_CHECK((tensor.scalar_type() == at::kFloat || tensor.scalar_type() == at::kDouble) &&
-                  tensor.device().is_cpu(),
-              "[comm] ", op, ": got a tree's order of ", name_of(tensor.scalar_type()), " on ",
-              tensor.device(),
-              ", expected float32 or float64 on cpu; convert it first, or leave the order out");
-  TORCH_CHECK(std::has_single_bit(static_cast<unsigned>(size)), "[comm] ", op,
-              ": got a tree's order over ", size,
-              " ranks, expected a power of two; leave the order out");
+  const bool adds = call.reduce == ReduceOp::kSum || call.reduce == ReduceOp::kAvg;
+  const bool is_of_cpu = tensor.device().is_cpu() && (tensor.scalar_type() == at::kFloat ||
+                                                      tensor.scalar_type() == at::kDouble);
+  TORCH_CHECK(adds && is_of_cpu && std::has_single_bit(static_cast<unsigned>(size)), "[comm] ", op,
+              ": got a tree's order of ", std::string(to_string(call.reduce)), " of ",
+              name_of(tensor.scalar_type()), " on ", tensor.device(), " over ", size,
+              " ranks, expected SUM or AVG of float32 or float64 on cpu over a power of two of"
+              " ranks; leave the order out");
 }
 
 void check_reduce_op(const char* op, const Collective& call, int size) {
@@ -80,40 +91,17 @@ void check_memory(const char* op, const char* argument, const at::Tensor& tensor
               ", expected its memory; it has been freed, fill or gather it first");
 }
 
-void check_same_dtype(const char* op, const at::Tensor& output, const at::Tensor& input) {
-  TORCH_CHECK(output.scalar_type() == input.scalar_type(), "[comm] ", op, ": got output of ",
-              name_of(output.scalar_type()), " and input of ", name_of(input.scalar_type()),
+/// A tensor that a caller has given, and as what.
+struct Argument {
+  const char* name;
+  const at::Tensor& tensor;
+};
+
+void check_same_dtype(const char* op, Argument one, Argument other) {
+  TORCH_CHECK(one.tensor.scalar_type() == other.tensor.scalar_type(), "[comm] ", op, ": got ",
+              one.name, " of ", name_of(one.tensor.scalar_type()), " and ", other.name, " of ",
+              name_of(other.tensor.scalar_type()),
               ", expected one dtype; convert one of them first");
-}
-
-/// `slice` may be one of the `count` equal slices of `whole`, or lie elsewhere; anything between is
-/// an overlap.
-void check_slice_or_apart(const char* op, const char* slice_name, const at::Tensor& slice,
-                          const char* whole_name, const at::Tensor& whole, int count) {
-  if (slice.numel() == 0) return;
-  const auto* slice_begin = static_cast<const char*>(slice.const_data_ptr());
-  const auto* slice_end = slice_begin + slice.nbytes();
-  const auto* whole_begin = static_cast<const char*>(whole.const_data_ptr());
-  const auto* whole_end = whole_begin + whole.nbytes();
-  if (slice_end <= whole_begin || whole_end <= slice_begin) return;
-  const auto offset = slice_begin - whole_begin;
-  const bool is_slice = offset >= 0 && slice_end <= whole_end &&
-                        offset % static_cast<std::ptrdiff_t>(slice.nbytes()) == 0;
-  TORCH_CHECK(is_slice, "[comm] ", op, ": got ", slice_name, " that overlaps ", whole_name,
-              " at byte ", offset, ", expected one of its ", count,
-              " equal slices or memory apart; use this rank's own slice");
-}
-
-/// `slice` may be slice number `own` of `whole`, but no other one.
-void check_own_slice(const char* op, const at::Tensor& slice, const at::Tensor& whole, int own) {
-  if (slice.numel() == 0) return;
-  const auto offset = static_cast<const char*>(slice.const_data_ptr()) -
-                      static_cast<const char*>(whole.const_data_ptr());
-  const auto slice_bytes = static_cast<std::ptrdiff_t>(slice.nbytes());
-  if (offset < 0 || offset >= static_cast<std::ptrdiff_t>(whole.nbytes())) return;
-  TORCH_CHECK(offset == own * slice_bytes, "[comm] ", op, ": got slice ", offset / slice_bytes,
-              " of the whole, expected slice ", own,
-              ", which is this rank's, or memory apart; use this rank's own slice");
 }
 
 void check_root(const char* op, int root, int size) {
@@ -121,36 +109,27 @@ void check_root(const char* op, int root, int size) {
               size - 1, "; roots are numbered within the group");
 }
 
-void check_gather(const char* op, const Collective& call, int rank, int size, at::Device device,
-                  bool has_output) {
-  check_collective_tensor(op, "input", call.input, device);
-  if (!has_output) return;
-  check_collective_tensor(op, "output", call.output, device);
-  check_same_dtype(op, call.output, call.input);
-  const int64_t numel = call.input.numel();
-  TORCH_CHECK(call.output.numel() == numel * size, "[comm] ", op, ": got output of ",
-              call.output.numel(), " and input of ", numel, " elements on ", size,
-              " ranks, expected output of ", numel * size,
-              "; every rank gives the same number of elements");
-  check_slice_or_apart(op, "input", call.input, "output", call.output, size);
-  check_own_slice(op, call.input, call.output, rank);
-}
-
-void check_scatter(const char* op, const Collective& call, int size, at::Device device,
-                   bool has_input) {
-  check_collective_tensor(op, "output", call.output, device);
-  if (!has_input) return;
-  check_collective_tensor(op, "input", call.input, device);
-  check_same_dtype(op, call.output, call.input);
-  const int64_t numel = call.output.numel();
-  TORCH_CHECK(call.input.numel() == numel * size, "[comm] ", op, ": got input of ",
-              call.input.numel(), " and output of ", numel, " elements on ", size,
-              " ranks, expected input of ", numel * size,
-              "; pad the input to a multiple of the ranks");
-  TORCH_CHECK(call.slice >= 0 && call.slice < size, "[comm] ", op, ": got slice ", call.slice,
-              ", expected 0 to ", size - 1, ", or kOwnRank; the input has one slice for each rank");
-  check_slice_or_apart(op, "output", call.output, "input", call.input, size);
-  check_own_slice(op, call.output, call.input, call.slice);
+/// A gather and a scatter have a slice on each rank, and of all of them the whole: on every rank,
+/// or only on the root. This rank's is slice number `own`, in place or apart.
+void check_slice(const char* op, Argument slice, Argument whole, bool has_whole, int own, int size,
+                 at::Device device) {
+  check_collective_tensor(op, slice.name, slice.tensor, device);
+  if (!has_whole) return;
+  check_collective_tensor(op, whole.name, whole.tensor, device);
+  check_same_dtype(op, whole, slice);
+  const int64_t numel = slice.tensor.numel();
+  TORCH_CHECK(whole.tensor.numel() == numel * size, "[comm] ", op, ": got ", whole.name, " of ",
+              whole.tensor.numel(), " and ", slice.name, " of ", numel, " elements on ", size,
+              " ranks, expected ", whole.name, " of ", numel * size,
+              "; give every rank as many elements, and pad the whole");
+  TORCH_CHECK(own >= 0 && own < size, "[comm] ", op, ": got slice ", own, ", expected 0 to ",
+              size - 1, ", or kOwnRank; the input has one slice for each rank");
+  if (numel == 0 || !share_memory(slice.tensor, whole.tensor)) return;
+  const auto offset = data_of(slice.tensor) - data_of(whole.tensor);
+  TORCH_CHECK(offset == own * static_cast<std::ptrdiff_t>(slice.tensor.nbytes()), "[comm] ", op,
+              ": got ", slice.name, " that overlaps ", whole.name, " at byte ", offset,
+              " of the whole, expected slice ", own,
+              " of it, which is this rank's, or memory apart; use one of them");
 }
 
 void check_counts(const char* op, const char* argument, const std::vector<int64_t>& counts,
@@ -172,7 +151,7 @@ void check_all_to_all(const Collective& call, int size, at::Device device) {
   const char* const op = "all_to_all";
   check_collective_tensor(op, "output", call.output, device);
   check_collective_tensor(op, "input", call.input, device);
-  check_same_dtype(op, call.output, call.input);
+  check_same_dtype(op, {"output", call.output}, {"input", call.input});
   if (call.input_counts.empty() && call.output_counts.empty()) {
     const int64_t numel = call.input.numel();
     TORCH_CHECK(call.output.numel() == numel && numel % size == 0, "[comm] ", op,
@@ -182,11 +161,8 @@ void check_all_to_all(const Collective& call, int size, at::Device device) {
     check_counts(op, "input_counts", call.input_counts, call.input, size);
     check_counts(op, "output_counts", call.output_counts, call.output, size);
   }
-  if (call.output.numel() == 0 || call.input.numel() == 0) return;
-  const auto* input = static_cast<const char*>(call.input.const_data_ptr());
-  const auto* output = static_cast<const char*>(call.output.const_data_ptr());
-  TORCH_CHECK(output + call.output.nbytes() <= input || input + call.input.nbytes() <= output,
-              "[comm] ", op,
+  const bool are_empty = call.output.numel() == 0 || call.input.numel() == 0;
+  TORCH_CHECK(are_empty || !share_memory(call.output, call.input), "[comm] ", op,
               ": got output that overlaps input, expected memory apart; allocate it");
 }
 
@@ -204,52 +180,13 @@ void check_message(const char* op, const Collective& call, int size, at::Device 
 const char* to_string(Op op) { return traits_of(op).name; }
 
 const char* dtype_name(c10::ScalarType dtype) {
-  switch (dtype) {
-    case c10::ScalarType::Float:
-      return "float32";
-    case c10::ScalarType::Double:
-      return "float64";
-    case c10::ScalarType::BFloat16:
-      return "bfloat16";
-    case c10::ScalarType::Half:
-      return "float16";
-    case c10::ScalarType::Long:
-      return "int64";
-    case c10::ScalarType::Int:
-      return "int32";
-    case c10::ScalarType::Byte:
-      return "uint8";
-    case c10::ScalarType::Short:
-      return "int16";
-    case c10::ScalarType::Char:
-      return "int8";
-    case c10::ScalarType::Bool:
-      return "bool";
-    default:
-      return kUnsupported.data();
-  }
+  const char* const name = find_name(dtype);
+  return name == nullptr ? "unknown" : name;
 }
 
 std::string_view to_string(ReduceOp op) {
-  switch (op) {
-    case ReduceOp::kSum:
-      return "SUM";
-    case ReduceOp::kAvg:
-      return "AVG";
-    case ReduceOp::kMin:
-      return "MIN";
-    case ReduceOp::kMax:
-      return "MAX";
-    case ReduceOp::kProduct:
-      return "PRODUCT";
-    case ReduceOp::kBitAnd:
-      return "BAND";
-    case ReduceOp::kBitOr:
-      return "BOR";
-    case ReduceOp::kBitXor:
-      return "BXOR";
-  }
-  return "unknown";
+  const auto index = static_cast<size_t>(op);
+  return index < std::size(kReduceOps) ? kReduceOps[index] : "unknown";
 }
 
 void check_collective_tensor(const char* op, const char* argument, const at::Tensor& tensor,
@@ -262,8 +199,10 @@ void check_collective_tensor(const char* op, const char* argument, const at::Ten
               ", where this rank's tensors of the group lie; move it there first");
   TORCH_CHECK(tensor.layout() == at::kStrided, "[comm] ", op, ": got ", argument, " of layout ",
               tensor.layout(), ", expected a strided tensor; call to_dense() first");
-  TORCH_CHECK(is_supported(tensor.scalar_type()), "[comm] ", op, ": got ", argument, " of ",
-              name_of(tensor.scalar_type()), ", expected ", kDtypes, "; convert it first");
+  TORCH_CHECK(find_name(tensor.scalar_type()) != nullptr, "[comm] ", op, ": got ", argument, " of ",
+              name_of(tensor.scalar_type()),
+              ", expected float32, float64, bfloat16, float16, int64, int32, int16, int8, uint8 or "
+              "bool; convert it first");
   TORCH_CHECK(tensor.is_contiguous(), "[comm] ", op, ": got a non-contiguous ", argument,
               " of sizes ", tensor.sizes(), " and strides ", tensor.strides(),
               ", expected a contiguous one; call contiguous() first");
@@ -308,14 +247,17 @@ void check(const Collective& collective, int rank, int size, at::Device device) 
     check_root(traits.name, collective.peer, size);
   }
   const bool is_whole_here = !has_root || rank == collective.peer;
+  const Argument output{"output", collective.output};
+  const Argument input{"input", collective.input};
   switch (traits.tensors) {
     case OpTraits::Tensors::kNone:
       return;
     case OpTraits::Tensors::kScatter:
-      check_scatter(traits.name, collective, size, place, is_whole_here);
+      check_slice(traits.name, output, input, is_whole_here, collective.slice, size, place);
       break;
     case OpTraits::Tensors::kGather:
-      return check_gather(traits.name, collective, rank, size, place, is_whole_here);
+      check_slice(traits.name, input, output, is_whole_here, rank, size, place);
+      break;
     case OpTraits::Tensors::kExchange:
       return check_all_to_all(collective, size, place);
     case OpTraits::Tensors::kMessage:

@@ -21,6 +21,21 @@ std::string message(const CommErrorContext& context, const std::string& cause) {
 
 }  // namespace
 
+namespace internal {
+
+static thread_local CommonErrorScope* innermost_scope = nullptr;
+
+bool Unwinding::is_by_own_error() const {
+  const bool is_common = innermost_scope != nullptr && innermost_scope->has_error_;
+  return std::uncaught_exceptions() > uncaught_at_start_ && !is_common;
+}
+
+CommonErrorScope::CommonErrorScope() : outer_(innermost_scope) { innermost_scope = this; }
+
+CommonErrorScope::~CommonErrorScope() { innermost_scope = outer_; }
+
+}  // namespace internal
+
 CommError::CommError(CommErrorContext context, std::string cause)
     : std::runtime_error(message(context, cause)),
       context_(std::move(context)),
@@ -28,7 +43,7 @@ CommError::CommError(CommErrorContext context, std::string cause)
 
 ErrorOnAllRanks::ErrorOnAllRanks(std::string text)
     : c10::Error({__func__, __FILE__, static_cast<uint32_t>(__LINE__)}, std::move(text)) {
-  internal::CommonErrorScope::note_error();
+  if (internal::innermost_scope != nullptr) internal::innermost_scope->has_error_ = true;
 }
 
 }  // namespace tessera

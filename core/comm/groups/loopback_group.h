@@ -22,9 +22,8 @@ namespace tessera::internal {
 /// only; the host could not load their words either.
 class LoopbackGroup final : public ProcessGroup {
  public:
-  explicit LoopbackGroup(std::string name = "world");
-  /// Tensors lie on `device`, not null.
-  explicit LoopbackGroup(std::shared_ptr<Device> device, std::string name = "world");
+  /// Tensors lie on `device`; null: on the host.
+  explicit LoopbackGroup(std::shared_ptr<Device> device = nullptr);
 
   int rank() const override { return 0; }
   int size() const override { return 1; }
@@ -51,16 +50,14 @@ class LoopbackGroup final : public ProcessGroup {
 
  private:
   struct World;  // the cause of an abort(), shared by all groups made from one world
-  class OwnWindow;
+  class OwnMemory;
 
   LoopbackGroup(std::string name, std::shared_ptr<World> world, std::shared_ptr<Device> device);
-  void begin(const char* op, std::string_view tag);
-  std::shared_ptr<Work> run_message(const Collective& message);
   void check_counts(const Collective& collective);
 
-  std::string name_;
-  std::shared_ptr<World> world_;
-  std::shared_ptr<Device> device_;  // null: the host
+  const std::string name_;
+  const std::shared_ptr<World> world_;
+  const std::shared_ptr<Device> device_;
   std::set<std::string, std::less<>> subgroup_names_;
   int64_t sequence_ = 0;
   SelfMessages messages_;

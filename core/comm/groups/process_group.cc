@@ -1,14 +1,55 @@
 #include "tessera/process_group.h"
 
+#include <algorithm>
+#include <cstring>
+#include <functional>
 #include <limits>
 #include <map>
 #include <numeric>
 
+#include <ATen/ops/cat.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/zeros.h>
 #include <absl/strings/str_cat.h>
 #include <absl/strings/str_join.h>
 #include <c10/util/Exception.h>
 
 namespace tessera {
+namespace {
+
+at::Tensor bytes_of(std::string_view text, int64_t padded_bytes) {
+  const at::Tensor made = at::zeros({padded_bytes}, at::kByte);
+  if (!text.empty()) std::memcpy(made.mutable_data_ptr(), text.data(), text.size());
+  return made;
+}
+
+std::string text_of(const at::Tensor& bytes) {
+  if (bytes.numel() == 0) return "";
+  return {static_cast<const char*>(bytes.const_data_ptr()), static_cast<size_t>(bytes.numel())};
+}
+
+/// By rank. Collective.
+std::vector<int64_t> gather_lengths(ProcessGroup& group, size_t length, std::string_view tag) {
+  const at::Tensor own = at::full({1}, static_cast<int64_t>(length), at::kLong);
+  const at::Tensor all = at::zeros({group.size()}, at::kLong);
+  group.all_gather_on_host(all, own, tag);
+  const auto* first = all.const_data_ptr<int64_t>();
+  return {first, first + group.size()};
+}
+
+/// The beginnings of equal parts, by rank.
+std::vector<std::string> cut(const at::Tensor& all, const std::vector<int64_t>& lengths) {
+  const auto count = static_cast<int64_t>(lengths.size());
+  const int64_t part = all.numel() / count;
+  std::vector<std::string> texts;
+  for (int64_t rank = 0; rank < count; ++rank) {
+    texts.push_back(text_of(all.narrow(0, rank * part, lengths[static_cast<size_t>(rank)])));
+  }
+  return texts;
+}
+
+}  // namespace
 
 std::shared_ptr<Work> ProcessGroup::check_and_run(const Collective& collective) {
   check(collective, rank(), size(), device());
@@ -64,6 +105,71 @@ std::vector<std::shared_ptr<Work>> ProcessGroup::run_batch(
   return works;
 }
 
+void ProcessGroup::broadcast_bytes(std::string& bytes, int root, std::string_view tag) {
+  const at::Tensor length =
+      at::full({1}, static_cast<int64_t>(bytes.size()), at::kLong).to(device());
+  broadcast(length, root, tag)->wait();
+  const auto count = length.item<int64_t>();
+  const at::Tensor sent =
+      (rank() == root ? bytes_of(bytes, count) : at::empty({count}, at::kByte)).to(device());
+  broadcast(sent, root, tag)->wait();
+  if (rank() != root) bytes = text_of(sent.cpu());
+}
+
+std::vector<std::string> ProcessGroup::all_gather_bytes(std::string_view bytes,
+                                                        std::string_view tag) {
+  const std::vector<int64_t> lengths = gather_lengths(*this, bytes.size(), tag);
+  const int64_t longest = *std::max_element(lengths.begin(), lengths.end());
+  if (longest == 0) return std::vector<std::string>(lengths.size());
+  const at::Tensor all = at::empty({longest * size()}, at::kByte);
+  all_gather_on_host(all, bytes_of(bytes, longest), tag);
+  return cut(all, lengths);
+}
+
+std::vector<std::string> ProcessGroup::gather_bytes(std::string_view bytes, int root,
+                                                    std::string_view tag) {
+  const std::vector<int64_t> lengths = gather_lengths(*this, bytes.size(), tag);
+  const int64_t longest = *std::max_element(lengths.begin(), lengths.end());
+  const at::Tensor own = bytes_of(bytes, longest).to(device());
+  at::Tensor all;
+  if (rank() == root) all = at::empty({longest * size()}, own.options());
+  gather(all, own, root, tag)->wait();
+  if (rank() != root) return {};
+  return cut(all.cpu(), lengths);
+}
+
+std::string ProcessGroup::scatter_bytes(const std::vector<std::string>& bytes, int root,
+                                        std::string_view tag) {
+  // The root's lengths. A wrong number of texts is sent in their place: then all ranks throw.
+  const at::Tensor lengths = at::zeros({size()}, at::kLong);
+  auto* const own_lengths = lengths.mutable_data_ptr<int64_t>();
+  if (rank() == root && static_cast<int>(bytes.size()) != size()) {
+    own_lengths[0] = -1 - static_cast<int64_t>(bytes.size());
+  } else if (rank() == root) {
+    for (size_t i = 0; i < bytes.size(); ++i) {
+      own_lengths[i] = static_cast<int64_t>(bytes[i].size());
+    }
+  }
+  const at::Tensor lengths_here = lengths.to(device());
+  broadcast(lengths_here, root, tag)->wait();
+  const at::Tensor known = lengths_here.cpu();
+  const auto* length_of = known.const_data_ptr<int64_t>();
+  TORCH_CHECK(length_of[0] >= 0, "[comm] scatter_bytes: got ", -1 - length_of[0],
+              " texts on the root, rank ", root, ", expected ", size(),
+              ", one for each rank; correct them");
+  const int64_t longest = *std::max_element(length_of, length_of + size());
+  at::Tensor all;
+  if (rank() == root) {
+    std::vector<at::Tensor> parts;
+    for (const std::string& text : bytes) parts.push_back(bytes_of(text, longest));
+    all = at::cat(parts).to(device());
+  }
+  const at::Tensor own =
+      at::empty({longest}, at::TensorOptions().dtype(at::kByte).device(device()));
+  scatter(own, all, root, tag)->wait();
+  return text_of(own.cpu().narrow(0, 0, length_of[rank()]));
+}
+
 void ProcessGroup::refuse(const Collective& collective, std::string_view detail) const {
   TORCH_CHECK(false, "[comm] ", to_string(collective.op), detail.empty() ? "" : " ", detail, " '",
               collective.tag, "': got a group of backend '", backend(),
@@ -79,12 +185,10 @@ void check_subgroup(const std::vector<int>& ranks, std::string_view name, int si
               "made of it; use another name");
   TORCH_CHECK(names.find(name) == names.end(), "[comm] subgroup: got the name '", name,
               "', expected one that this group has not given yet; use another name");
-  bool ascending = !ranks.empty();
-  for (size_t i = 0; i < ranks.size(); ++i) {
-    ascending =
-        ascending && ranks[i] >= 0 && ranks[i] < size && (i == 0 || ranks[i - 1] < ranks[i]);
-  }
-  TORCH_CHECK(ascending, "[comm] subgroup '", name, "': got ranks [", absl::StrJoin(ranks, ", "),
+  const bool is_ascending =
+      std::adjacent_find(ranks.begin(), ranks.end(), std::greater_equal<>()) == ranks.end();
+  const bool is_valid = is_ascending && !ranks.empty() && ranks.front() >= 0 && ranks.back() < size;
+  TORCH_CHECK(is_valid, "[comm] subgroup '", name, "': got ranks [", absl::StrJoin(ranks, ", "),
               "], expected strictly ascending ranks from 0 to ", size - 1,
               "; sort them and leave out duplicates");
 }
@@ -108,17 +212,12 @@ std::shared_ptr<ProcessGroup> split(ProcessGroup& group, const std::vector<int>&
   TORCH_CHECK(count == group.size(), "[comm] split '", name, "': got ", count,
               " colours, expected ", group.size(), ", one for each rank of group '", group.name(),
               "'; correct them");
-  std::vector<int> colors;  // by first rank
   std::map<int, std::vector<int>> ranks_of;
-  for (int rank = 0; rank < count; ++rank) {
-    std::vector<int>& ranks = ranks_of[color_of_rank[rank]];
-    if (ranks.empty()) colors.push_back(color_of_rank[rank]);
-    ranks.push_back(rank);
-  }
+  for (int rank = 0; rank < count; ++rank) ranks_of[color_of_rank[rank]].push_back(rank);
   // Every rank takes part in making every group, its own or not.
   std::shared_ptr<ProcessGroup> own;
-  for (const int color : colors) {
-    auto made = group.subgroup(ranks_of[color], absl::StrCat(std::string(name), " ", color));
+  for (const auto& [color, ranks] : ranks_of) {
+    auto made = group.subgroup(ranks, absl::StrCat(std::string(name), " ", color));
     if (made != nullptr) own = std::move(made);
   }
   return own;

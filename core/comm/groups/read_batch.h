@@ -1,5 +1,7 @@
 #pragma once
 
+#include <chrono>
+#include <exception>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -15,13 +17,31 @@ class ReadBatch {
   ReadBatch() = default;
   ReadBatch(const ReadBatch&) = delete;
   ReadBatch& operator=(const ReadBatch&) = delete;
-  ~ReadBatch();
+  ~ReadBatch() {
+    try {
+      wait();
+    } catch (...) {  // what made the caller leave says more
+    }
+  }
 
   /// What Window::start_read() has returned.
   void add(std::shared_ptr<Work> read) { reads_.push_back(std::move(read)); }
 
   /// Blocks until all have ended; then throws what the first one that failed has thrown.
-  void wait();
+  void wait() {
+    std::exception_ptr first;
+    const auto reads = std::exchange(reads_, {});
+    // Other ranks of the host may wait for any of them, with patience once this rank does, too.
+    for (const auto& read : reads) read->wait_for(std::chrono::milliseconds(0));
+    for (const auto& read : reads) {
+      try {
+        read->wait();
+      } catch (...) {
+        if (first == nullptr) first = std::current_exception();
+      }
+    }
+    if (first != nullptr) std::rethrow_exception(first);
+  }
 
  private:
   std::vector<std::shared_ptr<Work>> reads_;

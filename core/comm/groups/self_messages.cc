@@ -1,125 +1,103 @@
 #include "tessera/core/comm/groups/self_messages.h"
 
+#include <algorithm>
 #include <utility>
 
 #include <ATen/ops/empty.h>
 #include <absl/strings/str_cat.h>
 
-#include "tessera/core/comm/groups/call_mismatch.h"
+#include "tessera/core/comm/groups/call_record.h"
+#include "tessera/core/comm/groups/stream_work.h"
 
 namespace tessera::internal {
 
-/// What the Works share with the group.
-struct SelfMessages::Shared {
-  int rank;
-  Copy copy;
-  Done done;
-  Fail fail;
-  std::mutex mutex;
-  std::list<Sent> sent;                         // not received
-  std::list<std::shared_ptr<Receive>> waiting;  // not sent
-
-  void deliver(const Sent& message, Receive& receive);
-};
-
 class SelfMessages::Receive final : public Work {
  public:
-  Receive(std::shared_ptr<Shared> shared, const Collective& message)
-      : shared_(std::move(shared)),
-        tag_(message.tag),
-        signature_(message.signature()),
-        output_(message.output) {}
+  Receive(const Collective& message, int rank, Fail fail)
+      : tag(message.tag),
+        signature(message.signature()),
+        output_(message.output),
+        rank_(rank),
+        fail_(std::move(fail)) {}
 
   bool is_completed() override {
-    const auto done = find_done();
-    return done != nullptr && done->is_completed();
+    const auto copied = find_copied();
+    return copied != nullptr && copied->is_completed();
   }
 
   void wait() override {
-    const auto done = find_done();
-    if (done == nullptr) {
-      shared_->fail(Op::kRecv, tag_,
-                    absl::StrCat("waits for a message that rank ", shared_->rank,
-                                 " has to send itself first"));
-      return;
-    }
-    done->wait();
+    const auto copied = find_copied();
+    if (copied != nullptr) return copied->wait();
+    fail_(tag, absl::StrCat("waits for a message that rank ", rank_, " has to send itself first"));
   }
 
-  int source() const override { return shared_->rank; }
+  int source() const override { return rank_; }
 
-  const std::string& tag() const { return tag_; }
-  const CallSignature& signature() const { return signature_; }
-
-  void take(const at::Tensor& from) {
-    shared_->copy(output_, from);
-    done_ = shared_->done();
+  void take(const std::shared_ptr<Device>& device, const at::Tensor& from) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    queue_copy(device.get(), output_, from);
+    copied_ = queued_work(device);
     output_ = at::Tensor();
   }
 
+  const std::string tag;
+  const CallSignature signature;
+
  private:
-  std::shared_ptr<Work> find_done() {
-    const std::lock_guard<std::mutex> lock(shared_->mutex);
-    return done_;
+  std::shared_ptr<Work> find_copied() {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return copied_;
   }
 
-  const std::shared_ptr<Shared> shared_;
-  const std::string tag_;
-  const CallSignature signature_;
   at::Tensor output_;
-  std::shared_ptr<Work> done_;
+  const int rank_;
+  const Fail fail_;
+  std::mutex mutex_;
+  std::shared_ptr<Work> copied_;
 };
 
-void SelfMessages::Shared::deliver(const Sent& message, Receive& receive) {
-  if (!fits(message.signature, receive.signature())) {
-    const std::string name = absl::StrCat("rank ", rank);
-    fail(Op::kRecv, message.tag,
-         message_mismatch(name, receive.signature(), name, message.signature, message.tag));
+SelfMessages::SelfMessages(int rank, std::shared_ptr<Device> device, Fail fail)
+    : rank_(rank), device_(std::move(device)), fail_(std::move(fail)) {}
+
+void SelfMessages::deliver(const Sent& message, Receive& receive) {
+  if (!fits(message.signature, receive.signature)) {
+    const std::string name = absl::StrCat("rank ", rank_);
+    fail_(message.tag,
+          message_mismatch(name, receive.signature, name, message.signature, message.tag));
   }
-  receive.take(message.copy);
-}
-
-SelfMessages::SelfMessages(int rank, Copy copy, Done done, Fail fail)
-    : shared_(std::make_shared<Shared>()) {
-  shared_->rank = rank;
-  shared_->copy = std::move(copy);
-  shared_->done = std::move(done);
-  shared_->fail = std::move(fail);
-}
-
-SelfMessages::~SelfMessages() {
-  const std::lock_guard<std::mutex> lock(shared_->mutex);
-  shared_->waiting.clear();
+  receive.take(device_, message.copy);
 }
 
 std::shared_ptr<Work> SelfMessages::send(const Collective& message) {
   Sent sent{.tag = std::string(message.tag), .signature = message.signature(), .copy = {}};
-  const std::lock_guard<std::mutex> lock(shared_->mutex);
-  for (auto place = shared_->waiting.begin(); place != shared_->waiting.end(); ++place) {
-    if ((*place)->tag() != sent.tag) continue;
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const auto place = std::find_if(receives_.begin(), receives_.end(),
+                                  [&](const auto& receive) { return receive->tag == sent.tag; });
+  if (place != receives_.end()) {
     const std::shared_ptr<Receive> receive = *place;
-    shared_->waiting.erase(place);
+    receives_.erase(place);
     sent.copy = message.input;  // for now: it is copied in the call
-    shared_->deliver(sent, *receive);
-    return shared_->done();
+    deliver(sent, *receive);
+  } else {
+    sent.copy = at::empty({message.input.numel()}, message.input.options());
+    queue_copy(device_.get(), sent.copy, message.input);
+    sent_.push_back(std::move(sent));
   }
-  sent.copy = at::empty({message.input.numel()}, message.input.options());
-  shared_->copy(sent.copy, message.input);
-  shared_->sent.push_back(std::move(sent));
-  return shared_->done();
+  return queued_work(device_);
 }
 
 std::shared_ptr<Work> SelfMessages::receive(const Collective& message) {
-  auto receive = std::make_shared<Receive>(shared_, message);
-  const std::lock_guard<std::mutex> lock(shared_->mutex);
-  for (auto place = shared_->sent.begin(); place != shared_->sent.end(); ++place) {
-    if (place->tag != receive->tag()) continue;
-    const Sent sent = std::move(*place);
-    shared_->sent.erase(place);
-    shared_->deliver(sent, *receive);
+  auto receive = std::make_shared<Receive>(message, rank_, fail_);
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const auto place = std::find_if(sent_.begin(), sent_.end(),
+                                  [&](const Sent& sent) { return sent.tag == receive->tag; });
+  if (place == sent_.end()) {
+    receives_.push_back(receive);
     return receive;
   }
-  shared_->waiting.push_back(receive);
+  const Sent sent = std::move(*place);
+  sent_.erase(place);
+  deliver(sent, *receive);
   return receive;
 }
 

@@ -9,6 +9,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "tessera/collective.h"
+#include "tessera/core/device/device.h"
 #include "tessera/work.h"
 
 namespace tessera::internal {
@@ -17,17 +18,11 @@ namespace tessera::internal {
 /// the order of the calls. Thread-safe; Works may outlive it.
 class SelfMessages {
  public:
-  /// Makes `to` equal to `from`, tensors of equal dtype and numel. Called inside the calls below.
-  using Copy = std::function<void(const at::Tensor& to, const at::Tensor& from)>;
-  /// The Work of what `copy` has begun.
-  using Done = std::function<std::shared_ptr<Work>()>;
-  /// Throws CommError for a call with this tag.
-  using Fail = std::function<void(Op op, const std::string& tag, const std::string& cause)>;
+  /// Throws CommError for a receive with this tag.
+  using Fail = std::function<void(const std::string& tag, const std::string& cause)>;
 
-  SelfMessages(int rank, Copy copy, Done done, Fail fail);
-  ~SelfMessages();
-  SelfMessages(const SelfMessages&) = delete;
-  SelfMessages& operator=(const SelfMessages&) = delete;
+  /// `device`: where tensors lie; null: the host.
+  SelfMessages(int rank, std::shared_ptr<Device> device, Fail fail);
 
   /// Local. Copies the message; it is over when the copy is.
   std::shared_ptr<Work> send(const Collective& message);
@@ -41,9 +36,15 @@ class SelfMessages {
     CallSignature signature;
     at::Tensor copy;
   };
-  struct Shared;
 
-  const std::shared_ptr<Shared> shared_;
+  void deliver(const Sent& message, Receive& receive);
+
+  const int rank_;
+  const std::shared_ptr<Device> device_;
+  const Fail fail_;
+  std::mutex mutex_;
+  std::list<Sent> sent_;                          // not received
+  std::list<std::shared_ptr<Receive>> receives_;  // not sent
 };
 
 }  // namespace tessera::internal

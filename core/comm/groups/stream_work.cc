@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "tessera/core/comm/groups/host_memory.h"
+
 namespace tessera::internal {
 namespace {
 
@@ -36,8 +38,18 @@ class StreamWork final : public Work {
 
 }  // namespace
 
-std::shared_ptr<Work> queued_work(std::shared_ptr<Device> device) {
-  return std::make_shared<StreamWork>(std::move(device));
+void queue_copy(Device* device, const at::Tensor& to, const at::Tensor& from) {
+  if (from.numel() == 0 || data_of(to) == data_of(from)) return;
+  if (device == nullptr) {
+    return copy_bytes(data_of(to), data_of(from), static_cast<int64_t>(from.nbytes()));
+  }
+  // Shapes may differ.
+  const auto flat = [](const at::Tensor& tensor) { return tensor.detach().view({tensor.numel()}); };
+  device->current_stream()->copy(flat(to), flat(from));
+}
+
+std::shared_ptr<Work> queued_work(const std::shared_ptr<Device>& device) {
+  return device == nullptr ? completed_work() : std::make_shared<StreamWork>(device);
 }
 
 }  // namespace tessera::internal

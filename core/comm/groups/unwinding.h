@@ -2,6 +2,8 @@
 
 #include <exception>
 
+#include "tessera/errors.h"
+
 namespace tessera::internal {
 
 /// Part of a group: says at its end whether an error of this rank unwinds the stack, so that the
@@ -24,14 +26,12 @@ class CommonErrorScope {
   CommonErrorScope(const CommonErrorScope&) = delete;
   CommonErrorScope& operator=(const CommonErrorScope&) = delete;
 
-  /// An ErrorOnAllRanks was made on this thread.
-  static void note_error();
-
  private:
   friend class Unwinding;
+  friend class tessera::ErrorOnAllRanks;
 
   CommonErrorScope* const outer_;
-  bool has_error_ = false;
+  bool has_error_ = false;  // an ErrorOnAllRanks was made on this thread
 };
 
 }  // namespace tessera::internal

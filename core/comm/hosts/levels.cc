@@ -18,10 +18,10 @@ Levels::Levels(Links links, HostLayout host_layout, const std::string& group,
     // Threads that wait for the group sleep in the memory of its host, whose link comes first here.
     const std::weak_ptr<Member> waits = inside;
     auto member = std::make_shared<Member>(std::move(link), group + part, Lane::Mode::kInline,
-                                           of_part, Member::Part{[waits] {
+                                           of_part, [waits] {
                                              if (const auto member = waits.lock())
                                                member->link().wake();
-                                           }});
+                                           });
     member->link().attach(member);
     return member;
   };

@@ -9,8 +9,7 @@
 #include <absl/strings/str_cat.h>
 #include <absl/strings/str_join.h>
 
-#include "tessera/core/comm/group/causes.h"
-#include "tessera/core/comm/groups/call_tag.h"
+#include "tessera/core/comm/groups/call_record.h"
 #include "tessera/core/comm/groups/host_memory.h"
 #include "tessera/core/comm/hosts/memory.h"
 #include "tessera/core/comm/hosts/transfers.h"
@@ -337,7 +336,7 @@ bool Link::has_gone(int rank) const {
 std::chrono::milliseconds Link::extra_patience(int rank, const Call& call) const {
   if (!levels_.is_here(rank)) return kForOtherHost;
   if (absl::StartsWith(activity_of(rank), "is stopped")) return {};
-  const bool waits = call.is_compared() || is_in_other_call(*this, rank, call);
+  const bool waits = call.is_compared() || is_in_other_call(rank, call);
   return waits ? kForWaiting : std::chrono::milliseconds();
 }
 

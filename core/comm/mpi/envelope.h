@@ -7,7 +7,7 @@
 #include <string_view>
 #include <type_traits>
 
-#include "tessera/core/comm/group/call_record.h"
+#include "tessera/core/comm/groups/call_record.h"
 
 namespace tessera::internal::mpi {
 

@@ -3,7 +3,7 @@
 #include <utility>
 #include <vector>
 
-#include "tessera/core/comm/groups/call_mismatch.h"
+#include "tessera/core/comm/groups/call_record.h"
 #include "tessera/core/comm/mpi/steps.h"
 
 namespace tessera::internal::mpi {

@@ -5,9 +5,7 @@
 #include <vector>
 
 #include <absl/strings/str_cat.h>
-#include <c10/util/Exception.h>
 
-#include "tessera/core/comm/group/causes.h"
 #include "tessera/core/comm/groups/host_memory.h"
 #include "tessera/core/comm/mpi/windows.h"
 
@@ -123,9 +121,9 @@ void Windows::look_for_late(const Read& read, bool is_answered, const internal::
                              tag.empty() ? "" : absl::StrCat(" of '", tag, "'")),
                 read.owner};
   }
-  if (!read.call->is_to_be_reported(now, patience.report_after)) return;
-  TORCH_WARN("[comm] ", long_wait(link, *read.call, {read.owner}, now),
-             ". It goes on waiting until the time-out of ", patience.timeout.count(), " ms");
+  if (read.call->is_to_be_reported(now, patience.report_after)) {
+    link.report_wait(*read.call, {read.owner}, now, patience.timeout);
+  }
 }
 
 void Windows::end_reads(const std::string& cause) {

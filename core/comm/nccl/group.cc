@@ -11,7 +11,7 @@
 #include <absl/strings/str_join.h>
 #include <c10/util/Exception.h>
 
-#include "tessera/core/comm/groups/call_mismatch.h"
+#include "tessera/core/comm/groups/call_record.h"
 #include "tessera/core/comm/groups/op_traits.h"
 #include "tessera/core/comm/groups/stream_work.h"
 #include "tessera/core/comm/nccl/launch.h"
@@ -51,19 +51,12 @@ Group::Group(std::shared_ptr<World> world, std::shared_ptr<Progress> progress, i
       gather_(world_->options().device, std::move(gather)),
       reduce_(world_->options().device, std::move(reduce)),
       makes_windows_(world_->options().nccl.memory == NcclOptions::Memory::kWindows),
-      own_messages_(
-          rank,
-          [device = world_->options().device](const at::Tensor& to, const at::Tensor& from) {
-            if (from.numel() == 0) return;
-            device->current_stream()->copy(to.detach().view({to.numel()}),
-                                           from.detach().view({from.numel()}));
-          },
-          [device = world_->options().device] { return queued_work(device); },
-          [world = world_, group = progress_->group(), rank](Op op, const std::string& tag,
-                                                             const std::string& cause) {
-            world->propose(cause);
-            throw CommError({to_string(op), group, -1, rank, tag}, cause);
-          }) {}
+      own_messages_(rank, world_->options().device,
+                    [world = world_, group = progress_->group(), rank](const std::string& tag,
+                                                                       const std::string& cause) {
+                      world->propose(cause);
+                      throw CommError({to_string(Op::kRecv), group, -1, rank, tag}, cause);
+                    }) {}
 
 Group::~Group() {
   try {

@@ -3,7 +3,7 @@
 #include <atomic>
 #include <cstdint>
 
-#include "tessera/core/comm/group/call_record.h"
+#include "tessera/core/comm/groups/call_record.h"
 #include "tessera/core/comm/shm/segment.h"
 
 namespace tessera::internal::shm {

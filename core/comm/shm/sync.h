@@ -9,7 +9,7 @@
 #include <string_view>
 #include <type_traits>
 
-#include "tessera/core/comm/group/call_record.h"
+#include "tessera/core/comm/groups/call_record.h"
 #include "tessera/core/comm/shm/segment.h"
 
 namespace tessera::internal::shm {

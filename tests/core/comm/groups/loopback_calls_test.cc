@@ -92,9 +92,9 @@ TEST(LoopbackCalls, SeveralTensorsGoIntoOneCollective) {
         group.all_reduce_coalesced({at::zeros({1}), at::zeros({1}, at::kLong)}, ReduceOp::kSum);
       }),
       HasSubstr("all_reduce_coalesced: got Float and Long, expected one dtype"));
-  EXPECT_THAT(message_of([&] { group.all_gather_coalesced({at::zeros({4})}, {at::zeros({3})}); }),
-              HasSubstr("got output 0 of 4 and input of 3 elements on 1 ranks, expected output of "
-                        "3"));
+  EXPECT_THAT(
+      message_of([&] { group.all_gather_coalesced({at::zeros({4})}, {at::zeros({3})}); }),
+      HasSubstr("got output of 4 and input of 3 elements on 1 ranks, expected output of 3"));
 }
 
 TEST(LoopbackCalls, BytesComeAsTheyWere) {

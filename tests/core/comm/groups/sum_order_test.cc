@@ -70,13 +70,14 @@ TEST(SumOrder, OfATreeIsRefusedWhereItIsNoTreeOrRounds) {
   };
   run_ranks(3, [&](const std::shared_ptr<ProcessGroup>& world) {
     EXPECT_THAT(message(*world, ReduceOp::kSum, at::kFloat),
-                HasSubstr("got a tree's order over 3 ranks, expected a power of two"));
+                HasSubstr("got a tree's order of SUM of Float on cpu over 3 ranks, expected SUM or "
+                          "AVG of float32 or float64 on cpu over a power of two"));
   });
   run_ranks(2, [&](const std::shared_ptr<ProcessGroup>& world) {
     EXPECT_THAT(message(*world, ReduceOp::kSum, at::kBFloat16),
-                HasSubstr("got a tree's order of BFloat16 on cpu, expected float32 or float64"));
+                HasSubstr("got a tree's order of SUM of BFloat16 on cpu over 2 ranks, expected"));
     EXPECT_THAT(message(*world, ReduceOp::kMax, at::kFloat),
-                HasSubstr("got a tree's order beside MAX, expected SUM or AVG"));
+                HasSubstr("got a tree's order of MAX of Float on cpu over 2 ranks, expected"));
     EXPECT_EQ(message(*world, ReduceOp::kAvg, at::kFloat), testing::kNothingThrown);
   });
 }

@@ -1,0 +1,83 @@
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <type_traits>
+
+#include "tessera/collective.h"
+
+namespace tessera::internal {
+
+/// Equal for equal tags.
+uint64_t hash_of_tag(std::string_view tag);
+
+/// The tag of a call as ranks compare it and messages show it: its hash, its length and its first
+/// kBytes. Plain bytes, which may come from another process.
+template <size_t kBytes>
+struct CallTag {
+  uint64_t hash = 0;
+  uint32_t length = 0;
+  char text[kBytes] = {};
+
+  CallTag() = default;
+  explicit CallTag(std::string_view tag) { set(tag); }
+
+  void set(std::string_view tag) {
+    hash = hash_of_tag(tag);
+    length = static_cast<uint32_t>(tag.size());
+    tag.copy(text, kBytes);
+  }
+
+  /// Its beginning.
+  std::string_view beginning() const { return {text, std::min<size_t>(length, kBytes)}; }
+  /// The same, with "..." where that is not all.
+  std::string shown() const {
+    std::string shown(beginning());
+    if (shown.size() < length) shown += "...";
+    return shown;
+  }
+
+  friend bool operator==(const CallTag& a, const CallTag& b) {
+    return a.hash == b.hash && a.length == b.length && a.beginning() == b.beginning();
+  }
+};
+
+/// What a rank calls, as the ranks compare it. Plain bytes, which peers read.
+struct CallRecord {
+  int64_t sequence = -1;  ///< its number in the group; -1 of a message
+  CallSignature signature;
+  int32_t slice = -1;  ///< which slice of a reduce_scatter comes to this rank; may differ
+  CallTag<128> tag;
+
+  CallRecord() = default;
+  CallRecord(const Collective& call, int64_t number);
+
+  bool is_same_call(const CallRecord& other) const {
+    return sequence == other.sequence && signature == other.signature && tag == other.tag;
+  }
+  /// "all_reduce SUM float32[1024] 'bucket 3'".
+  std::string text() const { return describe(signature, tag.shown()); }
+};
+static_assert(std::is_trivially_copyable_v<CallRecord>);
+
+/// Whether a message that was sent by `sent` fits a receive with an equal tag.
+bool fits(const CallSignature& sent, const CallSignature& received);
+
+/// "rank 1 called recv float32[3] from rank 0 'x' where rank 0 called send int64[3] to rank 1 'x'".
+std::string message_mismatch(const std::string& receiver, const CallSignature& received,
+                             const std::string& sender, const CallSignature& sent,
+                             std::string_view tag);
+
+/// "rank 0 gives rank 1 3 elements where rank 1 expects 4 from rank 0, in all_to_all 'x'".
+std::string count_mismatch(const std::string& giver, int64_t given, const std::string& taker,
+                           int64_t expected, std::string_view tag);
+
+/// "rank 1 and rank 0 both asked for slice 0 of reduce_scatter SUM float32[8] 'x'; the ranks'
+/// slices must be a permutation".
+std::string slice_mismatch(const std::string& rank, const std::string& other, int slice,
+                           const std::string& call);
+
+}  // namespace tessera::internal
