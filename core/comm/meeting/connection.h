@@ -1,7 +1,6 @@
 #pragma once
 
 #include <memory>
-#include <utility>
 
 #include <absl/status/status.h>
 #include <absl/status/statusor.h>
@@ -38,10 +37,6 @@ class Connection {
 
   absl::StatusOr<Message> receive(Deadline deadline);
 
-  /// The descriptor that came last, on one host, with a message or before it is whole: the stream
-  /// does not say with which one. Not open if none came since the last call.
-  FileDescriptor take_descriptor() { return std::exchange(passed_, FileDescriptor()); }
-
  private:
   explicit Connection(FileDescriptor socket);
   absl::Status prove(const Credentials& credentials, const Hello& own, Deadline deadline);
@@ -49,7 +44,6 @@ class Connection {
 
   const FileDescriptor socket_;
   Framing framing_{Framing::Side::kMember};
-  FileDescriptor passed_;
   Hello server_;
 };
 

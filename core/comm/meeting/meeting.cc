@@ -14,7 +14,7 @@ Meeting::Meeting(Place& place, Transport& transport, const MeetingOptions& optio
   const Deadline end = std::chrono::steady_clock::now() + bounded(options.timeout);
   side_ = arrive(place, options, end);
   if (auto* const server = std::get_if<std::unique_ptr<Server>>(&side_)) {
-    Admission(**server, place.text(), transport, options, end).run();
+    admit_all(**server, place.text(), transport, options, end);
   } else {
     attend(*std::get<std::unique_ptr<Connection>>(side_), transport, options, end);
   }

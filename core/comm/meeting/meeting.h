@@ -24,21 +24,19 @@ namespace tessera::internal {
 /// ranks: a rank number that was given twice, ranks that differ, a death, a rank that gives up or
 /// whose time-out is over, a transport that cannot be opened or entered. Rank 0 finds it, or is
 /// told it, and tells everybody. The end of a process closes its connection, so both sides notice
-/// it at once; where a child of a dead process still holds the socket, /proc says that it has
-/// ended.
+/// it at once.
 ///
 /// Nothing in this folder knows LibTorch: a launcher may meet in the same way.
 
 /// One rank that comes to a meeting.
 struct MeetingOptions {
   Hello own;
-  std::string job_token;
   std::chrono::milliseconds timeout;  ///< of the search for the place and the meeting together
   /// Takes what a user is to read meanwhile.
   std::function<void(const std::string& text)> warn;
   /// Takes the reason of a failure that this rank is the first to know, before the others hear of
-  /// it: the rank that is to blame, or -1 for this one, and its process if it is on this host.
-  std::function<void(int culprit, const std::string& cause, int pid)> report;
+  /// it: the rank that is to blame, or -1 for this one.
+  std::function<void(int culprit, const std::string& cause)> report;
 };
 
 /// Ranks that have met and are still connected to rank 0.

@@ -4,33 +4,21 @@
 #include <string>
 #include <utility>
 
-#include <absl/strings/str_cat.h>
-
 #include "tessera/core/comm/meeting/abstract_socket.h"
 #include "tessera/core/comm/meeting/place.h"
 
 namespace tessera::internal {
 
-/// An abstract socket of this host. Rank 0 listens there already, and has told the others its name.
+/// An abstract socket of this host, with a random name that rank 0 has told the others.
 class NamePlace final : public Place {
  public:
-  /// `listener`: rank 0's; null elsewhere.
-  NamePlace(std::string name, std::unique_ptr<Listener> listener)
-      : name_(std::move(name)), listener_(std::move(listener)) {}
+  explicit NamePlace(std::string name) : name_(std::move(name)) {}
 
   absl::StatusOr<std::unique_ptr<Listener>> listen(Deadline /*deadline*/) override {
-    return std::move(listener_);
+    return listen_at_name(name_);
   }
-
-  /// FailedPrecondition if nobody listens: rank 0 did when it told the name.
   absl::StatusOr<FileDescriptor> connect(Deadline /*deadline*/) override {
-    auto socket = connect_to_name(name_);
-    if (!absl::IsNotFound(socket.status())) return socket;
-    return absl::FailedPreconditionError(
-        absl::StrCat("the rank of this host that listens for the others: ",
-                     std::string(socket.status().message()),
-                     ", expected it to wait for them; see "
-                     "why it has ended"));
+    return connect_to_name(name_);
   }
 
   Credentials credentials() const override { return {}; }
@@ -38,7 +26,6 @@ class NamePlace final : public Place {
 
  private:
   const std::string name_;
-  std::unique_ptr<Listener> listener_;
 };
 
 }  // namespace tessera::internal

@@ -12,29 +12,30 @@
 namespace tessera::internal {
 namespace {
 
+// In which the thread notices that it is to end.
+constexpr auto kSlice = std::chrono::milliseconds(50);
+
 bool is(const Message& reply, ReplyKind kind) { return reply.kind == static_cast<uint8_t>(kind); }
 
 }  // namespace
 
 ServedTable::ServedTable(std::unique_ptr<Server> server)
     : server_(std::move(server)),
-      thread_(std::make_unique<std::thread>(
-          thread_without_signals("the table that ranks share", [this] { serve(); }))) {}
+      thread_(thread_without_signals("the table that ranks share", [this] { serve(); })) {}
 
 ServedTable::~ServedTable() {
   is_to_end_.store(true);
-  server_->wake();
-  thread_->join();
+  thread_.join();
 }
 
 void ServedTable::serve() {
   const auto answer = [this](const Server::Event& event) {
     const bool is_request =
         event.message && !is_message(*event.message, MessageKind::kMember, 1);  // who it is
-    if (is_request) server_->send(event.member, table_.reply(*event.message));
+    if (is_request) server_->send(event.member, reply(*event.message));
   };
   while (!is_to_end_.load()) {
-    for (const Server::Event& event : server_->serve(std::chrono::milliseconds(-1))) answer(event);
+    for (const Server::Event& event : server_->serve(kSlice)) answer(event);
   }
   server_->finish(answer);
 }

@@ -14,7 +14,6 @@
 #include <absl/strings/str_cat.h>
 
 #include "tessera/core/comm/meeting/abstract_socket.h"
-#include "tessera/core/process/process_status.h"
 #include "tessera/core/process/standard_streams.h"
 #include "tessera/core/process/system_refusal.h"
 
@@ -85,16 +84,10 @@ absl::StatusOr<FileDescriptor> SocketPath::connect(Deadline /*deadline*/) {
   if (!socket.is_open()) return no_socket();
   const sockaddr_un address = address_in(directory_->get(), name_);
   if (::connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0) {
-    // A forked child may still hold the socket of a dead process; nothing answers there.
-    const int pid = peer_pid(socket.get());
-    const auto peer = process_status(pid);
-    if (pid > 0 && peer && peer->has_ended()) {
-      return absl::NotFoundError("who listened there has ended");
-    }
     if (is_of_this_user(socket.get())) return socket;
-    return absl::PermissionDeniedError(
-        absl::StrCat(source_, ": got ", path_, ", where another user's process (pid ", pid,
-                     ") listens, expected one of this user; choose another directory"));
+    return absl::PermissionDeniedError(absl::StrCat(
+        source_, ": got ", path_, ", where another user's process (pid ", peer_pid(socket.get()),
+        ") listens, expected one of this user; choose another directory"));
   }
   if (errno == ENOENT || errno == ECONNREFUSED) {
     return absl::NotFoundError("nobody listens; is rank 0 on this host?");

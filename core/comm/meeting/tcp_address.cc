@@ -219,13 +219,8 @@ absl::StatusOr<std::unique_ptr<Listener>> TcpAddress::listen() const {
         ::bind(socket.get(), address_of(own.address), static_cast<socklen_t>(own.address.size())) ==
             0 &&
         ::listen(socket.get(), SOMAXCONN) == 0) {
-      return std::make_unique<Listener>(
-          std::move(socket),
-          [](int arrived) {
-            set_up(arrived);
-            return true;
-          },
-          nullptr);
+      set_up(socket.get());  // connections inherit it
+      return std::make_unique<Listener>(std::move(socket));
     }
     reason = errno;
     // Members try the addresses of a name in this order, and would find who uses it.

@@ -14,7 +14,6 @@
 #include "tessera/core/comm/agreement/refusal.h"
 #include "tessera/core/comm/agreement/text_exchange.h"
 #include "tessera/core/comm/hosts/world_group.h"
-#include "tessera/core/comm/meeting/abstract_socket.h"
 #include "tessera/core/comm/meeting/mac_key.h"
 #include "tessera/core/comm/rendezvous/mpi_world.h"
 #include "tessera/core/comm/rendezvous/shm_world.h"
@@ -52,30 +51,16 @@ std::shared_ptr<Group> meet_on_hosts(ProcessGroup& flat, const HostLayout& layou
   HostPart part{.ranks = layout.ranks_of(host),
                 .own = layout.local_of(flat.rank()),
                 .host = layout.host_name(host),
-                .name = {},
-                .listener = nullptr};
+                .name = {}};
   if (layout.hosts() > 1) part.group = absl::StrCat("world inside ", part.host);
-  std::string problem;
-  if (part.own == 0) {
-    part.name = absl::StrCat("tessera/", MacKey::new_nonce());
-    auto listener = listen_at_name(part.name);
-    if (listener.ok()) {
-      part.listener = *std::move(listener);
-    } else {
-      part.name.clear();
-      problem = absl::StrCat("[rendezvous] hosts: got no socket for the ranks of this host: ",
-                             std::string(listener.status().message()));
-    }
-  }
-  part.name = exchange_texts(flat, part.name,
+  part.name = exchange_texts(flat, absl::StrCat("tessera/", MacKey::new_nonce()),
                              "where ranks of a host meet")[static_cast<size_t>(part.ranks.front())];
   std::shared_ptr<Group> inside;
-  if (!part.name.empty()) {
-    try {
-      inside = make_shm_part(options, environment, std::move(part));
-    } catch (const std::exception& error) {
-      problem = error_text(error);
-    }
+  std::string problem;
+  try {
+    inside = make_shm_part(options, environment, std::move(part));
+  } catch (const std::exception& error) {
+    problem = error_text(error);
   }
   const std::string text = refusal_text(exchange_texts(flat, problem, "hosts"), "hosts");
   if (text.empty()) return inside;

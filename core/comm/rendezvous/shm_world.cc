@@ -87,16 +87,16 @@ class SharedPage final : public Transport {
 
   bool is_local() const override { return true; }
 
-  absl::StatusOr<Opening> open(const std::vector<int>& pids) override {
+  absl::StatusOr<std::string> open(const std::vector<int>& pids) override {
     try {
       world_ = shm::World::create(pids, rank_, part_);
     } catch (const std::exception& error) {
       return absl::InternalError(error_text(error));
     }
-    return Opening{.text = world_->page().to_text(), .descriptor = world_->segment()->fd()};
+    return world_->page().to_text();
   }
 
-  absl::Status enter(const std::string& text, FileDescriptor descriptor) override {
+  absl::Status enter(const std::string& text) override {
     const auto range = shm::SharedRange::from_text(text);
     if (!range) {
       return absl::InternalError(
@@ -105,7 +105,7 @@ class SharedPage final : public Transport {
                        "Tessera on all ranks"));
     }
     try {
-      world_ = shm::World::open(rank_, world_size_, *range, std::move(descriptor));
+      world_ = shm::World::open(rank_, world_size_, *range);
     } catch (const std::exception& error) {
       return absl::InternalError(error_text(error));
     }
@@ -147,7 +147,7 @@ std::shared_ptr<Group> make_shm_part(const ProcessGroupOptions& options,
   of_part.rank = part.own;
   of_part.world_size = static_cast<int>(part.ranks.size());
   const auto timeout = std::min<std::chrono::milliseconds>(options.timeout, kMeetingOfPart);
-  NamePlace place(part.name, std::move(part.listener));
+  NamePlace place(part.name);
   SharedPage page(of_part.rank, of_part.world_size, {.numbers = part.ranks, .host = part.host});
   ProcessGroupOptions of_group = options;
   of_group.lane = ProcessGroupOptions::Lane::kInline;

@@ -5,7 +5,6 @@
 #include <vector>
 
 #include "tessera/core/comm/group/group.h"
-#include "tessera/core/comm/meeting/listener.h"
 #include "tessera/environment.h"
 #include "tessera/process_group.h"
 #include "tessera/process_group_options.h"
@@ -20,12 +19,11 @@ std::shared_ptr<ProcessGroup> make_shm_world(ProcessGroupOptions options,
 
 /// Those ranks of a job that are on this host, where the job has more.
 struct HostPart {
-  std::vector<int> ranks;              ///< of the job, ascending
-  int own = 0;                         ///< which of them this one is
-  std::string host;                    ///< what messages call it
-  std::string name;                    ///< of the abstract socket at which the first one listens
-  std::unique_ptr<Listener> listener;  ///< the first one's; null elsewhere
-  std::string group = "world";         ///< the group's name
+  std::vector<int> ranks;       ///< of the job, ascending
+  int own = 0;                  ///< which of them this one is
+  std::string host;             ///< what messages call it
+  std::string name;             ///< of the abstract socket at which the first one listens
+  std::string group = "world";  ///< the group's name
 };
 
 /// Collective over these ranks: their world, in shared memory, for the threads of a group of

@@ -241,16 +241,11 @@ void Segment::grow(int64_t bytes) {
 }
 
 std::shared_ptr<Segment> Segment::open(const SharedRange& range) {
-  return open(range, FileDescriptor());
-}
-
-std::shared_ptr<Segment> Segment::open(const SharedRange& range, FileDescriptor passed) {
   Mapped& mapped = Mapped::get();
   const std::lock_guard lock(mapped.mutex());
   if (auto segment = mapped.find(range.segment)) return segment;
   mapped.make_room();
-  const FileDescriptor fd = passed.is_open() ? std::move(passed) : descriptor_of(range);
-  check_segment(range, fd, "a peer's descriptor");
+  const FileDescriptor fd = descriptor_of(range);
   char* data = map(range, fd, Writes::kShared);
   std::shared_ptr<Segment> segment(
       new Segment(range.segment, -1, data, 0, static_cast<int64_t>(range.segment_bytes)));

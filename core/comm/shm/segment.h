@@ -6,7 +6,6 @@
 #include <optional>
 #include <string>
 
-#include "tessera/core/process/file_descriptor.h"
 #include "tessera/core/process/fork.h"
 
 namespace tessera::internal::shm {
@@ -60,8 +59,6 @@ class Segment : public std::enable_shared_from_this<Segment> {
   /// Local. The segment that `range` lies in; its creator must be alive. Throws c10::Error if it
   /// cannot be mapped, or if what is found there is another one.
   static std::shared_ptr<Segment> open(const SharedRange& range);
-  /// The same by a descriptor of it that the creator passed on.
-  static std::shared_ptr<Segment> open(const SharedRange& range, FileDescriptor passed);
 
   /// Local. All of the segment that `range` lies in, mapped so that writes stay with this process
   /// (copy on write); unmap it with munmap. Its creator must be alive. Throws as open() does.

@@ -68,9 +68,8 @@ std::shared_ptr<World> World::create(const std::vector<int>& pids, int own_rank,
   return std::shared_ptr<World>(new World(own_rank, size, std::move(segment)));
 }
 
-std::shared_ptr<World> World::open(int rank, int size, const SharedRange& page,
-                                   FileDescriptor passed) {
-  auto segment = Segment::open(page, std::move(passed));
+std::shared_ptr<World> World::open(int rank, int size, const SharedRange& page) {
+  auto segment = Segment::open(page);
   // The page was made known after it was ready; this load orders what follows after that.
   TORCH_CHECK(is_page(segment->data(), segment->room_bytes(), size),
               "[comm] shared memory: got a page that is no world of ", size,
@@ -189,7 +188,7 @@ bool World::check_peers(const std::function<std::string(const std::string&)>& de
     // Asked again: it may have left in an orderly way just before its process ended.
     if (ended && state.left.load(std::memory_order_acquire) == 0) {
       const std::string cause = absl::StrCat("rank ", state.number, place_of(rank), " died");
-      if (!poison().is_set()) report_failure(state.number, describe(cause), state.pid);
+      if (!poison().is_set()) report_failure(state.number, describe(cause));
       poison().set(cause, Poison::kNobody);
       dump_flights(cause);
       return true;
