@@ -22,7 +22,7 @@
 namespace tessera::internal {
 namespace {
 
-constexpr uint64_t kFormat = 0x7465737365726102;  // "tessera", 2
+constexpr uint64_t kFormat = 0x7465737365726103;  // "tessera", 3
 constexpr int kMaxRanks = 65536;
 
 int64_t now_ns() {
@@ -43,7 +43,6 @@ struct alignas(64) JobPage::Record {
   enum State : uint32_t { kNone, kWriting, kThere };
 
   std::atomic<uint32_t> is_open;
-  std::atomic<int32_t> pid;
   std::atomic<uint32_t> state;
   int32_t culprit;
   uint32_t length;
@@ -124,7 +123,6 @@ std::unique_ptr<JobPage> JobPage::open(const std::string& address, int rank) {
   const Header& header = page->header();
   if (header.format != kFormat || header.nonce != nonce || header.ranks != ranks) return nullptr;
   page->forget_failure();
-  page->record(rank).pid.store(::getpid(), std::memory_order_relaxed);
   page->record(rank).is_open.store(1, std::memory_order_release);
   return page;
 }
@@ -141,13 +139,6 @@ void JobPage::note_failure(int culprit, std::string_view text) noexcept {
 
 void JobPage::forget_failure() noexcept {
   record(rank_).state.store(Record::kNone, std::memory_order_release);
-}
-
-int JobPage::rank_of(int pid) const noexcept {
-  for (int rank = 0; rank < ranks_; ++rank) {
-    if (record(rank).pid.load(std::memory_order_relaxed) == pid) return rank;
-  }
-  return -1;
 }
 
 bool JobPage::is_open(int rank) const {

@@ -42,8 +42,6 @@ class JobPage {
   /// the rank goes on. Allocates nothing, never blocks.
   void note_failure(int culprit, std::string_view text) noexcept;
   void forget_failure() noexcept;
-  /// A rank's. Which rank of the job process `pid` is; -1 if it has not opened the page.
-  int rank_of(int pid) const noexcept;
 
   /// The launcher's. Whether rank `rank` has opened the page, and what it noted.
   bool is_open(int rank) const;

@@ -64,14 +64,6 @@ void check_one_host(const Environment& environment) {
               "start all ranks on one host, or leave the backend to 'auto', which is 'hosts' then");
 }
 
-/// One rank of the job says it.
-void warn_of_crowded_core(const shm::World& world) {
-  if (world.number_of(world.rank()) != 0) return;
-  const std::string problem = crowded_core(world.pids(), ::sysconf(_SC_NPROCESSORS_ONLN));
-  if (problem.empty()) return;
-  TORCH_WARN_ONCE(problem);
-}
-
 void require_proc() {
   TORCH_CHECK(process_status(::getpid()).has_value(), "[rendezvous] /proc: got no /proc/",
               ::getpid(),
@@ -134,7 +126,6 @@ std::shared_ptr<ProcessGroup> meet_on_host(ProcessGroupOptions options,
   meet(*place, page, environment, options.timeout, options.device);
   auto world = page.take_world();
   if (environment.is_of_scheduler()) share_cores(world->cores(), environment.world_size);
-  warn_of_crowded_core(*world);
   return group_of(options, std::move(world));
 }
 
@@ -153,9 +144,7 @@ std::shared_ptr<Group> make_shm_part(const ProcessGroupOptions& options,
   of_group.lane = ProcessGroupOptions::Lane::kInline;
   constexpr int kCallers = 2;  // the rank, and the thread of a group of several hosts
   meet(place, page, of_part, timeout, options.device);
-  auto world = page.take_world();
-  warn_of_crowded_core(*world);
-  return group_of(of_group, std::move(world), std::move(part.group), kCallers);
+  return group_of(of_group, page.take_world(), std::move(part.group), kCallers);
 }
 
 std::shared_ptr<ProcessGroup> make_shm_world(ProcessGroupOptions options,

@@ -22,9 +22,9 @@
 #include "tessera/core/memory/huge_pages.h"
 #include "tessera/core/numbers/round_up.h"
 #include "tessera/core/process/available_memory.h"
-#include "tessera/core/process/descriptor_limit.h"
 #include "tessera/core/process/file_descriptor.h"
 #include "tessera/core/process/process_access.h"
+#include "tessera/core/process/standard_streams.h"
 #include "tessera/core/process/system_refusal.h"
 #include "tessera/errors.h"
 
@@ -53,8 +53,7 @@ void check_segment(const SharedRange& range, const FileDescriptor& fd, const std
 /// own may have given the number to any other file since.
 FileDescriptor descriptor_of(const SharedRange& range) {
   const std::string path = absl::StrCat("/proc/", range.pid, "/fd/", range.fd);
-  FileDescriptor fd =
-      open_within_limit([&] { return ::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NONBLOCK); });
+  FileDescriptor fd(above_standard_streams(::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NONBLOCK)));
   TORCH_CHECK(fd.is_open(), "[comm] shared memory: got no access to ", path, " of a peer (",
               errno == EMFILE ? system_refusal("open", errno) : errno_text(),
               "), expected a file that it has open; ", access_problem(range.pid));
@@ -85,7 +84,7 @@ void take_memory(int fd, int64_t before, int64_t bytes) {
               largest_file_bytes(), " bytes; raise it (ulimit -f)");
   // The kernel takes page after page for fallocate, and kills a process when there are none left.
   const int64_t available = available_memory_bytes();
-  TORCH_CHECK(bytes <= available, what, "this host or container has ", available,
+  TORCH_CHECK(bytes <= available, what, "this host has ", available,
               " bytes left; free memory or use less");
   int result;
   do {
@@ -200,8 +199,8 @@ void Segment::make_private() noexcept {
 std::shared_ptr<Segment> Segment::create(int64_t bytes, int64_t room_bytes) {
   const int64_t size_bytes = round_up(std::max<int64_t>(bytes, 1), kPageBytes);
   const std::string what = no_space_text(size_bytes);
-  FileDescriptor fd =
-      open_within_limit([] { return ::memfd_create("tessera", MFD_CLOEXEC | MFD_ALLOW_SEALING); });
+  FileDescriptor fd = FileDescriptor(
+      above_standard_streams(::memfd_create("tessera", MFD_CLOEXEC | MFD_ALLOW_SEALING)));
   TORCH_CHECK(fd.is_open(), "[comm] shared memory: got no file for a segment of ", size_bytes,
               " bytes, expected one; ", system_refusal("memfd_create", errno));
   take_memory(fd.get(), 0, size_bytes);

@@ -17,7 +17,6 @@
 #include "tessera/core/comm/agreement/refusal.h"
 #include "tessera/core/comm/agreement/text_exchange.h"
 #include "tessera/core/process/error_text.h"
-#include "tessera/core/process/private_room.h"
 
 namespace tessera::internal::shm {
 namespace {
@@ -33,15 +32,6 @@ at::Tensor tensor_in(char* memory, int64_t size_bytes, int64_t offset_bytes, int
   return at::from_blob(
       memory + offset_bytes, {numel}, [keeper = std::move(keeper)](void*) {},
       at::TensorOptions().dtype(dtype));
-}
-
-/// Why this process should not map `bytes` privately: "" if it may. The mapping is memory that it
-/// may write, so limits count all of it, and at least as much is left for what training allocates.
-std::string private_room_problem(int64_t bytes) {
-  const PrivateRoom room = private_room();
-  if (bytes <= room.bytes / 2) return "";
-  return absl::StrCat("a private view of ", bytes, " bytes takes more than half of the ",
-                      room.bytes, " that ", room.limit, " leaves; raise it to share");
 }
 
 }  // namespace
@@ -113,10 +103,7 @@ std::unique_ptr<SharedBuffer> SharedBuffer::make(ProcessGroup& group, int64_t by
   // From here on a problem is one of sharing: ranks can keep copies.
   std::unique_ptr<SharedBuffer> buffer;
   try {
-    problem = private_room_problem(bytes);
-    if (problem.empty()) {
-      buffer.reset(new SharedBuffer(segment, std::make_shared<View>(offer.range), group.rank()));
-    }
+    buffer.reset(new SharedBuffer(segment, std::make_shared<View>(offer.range), group.rank()));
   } catch (const c10::Error& error) {
     problem = error_text(error);
   }
