@@ -38,7 +38,7 @@ std::string StorePlace::with_mac(const std::string& text) const {
   return absl::StrCat(absl::BytesToHexString(bytes), " ", text);
 }
 
-absl::StatusOr<std::unique_ptr<Listener>> StorePlace::open_listener(Deadline deadline) {
+absl::StatusOr<std::unique_ptr<Listener>> StorePlace::open_listener() {
   said_ = {.secret = MacKey::new_nonce(), .name = {}, .hosts = {}, .port = 0};
   if (options_.is_one_host) {
     said_.name = absl::StrCat("tessera/", MacKey::new_nonce());
@@ -47,7 +47,7 @@ absl::StatusOr<std::unique_ptr<Listener>> StorePlace::open_listener(Deadline dea
   const bool is_anywhere = options_.store_host.empty();
   absl::StatusOr<TcpAddress> own = TcpAddress::any();
   if (!is_anywhere) {
-    own = TcpAddress::resolve(options_.store_host, options_.store_port, deadline);
+    own = TcpAddress::resolve({options_.store_host}, options_.store_port);
     if (own.ok()) own = TcpAddress::own_towards(*own);
   }
   if (!own.ok()) return own.status();
@@ -70,7 +70,7 @@ absl::StatusOr<std::unique_ptr<Listener>> StorePlace::listen(Deadline deadline) 
                      ": got a place where another rank 0 listens, expected one of this job's "
                      "own; give each job a store, or a prefix in it, of its own"));
   }
-  auto listener = open_listener(deadline);
+  auto listener = open_listener();
   if (!listener.ok()) return listener;
   const absl::Status put = board_->put(with_mac(said_.to_text()), deadline);
   if (!put.ok()) return put;
@@ -106,7 +106,7 @@ absl::StatusOr<FileDescriptor> StorePlace::connect(Deadline deadline) {
         "rank 0's address in the store is not a socket of this host: somebody else wrote it, or "
         "rank 0 has another LOCAL_WORLD_SIZE");
   }
-  const auto address = TcpAddress::resolve(said_.hosts, said_.port, deadline);
+  const auto address = TcpAddress::resolve(said_.hosts, said_.port);
   if (!address.ok()) return address.status();
   if (options_.is_public) {
     const absl::Status status = check_token(*address, options_.credentials.token);

@@ -45,7 +45,7 @@ class StorePlace final : public Place {
 
  private:
   std::string with_mac(const std::string& text) const;
-  absl::StatusOr<std::unique_ptr<Listener>> open_listener(Deadline deadline);
+  absl::StatusOr<std::unique_ptr<Listener>> open_listener();
 
   const std::unique_ptr<Board> board_;
   const Options options_;

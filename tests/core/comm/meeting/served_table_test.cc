@@ -41,7 +41,7 @@ void no_warning(const std::string& /*text*/) {}
 class ServedTableTest : public ::testing::Test {
  protected:
   ServedTableTest() {
-    const TcpAddress any = TcpAddress::resolve("127.0.0.1", 0, in(seconds(20))).value();
+    const TcpAddress any = TcpAddress::resolve({"127.0.0.1"}, 0).value();
     auto listener = any.listen().value();
     port_ = endpoint_of(*listener).port;
     served_ = std::make_unique<ServedTable>(std::make_unique<Server>(
@@ -49,7 +49,7 @@ class ServedTableTest : public ::testing::Test {
   }
 
   FileDescriptor connect() const {
-    const TcpAddress address = TcpAddress::resolve("127.0.0.1", port_, in(seconds(20))).value();
+    const TcpAddress address = TcpAddress::resolve({"127.0.0.1"}, port_).value();
     return address.connect(in(seconds(20))).value();
   }
 
@@ -174,12 +174,12 @@ TEST_F(ServedTableTest, ANonceIsNoProofThatMakesLongFramesWelcome) {
 
 TEST_F(ServedTableTest, AServerThatKnowsNoTokenIsNotBelieved) {
   // Whoever listens where rank 0 should answers with what it likes.
-  const TcpAddress any = TcpAddress::resolve("127.0.0.1", 0, in(seconds(20))).value();
+  const TcpAddress any = TcpAddress::resolve({"127.0.0.1"}, 0).value();
   auto listener = any.listen().value();
   const int port = endpoint_of(*listener).port;
   const ServedTable forger(
       std::make_unique<Server>(std::move(listener), with_token("guess"), hello_of(0), no_warning));
-  auto socket = TcpAddress::resolve("127.0.0.1", port, in(seconds(20)))->connect(in(seconds(20)));
+  auto socket = TcpAddress::resolve({"127.0.0.1"}, port)->connect(in(seconds(20)));
   EXPECT_FALSE(
       Connection::enter(*std::move(socket), with_token("secret"), hello_of(1), in(seconds(20)))
           .ok());
