@@ -8,7 +8,7 @@
 #include <absl/strings/str_join.h>
 
 #include "tessera/core/comm/mpi/progress.h"
-#include "tessera/core/process/launched_ranks.h"
+#include "tessera/core/process/launcher_process.h"
 #include "tessera/core/process/process_status.h"
 
 namespace tessera::internal::mpi {
