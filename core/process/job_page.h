@@ -8,6 +8,8 @@
 
 #include <absl/status/statusor.h>
 
+#include "tessera/core/process/file_descriptor.h"
+
 namespace tessera::internal {
 
 /// A rank's record of why it failed.
@@ -54,12 +56,12 @@ class JobPage {
   struct Header;
   struct Record;
 
-  JobPage(int fd, char* data, int ranks, int rank);
+  JobPage(FileDescriptor file, char* data, int ranks, int rank);
   static int64_t bytes(int ranks);
   Header& header() const;
   Record& record(int rank) const;
 
-  const int fd_;  // the launcher's; -1 in ranks
+  const FileDescriptor file_;  // the launcher's; none in ranks
   char* const data_;
   const int ranks_;
   const int rank_;  // -1: the launcher
