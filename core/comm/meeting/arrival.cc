@@ -1,4 +1,4 @@
-#include "tessera/core/comm/meeting/arrival.h"
+#include "tessera/core/comm/meeting/parts.h"
 
 #include <algorithm>
 #include <string>

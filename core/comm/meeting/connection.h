@@ -5,10 +5,10 @@
 #include <absl/status/status.h>
 #include <absl/status/statusor.h>
 
-#include "tessera/core/comm/meeting/credentials.h"
 #include "tessera/core/comm/meeting/deadline.h"
 #include "tessera/core/comm/meeting/framing.h"
 #include "tessera/core/comm/meeting/hello.h"
+#include "tessera/core/comm/meeting/mac_key.h"
 #include "tessera/core/comm/meeting/message.h"
 #include "tessera/core/process/file_descriptor.h"
 

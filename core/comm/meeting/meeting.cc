@@ -2,9 +2,7 @@
 
 #include <utility>
 
-#include "tessera/core/comm/meeting/admission.h"
-#include "tessera/core/comm/meeting/arrival.h"
-#include "tessera/core/comm/meeting/attendance.h"
+#include "tessera/core/comm/meeting/parts.h"
 #include "tessera/core/comm/meeting/served_table.h"
 #include "tessera/time_out.h"
 

@@ -5,6 +5,10 @@
 #include <memory>
 #include <string>
 #include <variant>
+#include <vector>
+
+#include <absl/status/status.h>
+#include <absl/status/statusor.h>
 
 #include "tessera/core/comm/meeting/connection.h"
 #include "tessera/core/comm/meeting/deadline.h"
@@ -12,7 +16,6 @@
 #include "tessera/core/comm/meeting/place.h"
 #include "tessera/core/comm/meeting/server.h"
 #include "tessera/core/comm/meeting/shared_table.h"
-#include "tessera/core/comm/meeting/transport.h"
 
 namespace tessera::internal {
 
@@ -27,6 +30,20 @@ namespace tessera::internal {
 /// it at once.
 ///
 /// Nothing in this folder knows LibTorch: a launcher may meet in the same way.
+
+/// How ranks communicate once they have met: rank 0 opens it, the others enter it.
+class Transport {
+ public:
+  virtual ~Transport() = default;
+
+  /// Whether the ranks must be on one host.
+  virtual bool is_local() const = 0;
+
+  /// Called by rank 0 once all have come; `pids` by rank. What the others need to enter.
+  virtual absl::StatusOr<std::string> open(const std::vector<int>& pids) = 0;
+  /// Called by the others.
+  virtual absl::Status enter(const std::string& text) = 0;
+};
 
 /// One rank that comes to a meeting.
 struct MeetingOptions {

@@ -9,9 +9,9 @@
 #include <string>
 #include <vector>
 
-#include "tessera/core/comm/meeting/credentials.h"
 #include "tessera/core/comm/meeting/hello.h"
 #include "tessera/core/comm/meeting/listener.h"
+#include "tessera/core/comm/meeting/mac_key.h"
 #include "tessera/core/comm/meeting/message.h"
 
 namespace tessera::internal {

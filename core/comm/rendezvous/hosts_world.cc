@@ -1,4 +1,4 @@
-#include "tessera/core/comm/rendezvous/hosts_world.h"
+#include "tessera/core/comm/rendezvous/worlds.h"
 
 #include <chrono>
 #include <cstdio>
@@ -15,8 +15,6 @@
 #include "tessera/core/comm/agreement/text_exchange.h"
 #include "tessera/core/comm/hosts/world_group.h"
 #include "tessera/core/comm/meeting/mac_key.h"
-#include "tessera/core/comm/rendezvous/mpi_world.h"
-#include "tessera/core/comm/rendezvous/shm_world.h"
 #include "tessera/core/process/error_text.h"
 #include "tessera/core/process/machine.h"
 #include "tessera/time_out.h"

@@ -1,4 +1,4 @@
-#include "tessera/core/comm/rendezvous/nccl_world.h"
+#include "tessera/core/comm/rendezvous/worlds.h"
 
 #include <exception>
 #include <utility>

@@ -1,4 +1,4 @@
-#include "tessera/core/comm/rendezvous/shm_world.h"
+#include "tessera/core/comm/rendezvous/worlds.h"
 
 #include <unistd.h>
 
@@ -13,13 +13,12 @@
 #include "tessera/core/comm/agreement/refusal.h"
 #include "tessera/core/comm/group/group.h"
 #include "tessera/core/comm/groups/staged_group.h"
-#include "tessera/core/comm/meeting/name_place.h"
+#include "tessera/core/comm/meeting/abstract_socket.h"
 #include "tessera/core/comm/rendezvous/backend.h"
 #include "tessera/core/comm/rendezvous/core_share.h"
 #include "tessera/core/comm/rendezvous/meet.h"
 #include "tessera/core/comm/shm/link.h"
 #include "tessera/core/process/error_text.h"
-#include "tessera/core/process/process_status.h"
 
 namespace tessera::internal {
 namespace {
@@ -62,13 +61,6 @@ void check_one_host(const Environment& environment) {
               " of ", environment.world_size,
               " on this one), expected all ranks on one host, as backend 'shm' reaches no other; "
               "start all ranks on one host, or leave the backend to 'auto', which is 'hosts' then");
-}
-
-void require_proc() {
-  TORCH_CHECK(process_status(::getpid()).has_value(), "[rendezvous] /proc: got no /proc/",
-              ::getpid(),
-              "/stat, expected what the kernel says of this process: ranks on one host "
-              "find each other and their memory there; mount /proc (mount -t proc proc /proc)");
 }
 
 /// The page that the processes of one host share.
@@ -120,7 +112,6 @@ std::shared_ptr<ProcessGroup> meet_on_host(ProcessGroupOptions options,
               "; start fewer ranks");
   if (environment.world_size == 1) return group_of(options, shm::World::create({::getpid()}));
   check_one_host(environment);
-  require_proc();
   SharedPage page(environment.rank, environment.world_size);
   const auto place = find_place(options, environment);
   meet(*place, page, environment, options.timeout, options.device);
@@ -133,7 +124,6 @@ std::shared_ptr<ProcessGroup> meet_on_host(ProcessGroupOptions options,
 
 std::shared_ptr<Group> make_shm_part(const ProcessGroupOptions& options,
                                      const Environment& environment, HostPart part) {
-  require_proc();
   Environment of_part = environment;
   of_part.rank = part.own;
   of_part.world_size = static_cast<int>(part.ranks.size());

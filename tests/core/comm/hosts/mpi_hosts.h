@@ -14,7 +14,7 @@
 #include "tessera/core/comm/agreement/text_exchange.h"
 #include "tessera/core/comm/hosts/world_group.h"
 #include "tessera/core/comm/meeting/mac_key.h"
-#include "tessera/core/comm/rendezvous/shm_world.h"
+#include "tessera/core/comm/rendezvous/worlds.h"
 #include "tessera/environment.h"
 #include "tessera/tests/core/comm/mpi/mpi_ranks.h"
 

@@ -20,7 +20,6 @@
 
 #include "tessera/core/comm/meeting/abstract_socket.h"
 #include "tessera/core/comm/meeting/address_place.h"
-#include "tessera/core/comm/meeting/name_place.h"
 #include "tessera/core/comm/meeting/protocol.h"
 #include "tessera/core/comm/meeting/socket_path.h"
 #include "tessera/core/comm/meeting/store_place.h"
