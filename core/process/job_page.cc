@@ -4,12 +4,12 @@
 #include <sys/mman.h>
 #include <sys/random.h>
 #include <sys/stat.h>
-#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
+#include <chrono>
 #include <new>
 #include <utility>
 #include <vector>
@@ -25,12 +25,6 @@ namespace {
 
 constexpr uint64_t kFormat = 0x7465737365726103;  // "tessera", 3
 constexpr int kMaxRanks = 65536;
-
-int64_t now_ns() {
-  timespec now{};
-  ::clock_gettime(CLOCK_MONOTONIC, &now);
-  return int64_t{now.tv_sec} * 1000000000 + now.tv_nsec;
-}
 
 }  // namespace
 
@@ -121,7 +115,8 @@ void JobPage::note_failure(int culprit, std::string_view text) noexcept {
   uint32_t expected = Record::kNone;
   if (!own.state.compare_exchange_strong(expected, Record::kWriting)) return;
   own.culprit = culprit;
-  own.when_ns = now_ns();
+  own.when_ns =
+      std::chrono::nanoseconds(std::chrono::steady_clock::now().time_since_epoch()).count();
   own.length = static_cast<uint32_t>(text.copy(own.text, sizeof(own.text)));
   own.state.store(Record::kThere, std::memory_order_release);
 }

@@ -159,27 +159,19 @@ class Admission {
                           "; give all ranks one kind of device");
     }
     if (transport_.is_local() && hello.host != own.host) {
-      const bool has_one_name = hello.host_name == own.host_name;
       return absl::StrCat(
           differ("the host or container", hello.host_name, own.host_name),
-          has_one_name ? " (another machine or PID namespace, of that name, too)" : "",
-          " and shares no memory with it: CPUs of several hosts communicate by MPI; start the "
-          "ranks with mpirun or srun (",
-          has_one_name ? "and TESSERA_BACKEND=mpi; Open MPI needs --mca btl self,tcp between PID "
-                         "namespaces of one machine"
-                       : "backend 'mpi'",
-          "), or all of them on one host");
+          " (another machine or PID namespace) and shares no memory with it: CPUs of several hosts "
+          "communicate by MPI; start the ranks with mpirun or srun (TESSERA_BACKEND=mpi; Open MPI "
+          "needs --mca btl self,tcp between PID namespaces of one machine), or all of them on one "
+          "host");
     }
     return "";
   }
 
-  /// Also those that only a member with a larger WORLD_SIZE waits for: it may still be about to
-  /// come.
   std::vector<int> missing() const {
-    int most = options_.own.world_size;
-    for (const auto& [number, member] : members_) most = std::max(most, member.hello.world_size);
     std::vector<int> absent;
-    for (int rank = 0; rank < most; ++rank) {
+    for (int rank = 0; rank < options_.own.world_size; ++rank) {
       if (rank != options_.own.rank && numbers_.count(rank) == 0) absent.push_back(rank);
     }
     return absent;

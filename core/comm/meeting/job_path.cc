@@ -24,8 +24,6 @@ absl::StatusOr<std::string> own_directory() {
       is_for_user ? absl::StrCat(runtime, "/tessera") : absl::StrCat("/tmp/tessera-", ::geteuid());
   const bool is_made = ::mkdir(directory.c_str(), 0700) == 0;
   const int error = errno;
-  // A umask may have taken rights from this user, too, also of an earlier job.
-  if (is_own_directory(directory)) ::chmod(directory.c_str(), 0700);
   if (is_own_directory(directory)) return directory;
   const std::string reason =
       is_made || error == EEXIST

@@ -51,23 +51,18 @@ Message RemoteTable::ask(RequestKind kind, std::vector<std::string> fields) {
                                           Framing::kMax / 2));
   }
   const Deadline end = std::chrono::steady_clock::now() + bounded(timeout_);
-  absl::Status status =
+  const absl::Status sent =
       connection_->send({.kind = static_cast<uint8_t>(kind), .fields = std::move(fields)}, end);
-  if (status.ok()) {
-    auto received = connection_->receive(end);
-    status = received.status();
-    if (status.ok() && !is(*received, ReplyKind::kWrong)) {
-      return *std::move(received);
-    }
-    if (status.ok()) {
-      throw std::runtime_error(absl::StrCat(connection_->server().name(),
-                                            ", where the ranks meet, refused: ",
-                                            received->fields.empty() ? "" : received->fields[0]));
-    }
+  auto reply = sent.ok() ? connection_->receive(end) : sent;
+  if (!reply.ok()) {
+    failure_ = absl::StrCat(connection_->server().state(), ", where the ranks meet, ",
+                            std::string(reply.status().message()));
+    throw std::runtime_error(failure_);
   }
-  failure_ = absl::StrCat(connection_->server().state(), ", where the ranks meet, ",
-                          std::string(status.message()));
-  throw std::runtime_error(failure_);
+  if (!is(*reply, ReplyKind::kWrong)) return *std::move(reply);
+  throw std::runtime_error(absl::StrCat(
+      connection_->server().name(),
+      ", where the ranks meet, refused: ", reply->fields.empty() ? "" : reply->fields[0]));
 }
 
 void RemoteTable::set(const std::string& key, const std::string& text) {

@@ -10,7 +10,6 @@
 #include "tessera/core/comm/meeting/abstract_socket.h"
 #include "tessera/core/comm/meeting/address_place.h"
 #include "tessera/core/comm/meeting/mac_key.h"
-#include "tessera/core/comm/meeting/tcp_address.h"
 
 namespace tessera::internal {
 namespace {
@@ -38,6 +37,10 @@ std::string StorePlace::with_mac(const std::string& text) const {
   return absl::StrCat(absl::BytesToHexString(bytes), " ", text);
 }
 
+absl::Status StorePlace::check_public(const TcpAddress& address) const {
+  return options_.is_public ? check_token(address, options_.credentials.token) : absl::OkStatus();
+}
+
 absl::StatusOr<std::unique_ptr<Listener>> StorePlace::open_listener() {
   said_ = {.secret = MacKey::new_nonce(), .name = {}, .hosts = {}, .port = 0};
   if (options_.is_one_host) {
@@ -51,10 +54,8 @@ absl::StatusOr<std::unique_ptr<Listener>> StorePlace::open_listener() {
     if (own.ok()) own = TcpAddress::own_towards(*own);
   }
   if (!own.ok()) return own.status();
-  if (options_.is_public) {
-    const absl::Status status = check_token(*own, options_.credentials.token);
-    if (!status.ok()) return status;
-  }
+  const absl::Status allowed = check_public(*own);
+  if (!allowed.ok()) return allowed;
   auto listener = own->listen();
   if (!listener.ok()) return listener;
   const TcpEndpoint endpoint = endpoint_of(**listener);
@@ -108,10 +109,8 @@ absl::StatusOr<FileDescriptor> StorePlace::connect(Deadline deadline) {
   }
   const auto address = TcpAddress::resolve(said_.hosts, said_.port);
   if (!address.ok()) return address.status();
-  if (options_.is_public) {
-    const absl::Status status = check_token(*address, options_.credentials.token);
-    if (!status.ok()) return status;
-  }
+  const absl::Status allowed = check_public(*address);
+  if (!allowed.ok()) return allowed;
   return address->connect(deadline);
 }
 

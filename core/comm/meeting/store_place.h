@@ -8,6 +8,7 @@
 
 #include "tessera/core/comm/meeting/announcement.h"
 #include "tessera/core/comm/meeting/place.h"
+#include "tessera/core/comm/meeting/tcp_address.h"
 
 namespace tessera::internal {
 
@@ -45,6 +46,7 @@ class StorePlace final : public Place {
 
  private:
   std::string with_mac(const std::string& text) const;
+  absl::Status check_public(const TcpAddress& address) const;
   absl::StatusOr<std::unique_ptr<Listener>> open_listener();
 
   const std::unique_ptr<Board> board_;

@@ -23,7 +23,7 @@
 #include "tessera/core/numbers/round_up.h"
 #include "tessera/core/process/available_memory.h"
 #include "tessera/core/process/file_descriptor.h"
-#include "tessera/core/process/process_access.h"
+#include "tessera/core/process/process_status.h"
 #include "tessera/core/process/standard_streams.h"
 #include "tessera/core/process/system_refusal.h"
 #include "tessera/errors.h"

@@ -17,7 +17,6 @@
 
 #include "tessera/core/process/available_cores.h"
 #include "tessera/core/process/failure_report.h"
-#include "tessera/core/process/process_access.h"
 #include "tessera/core/process/process_status.h"
 #include "tessera/core/process/standard_streams.h"
 

@@ -263,24 +263,6 @@ TEST(JobPaths, RanksOfTwoLaunchersAtOneAddressDoNotMeet) {
               AllOf(HasSubstr("met as 0 of 2"), HasSubstr("met as 1 of 2")));
 }
 
-/// Root enters all the same, so the mode is looked at.
-TEST(JobPaths, AUmaskTakesNoRightsFromTheUser) {
-  const TemporaryDirectory runtime;
-  const std::string directory = runtime.path() + "/tessera";
-  const auto mode = [&] {
-    struct stat status {};
-    return ::stat(directory.c_str(), &status) == 0 ? status.st_mode & 07777 : 0;
-  };
-  RankProcessOptions options = launched_by(Family::kMpich, 2, runtime);
-  const mode_t before = ::umask(0777);
-  run_rank_processes(2, "say_path", options);
-  ::umask(before);
-  EXPECT_EQ(mode(), 0700U);
-  ASSERT_EQ(::chmod(directory.c_str(), 0600), 0);  // as an earlier job may have left it
-  run_rank_processes(2, "say_path", options);
-  EXPECT_EQ(mode(), 0700U);
-}
-
 TEST(JobPaths, TheLauncherIsTheNearestWithoutTheVariable) {
   const auto parent = find_launcher("TESSERA_NO_SUCH_VARIABLE");
   ASSERT_TRUE(parent.ok()) << parent.status();

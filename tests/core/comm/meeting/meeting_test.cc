@@ -281,8 +281,8 @@ TEST_F(MeetingTest, RanksOfSeveralHostsThatNeedOneMemoryAreToldToTakeMpi) {
       errors_of(at_address(), {{0, 3}, {1, 3}, {.rank = 2, .world_size = 3, .disguise = leaves}}),
       Each(HasSubstr(absl::StrCat(
           "rank 2 has the host or container node7 where rank 0 has ", machine_name(),
-          " and shares no memory with it: CPUs of several hosts communicate by MPI; start "
-          "the ranks with mpirun or srun (backend 'mpi'), or all of them on one host"))));
+          " (another machine or PID namespace) and shares no memory with it: CPUs of several hosts "
+          "communicate by MPI; start the ranks with mpirun or srun"))));
 }
 
 TEST_F(MeetingTest, WhoCannotOpenOrEnterTellsAll) {

@@ -12,7 +12,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "tessera/core/process/process_access.h"
+#include "tessera/core/process/process_status.h"
 #include "tessera/process_group.h"
 #include "tessera/tests/support/rank_processes.h"
 
