@@ -9,7 +9,6 @@
 
 #include <absl/strings/str_cat.h>
 #include <absl/strings/str_join.h>
-#include <c10/util/Exception.h>
 
 #include "tessera/core/comm/agreement/refusal.h"
 #include "tessera/core/comm/agreement/text_exchange.h"
@@ -41,7 +40,7 @@ HostLayout find_layout(ProcessGroup& flat, const Environment& environment) {
   return HostLayout(host_of_rank, exchange_texts(flat, host_name(environment), "names of hosts"));
 }
 
-/// The world of this host's ranks; null on all ranks if some host cannot make it.
+/// The world of this host's ranks. All ranks throw if some host cannot make its own.
 std::shared_ptr<Group> meet_on_hosts(ProcessGroup& flat, const HostLayout& layout,
                                      const ProcessGroupOptions& options,
                                      const Environment& environment) {
@@ -60,15 +59,9 @@ std::shared_ptr<Group> meet_on_hosts(ProcessGroup& flat, const HostLayout& layou
   } catch (const std::exception& error) {
     problem = error_text(error);
   }
-  const std::string text = refusal_text(exchange_texts(flat, problem, "hosts"), "hosts");
-  if (text.empty()) return inside;
-  if (flat.rank() == 0) {
-    TORCH_WARN(
-        "[rendezvous] ranks of one host share no memory, so all communicate by MPI, each "
-        "for itself: ",
-        text);
-  }
-  return nullptr;
+  if (!problem.empty()) absl::StrAppend(&problem, "; or set TESSERA_BACKEND=mpi on all ranks");
+  refuse_on_all_ranks(flat, problem, "init_process_group");
+  return inside;
 }
 
 void say_no_levels(const HostLayout& layout) {
@@ -94,8 +87,7 @@ std::shared_ptr<ProcessGroup> make_hosts_world(ProcessGroupOptions options,
     if (environment.is_verbose && flat->rank() == 0) say_no_levels(layout);
     return flat;
   }
-  auto inside = meet_on_hosts(*flat, layout, options, environment);
-  if (inside == nullptr) return flat;
+  const auto inside = meet_on_hosts(*flat, layout, options, environment);
   if (layout.hosts() == 1) return inside;
   return hosts::make_group(flat, inside, std::move(layout));
 }

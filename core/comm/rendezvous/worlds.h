@@ -31,8 +31,8 @@ std::shared_ptr<Group> make_mpi_world(ProcessGroupOptions options, const Environ
 
 /// The same, in shared memory inside each host and by MPI between hosts. Hosts are what
 /// TESSERA_HOST or else the kernel tells apart. All on one host: a world in shared memory alone.
-/// Where hosts have unequal numbers of ranks, or one each, or some host's ranks can share no
-/// memory, which is a warning: by MPI alone. Throws as make_mpi_world() does.
+/// Where hosts have unequal numbers of ranks, or one each: by MPI alone. Throws as make_mpi_world()
+/// does, and c10::Error on every rank where some host's ranks can share no memory.
 std::shared_ptr<ProcessGroup> make_hosts_world(ProcessGroupOptions options,
                                                const Environment& environment);
 
