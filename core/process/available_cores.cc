@@ -30,8 +30,8 @@ std::vector<std::string> control_group_folders(const std::string& root) {
   std::string line;
   while (std::getline(file, line)) {
     const std::vector<std::string> fields = absl::StrSplit(line, absl::MaxSplits(':', 2));
-    if (fields.size() != 3 || absl::StrContains(fields[2], "/.."))
-      continue;  // of another namespace
+    if (fields.size() != 3 || !absl::StartsWith(fields[2], "/")) continue;
+    if (absl::StrContains(fields[2], "/..")) continue;  // of another namespace
     const bool is_version_2 = fields[0] == "0" && fields[1].empty();
     const bool is_of_cpu = absl::StrContains(absl::StrCat(",", fields[1], ","), ",cpu,");
     if (!is_version_2 && !is_of_cpu) continue;
