@@ -13,7 +13,7 @@ std::vector<int> cores_of(const std::vector<int>& pids = {0});
 /// Local. How many cores' time the control groups of this process (a container) give it; nothing
 /// where there is no such limit. Rounded down, but to 1 at least: where more threads spin than the
 /// quota has cores for, it is used up early, and the kernel stops all of them for the rest of each
-/// period (100 ms). `root`: as of control_group_folders().
+/// period (100 ms). `root` precedes the paths of /proc and /sys; tests have a made-up tree there.
 std::optional<int> core_quota(const std::string& root = "");
 
 /// Local. How many cores these processes of this host may use together, all of them limited by the

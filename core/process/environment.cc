@@ -1,6 +1,5 @@
 #include "tessera/environment.h"
 
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cstdint>
@@ -12,6 +11,7 @@
 #include <absl/strings/strip.h>
 
 #include "tessera/core/process/launchers.h"
+#include "tessera/core/process/own_directory.h"
 #include "tessera/core/process/variable_reader.h"
 
 namespace tessera {
@@ -161,25 +161,12 @@ absl::StatusOr<std::string> parse_store_url(const std::string& url) {
     return bad("file:///directory/file, a socket of one host, or tcp://host:port");
   }
   const std::string directory = path.substr(0, slash);
-  struct stat status {};
-  if (::lstat(directory.c_str(), &status) != 0) {
-    return bad("a directory ", directory, " that exists; make it: mkdir -m 700 ", directory);
-  }
-  if (!S_ISDIR(status.st_mode)) return bad(directory, " to be a directory, and no link to one");
-  // Mode and owner of a directory that others use are not to be touched.
-  const bool is_open = ::access(directory.c_str(), W_OK | X_OK) == 0;
-  const std::string own =
-      absl::StrCat("make a directory of your own and name a file in it: mkdir -m 700 ",
-                   is_open ? directory : "/tmp", "/tessera-", ::geteuid());
-  if (status.st_uid != ::geteuid()) {
-    return bad(directory, " to belong to this user (", ::geteuid(), "), not to user ",
-               status.st_uid, "; ", own);
-  }
-  const bool is_for_everyone = (status.st_mode & (S_IWOTH | S_ISVTX)) != 0;
-  if (!is_for_everyone && (status.st_mode & 0077) == 0) return path;
-  const std::string closing =
-      absl::StrCat("run chmod 700 ", directory, " if nobody else needs it, else ");
-  return bad(directory, " to be closed to other users; ", is_for_everyone ? "" : closing, own);
+  if (internal::is_own_directory(directory)) return path;
+  return bad(directory,
+             " to be a directory, and no link to one, that belongs to this user and is closed to "
+             "others; make a directory of your own and name a file in it: mkdir -m 700 "
+             "/tmp/tessera-",
+             ::geteuid());
 }
 
 }  // namespace tessera

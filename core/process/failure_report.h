@@ -1,6 +1,5 @@
 #pragma once
 
-#include <cstdint>
 #include <string_view>
 
 namespace tessera::internal {
@@ -12,9 +11,8 @@ namespace tessera::internal {
 /// rank that fails writes a note into memory of the launcher (JobPage) before its peers learn of
 /// it: when it poisons a group, when it misses a peer, and from a terminate handler. The earliest
 /// note of the job names the rank that failed first. A rank that learns of a failure from the
-/// group's poison writes none. If a rank fails because of itself, its note says which collective it
-/// began last. The text of an exception that unwinds a group is not known there; it is in the note
-/// only if nothing catches the exception.
+/// group's poison writes none. The text of an exception that unwinds a group is not known there; it
+/// is in the note only if nothing catches the exception.
 
 /// From now on this process, rank `rank` of a world of `world_size`, reports to the launcher why it
 /// fails, if tessera-run started it and its first world gives it the same rank as the launcher.
@@ -22,16 +20,10 @@ namespace tessera::internal {
 /// Any thread.
 void report_failures(int rank, int world_size);
 
-/// Records that this process begins a collective. The note of a failure because of itself names the
-/// last one and how many there were. Long texts are cut. Any thread; no effect before
-/// report_failures().
-void note_collective(std::string_view op, std::string_view tag, int64_t sequence,
-                     std::string_view group) noexcept;
-
 /// Notes that this rank fails because of rank `culprit` of its world, or, if that is negative,
-/// because of itself. `pid` is the culprit's process if it is on this host, because a world may
-/// number its ranks differently from the launcher. Only the first note counts; in a child of fork()
-/// none does. Any thread; no effect before report_failures().
-void report_failure(int culprit, std::string_view text, int pid = 0) noexcept;
+/// because of itself. Of another rank nothing is noted where the last world numbers its ranks
+/// differently from the launcher. Only the first note counts; in a child of fork() none does. Any
+/// thread; no effect before report_failures().
+void report_failure(int culprit, std::string_view text) noexcept;
 
 }  // namespace tessera::internal

@@ -4,13 +4,14 @@
 #include <sys/mman.h>
 #include <sys/random.h>
 #include <sys/stat.h>
-#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
+#include <chrono>
 #include <new>
+#include <utility>
 #include <vector>
 
 #include <absl/strings/numbers.h>
@@ -22,14 +23,8 @@
 namespace tessera::internal {
 namespace {
 
-constexpr uint64_t kFormat = 0x7465737365726102;  // "tessera", 2
+constexpr uint64_t kFormat = 0x7465737365726103;  // "tessera", 3
 constexpr int kMaxRanks = 65536;
-
-int64_t now_ns() {
-  timespec now{};
-  ::clock_gettime(CLOCK_MONOTONIC, &now);
-  return int64_t{now.tv_sec} * 1000000000 + now.tv_nsec;
-}
 
 }  // namespace
 
@@ -43,7 +38,6 @@ struct alignas(64) JobPage::Record {
   enum State : uint32_t { kNone, kWriting, kThere };
 
   std::atomic<uint32_t> is_open;
-  std::atomic<int32_t> pid;
   std::atomic<uint32_t> state;
   int32_t culprit;
   uint32_t length;
@@ -62,13 +56,10 @@ JobPage::Record& JobPage::record(int rank) const {
   return reinterpret_cast<Record*>(data_ + sizeof(Header))[rank];
 }
 
-JobPage::JobPage(int fd, char* data, int ranks, int rank)
-    : fd_(fd), data_(data), ranks_(ranks), rank_(rank) {}
+JobPage::JobPage(FileDescriptor file, char* data, int ranks, int rank)
+    : file_(std::move(file)), data_(data), ranks_(ranks), rank_(rank) {}
 
-JobPage::~JobPage() {
-  ::munmap(data_, bytes(ranks_));
-  if (fd_ >= 0) ::close(fd_);
-}
+JobPage::~JobPage() { ::munmap(data_, bytes(ranks_)); }
 
 absl::StatusOr<std::unique_ptr<JobPage>> JobPage::create(int ranks) {
   const auto failed = [&](const char* what) {
@@ -76,30 +67,22 @@ absl::StatusOr<std::unique_ptr<JobPage>> JobPage::create(int ranks) {
                                                      " bytes of memory to share with ", ranks,
                                                      " ranks: ", system_refusal(what, errno)));
   };
-  const int fd = ::memfd_create("tessera-job", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-  if (fd < 0) return failed("memfd_create");
+  FileDescriptor file(::memfd_create("tessera-job", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  if (!file.is_open()) return failed("memfd_create");
+  if (::ftruncate(file.get(), bytes(ranks)) != 0) return failed("ftruncate");
   uint64_t nonce = 0;
-  void* data = MAP_FAILED;
-  const char* step = "ftruncate";
-  if (::ftruncate(fd, bytes(ranks)) == 0) {
-    step = "getrandom";
-    if (::getrandom(&nonce, sizeof(nonce), 0) == sizeof(nonce)) {
-      step = "mmap";
-      ::fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL);
-      data = ::mmap(nullptr, bytes(ranks), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-    }
-  }
-  if (data == MAP_FAILED) {
-    const absl::Status status = failed(step);
-    ::close(fd);
-    return status;
-  }
+  if (::getrandom(&nonce, sizeof(nonce), 0) != sizeof(nonce)) return failed("getrandom");
+  ::fcntl(file.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL);
+  void* const data =
+      ::mmap(nullptr, bytes(ranks), PROT_READ | PROT_WRITE, MAP_SHARED, file.get(), 0);
+  if (data == MAP_FAILED) return failed("mmap");
   new (data) Header{.format = kFormat, .nonce = nonce, .ranks = ranks};
-  return std::unique_ptr<JobPage>(new JobPage(fd, static_cast<char*>(data), ranks, -1));
+  return std::unique_ptr<JobPage>(
+      new JobPage(std::move(file), static_cast<char*>(data), ranks, -1));
 }
 
 std::string JobPage::address() const {
-  return absl::StrCat("/proc/", ::getpid(), "/fd/", fd_, ":", ranks_, ":", header().nonce);
+  return absl::StrCat("/proc/", ::getpid(), "/fd/", file_.get(), ":", ranks_, ":", header().nonce);
 }
 
 std::unique_ptr<JobPage> JobPage::open(const std::string& address, int rank) {
@@ -111,20 +94,18 @@ std::unique_ptr<JobPage> JobPage::open(const std::string& address, int rank) {
     return nullptr;
   }
   // The number may be another process's, in another namespace: any file may lie there.
-  const int fd = ::open(fields[0].c_str(), O_RDWR | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
-  if (fd < 0) return nullptr;
+  const FileDescriptor fd(::open(fields[0].c_str(), O_RDWR | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
   struct stat file {};
-  void* data = MAP_FAILED;
-  if (::fstat(fd, &file) == 0 && S_ISREG(file.st_mode) && file.st_size == bytes(ranks)) {
-    data = ::mmap(nullptr, bytes(ranks), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  if (::fstat(fd.get(), &file) != 0 || !S_ISREG(file.st_mode) || file.st_size != bytes(ranks)) {
+    return nullptr;
   }
-  ::close(fd);
+  void* const data = ::mmap(nullptr, bytes(ranks), PROT_READ | PROT_WRITE, MAP_SHARED, fd.get(), 0);
   if (data == MAP_FAILED) return nullptr;
-  std::unique_ptr<JobPage> page(new JobPage(-1, static_cast<char*>(data), ranks, rank));
+  std::unique_ptr<JobPage> page(
+      new JobPage(FileDescriptor(), static_cast<char*>(data), ranks, rank));
   const Header& header = page->header();
   if (header.format != kFormat || header.nonce != nonce || header.ranks != ranks) return nullptr;
   page->forget_failure();
-  page->record(rank).pid.store(::getpid(), std::memory_order_relaxed);
   page->record(rank).is_open.store(1, std::memory_order_release);
   return page;
 }
@@ -134,20 +115,14 @@ void JobPage::note_failure(int culprit, std::string_view text) noexcept {
   uint32_t expected = Record::kNone;
   if (!own.state.compare_exchange_strong(expected, Record::kWriting)) return;
   own.culprit = culprit;
-  own.when_ns = now_ns();
+  own.when_ns =
+      std::chrono::nanoseconds(std::chrono::steady_clock::now().time_since_epoch()).count();
   own.length = static_cast<uint32_t>(text.copy(own.text, sizeof(own.text)));
   own.state.store(Record::kThere, std::memory_order_release);
 }
 
 void JobPage::forget_failure() noexcept {
   record(rank_).state.store(Record::kNone, std::memory_order_release);
-}
-
-int JobPage::rank_of(int pid) const noexcept {
-  for (int rank = 0; rank < ranks_; ++rank) {
-    if (record(rank).pid.load(std::memory_order_relaxed) == pid) return rank;
-  }
-  return -1;
 }
 
 bool JobPage::is_open(int rank) const {

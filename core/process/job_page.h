@@ -8,6 +8,8 @@
 
 #include <absl/status/statusor.h>
 
+#include "tessera/core/process/file_descriptor.h"
+
 namespace tessera::internal {
 
 /// A rank's record of why it failed.
@@ -42,8 +44,6 @@ class JobPage {
   /// the rank goes on. Allocates nothing, never blocks.
   void note_failure(int culprit, std::string_view text) noexcept;
   void forget_failure() noexcept;
-  /// A rank's. Which rank of the job process `pid` is; -1 if it has not opened the page.
-  int rank_of(int pid) const noexcept;
 
   /// The launcher's. Whether rank `rank` has opened the page, and what it noted.
   bool is_open(int rank) const;
@@ -56,12 +56,12 @@ class JobPage {
   struct Header;
   struct Record;
 
-  JobPage(int fd, char* data, int ranks, int rank);
+  JobPage(FileDescriptor file, char* data, int ranks, int rank);
   static int64_t bytes(int ranks);
   Header& header() const;
   Record& record(int rank) const;
 
-  const int fd_;  // the launcher's; -1 in ranks
+  const FileDescriptor file_;  // the launcher's; none in ranks
   char* const data_;
   const int ranks_;
   const int rank_;  // -1: the launcher

@@ -139,24 +139,11 @@ std::string says(const VariableReader& reader, const Launcher& launcher) {
                       reader.text(launcher.size, "an unknown number"));
 }
 
-/// The command that runs a program without the variables of a launcher: all, as a part is an error.
-std::string without(const VariableReader& reader, const Launcher& from) {
-  std::string command = "env";
-  for (const char* name : {from.rank, from.size, from.local_rank, from.local_size}) {
-    if (reader.is_set(name)) absl::StrAppend(&command, " -u ", name);
-  }
-  return absl::StrCat(command, " ./train");
-}
-
 void disagree(VariableReader& reader, const Launcher& own, const Launcher& other) {
-  // Who says that it is one of several is right, where the other one says that it is alone.
-  const bool is_alone = reader.text(own.size) == "1" && reader.is_set(other.size);
   reader.problem(absl::StrCat(
       says(reader, own), ", but ", says(reader, other),
-      ": it is not clear which launcher counts; start the program by one alone, take out what is "
-      "left over from another job (",
-      without(reader, own), is_alone ? "" : absl::StrCat(", or ", without(reader, other)),
-      "), or set TESSERA_WORLD=single to train alone"));
+      ": it is not clear which launcher counts; start the program by one alone, unset what is left "
+      "over from another job (env -u), or set TESSERA_WORLD=single to train alone"));
 }
 
 /// A launcher of which there may be several ranks, however many it says: one with any rank, or with

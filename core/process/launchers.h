@@ -23,7 +23,7 @@ namespace tessera::internal {
 ///   job.
 /// - Else the last one that the others may have started: one of a single process, or a step of srun
 ///   with one task per node, against a launcher of more processes. The rest must agree with it.
-/// What contradicts is one kind of error, which names the variables and how to take them out.
+/// What contradicts is one kind of error, which names the variables.
 ///
 /// What is never done is to fall back to a world of one: a job whose processes train alone looks
 /// like one that works. A sign of several processes without a rank is an error, and

@@ -1,5 +1,10 @@
 #include "tessera/core/process/process_status.h"
 
+#include <unistd.h>
+
+#include <cerrno>
+#include <climits>
+#include <cstring>
 #include <fstream>
 #include <sstream>
 
@@ -37,6 +42,20 @@ std::optional<ProcessStatus> process_status(int pid) {
   rest >> status.start_time;
   if (!rest) return std::nullopt;
   return status;
+}
+
+std::string access_problem(int pid) {
+  // The kernel asks here what it asks for the files that are open.
+  char target[PATH_MAX];
+  const std::string path = absl::StrCat("/proc/", pid, "/exe");
+  if (::readlink(path.c_str(), target, sizeof(target)) >= 0) return "";
+  if (errno != EACCES && errno != EPERM) return "";
+  return absl::StrCat(
+      "it is closed to this process (", std::strerror(errno),
+      "): start all ranks as one user and in one user namespace, from a program that may be read "
+      "(chmod +r) and has no set-user-id bit or capabilities; or by mpirun with "
+      "TESSERA_BACKEND=mpi and MPI's own shared memory off (Open MPI: --mca btl self,tcp; MPICH: "
+      "UCX_TLS=tcp,self)");
 }
 
 }  // namespace tessera::internal

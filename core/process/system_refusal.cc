@@ -1,7 +1,5 @@
 #include "tessera/core/process/system_refusal.h"
 
-#include <sys/resource.h>
-
 #include <cerrno>
 #include <cstring>
 
@@ -9,15 +7,6 @@
 
 namespace tessera::internal {
 namespace {
-
-std::string more_descriptors() {
-  constexpr rlim_t kMore = 64;  // with these a rank gets through what it opens
-  rlimit limit{};
-  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return "; raise ulimit -n";
-  return absl::StrCat("; all ", limit.rlim_cur,
-                      " descriptors that this process may have are open: ", "raise the limit to ",
-                      limit.rlim_cur + kMore, " or more (ulimit -n)");
-}
 
 std::string remedy(const char* call, int error) {
   switch (error) {
@@ -28,7 +17,7 @@ std::string remedy(const char* call, int error) {
       return absl::StrCat("; a seccomp profile or an old kernel refuses it: allow ", call,
                           " in the profile of the container");
     case EMFILE:
-      return more_descriptors();
+      return "; raise ulimit -n";
     case EFBIG:
       return "; raise ulimit -f";
     case ENOMEM:

@@ -216,8 +216,7 @@ void say(const std::string& text) {
 }
 
 int free_port() {
-  return endpoint_of(*TcpAddress::resolve("127.0.0.1", 0, Deadline::max()).value().listen().value())
-      .port;
+  return endpoint_of(*TcpAddress::resolve({"127.0.0.1"}, 0).value().listen().value()).port;
 }
 
 int run_rank_body_if_asked(int argc, char** argv) {

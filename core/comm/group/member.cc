@@ -82,7 +82,6 @@ std::shared_ptr<Call> Member::start(const Collective& collective, std::vector<in
                     hear_failure());
   }
   const bool is_of_user = !is_message && !is_part();
-  if (is_of_user) note_collective(op, collective.tag, sequence, *name_);
   const bool has_thread = this->has_thread(collective);
   auto call = std::make_shared<Call>(
       weak_from_this(), link_->origin(),

@@ -198,7 +198,7 @@ std::string Member::hear_failure() {
 void Member::report(const std::string& text, const std::string& cause, int culprit) const {
   if (link_->has_failed()) return;
   if (culprit < 0 || culprit == link_->rank()) return report_failure(-1, cause);
-  report_failure(link_->number_of(culprit), text, link_->pid_of(culprit));
+  report_failure(link_->number_of(culprit), text);
 }
 
 /// This rank has found it.

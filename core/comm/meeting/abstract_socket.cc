@@ -59,7 +59,7 @@ absl::StatusOr<std::unique_ptr<Listener>> listen_at_name(const std::string& name
       ::listen(socket.get(), SOMAXCONN) != 0) {
     return absl::UnavailableError(std::strerror(errno));
   }
-  return std::make_unique<Listener>(std::move(socket), is_of_this_user, nullptr);
+  return std::make_unique<Listener>(std::move(socket), is_of_this_user);
 }
 
 absl::StatusOr<FileDescriptor> connect_to_name(const std::string& name) {

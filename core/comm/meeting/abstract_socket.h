@@ -2,10 +2,12 @@
 
 #include <memory>
 #include <string>
+#include <utility>
 
 #include <absl/status/statusor.h>
 
 #include "tessera/core/comm/meeting/listener.h"
+#include "tessera/core/comm/meeting/place.h"
 #include "tessera/core/process/file_descriptor.h"
 
 namespace tessera::internal {
@@ -28,5 +30,24 @@ bool is_of_this_user(int socket);
 
 /// Local. The process at the other end of a Unix socket; 0 if that is unknown.
 int peer_pid(int socket);
+
+/// An abstract socket of this host, with a random name that rank 0 has told the others.
+class NamePlace final : public Place {
+ public:
+  explicit NamePlace(std::string name) : name_(std::move(name)) {}
+
+  absl::StatusOr<std::unique_ptr<Listener>> listen(Deadline /*deadline*/) override {
+    return listen_at_name(name_);
+  }
+  absl::StatusOr<FileDescriptor> connect(Deadline /*deadline*/) override {
+    return connect_to_name(name_);
+  }
+
+  Credentials credentials() const override { return {}; }
+  std::string text() const override { return "a socket of this host"; }
+
+ private:
+  const std::string name_;
+};
 
 }  // namespace tessera::internal

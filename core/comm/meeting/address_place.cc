@@ -33,14 +33,10 @@ std::string AddressPlace::problem(const std::string& source, const std::string& 
   return absl::StrCat(source, ": got ", host_, ":", port_, ", which ", text);
 }
 
-absl::StatusOr<TcpAddress> AddressPlace::resolve(Deadline deadline) {
+absl::StatusOr<TcpAddress> AddressPlace::resolve() {
   if (!address_) {
-    const auto found = TcpAddress::resolve(host_, port_, deadline);
-    if (!found.ok()) {
-      return absl::Status(
-          found.status().code(),
-          absl::StrCat("the host is unknown (", std::string(found.status().message()), ")"));
-    }
+    const auto found = TcpAddress::resolve({host_}, port_);
+    if (!found.ok()) return found.status();
     address_ = *found;
   }
   const absl::Status status = check_token(*address_, credentials_.token);
@@ -48,13 +44,12 @@ absl::StatusOr<TcpAddress> AddressPlace::resolve(Deadline deadline) {
   return *address_;
 }
 
-absl::StatusOr<std::unique_ptr<Listener>> AddressPlace::listen(Deadline deadline) {
-  const auto address = resolve(deadline);
+absl::StatusOr<std::unique_ptr<Listener>> AddressPlace::listen(Deadline /*deadline*/) {
+  const auto address = resolve();
   if (absl::IsNotFound(address.status())) {
     return absl::FailedPreconditionError(
         absl::StrCat(host_source_, ": got '", host_,
-                     "', which is unknown: ", std::string(address.status().message()),
-                     ", expected a name or address of this host; correct it"));
+                     "', which is unknown, expected a name or address of this host; correct it"));
   }
   if (!address.ok()) return address.status();
   if (credentials_.token.empty()) {
@@ -75,7 +70,7 @@ absl::StatusOr<std::unique_ptr<Listener>> AddressPlace::listen(Deadline deadline
 }
 
 absl::StatusOr<FileDescriptor> AddressPlace::connect(Deadline deadline) {
-  const auto address = resolve(deadline);
+  const auto address = resolve();
   if (!address.ok()) return address.status();
   auto socket = address->connect(deadline);
   if (!absl::IsNotFound(socket.status())) return socket;

@@ -28,7 +28,7 @@ class AddressPlace final : public Place {
   std::string text() const override;
 
  private:
-  absl::StatusOr<TcpAddress> resolve(Deadline deadline);
+  absl::StatusOr<TcpAddress> resolve();
   std::string problem(const std::string& source, const std::string& text) const;
 
   const std::string host_;

@@ -1,7 +1,9 @@
-#include "tessera/core/comm/meeting/admission.h"
+#include "tessera/core/comm/meeting/parts.h"
 
 #include <algorithm>
-#include <utility>
+#include <map>
+#include <optional>
+#include <vector>
 
 #include <absl/strings/numbers.h>
 #include <absl/strings/str_cat.h>
@@ -18,235 +20,225 @@ using Clock = std::chrono::steady_clock;
 constexpr auto kConflictLinger = std::chrono::seconds(2);
 // Before it first says whom it waits for.
 constexpr auto kSilenceBeforeNames = std::chrono::seconds(5);
-constexpr auto kAdmissionSlice = std::chrono::milliseconds(100);
-constexpr auto kLookForDeaths = std::chrono::milliseconds(500);
 
-}  // namespace
+class Admission {
+ public:
+  Admission(Server& server, const std::string& place, Transport& transport,
+            const MeetingOptions& options, Deadline end)
+      : server_(server), place_(place), transport_(transport), options_(options), end_(end) {}
 
-Admission::Admission(Server& server, std::string place, Transport& transport,
-                     const MeetingOptions& options, Deadline end)
-    : server_(server),
-      place_(std::move(place)),
-      transport_(transport),
-      options_(options),
-      end_(end),
-      next_look_(Clock::now() + kLookForDeaths) {}
+  void run() {
+    gather();
+    open_transport();
+    await_all();
+    server_.stop_listening();
+    server_.send_to_all(make_message(MessageKind::kGo));
+  }
 
-void Admission::run() {
-  gather();
-  open_transport();
-  await_all();
-  server_.stop_listening();
-  server_.send_to_all(make_message(MessageKind::kGo));
-}
+ private:
+  struct Member {
+    Hello hello;
+    bool has_entered = false;
+  };
 
-void Admission::gather() {
-  const Deadline start = Clock::now();
-  std::optional<Deadline> conflict_seen;
-  std::chrono::seconds silence = kSilenceBeforeNames;
-  while (true) {
-    if (!conflicts_.empty() && !conflict_seen) conflict_seen = Clock::now();
-    if (missing().empty() || (conflict_seen && Clock::now() - *conflict_seen > kConflictLinger)) {
-      if (conflicts_.empty()) return;
-      fail(conflicts_.begin()->second);
+  void gather() {
+    const Deadline start = Clock::now();
+    std::optional<Deadline> conflict_seen;
+    std::chrono::seconds silence = kSilenceBeforeNames;
+    while (true) {
+      if (!conflicts_.empty() && !conflict_seen) conflict_seen = Clock::now();
+      if (missing().empty() || (conflict_seen && Clock::now() - *conflict_seen > kConflictLinger)) {
+        if (conflicts_.empty()) return;
+        fail(conflicts_.begin()->second);
+      }
+      if (Clock::now() >= end_) time_out(options_.timeout.count());
+      if (Clock::now() - start > silence) {
+        silence *= 2;
+        options_.warn(absl::StrCat("[rendezvous] rank ", absl::StrJoin(missing(), ", rank "),
+                                   " has not come yet; the others wait"));
+      }
+      serve();
     }
-    if (Clock::now() >= end_) time_out(options_.timeout.count());
-    if (Clock::now() - start > silence) {
-      silence *= 2;
-      options_.warn(absl::StrCat("[rendezvous] rank ", absl::StrJoin(missing(), ", rank "),
-                                 " has not come yet; the others wait"));
+  }
+
+  void open_transport() {
+    std::vector<int> pids(static_cast<size_t>(options_.own.world_size), options_.own.pid);
+    for (const auto& [rank, number] : numbers_) {
+      pids.at(static_cast<size_t>(rank)) = members_.at(number).hello.pid;
     }
-    serve();
+    const auto opening = transport_.open(pids);
+    if (!opening.ok()) {
+      const std::string cause = absl::StrCat("rank ", options_.own.rank,
+                                             " failed: ", std::string(opening.status().message()));
+      options_.report(-1, cause);
+      fail(cause);
+    }
+    for (const auto& [rank, number] : numbers_) {
+      server_.send(number, make_message(MessageKind::kEnter, {*opening}));
+    }
   }
-}
 
-void Admission::open_transport() {
-  std::vector<int> pids(static_cast<size_t>(options_.own.world_size), options_.own.pid);
-  for (const auto& [rank, number] : numbers_) {
-    pids.at(static_cast<size_t>(rank)) = members_.at(number).hello.pid;
+  void await_all() {
+    while (!outside().empty()) {
+      if (Clock::now() >= end_) time_out(options_.timeout.count());
+      serve();
+    }
   }
-  const auto opening = transport_.open(pids);
-  if (!opening.ok()) {
-    const std::string cause = absl::StrCat("rank ", options_.own.rank,
-                                           " failed: ", std::string(opening.status().message()));
-    options_.report(-1, cause, 0);
-    fail(cause);
-  }
-  for (const auto& [rank, number] : numbers_) {
-    server_.send(number, make_message(MessageKind::kEnter, {opening->text}), opening->descriptor);
-  }
-}
 
-void Admission::await_all() {
-  while (!outside().empty()) {
-    if (Clock::now() >= end_) time_out(options_.timeout.count());
-    serve();
+  void serve() {
+    const std::chrono::milliseconds left(milliseconds_until(end_));
+    for (const Server::Event& event : server_.serve(left)) {
+      if (event.message) {
+        hear(event.member, *event.message);
+      } else {
+        lose(event.member);
+      }
+    }
   }
-}
 
-void Admission::serve() {
-  const auto left = std::chrono::ceil<std::chrono::milliseconds>(end_ - Clock::now());
-  for (Server::Event& event :
-       server_.serve(std::clamp<std::chrono::milliseconds>(left, {}, kAdmissionSlice))) {
-    if (event.message) {
-      hear(event.member, *event.message);
+  void hear(Server::Member number, const Message& message) {
+    if (is_message(message, MessageKind::kMember, 1)) return admit(number, message.fields[0]);
+    const auto member = members_.find(number);
+    if (member == members_.end()) return;
+    if (is_message(message, MessageKind::kEntered, 0)) member->second.has_entered = true;
+    if (is_message(message, MessageKind::kGaveUp, 1)) {
+      fail(absl::StrCat(member->second.hello.name(), " gave up: ", message.fields[0]));
+    }
+    int64_t milliseconds = 0;
+    if (is_message(message, MessageKind::kTimedOut, 1) &&
+        absl::SimpleAtoi(message.fields[0], &milliseconds)) {
+      time_out(milliseconds);
+    }
+  }
+
+  void admit(Server::Member number, const std::string& text) {
+    const auto hello = Hello::from_text(text);
+    if (!hello) return;
+    std::string conflict;
+    if (hello->rank == options_.own.rank) {
+      conflict = conflict_of_two(options_.own, *hello);
+    } else if (const auto [other, is_new] = numbers_.try_emplace(hello->rank, number); !is_new) {
+      conflict = conflict_of_two(members_.at(other->second).hello, *hello);
     } else {
-      lose(event.member);
+      members_[number] = {.hello = *hello};
+      conflict = conflict_of(*hello);
     }
+    if (!conflict.empty()) conflicts_.try_emplace(hello->rank, conflict);
   }
-  if (Clock::now() >= next_look_) look_for_deaths();
-}
 
-void Admission::hear(Server::Member number, const Message& message) {
-  if (is_message(message, MessageKind::kMember, 1)) return admit(number, message.fields[0]);
-  const auto member = members_.find(number);
-  if (member == members_.end()) return;
-  if (is_message(message, MessageKind::kEntered, 0)) member->second.has_entered = true;
-  if (is_message(message, MessageKind::kGaveUp, 1)) {
-    fail(absl::StrCat(member->second.hello.name(), " gave up: ", message.fields[0]));
-  }
-  int64_t milliseconds = 0;
-  if (is_message(message, MessageKind::kTimedOut, 1) &&
-      absl::SimpleAtoi(message.fields[0], &milliseconds)) {
-    time_out(milliseconds);
-  }
-}
-
-void Admission::admit(Server::Member number, const std::string& text) {
-  const auto hello = Hello::from_text(text);
-  if (!hello) return;
-  std::string conflict;
-  if (hello->rank == options_.own.rank) {
-    conflict = conflict_of_two(options_.own, *hello);
-  } else if (const auto [other, is_new] = numbers_.try_emplace(hello->rank, number); !is_new) {
-    conflict = conflict_of_two(members_.at(other->second).hello, *hello);
-  } else {
-    members_[number] = {.hello = *hello};
-    conflict = conflict_of(*hello);
-  }
-  if (!conflict.empty()) conflicts_.try_emplace(hello->rank, conflict);
-}
-
-/// Of two processes with one rank.
-std::string Admission::conflict_of_two(const Hello& first, const Hello& second) const {
-  if (second.has_token(options_.job_token)) {
+  /// Of two processes with one rank.
+  static std::string conflict_of_two(const Hello& first, const Hello& second) {
     const auto pids = std::minmax(first.pid, second.pid);
     return absl::StrCat("RANK ", first.rank, " was given twice, to pid ", pids.first,
                         " and to pid ", pids.second, "; give each process its own RANK");
   }
-  return absl::StrCat("pid ", second.pid, " came as rank ", second.rank,
-                      " with another TESSERA_JOB_TOKEN than rank ", options_.own.rank,
-                      ": two jobs meet in one place; give each its own");
-}
 
-void Admission::lose(Server::Member number) {
-  const auto member = members_.find(number);
-  if (member == members_.end()) return;
-  const Hello& hello = member->second.hello;
-  fail_because_of(hello, absl::StrCat(hello.name(), " died before all ranks had met"));
-}
+  void lose(Server::Member number) {
+    const auto member = members_.find(number);
+    if (member == members_.end()) return;
+    const Hello& hello = member->second.hello;
+    fail_because_of(hello, absl::StrCat(hello.name(), " died before all ranks had met"));
+  }
 
-/// A child of a member that has ended may hold its connection open.
-void Admission::look_for_deaths() {
-  next_look_ = Clock::now() + kLookForDeaths;
-  const auto dead = std::find_if(members_.begin(), members_.end(), [](const auto& member) {
-    return member.second.hello.has_ended();
-  });
-  if (dead != members_.end()) lose(dead->first);
-}
+  std::string conflict_of(const Hello& hello) const {
+    const Hello& own = options_.own;
+    const auto differ = [&](const char* what, const auto& value, const auto& expected) {
+      return absl::StrCat("rank ", hello.rank, " has ", what, " ", value, " where rank ", own.rank,
+                          " has ", expected);
+    };
+    if (hello.world_size != own.world_size) {
+      return absl::StrCat(differ("WORLD_SIZE", hello.world_size, own.world_size),
+                          "; start all ranks with one WORLD_SIZE");
+    }
+    if (hello.build != own.build) {
+      return absl::StrCat(differ("a build of", hello.build, own.build),
+                          "; run one build of Tessera on all ranks");
+    }
+    if (hello.device != own.device) {
+      return absl::StrCat(differ("the device", hello.device, own.device),
+                          "; give all ranks one kind of device");
+    }
+    if (transport_.is_local() && hello.host != own.host) {
+      return absl::StrCat(
+          differ("the host or container", hello.host_name, own.host_name),
+          " (another machine or PID namespace) and shares no memory with it: CPUs of several hosts "
+          "communicate by MPI; start the ranks with mpirun or srun (TESSERA_BACKEND=mpi; Open MPI "
+          "needs --mca btl self,tcp between PID namespaces of one machine), or all of them on one "
+          "host");
+    }
+    return "";
+  }
 
-std::string Admission::conflict_of(const Hello& hello) const {
-  const Hello& own = options_.own;
-  const auto differ = [&](const char* what, const auto& value, const auto& expected) {
-    return absl::StrCat("rank ", hello.rank, " has ", what, " ", value, " where rank ", own.rank,
-                        " has ", expected);
-  };
-  if (hello.world_size != own.world_size) {
-    return absl::StrCat(differ("WORLD_SIZE", hello.world_size, own.world_size),
-                        "; start all ranks with one WORLD_SIZE");
+  std::vector<int> missing() const {
+    std::vector<int> absent;
+    for (int rank = 0; rank < options_.own.world_size; ++rank) {
+      if (rank != options_.own.rank && numbers_.count(rank) == 0) absent.push_back(rank);
+    }
+    return absent;
   }
-  if (hello.build != own.build) {
-    return absl::StrCat(differ("a build of", hello.build, own.build),
-                        "; run one build of Tessera on all ranks");
-  }
-  if (hello.device != own.device) {
-    return absl::StrCat(differ("the device", hello.device, own.device),
-                        "; give all ranks one kind of device");
-  }
-  if (transport_.is_local() && hello.host != own.host) {
-    const bool has_one_name = hello.host_name == own.host_name;
-    return absl::StrCat(
-        differ("the host or container", hello.host_name, own.host_name),
-        has_one_name ? " (another machine or PID namespace, of that name, too)" : "",
-        " and shares no memory with it: CPUs of several hosts communicate by MPI; start the "
-        "ranks with mpirun or srun (",
-        has_one_name ? "and TESSERA_BACKEND=mpi; Open MPI needs --mca btl self,tcp between PID "
-                       "namespaces of one machine"
-                     : "backend 'mpi'",
-        "), or all of them on one host");
-  }
-  if (hello.has_token(options_.job_token)) return "";
-  return absl::StrCat("rank ", hello.rank, " (pid ", hello.pid,
-                      ") has another TESSERA_JOB_TOKEN than rank ", own.rank,
-                      "; it may belong to another job");
-}
 
-/// Also those that only a member with a larger WORLD_SIZE waits for: it may still be about to come.
-std::vector<int> Admission::missing() const {
-  int most = options_.own.world_size;
-  for (const auto& [number, member] : members_) most = std::max(most, member.hello.world_size);
-  std::vector<int> absent;
-  for (int rank = 0; rank < most; ++rank) {
-    if (rank != options_.own.rank && numbers_.count(rank) == 0) absent.push_back(rank);
+  /// The ranks that have not entered the transport.
+  std::vector<int> outside() const {
+    std::vector<int> ranks;
+    for (const auto& [rank, number] : numbers_) {
+      if (!members_.at(number).has_entered) ranks.push_back(rank);
+    }
+    return ranks;
   }
-  return absent;
-}
 
-/// The ranks that have not entered the transport.
-std::vector<int> Admission::outside() const {
-  std::vector<int> ranks;
-  for (const auto& [rank, number] : numbers_) {
-    if (!members_.at(number).has_entered) ranks.push_back(rank);
+  /// This rank's time-out, or the first one of another.
+  void time_out(int64_t milliseconds) {
+    if (!conflicts_.empty()) fail(conflicts_.begin()->second);
+    const std::string begin = absl::StrCat("timed out after ", milliseconds, " ms: ");
+    if (const std::vector<int> absent = missing(); !absent.empty()) {
+      const std::string cause = absl::StrCat(begin, "rank ", absl::StrJoin(absent, ", rank "),
+                                             " did not come to ", place_, strangers_text());
+      options_.report(absent.front(), cause);
+      fail(cause);
+    }
+    const std::vector<int> late = outside();
+    if (late.empty()) return;  // all have met, and are told so in a moment
+    std::vector<std::string> names;
+    for (const int rank : late) names.push_back(members_.at(numbers_.at(rank)).hello.state());
+    fail_because_of(members_.at(numbers_.at(late.front())).hello,
+                    absl::StrCat(begin, "all ranks came, but not all of them finished connecting: ",
+                                 absl::StrJoin(names, ", ")));
   }
-  return ranks;
-}
 
-/// This rank's time-out, or the first one of another.
-void Admission::time_out(int64_t milliseconds) {
-  if (!conflicts_.empty()) fail(conflicts_.begin()->second);
-  const std::string begin = absl::StrCat("timed out after ", milliseconds, " ms: ");
-  if (const std::vector<int> absent = missing(); !absent.empty()) {
-    const std::string cause = absl::StrCat(begin, "rank ", absl::StrJoin(absent, ", rank "),
-                                           " did not come to ", place_, strangers_text());
-    options_.report(absent.front(), cause, 0);
+  std::string strangers_text() const {
+    const int64_t strangers = server_.rejected();
+    if (strangers == 0) return "";
+    return absl::StrCat("; ", strangers, strangers == 1 ? " connection" : " connections",
+                        " did not prove to belong to this job: give all ranks the same "
+                        "TESSERA_JOB_TOKEN, and each job a place of its own");
+  }
+
+  [[noreturn]] void fail_because_of(const Hello& culprit, const std::string& cause) {
+    options_.report(culprit.rank, cause);
     fail(cause);
   }
-  const std::vector<int> late = outside();
-  if (late.empty()) return;  // all have met, and are told so in a moment
-  std::vector<std::string> names;
-  for (const int rank : late) names.push_back(members_.at(numbers_.at(rank)).hello.state());
-  fail_because_of(members_.at(numbers_.at(late.front())).hello,
-                  absl::StrCat(begin, "all ranks came, but not all of them finished connecting: ",
-                               absl::StrJoin(names, ", ")));
-}
 
-std::string Admission::strangers_text() const {
-  const int64_t strangers = server_.rejected();
-  if (strangers == 0) return "";
-  return absl::StrCat("; ", strangers, strangers == 1 ? " connection" : " connections",
-                      " did not prove to belong to this job: give all ranks the same "
-                      "TESSERA_JOB_TOKEN, and each job a place of its own");
-}
+  [[noreturn]] void fail(const std::string& cause) {
+    server_.stop_listening();
+    server_.send_to_all(make_message(MessageKind::kFailure, {cause}));
+    throw MeetingFailure{cause};
+  }
 
-void Admission::fail_because_of(const Hello& culprit, const std::string& cause) {
-  options_.report(culprit.rank, cause, culprit.local_pid());
-  fail(cause);
-}
+  Server& server_;
+  const std::string& place_;
+  Transport& transport_;
+  const MeetingOptions& options_;
+  const Deadline end_;
+  std::map<int, Server::Member> numbers_;  // by rank; without this one
+  std::map<Server::Member, Member> members_;
+  std::map<int, std::string> conflicts_;  // by rank, so that it is the same one each time
+};
 
-void Admission::fail(const std::string& cause) {
-  server_.stop_listening();
-  server_.send_to_all(make_message(MessageKind::kFailure, {cause}));
-  throw MeetingFailure{cause};
+}  // namespace
+
+void admit_all(Server& server, const std::string& place, Transport& transport,
+               const MeetingOptions& options, Deadline end) {
+  Admission(server, place, transport, options, end).run();
 }
 
 }  // namespace tessera::internal

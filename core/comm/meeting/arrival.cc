@@ -1,4 +1,4 @@
-#include "tessera/core/comm/meeting/arrival.h"
+#include "tessera/core/comm/meeting/parts.h"
 
 #include <algorithm>
 #include <string>
@@ -104,7 +104,7 @@ class Search {
     if (now >= end_) {
       const std::string cause = absl::StrCat("timed out after ", options_.timeout.count(),
                                              " ms: ", place_.text(), ": ", problem_);
-      options_.report(options_.own.rank == 0 ? -1 : 0, cause, pid_);
+      options_.report(options_.own.rank == 0 ? -1 : 0, cause);
       throw MeetingFailure{cause};
     }
     if (!has_warned_ && now - start_ > kSilentSearch) {

@@ -1,4 +1,4 @@
-#include "tessera/core/comm/meeting/attendance.h"
+#include "tessera/core/comm/meeting/parts.h"
 
 #include <algorithm>
 #include <string>
@@ -13,7 +13,6 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr auto kSlice = std::chrono::milliseconds(100);
 // For rank 0 to say what it knows of a time-out, which is more than this rank does.
 constexpr auto kAnswerGrace = std::chrono::milliseconds(500);
 
@@ -32,19 +31,22 @@ class Attendance {
         end = now + kAnswerGrace;
         tell(make_message(MessageKind::kTimedOut, {absl::StrCat(options_.timeout.count())}));
       }
-      const auto received = connection_.receive(std::min(end, now + kSlice));
-      if (received.ok()) {
-        if (hear(*received)) return;
-      } else if (!absl::IsDeadlineExceeded(received.status())) {
-        lose(std::string(received.status().message()));
-      }
-      // Its connection may outlive it in a child.
-      if (connection_.server().has_ended()) lose("died before all ranks had met");
+      if (hear_until(end)) return;
     }
   }
 
  private:
-  /// Returns whether the ranks have met.
+  /// Waits for what rank 0 says, and acts on it. Returns whether the ranks have met.
+  bool hear_until(Deadline deadline) {
+    const auto received = connection_.receive(deadline);
+    if (received.ok()) return hear(*received);
+    if (!absl::IsDeadlineExceeded(received.status())) {
+      fail(absl::StrCat(connection_.server().name(), ", where the ranks meet, ",
+                        std::string(received.status().message())));
+    }
+    return false;
+  }
+
   bool hear(const Message& message) {
     if (is_message(message, MessageKind::kFailure, 1)) throw MeetingFailure{message.fields[0]};
     if (is_message(message, MessageKind::kGo, 0)) return has_entered_;
@@ -55,12 +57,11 @@ class Attendance {
   }
 
   void enter(const std::string& text) {
-    const absl::Status entered = transport_.enter(text, connection_.take_descriptor());
+    const absl::Status entered = transport_.enter(text);
     if (!entered.ok()) {
-      // What rank 0 shared went with it.
-      if (connection_.server().has_ended()) lose("died before all ranks had met");
+      hear_until(Clock::now() + kAnswerGrace);  // what rank 0 shared may have gone with it
       const std::string cause(entered.message());
-      options_.report(-1, cause, 0);
+      options_.report(-1, cause);
       tell(make_message(MessageKind::kGaveUp, {cause}));
       throw MeetingFailure{cause};
     }
@@ -73,17 +74,13 @@ class Attendance {
     static_cast<void>(connection_.send(message, Clock::now() + kAnswerGrace));
   }
 
-  [[noreturn]] void lose(const std::string& what) {
-    fail(absl::StrCat(connection_.server().name(), ", where the ranks meet, ", what));
-  }
-
   [[noreturn]] void give_up_waiting() {
     fail(absl::StrCat("timed out after ", options_.timeout.count(), " ms: no answer from ",
                       connection_.server().state()));
   }
 
   [[noreturn]] void fail(const std::string& cause) {
-    options_.report(0, cause, connection_.server().local_pid());
+    options_.report(0, cause);
     throw MeetingFailure{cause};
   }
 

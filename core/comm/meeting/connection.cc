@@ -11,7 +11,6 @@
 #include <absl/strings/str_cat.h>
 
 #include "tessera/core/comm/meeting/protocol.h"
-#include "tessera/core/process/standard_streams.h"
 
 namespace tessera::internal {
 namespace {
@@ -30,21 +29,6 @@ absl::Status rejected() {
   return absl::DataLossError(
       "does not accept this rank as one of its job: it is another program, has another "
       "TESSERA_JOB_TOKEN, or belongs to another attempt or job; give each job a place of its own");
-}
-
-/// The descriptor that came with a piece of the stream, if one did.
-FileDescriptor passed(msghdr& header) {
-  FileDescriptor kept;
-  for (cmsghdr* part = CMSG_FIRSTHDR(&header); part != nullptr; part = CMSG_NXTHDR(&header, part)) {
-    if (part->cmsg_level != SOL_SOCKET || part->cmsg_type != SCM_RIGHTS) continue;
-    const size_t count = (part->cmsg_len - CMSG_LEN(0)) / sizeof(int);
-    for (size_t i = 0; i < count; ++i) {
-      int fd;
-      std::memcpy(&fd, CMSG_DATA(part) + i * sizeof(int), sizeof(int));
-      kept = FileDescriptor(fd);  // of several the last; the others are closed
-    }
-  }
-  return kept;
 }
 
 }  // namespace
@@ -130,22 +114,11 @@ absl::StatusOr<Message> Connection::receive(Deadline deadline) {
     const absl::Status ready = await(POLLIN, deadline);
     if (!ready.ok()) return ready;
     std::array<char, 65536> bytes;
-    alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int))> control;
-    iovec piece{bytes.data(), bytes.size()};
-    msghdr header{};
-    header.msg_iov = &piece;
-    header.msg_iovlen = 1;
-    header.msg_control = control.data();
-    header.msg_controllen = control.size();
-    const ssize_t count = ::recvmsg(socket_.get(), &header, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+    const ssize_t count = ::recv(socket_.get(), bytes.data(), bytes.size(), MSG_DONTWAIT);
     if (count == 0) return closed();
     if (count < 0) {
       if (errno == EAGAIN || errno == EINTR) continue;
       return closed();
-    }
-    FileDescriptor descriptor = passed(header);
-    if (descriptor.is_open()) {
-      passed_ = FileDescriptor(above_standard_streams(descriptor.release()));
     }
     framing_.add({bytes.data(), static_cast<size_t>(count)});
   }

@@ -1,15 +1,14 @@
 #pragma once
 
 #include <memory>
-#include <utility>
 
 #include <absl/status/status.h>
 #include <absl/status/statusor.h>
 
-#include "tessera/core/comm/meeting/credentials.h"
 #include "tessera/core/comm/meeting/deadline.h"
 #include "tessera/core/comm/meeting/framing.h"
 #include "tessera/core/comm/meeting/hello.h"
+#include "tessera/core/comm/meeting/mac_key.h"
 #include "tessera/core/comm/meeting/message.h"
 #include "tessera/core/process/file_descriptor.h"
 
@@ -38,10 +37,6 @@ class Connection {
 
   absl::StatusOr<Message> receive(Deadline deadline);
 
-  /// The descriptor that came last, on one host, with a message or before it is whole: the stream
-  /// does not say with which one. Not open if none came since the last call.
-  FileDescriptor take_descriptor() { return std::exchange(passed_, FileDescriptor()); }
-
  private:
   explicit Connection(FileDescriptor socket);
   absl::Status prove(const Credentials& credentials, const Hello& own, Deadline deadline);
@@ -49,7 +44,6 @@ class Connection {
 
   const FileDescriptor socket_;
   Framing framing_{Framing::Side::kMember};
-  FileDescriptor passed_;
   Hello server_;
 };
 

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <cstdint>
 #include <optional>
 #include <string>
 
@@ -10,33 +9,23 @@ namespace tessera::internal {
 struct Hello {
   static constexpr int kMaxRanks = 65536;
 
-  std::string nonce;  ///< random: makes each digest another text
   int rank = 0;
   int world_size = 1;
   int pid = 0;
-  uint64_t start_time = 0;   ///< of the process, in ticks since boot: a pid may be used again
-  std::string host;          ///< machine_id()
-  std::string host_name;     ///< machine_name()
-  std::string build;         ///< versions and sizes of what ranks share
-  std::string token_digest;  ///< of the job token and the nonce
-  std::string device;        ///< the kind: "cpu" or "cuda"
+  std::string host;       ///< machine_id()
+  std::string host_name;  ///< machine_name()
+  std::string build;      ///< versions and sizes of what ranks share
+  std::string device;     ///< the kind: "cpu" or "cuda"
 
   /// Local. This process. `build` describes what ranks share beside the meeting's protocol.
-  static Hello of_this_process(int rank, int world_size, const std::string& job_token,
-                               const std::string& device, const std::string& build);
+  static Hello of_this_process(int rank, int world_size, const std::string& device,
+                               const std::string& build);
 
   std::string to_text() const;
   /// Nothing unless every field is what it can be: 0 <= rank < world_size <= kMaxRanks, a positive
   /// pid, texts of bounded length.
   static std::optional<Hello> from_text(const std::string& text);
 
-  /// Whether it was made with this job token.
-  bool has_token(const std::string& job_token) const;
-
-  /// Local. The process if it is one of this machine and PID namespace, else 0.
-  int local_pid() const;
-  /// Local. Whether the process is known to have ended; false if that cannot be known here.
-  bool has_ended() const;
   /// Local. "rank 1 (pid 12)", or "rank 1 (pid 12 on node7)" if it is on another machine.
   std::string name() const;
   /// Local. The same and what the process does, where that is known: "rank 1 (pid 12), which is

@@ -12,29 +12,19 @@
 
 #include "tessera/core/process/launcher_process.h"
 #include "tessera/core/process/machine.h"
+#include "tessera/core/process/own_directory.h"
 
 namespace tessera::internal {
 namespace {
 
-constexpr mode_t kForOthers = 0077;
-
-/// Whether it is a directory, and no link to one, that only this user can enter.
-bool is_own(const std::string& directory) {
-  struct stat status {};
-  return ::lstat(directory.c_str(), &status) == 0 && S_ISDIR(status.st_mode) &&
-         status.st_uid == ::geteuid() && (status.st_mode & kForOthers) == 0;
-}
-
 absl::StatusOr<std::string> own_directory() {
   const std::string runtime = process_environment("XDG_RUNTIME_DIR").value_or("");
-  const bool is_for_user = absl::StartsWith(runtime, "/") && is_own(runtime);
+  const bool is_for_user = absl::StartsWith(runtime, "/") && is_own_directory(runtime);
   const std::string directory =
       is_for_user ? absl::StrCat(runtime, "/tessera") : absl::StrCat("/tmp/tessera-", ::geteuid());
   const bool is_made = ::mkdir(directory.c_str(), 0700) == 0;
   const int error = errno;
-  // A umask may have taken rights from this user, too, also of an earlier job.
-  if (is_own(directory)) ::chmod(directory.c_str(), 0700);
-  if (is_own(directory)) return directory;
+  if (is_own_directory(directory)) return directory;
   const std::string reason =
       is_made || error == EEXIST
           ? "which is not a directory of this user's with mode 0700"

@@ -16,7 +16,8 @@ class Listener {
   using Admits = std::function<bool(int socket)>;
 
   /// `remove` is called once, in close() or the destructor; both may be empty.
-  Listener(FileDescriptor socket, Admits admits, std::function<void()> remove)
+  explicit Listener(FileDescriptor socket, Admits admits = nullptr,
+                    std::function<void()> remove = nullptr)
       : socket_(std::move(socket)), admits_(std::move(admits)), remove_(std::move(remove)) {}
   ~Listener() { close(); }
   Listener(const Listener&) = delete;

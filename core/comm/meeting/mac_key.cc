@@ -5,6 +5,8 @@
 #include <absl/strings/escaping.h>
 #include <absl/strings/str_cat.h>
 
+#include "tessera/core/comm/meeting/protocol.h"
+
 namespace tessera::internal {
 namespace {
 
@@ -47,6 +49,12 @@ bool MacKey::verify(std::string_view mac, std::initializer_list<std::string_view
   if (mac.size() != kBytes) return false;
   const std::string text = joined(parts);
   return crypto_auth_verify(as_bytes(mac), as_bytes(text), text.size(), key_.data()) == 0;
+}
+
+MacKey Credentials::connection_key(std::string_view member_nonce,
+                                   std::string_view server_nonce) const {
+  return MacKey::of_token(token).derive(
+      {kMeetingProtocol, member_nonce, server_nonce, run_id, attempt});
 }
 
 std::string MacKey::new_nonce() {

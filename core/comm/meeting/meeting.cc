@@ -2,9 +2,7 @@
 
 #include <utility>
 
-#include "tessera/core/comm/meeting/admission.h"
-#include "tessera/core/comm/meeting/arrival.h"
-#include "tessera/core/comm/meeting/attendance.h"
+#include "tessera/core/comm/meeting/parts.h"
 #include "tessera/core/comm/meeting/served_table.h"
 #include "tessera/time_out.h"
 
@@ -14,7 +12,7 @@ Meeting::Meeting(Place& place, Transport& transport, const MeetingOptions& optio
   const Deadline end = std::chrono::steady_clock::now() + bounded(options.timeout);
   side_ = arrive(place, options, end);
   if (auto* const server = std::get_if<std::unique_ptr<Server>>(&side_)) {
-    Admission(**server, place.text(), transport, options, end).run();
+    admit_all(**server, place.text(), transport, options, end);
   } else {
     attend(*std::get<std::unique_ptr<Connection>>(side_), transport, options, end);
   }

@@ -5,6 +5,10 @@
 #include <memory>
 #include <string>
 #include <variant>
+#include <vector>
+
+#include <absl/status/status.h>
+#include <absl/status/statusor.h>
 
 #include "tessera/core/comm/meeting/connection.h"
 #include "tessera/core/comm/meeting/deadline.h"
@@ -12,7 +16,6 @@
 #include "tessera/core/comm/meeting/place.h"
 #include "tessera/core/comm/meeting/server.h"
 #include "tessera/core/comm/meeting/shared_table.h"
-#include "tessera/core/comm/meeting/transport.h"
 
 namespace tessera::internal {
 
@@ -24,21 +27,33 @@ namespace tessera::internal {
 /// ranks: a rank number that was given twice, ranks that differ, a death, a rank that gives up or
 /// whose time-out is over, a transport that cannot be opened or entered. Rank 0 finds it, or is
 /// told it, and tells everybody. The end of a process closes its connection, so both sides notice
-/// it at once; where a child of a dead process still holds the socket, /proc says that it has
-/// ended.
+/// it at once.
 ///
 /// Nothing in this folder knows LibTorch: a launcher may meet in the same way.
+
+/// How ranks communicate once they have met: rank 0 opens it, the others enter it.
+class Transport {
+ public:
+  virtual ~Transport() = default;
+
+  /// Whether the ranks must be on one host.
+  virtual bool is_local() const = 0;
+
+  /// Called by rank 0 once all have come; `pids` by rank. What the others need to enter.
+  virtual absl::StatusOr<std::string> open(const std::vector<int>& pids) = 0;
+  /// Called by the others.
+  virtual absl::Status enter(const std::string& text) = 0;
+};
 
 /// One rank that comes to a meeting.
 struct MeetingOptions {
   Hello own;
-  std::string job_token;
   std::chrono::milliseconds timeout;  ///< of the search for the place and the meeting together
   /// Takes what a user is to read meanwhile.
   std::function<void(const std::string& text)> warn;
   /// Takes the reason of a failure that this rank is the first to know, before the others hear of
-  /// it: the rank that is to blame, or -1 for this one, and its process if it is on this host.
-  std::function<void(int culprit, const std::string& cause, int pid)> report;
+  /// it: the rank that is to blame, or -1 for this one.
+  std::function<void(int culprit, const std::string& cause)> report;
 };
 
 /// Ranks that have met and are still connected to rank 0.

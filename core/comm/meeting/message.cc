@@ -3,13 +3,11 @@
 #include <cstring>
 
 namespace tessera::internal {
-namespace {
 
-void append(std::string& bytes, uint32_t number) {
+void append_number(std::string& bytes, uint32_t number) {
   for (int shift = 0; shift < 32; shift += 8) bytes.push_back(static_cast<char>(number >> shift));
 }
 
-/// Takes a number off the front.
 std::optional<uint32_t> take_number(std::string_view& bytes) {
   if (bytes.size() < sizeof(uint32_t)) return std::nullopt;
   uint32_t number = 0;
@@ -18,13 +16,11 @@ std::optional<uint32_t> take_number(std::string_view& bytes) {
   return number;
 }
 
-}  // namespace
-
 std::string Message::to_bytes() const {
   std::string bytes(1, static_cast<char>(kind));
-  append(bytes, static_cast<uint32_t>(fields.size()));
+  append_number(bytes, static_cast<uint32_t>(fields.size()));
   for (const std::string& field : fields) {
-    append(bytes, static_cast<uint32_t>(field.size()));
+    append_number(bytes, static_cast<uint32_t>(field.size()));
     bytes += field;
   }
   return bytes;

@@ -9,6 +9,10 @@
 
 namespace tessera::internal {
 
+/// Local. Appends 32 bits, little-endian, and takes them off the front, if there are as many.
+void append_number(std::string& bytes, uint32_t number);
+std::optional<uint32_t> take_number(std::string_view& bytes);
+
 /// A message of the meeting: a kind and some texts. Encoded as the kind, the number of texts (32
 /// bits), and each text after its length (32 bits), little-endian.
 struct Message {

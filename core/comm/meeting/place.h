@@ -5,9 +5,9 @@
 
 #include <absl/status/statusor.h>
 
-#include "tessera/core/comm/meeting/credentials.h"
 #include "tessera/core/comm/meeting/deadline.h"
 #include "tessera/core/comm/meeting/listener.h"
+#include "tessera/core/comm/meeting/mac_key.h"
 #include "tessera/core/process/file_descriptor.h"
 
 namespace tessera::internal {

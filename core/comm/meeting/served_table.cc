@@ -12,29 +12,30 @@
 namespace tessera::internal {
 namespace {
 
+// In which the thread notices that it is to end.
+constexpr auto kSlice = std::chrono::milliseconds(50);
+
 bool is(const Message& reply, ReplyKind kind) { return reply.kind == static_cast<uint8_t>(kind); }
 
 }  // namespace
 
 ServedTable::ServedTable(std::unique_ptr<Server> server)
     : server_(std::move(server)),
-      thread_(std::make_unique<std::thread>(
-          thread_without_signals("the table that ranks share", [this] { serve(); }))) {}
+      thread_(thread_without_signals("the table that ranks share", [this] { serve(); })) {}
 
 ServedTable::~ServedTable() {
   is_to_end_.store(true);
-  server_->wake();
-  thread_->join();
+  thread_.join();
 }
 
 void ServedTable::serve() {
   const auto answer = [this](const Server::Event& event) {
     const bool is_request =
         event.message && !is_message(*event.message, MessageKind::kMember, 1);  // who it is
-    if (is_request) server_->send(event.member, table_.reply(*event.message));
+    if (is_request) server_->send(event.member, reply(*event.message));
   };
   while (!is_to_end_.load()) {
-    for (const Server::Event& event : server_->serve(std::chrono::milliseconds(-1))) answer(event);
+    for (const Server::Event& event : server_->serve(kSlice)) answer(event);
   }
   server_->finish(answer);
 }
@@ -50,23 +51,18 @@ Message RemoteTable::ask(RequestKind kind, std::vector<std::string> fields) {
                                           Framing::kMax / 2));
   }
   const Deadline end = std::chrono::steady_clock::now() + bounded(timeout_);
-  absl::Status status =
+  const absl::Status sent =
       connection_->send({.kind = static_cast<uint8_t>(kind), .fields = std::move(fields)}, end);
-  if (status.ok()) {
-    auto received = connection_->receive(end);
-    status = received.status();
-    if (status.ok() && !is(*received, ReplyKind::kWrong)) {
-      return *std::move(received);
-    }
-    if (status.ok()) {
-      throw std::runtime_error(absl::StrCat(connection_->server().name(),
-                                            ", where the ranks meet, refused: ",
-                                            received->fields.empty() ? "" : received->fields[0]));
-    }
+  auto reply = sent.ok() ? connection_->receive(end) : sent;
+  if (!reply.ok()) {
+    failure_ = absl::StrCat(connection_->server().state(), ", where the ranks meet, ",
+                            std::string(reply.status().message()));
+    throw std::runtime_error(failure_);
   }
-  failure_ = absl::StrCat(connection_->server().state(), ", where the ranks meet, ",
-                          std::string(status.message()));
-  throw std::runtime_error(failure_);
+  if (!is(*reply, ReplyKind::kWrong)) return *std::move(reply);
+  throw std::runtime_error(absl::StrCat(
+      connection_->server().name(),
+      ", where the ranks meet, refused: ", reply->fields.empty() ? "" : reply->fields[0]));
 }
 
 void RemoteTable::set(const std::string& key, const std::string& text) {

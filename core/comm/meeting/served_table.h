@@ -17,28 +17,19 @@
 namespace tessera::internal {
 
 /// Rank 0's side of a table that the ranks of a job share: a thread answers the others.
-class ServedTable final : public SharedTable {
+class ServedTable final : public JobTable {
  public:
   /// Local. Throws std::runtime_error if the system has no thread left.
   explicit ServedTable(std::unique_ptr<Server> server);
   /// Waits up to a second for the others to disconnect. Does nothing in a child of fork().
   ~ServedTable() override;
 
-  void set(const std::string& key, const std::string& text) override { table_.set(key, text); }
-  std::string set_first(const std::string& key, const std::string& text) override {
-    return table_.set_first(key, text);
-  }
-  std::optional<std::string> get(const std::string& key) override { return table_.get(key); }
-  bool has(const std::vector<std::string>& keys) override { return table_.has(keys); }
-  void erase(const std::string& key) override { table_.erase(key); }
-
  private:
   void serve();
 
-  JobTable table_;
   std::unique_ptr<Server> server_;
   std::atomic<bool> is_to_end_{false};
-  std::unique_ptr<std::thread> thread_;
+  std::thread thread_;
 };
 
 /// The other ranks' side: each call is a request to rank 0 and waits for its reply, up to

@@ -9,11 +9,10 @@
 #include <string>
 #include <vector>
 
-#include "tessera/core/comm/meeting/credentials.h"
 #include "tessera/core/comm/meeting/hello.h"
 #include "tessera/core/comm/meeting/listener.h"
+#include "tessera/core/comm/meeting/mac_key.h"
 #include "tessera/core/comm/meeting/message.h"
-#include "tessera/core/process/file_descriptor.h"
 
 namespace tessera::internal {
 
@@ -21,9 +20,7 @@ namespace tessera::internal {
 /// (members), and exchanges messages with them. Any process may connect and send anything: a
 /// connection that does not prove within seconds that it belongs to the job is closed. The number
 /// of such connections is limited; if there are more, the oldest are closed. They are counted and
-/// the first one is told to `warn`; they never end the job.
-///
-/// One thread at a time, except wake().
+/// the first one is told to `warn`; they never end the job. One thread at a time.
 class Server {
  public:
   static constexpr size_t kMaxUnproven = 128;
@@ -42,24 +39,19 @@ class Server {
   };
   using Warn = std::function<void(const std::string& text)>;
 
-  /// Local. `self` is sent to every member. Throws MeetingFailure if the system has no
-  /// descriptor left.
+  /// Local. `self` is sent to every member.
   Server(std::unique_ptr<Listener> listener, Credentials credentials, Hello self, Warn warn);
   /// Calls finish(). Does nothing in a child of fork().
   ~Server();
   Server(const Server&) = delete;
   Server& operator=(const Server&) = delete;
 
-  /// Local. Serves connections until something has happened to a member, wake() is called, or the
-  /// time is over; a negative time never is.
+  /// Local. Serves connections for a moment, at most `patience`, and returns what has happened to
+  /// members, often nothing.
   std::vector<Event> serve(std::chrono::milliseconds patience);
-  /// Local. Any thread: serve() returns at once.
-  void wake() const;
 
-  /// Local, does not block: what the member does not take at once goes out in serve(). With the
-  /// first byte goes a duplicate of `descriptor`, which stays open until then, if the ranks meet at
-  /// a socket of this host.
-  void send(Member member, const Message& message, int descriptor = -1);
+  /// Local, does not block: what the member does not take at once goes out in serve().
+  void send(Member member, const Message& message);
   void send_to_all(const Message& message);
 
   /// Local. Nobody is admitted from now on, and the place is free for the next job. Members are
@@ -76,14 +68,13 @@ class Server {
  private:
   struct Session;
 
-  bool poll_once(int patience_ms);
-  int next_wait_ms() const;
+  void poll_once(std::chrono::milliseconds patience);
   void accept_all();
   bool make_room();
   void receive(Session& session);
   void understand(Session& session, Message message);
   void prove(Session& session, const Message& message);
-  void send(Session& session, const Message& message, int descriptor);
+  void send(Session& session, const Message& message);
   void flush(Session& session);
   void lose(Session& session);
   void reject(Session& session);
@@ -91,15 +82,14 @@ class Server {
   void sweep();
 
   std::unique_ptr<Listener> listener_;
-  const bool is_local_;
   const Credentials credentials_;
   const Hello self_;
   const Warn warn_;
-  FileDescriptor wake_up_;
   std::list<Session> sessions_;
   std::vector<Event> events_;
   Member next_member_ = 0;
   std::chrono::steady_clock::time_point accepts_from_{};
+  bool has_warned_of_limit_ = false;
   int64_t rejected_ = 0;
 };
 

@@ -14,7 +14,6 @@
 #include <absl/strings/str_cat.h>
 
 #include "tessera/core/comm/meeting/abstract_socket.h"
-#include "tessera/core/process/process_status.h"
 #include "tessera/core/process/standard_streams.h"
 #include "tessera/core/process/system_refusal.h"
 
@@ -42,12 +41,6 @@ sockaddr_un address_in(int directory, const std::string& name) {
   const std::string path = absl::StrCat("/proc/self/fd/", directory, "/", name);
   std::memcpy(address.sun_path, path.data(), path.size());
   return address;
-}
-
-/// Whether there is a socket of that name. `status` stays zero if there is nothing.
-bool is_socket(int directory, const std::string& name, struct stat& status) {
-  return ::fstatat(directory, name.c_str(), &status, AT_SYMLINK_NOFOLLOW) == 0 &&
-         S_ISSOCK(status.st_mode);
 }
 
 }  // namespace
@@ -85,16 +78,10 @@ absl::StatusOr<FileDescriptor> SocketPath::connect(Deadline /*deadline*/) {
   if (!socket.is_open()) return no_socket();
   const sockaddr_un address = address_in(directory_->get(), name_);
   if (::connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0) {
-    // A forked child may still hold the socket of a dead process; nothing answers there.
-    const int pid = peer_pid(socket.get());
-    const auto peer = process_status(pid);
-    if (pid > 0 && peer && peer->has_ended()) {
-      return absl::NotFoundError("who listened there has ended");
-    }
     if (is_of_this_user(socket.get())) return socket;
-    return absl::PermissionDeniedError(
-        absl::StrCat(source_, ": got ", path_, ", where another user's process (pid ", pid,
-                     ") listens, expected one of this user; choose another directory"));
+    return absl::PermissionDeniedError(absl::StrCat(
+        source_, ": got ", path_, ", where another user's process (pid ", peer_pid(socket.get()),
+        ") listens, expected one of this user; choose another directory"));
   }
   if (errno == ENOENT || errno == ECONNREFUSED) {
     return absl::NotFoundError("nobody listens; is rank 0 on this host?");
@@ -108,8 +95,8 @@ absl::StatusOr<FileDescriptor> SocketPath::connect(Deadline /*deadline*/) {
 absl::StatusOr<std::unique_ptr<Listener>> SocketPath::listen(Deadline deadline) {
   const int directory = directory_->get();
   struct stat status {};
-  const bool is_there = is_socket(directory, name_, status);
-  if (!is_there && status.st_ino != 0) {
+  const bool is_there = ::fstatat(directory, name_.c_str(), &status, AT_SYMLINK_NOFOLLOW) == 0;
+  if (is_there && !S_ISSOCK(status.st_mode)) {
     return absl::FailedPreconditionError(
         absl::StrCat(source_, ": got ", path_,
                      ", where there is something that is not a socket, expected nothing, or the "
@@ -129,18 +116,12 @@ absl::StatusOr<std::unique_ptr<Listener>> SocketPath::listen(Deadline deadline) 
   if (!socket.is_open()) return no_socket();
   const sockaddr_un address = address_in(directory, name_);
   if (::bind(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0 ||
-      ::listen(socket.get(), SOMAXCONN) != 0 || !is_socket(directory, name_, status)) {
+      ::listen(socket.get(), SOMAXCONN) != 0) {
     return system_error("listening");
   }
   return std::make_unique<Listener>(
       std::move(socket), is_of_this_user,
-      [directory = directory_, name = name_, inode = status.st_ino] {
-        struct stat now {};
-        // Another process may have put its own there.
-        if (is_socket(directory->get(), name, now) && now.st_ino == inode) {
-          ::unlinkat(directory->get(), name.c_str(), 0);
-        }
-      });
+      [directory = directory_, name = name_] { ::unlinkat(directory->get(), name.c_str(), 0); });
 }
 
 }  // namespace tessera::internal

@@ -10,7 +10,6 @@
 #include "tessera/core/comm/meeting/abstract_socket.h"
 #include "tessera/core/comm/meeting/address_place.h"
 #include "tessera/core/comm/meeting/mac_key.h"
-#include "tessera/core/comm/meeting/tcp_address.h"
 
 namespace tessera::internal {
 namespace {
@@ -38,7 +37,11 @@ std::string StorePlace::with_mac(const std::string& text) const {
   return absl::StrCat(absl::BytesToHexString(bytes), " ", text);
 }
 
-absl::StatusOr<std::unique_ptr<Listener>> StorePlace::open_listener(Deadline deadline) {
+absl::Status StorePlace::check_public(const TcpAddress& address) const {
+  return options_.is_public ? check_token(address, options_.credentials.token) : absl::OkStatus();
+}
+
+absl::StatusOr<std::unique_ptr<Listener>> StorePlace::open_listener() {
   said_ = {.secret = MacKey::new_nonce(), .name = {}, .hosts = {}, .port = 0};
   if (options_.is_one_host) {
     said_.name = absl::StrCat("tessera/", MacKey::new_nonce());
@@ -47,14 +50,12 @@ absl::StatusOr<std::unique_ptr<Listener>> StorePlace::open_listener(Deadline dea
   const bool is_anywhere = options_.store_host.empty();
   absl::StatusOr<TcpAddress> own = TcpAddress::any();
   if (!is_anywhere) {
-    own = TcpAddress::resolve(options_.store_host, options_.store_port, deadline);
+    own = TcpAddress::resolve({options_.store_host}, options_.store_port);
     if (own.ok()) own = TcpAddress::own_towards(*own);
   }
   if (!own.ok()) return own.status();
-  if (options_.is_public) {
-    const absl::Status status = check_token(*own, options_.credentials.token);
-    if (!status.ok()) return status;
-  }
+  const absl::Status allowed = check_public(*own);
+  if (!allowed.ok()) return allowed;
   auto listener = own->listen();
   if (!listener.ok()) return listener;
   const TcpEndpoint endpoint = endpoint_of(**listener);
@@ -70,7 +71,7 @@ absl::StatusOr<std::unique_ptr<Listener>> StorePlace::listen(Deadline deadline) 
                      ": got a place where another rank 0 listens, expected one of this job's "
                      "own; give each job a store, or a prefix in it, of its own"));
   }
-  auto listener = open_listener(deadline);
+  auto listener = open_listener();
   if (!listener.ok()) return listener;
   const absl::Status put = board_->put(with_mac(said_.to_text()), deadline);
   if (!put.ok()) return put;
@@ -106,12 +107,10 @@ absl::StatusOr<FileDescriptor> StorePlace::connect(Deadline deadline) {
         "rank 0's address in the store is not a socket of this host: somebody else wrote it, or "
         "rank 0 has another LOCAL_WORLD_SIZE");
   }
-  const auto address = TcpAddress::resolve(said_.hosts, said_.port, deadline);
+  const auto address = TcpAddress::resolve(said_.hosts, said_.port);
   if (!address.ok()) return address.status();
-  if (options_.is_public) {
-    const absl::Status status = check_token(*address, options_.credentials.token);
-    if (!status.ok()) return status;
-  }
+  const absl::Status allowed = check_public(*address);
+  if (!allowed.ok()) return allowed;
   return address->connect(deadline);
 }
 

@@ -8,6 +8,7 @@
 
 #include "tessera/core/comm/meeting/announcement.h"
 #include "tessera/core/comm/meeting/place.h"
+#include "tessera/core/comm/meeting/tcp_address.h"
 
 namespace tessera::internal {
 
@@ -45,7 +46,8 @@ class StorePlace final : public Place {
 
  private:
   std::string with_mac(const std::string& text) const;
-  absl::StatusOr<std::unique_ptr<Listener>> open_listener(Deadline deadline);
+  absl::Status check_public(const TcpAddress& address) const;
+  absl::StatusOr<std::unique_ptr<Listener>> open_listener();
 
   const std::unique_ptr<Board> board_;
   const Options options_;

@@ -17,7 +17,6 @@
 #include <absl/strings/numbers.h>
 #include <absl/strings/str_cat.h>
 
-#include "tessera/core/comm/meeting/abandoned_call.h"
 #include "tessera/core/process/standard_streams.h"
 
 namespace tessera::internal {
@@ -85,46 +84,28 @@ int finish_connecting(int socket, Deadline deadline) {
 
 }  // namespace
 
-absl::StatusOr<TcpAddress> TcpAddress::resolve(const std::string& host, int port,
-                                               Deadline deadline) {
-  struct Found {
-    int error = 0;
-    TcpAddress address;
-  };
-  const auto found = call_until(deadline, [host, port] {
-    Found found;
+absl::StatusOr<TcpAddress> TcpAddress::resolve(const std::vector<std::string>& hosts, int port) {
+  TcpAddress all;
+  std::string reason = "there is no address";
+  for (const std::string& host : hosts) {
     addrinfo hints{};
     hints.ai_family = AF_UNSPEC;
     hints.ai_socktype = SOCK_STREAM;
     addrinfo* list = nullptr;
-    found.error = ::getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &list);
-    for (const addrinfo* one = list; found.error == 0 && one != nullptr; one = one->ai_next) {
-      found.address.sockets_.push_back(
+    const int error = ::getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &list);
+    if (error != 0) {
+      reason = ::gai_strerror(error);
+      continue;
+    }
+    for (const addrinfo* one = list; one != nullptr; one = one->ai_next) {
+      all.sockets_.push_back(
           {one->ai_family,
            std::string(reinterpret_cast<const char*>(one->ai_addr), one->ai_addrlen)});
     }
-    if (list != nullptr) ::freeaddrinfo(list);
-    return found;
-  });
-  if (!found) return absl::DeadlineExceededError("the resolver does not answer");
-  if (found->error != 0 || found->address.sockets_.empty()) {
-    return absl::NotFoundError(::gai_strerror(found->error));
+    ::freeaddrinfo(list);
   }
-  return found->address;
-}
-
-absl::StatusOr<TcpAddress> TcpAddress::resolve(const std::vector<std::string>& hosts, int port,
-                                               Deadline deadline) {
-  TcpAddress all;
-  absl::Status last = absl::NotFoundError("there is no address");
-  for (const std::string& host : hosts) {
-    const auto one = resolve(host, port, deadline);
-    last = one.status();
-    if (one.ok())
-      all.sockets_.insert(all.sockets_.end(), one->sockets_.begin(), one->sockets_.end());
-  }
-  if (all.sockets_.empty()) return last;
-  return all;
+  if (!all.sockets_.empty()) return all;
+  return absl::NotFoundError(absl::StrCat("the host is unknown (", reason, ")"));
 }
 
 TcpAddress TcpAddress::any() {
@@ -219,13 +200,8 @@ absl::StatusOr<std::unique_ptr<Listener>> TcpAddress::listen() const {
         ::bind(socket.get(), address_of(own.address), static_cast<socklen_t>(own.address.size())) ==
             0 &&
         ::listen(socket.get(), SOMAXCONN) == 0) {
-      return std::make_unique<Listener>(
-          std::move(socket),
-          [](int arrived) {
-            set_up(arrived);
-            return true;
-          },
-          nullptr);
+      set_up(socket.get());  // connections inherit it
+      return std::make_unique<Listener>(std::move(socket));
     }
     reason = errno;
     // Members try the addresses of a name in this order, and would find who uses it.

@@ -15,14 +15,10 @@ namespace tessera::internal {
 /// A TCP port of a host, where ranks of several hosts meet.
 class TcpAddress {
  public:
-  /// Local, but asks the resolver until `deadline`. NotFound, with the resolver's reason, if the
-  /// host is unknown; DeadlineExceeded.
-  static absl::StatusOr<TcpAddress> resolve(const std::string& host, int port, Deadline deadline);
-
-  /// The same for addresses of one process, which are tried in this order; those that are unknown
-  /// are left out.
-  static absl::StatusOr<TcpAddress> resolve(const std::vector<std::string>& hosts, int port,
-                                            Deadline deadline);
+  /// Local, but asks the resolver, for as long as that takes. The addresses of one process under
+  /// these names, which are tried in this order; those that are unknown are left out. NotFound,
+  /// with the resolver's reason, if all are.
+  static absl::StatusOr<TcpAddress> resolve(const std::vector<std::string>& hosts, int port);
 
   /// Local. Every address of this machine, with a port that the kernel chooses: for listen().
   static TcpAddress any();

@@ -67,9 +67,6 @@ std::optional<std::string> World::failure() {
 
 void World::watch(std::shared_ptr<Pending> pending) {
   const NumberedCall& call = pending->call();
-  if (call.sequence >= 0) {
-    note_collective(to_string(call.signature.op), call.tag, call.sequence, pending->group());
-  }
   pending->record({flights_, call.signature, call.sequence, call.tag, pending->group()});
   const std::lock_guard<std::mutex> lock(mutex_);
   if (pending_.empty()) changed_.notify_all();

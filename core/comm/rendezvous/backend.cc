@@ -1,15 +1,9 @@
 #include "tessera/core/comm/rendezvous/backend.h"
 
-#include <iterator>
-
-#include <absl/strings/str_cat.h>
-#include <c10/util/Exception.h>
+#include <utility>
 
 #include "tessera/core/comm/groups/loopback_group.h"
-#include "tessera/core/comm/rendezvous/hosts_world.h"
-#include "tessera/core/comm/rendezvous/mpi_world.h"
-#include "tessera/core/comm/rendezvous/nccl_world.h"
-#include "tessera/core/comm/rendezvous/shm_world.h"
+#include "tessera/core/comm/rendezvous/worlds.h"
 
 namespace tessera::internal {
 namespace {
@@ -22,33 +16,18 @@ std::shared_ptr<ProcessGroup> make_loopback(ProcessGroupOptions options,
 }
 
 constexpr Backend kBackends[] = {
-    {"loopback", "one rank", /*is_for_host=*/true, /*is_for_devices=*/true, /*is_for_one=*/true,
-     make_loopback},
-    {"mpi", "CPUs of any hosts, under mpirun or srun", /*is_for_host=*/true,
-     /*is_for_devices=*/false, /*is_for_one=*/false,
+    {"loopback", /*is_for_host=*/true, /*is_for_devices=*/true, make_loopback},
+    {"mpi", /*is_for_host=*/true, /*is_for_devices=*/false,
      [](ProcessGroupOptions options,
         const Environment& environment) -> std::shared_ptr<ProcessGroup> {
        return make_mpi_world(std::move(options), environment);
      }},
-    {"hosts", "mpi, and shared memory inside each host", /*is_for_host=*/true,
-     /*is_for_devices=*/false, /*is_for_one=*/false, make_hosts_world},
-    {"shm", "ranks of one host", /*is_for_host=*/true, /*is_for_devices=*/true,
-     /*is_for_one=*/false, make_shm_world},
-    {"nccl", "GPUs", /*is_for_host=*/false, /*is_for_devices=*/true, /*is_for_one=*/false,
-     make_nccl_world},
+    {"hosts", /*is_for_host=*/true, /*is_for_devices=*/false, make_hosts_world},
+    {"shm", /*is_for_host=*/true, /*is_for_devices=*/true, make_shm_world},
+    {"nccl", /*is_for_host=*/false, /*is_for_devices=*/true, make_nccl_world},
 };
 
 }  // namespace
-
-std::string backend_names() {
-  std::string names = "'auto'";
-  for (const Backend& backend : kBackends) {
-    const bool is_last = &backend == std::prev(std::end(kBackends));
-    absl::StrAppend(&names, is_last ? " or '" : ", '", std::string(backend.name), "' (",
-                    std::string(backend.use), ")");
-  }
-  return names;
-}
 
 const Backend* find_backend(std::string_view name) {
   for (const Backend& backend : kBackends) {
@@ -57,16 +36,9 @@ const Backend* find_backend(std::string_view name) {
   return nullptr;
 }
 
-/// The last one that fits: they stand in rising order of what they need.
 const Backend& default_backend(at::Device device, int ranks) {
-  const Backend* preferred = nullptr;
-  for (const Backend& backend : kBackends) {
-    if (device.is_cpu() ? !backend.is_for_host : !backend.is_for_devices) continue;
-    if (ranks > 1 && backend.is_for_one) continue;
-    if (preferred == nullptr || ranks > 1) preferred = &backend;
-  }
-  TORCH_INTERNAL_ASSERT(preferred != nullptr);
-  return *preferred;
+  const char* const name = ranks == 1 ? "loopback" : device.is_cpu() ? "shm" : "nccl";
+  return *find_backend(name);
 }
 
 GpuChoice gpu_of(const ProcessGroupOptions& options, const Environment& environment,

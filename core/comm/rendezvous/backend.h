@@ -1,7 +1,6 @@
 #pragma once
 
 #include <memory>
-#include <string>
 #include <string_view>
 
 #include "tessera/core/device/gpu_choice.h"
@@ -14,18 +13,17 @@ namespace tessera::internal {
 /// One way for the ranks of a job to communicate.
 struct Backend {
   std::string_view name;
-  std::string_view use;  ///< what it is for, as messages say it
-  bool is_for_host;      ///< takes tensors on the CPU
-  bool is_for_devices;   ///< takes tensors on GPUs
-  /// Of one rank alone.
-  bool is_for_one;
+  bool is_for_host;     ///< takes tensors on the CPU
+  bool is_for_devices;  ///< takes tensors on GPUs
   /// Collective over the ranks of the job: init_process_group() of options that were checked.
   std::shared_ptr<ProcessGroup> (*make)(ProcessGroupOptions options,
                                         const Environment& environment);
 };
 
-/// All backends for messages: "'auto', 'loopback' (one rank), 'shm' (ranks of one host), ...".
-std::string backend_names();
+/// All backends, for messages.
+inline constexpr const char* kBackendNames =
+    "'auto', 'loopback' (one rank), 'mpi' (CPUs of any hosts, under mpirun or srun), 'hosts' (mpi, "
+    "and shared memory inside each host), 'shm' (ranks of one host) or 'nccl' (GPUs)";
 
 /// The one called `name`; null if there is none.
 const Backend* find_backend(std::string_view name);

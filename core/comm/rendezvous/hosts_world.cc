@@ -1,4 +1,4 @@
-#include "tessera/core/comm/rendezvous/hosts_world.h"
+#include "tessera/core/comm/rendezvous/worlds.h"
 
 #include <chrono>
 #include <cstdio>
@@ -9,14 +9,10 @@
 
 #include <absl/strings/str_cat.h>
 #include <absl/strings/str_join.h>
-#include <c10/util/Exception.h>
 
 #include "tessera/core/comm/agreement/refusal.h"
 #include "tessera/core/comm/hosts/world_group.h"
-#include "tessera/core/comm/meeting/abstract_socket.h"
 #include "tessera/core/comm/meeting/mac_key.h"
-#include "tessera/core/comm/rendezvous/mpi_world.h"
-#include "tessera/core/comm/rendezvous/shm_world.h"
 #include "tessera/core/process/error_text.h"
 #include "tessera/core/process/machine.h"
 #include "tessera/process_group.h"
@@ -44,7 +40,7 @@ HostLayout find_layout(ProcessGroup& flat, const Environment& environment) {
   return HostLayout(host_of_rank);
 }
 
-/// The world of this host's ranks; null on all ranks if some host cannot make it.
+/// The world of this host's ranks. All ranks throw if some host cannot make its own.
 std::shared_ptr<Group> meet_on_hosts(ProcessGroup& flat, const HostLayout& layout,
                                      const ProcessGroupOptions& options,
                                      const Environment& environment) {
@@ -52,40 +48,20 @@ std::shared_ptr<Group> meet_on_hosts(ProcessGroup& flat, const HostLayout& layou
   HostPart part{.ranks = layout.ranks_of(host),
                 .own = layout.local_of(flat.rank()),
                 .host = host_name(environment),
-                .name = {},
-                .listener = nullptr};
+                .name = {}};
   if (layout.hosts() > 1) part.group = absl::StrCat("world inside ", part.host);
-  std::string problem;
-  if (part.own == 0) {
-    part.name = absl::StrCat("tessera/", MacKey::new_nonce());
-    auto listener = listen_at_name(part.name);
-    if (listener.ok()) {
-      part.listener = *std::move(listener);
-    } else {
-      part.name.clear();
-      problem = absl::StrCat("[rendezvous] hosts: got no socket for the ranks of this host: ",
-                             std::string(listener.status().message()));
-    }
-  }
-  part.name = flat.all_gather_bytes(
-      part.name, "where ranks of a host meet")[static_cast<size_t>(part.ranks.front())];
+  part.name = flat.all_gather_bytes(absl::StrCat("tessera/", MacKey::new_nonce()),
+                             "where ranks of a host meet")[static_cast<size_t>(part.ranks.front())];
   std::shared_ptr<Group> inside;
-  if (!part.name.empty()) {
-    try {
-      inside = make_shm_part(options, environment, std::move(part));
-    } catch (const std::exception& error) {
-      problem = error_text(error);
-    }
+  std::string problem;
+  try {
+    inside = make_shm_part(options, environment, std::move(part));
+  } catch (const std::exception& error) {
+    problem = error_text(error);
   }
-  const std::string text = refusal_text(flat.all_gather_bytes(problem, "hosts"), "hosts");
-  if (text.empty()) return inside;
-  if (flat.rank() == 0) {
-    TORCH_WARN(
-        "[rendezvous] ranks of one host share no memory, so all communicate by MPI, each "
-        "for itself: ",
-        text);
-  }
-  return nullptr;
+  if (!problem.empty()) absl::StrAppend(&problem, "; or set TESSERA_BACKEND=mpi on all ranks");
+  refuse_on_all_ranks(flat, problem, "init_process_group");
+  return inside;
 }
 
 void say_no_levels(const HostLayout& layout) {
@@ -111,8 +87,7 @@ std::shared_ptr<ProcessGroup> make_hosts_world(ProcessGroupOptions options,
     if (environment.is_verbose && flat->rank() == 0) say_no_levels(layout);
     return flat;
   }
-  auto inside = meet_on_hosts(*flat, layout, options, environment);
-  if (inside == nullptr) return flat;
+  const auto inside = meet_on_hosts(*flat, layout, options, environment);
   if (layout.hosts() == 1) return inside;
   return hosts::make_group(flat, inside, std::move(layout));
 }

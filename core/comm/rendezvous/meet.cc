@@ -42,7 +42,7 @@ Credentials credentials_of(const Environment& environment) {
 std::unique_ptr<Place> place_at_path(const std::string& path, const std::string& source,
                                      const Environment& environment) {
   // A launcher's two jobs may have been given one path. Of others' the path is the name.
-  Credentials job;
+  Credentials job{.token = environment.job_token};
   if (environment.is_of_scheduler()) job.run_id = job_name(environment).value_or("");
   return checked(SocketPath::open(path, source, std::move(job)));
 }
@@ -105,14 +105,11 @@ Meeting meet(Place& place, Transport& transport, const Environment& environment,
              std::chrono::milliseconds timeout, at::Device device) {
   const std::string build = absl::StrCat("page of ", shm::ControlPage::bytes(1));
   const MeetingOptions options{
-      .own = Hello::of_this_process(environment.rank, environment.world_size, environment.job_token,
+      .own = Hello::of_this_process(environment.rank, environment.world_size,
                                     device.is_cuda() ? "cuda" : "cpu", build),
-      .job_token = environment.job_token,
       .timeout = timeout,
       .warn = warn,
-      .report = [](int culprit, const std::string& cause, int pid) {
-        report_failure(culprit, cause, pid);
-      }};
+      .report = [](int culprit, const std::string& cause) { report_failure(culprit, cause); }};
   MeetingFailure failure;
   try {
     return Meeting(place, transport, options);

@@ -1,4 +1,4 @@
-#include "tessera/core/comm/rendezvous/mpi_world.h"
+#include "tessera/core/comm/rendezvous/worlds.h"
 
 #include <unistd.h>
 

@@ -1,4 +1,4 @@
-#include "tessera/core/comm/rendezvous/nccl_world.h"
+#include "tessera/core/comm/rendezvous/worlds.h"
 
 #include <exception>
 #include <utility>
@@ -19,10 +19,8 @@ namespace {
 class NoTransport final : public Transport {
  public:
   bool is_local() const override { return false; }
-  absl::StatusOr<Opening> open(const std::vector<int>& /*pids*/) override { return Opening(); }
-  absl::Status enter(const std::string& /*text*/, FileDescriptor /*descriptor*/) override {
-    return absl::OkStatus();
-  }
+  absl::StatusOr<std::string> open(const std::vector<int>& /*pids*/) override { return ""; }
+  absl::Status enter(const std::string& /*text*/) override { return absl::OkStatus(); }
 };
 
 std::shared_ptr<SharedTable> meet_others(const ProcessGroupOptions& options,

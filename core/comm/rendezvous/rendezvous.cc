@@ -29,7 +29,7 @@ constexpr const char* kAuto = "auto";
 std::string backend_by_environment() {
   const std::string named = process_environment("TESSERA_BACKEND").value_or(kAuto);
   TORCH_CHECK(named == kAuto || find_backend(named) != nullptr,
-              "[rendezvous] TESSERA_BACKEND: got '", named, "', expected ", backend_names(),
+              "[rendezvous] TESSERA_BACKEND: got '", named, "', expected ", kBackendNames,
               "; unset it");
   return named;
 }
@@ -88,7 +88,7 @@ void check_options(const ProcessGroupOptions& options) {
               " ms, expected 0 for never, or more; leave it out for 30 seconds");
   const std::string& backend = options.backend;
   TORCH_CHECK(backend == kAuto || find_backend(backend) != nullptr,
-              "[rendezvous] options: got backend '", backend, "', expected ", backend_names(),
+              "[rendezvous] options: got backend '", backend, "', expected ", kBackendNames,
               "; use 'auto'");
   check_device(options);
   check_nccl(options);
@@ -142,7 +142,7 @@ const Backend& choose_backend(const ProcessGroupOptions& options, const Environm
     if (is_over_hosts(options, environment)) return *find_backend("hosts");
     return default_backend(options.device, ranks);
   }
-  TORCH_CHECK(!chosen->is_for_one || ranks == 1, "[rendezvous] options: got backend '",
+  TORCH_CHECK(chosen->name != "loopback" || ranks == 1, "[rendezvous] options: got backend '",
               chosen->name, "' for ", ranks, " ranks, expected one rank; use 'auto'");
   return *chosen;
 }

@@ -1,4 +1,4 @@
-#include "tessera/core/comm/rendezvous/shm_world.h"
+#include "tessera/core/comm/rendezvous/worlds.h"
 
 #include <unistd.h>
 
@@ -13,13 +13,12 @@
 #include "tessera/core/comm/agreement/refusal.h"
 #include "tessera/core/comm/group/group.h"
 #include "tessera/core/comm/groups/staged_group.h"
-#include "tessera/core/comm/meeting/name_place.h"
+#include "tessera/core/comm/meeting/abstract_socket.h"
 #include "tessera/core/comm/rendezvous/backend.h"
 #include "tessera/core/comm/rendezvous/core_share.h"
 #include "tessera/core/comm/rendezvous/meet.h"
 #include "tessera/core/comm/shm/link.h"
 #include "tessera/core/process/error_text.h"
-#include "tessera/core/process/process_status.h"
 
 namespace tessera::internal {
 namespace {
@@ -64,21 +63,6 @@ void check_one_host(const Environment& environment) {
               "start all ranks on one host, or leave the backend to 'auto', which is 'hosts' then");
 }
 
-/// One rank of the job says it.
-void warn_of_crowded_core(const shm::World& world) {
-  if (world.number_of(world.rank()) != 0) return;
-  const std::string problem = crowded_core(world.pids(), ::sysconf(_SC_NPROCESSORS_ONLN));
-  if (problem.empty()) return;
-  TORCH_WARN_ONCE(problem);
-}
-
-void require_proc() {
-  TORCH_CHECK(process_status(::getpid()).has_value(), "[rendezvous] /proc: got no /proc/",
-              ::getpid(),
-              "/stat, expected what the kernel says of this process: ranks on one host "
-              "find each other and their memory there; mount /proc (mount -t proc proc /proc)");
-}
-
 /// The page that the processes of one host share.
 class SharedPage final : public Transport {
  public:
@@ -87,16 +71,16 @@ class SharedPage final : public Transport {
 
   bool is_local() const override { return true; }
 
-  absl::StatusOr<Opening> open(const std::vector<int>& pids) override {
+  absl::StatusOr<std::string> open(const std::vector<int>& pids) override {
     try {
       world_ = shm::World::create(pids, rank_, part_);
     } catch (const std::exception& error) {
       return absl::InternalError(error_text(error));
     }
-    return Opening{.text = world_->page().to_text(), .descriptor = world_->segment()->fd()};
+    return world_->page().to_text();
   }
 
-  absl::Status enter(const std::string& text, FileDescriptor descriptor) override {
+  absl::Status enter(const std::string& text) override {
     const auto range = shm::SharedRange::from_text(text);
     if (!range) {
       return absl::InternalError(
@@ -105,7 +89,7 @@ class SharedPage final : public Transport {
                        "Tessera on all ranks"));
     }
     try {
-      world_ = shm::World::open(rank_, world_size_, *range, std::move(descriptor));
+      world_ = shm::World::open(rank_, world_size_, *range);
     } catch (const std::exception& error) {
       return absl::InternalError(error_text(error));
     }
@@ -128,13 +112,11 @@ std::shared_ptr<ProcessGroup> meet_on_host(ProcessGroupOptions options,
               "; start fewer ranks");
   if (environment.world_size == 1) return group_of(options, shm::World::create({::getpid()}));
   check_one_host(environment);
-  require_proc();
   SharedPage page(environment.rank, environment.world_size);
   const auto place = find_place(options, environment);
   meet(*place, page, environment, options.timeout, options.device);
   auto world = page.take_world();
   if (environment.is_of_scheduler()) share_cores(world->cores(), environment.world_size);
-  warn_of_crowded_core(*world);
   return group_of(options, std::move(world));
 }
 
@@ -142,20 +124,17 @@ std::shared_ptr<ProcessGroup> meet_on_host(ProcessGroupOptions options,
 
 std::shared_ptr<Group> make_shm_part(const ProcessGroupOptions& options,
                                      const Environment& environment, HostPart part) {
-  require_proc();
   Environment of_part = environment;
   of_part.rank = part.own;
   of_part.world_size = static_cast<int>(part.ranks.size());
   const auto timeout = std::min<std::chrono::milliseconds>(options.timeout, kMeetingOfPart);
-  NamePlace place(part.name, std::move(part.listener));
+  NamePlace place(part.name);
   SharedPage page(of_part.rank, of_part.world_size, {.numbers = part.ranks, .host = part.host});
   ProcessGroupOptions of_group = options;
   of_group.lane = ProcessGroupOptions::Lane::kInline;
   constexpr int kCallers = 2;  // the rank, and the thread of a group of several hosts
   meet(place, page, of_part, timeout, options.device);
-  auto world = page.take_world();
-  warn_of_crowded_core(*world);
-  return group_of(of_group, std::move(world), std::move(part.group), kCallers);
+  return group_of(of_group, page.take_world(), std::move(part.group), kCallers);
 }
 
 std::shared_ptr<ProcessGroup> make_shm_world(ProcessGroupOptions options,

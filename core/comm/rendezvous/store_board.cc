@@ -1,5 +1,7 @@
 #include "tessera/core/comm/rendezvous/store_board.h"
 
+#include <exception>
+#include <future>
 #include <optional>
 #include <typeinfo>
 #include <utility>
@@ -8,9 +10,9 @@
 #include <c10/util/Type.h>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
-#include "tessera/core/comm/meeting/abandoned_call.h"
 #include "tessera/core/comm/meeting/tcp_address.h"
 #include "tessera/core/process/error_text.h"
+#include "tessera/core/process/thread_without_signals.h"
 #include "tessera/time_out.h"
 
 namespace tessera::internal {
@@ -20,10 +22,52 @@ using Store = c10::intrusive_ptr<c10d::Store>;
 
 constexpr const char* kKey = "tessera/meeting";
 
+/// Runs `call` in a thread and returns or throws its result, or returns nothing if it is not done
+/// by `deadline`; the thread is detached then, as a store may block forever. `call` must own all
+/// that it uses. Throws std::runtime_error if no thread can be started.
+template <typename Call>
+auto call_until(Deadline deadline, Call call) -> std::optional<decltype(call())> {
+  std::packaged_task<decltype(call())()> task(std::move(call));
+  auto result = task.get_future();
+  thread_without_signals("a call that may not return", std::move(task)).detach();
+  if (result.wait_until(deadline) != std::future_status::ready) return std::nullopt;
+  return result.get();
+}
+
+absl::StatusOr<Store> connect_to_agent(const std::string& host, int port, Deadline deadline) {
+  // c10d's constructor waits, and logs, for as long as it likes where nobody listens.
+  const auto address = TcpAddress::resolve({host}, port);
+  if (!address.ok()) return address.status();
+  const auto socket = address->connect(deadline);
+  if (!socket.ok()) {
+    return absl::Status(socket.status().code(), absl::StrCat(std::string(socket.status().message()),
+                                                             "; is torchrun there?"));
+  }
+  c10d::TCPStoreOptions options;
+  options.port = static_cast<uint16_t>(port);
+  options.waitWorkers = false;
+  options.timeout = bounded(std::chrono::milliseconds(milliseconds_until(deadline)));
+  std::string reason = "something accepts connections there, but is no store";
+  try {
+    const auto store = call_until(deadline, [host, options] {
+      return Store(c10::make_intrusive<c10d::TCPStore>(host, options));
+    });
+    if (store) return *store;
+  } catch (const std::exception& error) {
+    reason = error_text(error);
+    reason = reason.substr(0, reason.find('\n'));
+  }
+  return absl::DeadlineExceededError(
+      absl::StrCat("no store answered (", reason, "); is torchrun there?"));
+}
+
 class StoreBoard final : public Board {
  public:
-  StoreBoard(Store store, std::string key, std::string what)
-      : store_(std::move(store)), key_(std::move(key)), what_(std::move(what)) {}
+  /// Connects to the store at the first call.
+  using Connect = std::function<absl::StatusOr<Store>(Deadline deadline)>;
+
+  StoreBoard(Connect connect, std::string key, std::string what)
+      : connect_(std::move(connect)), key_(std::move(key)), what_(std::move(what)) {}
 
   absl::Status put(const std::string& text, Deadline deadline) override {
     return call<bool>(deadline,
@@ -45,6 +89,11 @@ class StoreBoard final : public Board {
  private:
   template <typename Result, typename Call>
   absl::StatusOr<Result> call(Deadline deadline, Call call) {
+    if (store_ == nullptr) {
+      auto store = connect_(deadline);
+      if (!store.ok()) return store.status();
+      store_ = *std::move(store);
+    }
     try {
       auto result = call_until(deadline, [store = store_, key = key_, call = std::move(call)] {
         return call(*store, key);
@@ -58,68 +107,10 @@ class StoreBoard final : public Board {
         absl::StrCat(what_, " has not answered; its call is left behind"));
   }
 
-  const Store store_;
+  const Connect connect_;
   const std::string key_;
   const std::string what_;
-};
-
-class AgentBoard final : public Board {
- public:
-  AgentBoard(std::string host, int port, std::string key)
-      : host_(std::move(host)), port_(port), key_(std::move(key)) {}
-
-  absl::Status put(const std::string& text, Deadline deadline) override {
-    const absl::Status status = connect(deadline);
-    return status.ok() ? store_->put(text, deadline) : status;
-  }
-
-  absl::StatusOr<std::optional<std::string>> look(Deadline deadline) override {
-    const absl::Status status = connect(deadline);
-    if (!status.ok()) return status;
-    return store_->look(deadline);
-  }
-
- private:
-  absl::Status connect(Deadline deadline) {
-    if (store_ != nullptr) return absl::OkStatus();
-    // c10d's constructor waits, and logs, for as long as it likes where nobody listens.
-    const auto address = TcpAddress::resolve(host_, port_, deadline);
-    if (!address.ok()) {
-      return absl::Status(
-          address.status().code(),
-          absl::StrCat("the host is unknown (", std::string(address.status().message()), ")"));
-    }
-    const auto socket = address->connect(deadline);
-    if (!socket.ok()) {
-      return absl::Status(
-          socket.status().code(),
-          absl::StrCat(std::string(socket.status().message()), "; is torchrun there?"));
-    }
-    c10d::TCPStoreOptions options;
-    options.port = static_cast<uint16_t>(port_);
-    options.waitWorkers = false;
-    options.timeout = bounded(std::chrono::milliseconds(milliseconds_until(deadline)));
-    std::string reason = "something accepts connections there, but is no store";
-    try {
-      auto store = call_until(deadline, [host = host_, options] {
-        return Store(c10::make_intrusive<c10d::TCPStore>(host, options));
-      });
-      if (store) {
-        store_ = std::make_unique<StoreBoard>(*std::move(store), key_, "torchrun's store");
-        return absl::OkStatus();
-      }
-    } catch (const std::exception& error) {
-      reason = error_text(error);
-      reason = reason.substr(0, reason.find('\n'));
-    }
-    return absl::DeadlineExceededError(
-        absl::StrCat("no store answered (", reason, "); is torchrun there?"));
-  }
-
-  const std::string host_;
-  const int port_;
-  const std::string key_;
-  std::unique_ptr<StoreBoard> store_;
+  Store store_;
 };
 
 }  // namespace
@@ -127,11 +118,13 @@ class AgentBoard final : public Board {
 std::unique_ptr<Board> board_of(Store store) {
   const std::string what =
       absl::StrCat("the ", c10::demangle(typeid(*store).name()), " that was given");
-  return std::make_unique<StoreBoard>(std::move(store), kKey, what);
+  return std::make_unique<StoreBoard>([store](Deadline /*deadline*/) { return store; }, kKey, what);
 }
 
 std::unique_ptr<Board> board_of_agent(const std::string& host, int port, const std::string& key) {
-  return std::make_unique<AgentBoard>(host, port, key);
+  return std::make_unique<StoreBoard>(
+      [host, port](Deadline deadline) { return connect_to_agent(host, port, deadline); }, key,
+      "torchrun's store");
 }
 
 }  // namespace tessera::internal

@@ -20,10 +20,10 @@
 #include "tessera/core/memory/huge_pages.h"
 #include "tessera/core/numbers/round_up.h"
 #include "tessera/core/process/available_memory.h"
-#include "tessera/core/process/descriptor_limit.h"
 #include "tessera/core/process/file_descriptor.h"
 #include "tessera/core/process/fork.h"
-#include "tessera/core/process/process_access.h"
+#include "tessera/core/process/process_status.h"
+#include "tessera/core/process/standard_streams.h"
 #include "tessera/core/process/system_refusal.h"
 #include "tessera/errors.h"
 
@@ -54,13 +54,11 @@ void check_segment(const SharedRange& range, const FileDescriptor& fd) {
               range.segment_bytes, " bytes) that the peer made known; the peer has closed it");
 }
 
-/// The descriptor of a segment that another rank has made, or this one: `passed`, if it is open.
-FileDescriptor descriptor_of(const SharedRange& range, FileDescriptor passed = FileDescriptor()) {
+/// The descriptor of a segment that another rank has made, or this one. A peer that has closed its
+/// own may have given the number to any other file since.
+FileDescriptor descriptor_of(const SharedRange& range) {
   const std::string path = path_of(range);
-  FileDescriptor fd = std::move(passed);
-  if (!fd.is_open()) {
-    fd = open_within_limit([&] { return ::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NONBLOCK); });
-  }
+  FileDescriptor fd(above_standard_streams(::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NONBLOCK)));
   TORCH_CHECK(fd.is_open(), "[comm] shared memory: got no access to ", path, " of a peer (",
               errno == EMFILE ? system_refusal("open", errno) : errno_text(),
               "), expected a file that it has open; ", access_problem(range.pid));
@@ -80,7 +78,7 @@ void take_memory(int fd, int64_t before, int64_t bytes) {
   const std::string what = no_space_text(bytes);
   // The kernel takes page after page for fallocate, and kills a process when there are none left.
   const int64_t available = available_memory_bytes();
-  TORCH_CHECK(bytes <= available, what, "this host or container has ", available,
+  TORCH_CHECK(bytes <= available, what, "this host has ", available,
               " bytes left; free memory or use less");
   int result;
   do {
@@ -180,8 +178,8 @@ void Segment::make_private() noexcept {
 std::shared_ptr<Segment> Segment::create(int64_t bytes, int64_t room_bytes) {
   const int64_t size_bytes = round_up(std::max<int64_t>(bytes, 1), kPageBytes);
   const std::string what = no_space_text(size_bytes);
-  FileDescriptor fd =
-      open_within_limit([] { return ::memfd_create("tessera", MFD_CLOEXEC | MFD_ALLOW_SEALING); });
+  FileDescriptor fd = FileDescriptor(
+      above_standard_streams(::memfd_create("tessera", MFD_CLOEXEC | MFD_ALLOW_SEALING)));
   TORCH_CHECK(fd.is_open(), "[comm] shared memory: got no file for a segment of ", size_bytes,
               " bytes, expected one; ", system_refusal("memfd_create", errno));
   take_memory(fd.get(), 0, size_bytes);
@@ -213,13 +211,13 @@ void Segment::grow(int64_t bytes) {
   move_into_huge_pages(begin, data_ + memory_bytes_ - begin);
 }
 
-std::shared_ptr<Segment> Segment::open(const SharedRange& range, FileDescriptor passed) {
+std::shared_ptr<Segment> Segment::open(const SharedRange& range) {
   std::shared_ptr<Segment> segment;
   Mapped& mapped = Mapped::get();
   const std::lock_guard lock(mapped.mutex);
   segment = mapped.find(range.segment);
   if (segment != nullptr) return segment;
-  const FileDescriptor fd = descriptor_of(range, std::move(passed));
+  const FileDescriptor fd = descriptor_of(range);
   char* data = map(range, fd, Writes::kShared);
   segment.reset(new Segment(range.segment, -1, data, 0, static_cast<int64_t>(range.segment_bytes)));
   mapped.segments.push_back(segment.get());

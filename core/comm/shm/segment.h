@@ -6,7 +6,6 @@
 #include <optional>
 #include <string>
 
-#include "tessera/core/process/file_descriptor.h"
 
 namespace tessera::internal::shm {
 
@@ -55,11 +54,9 @@ class Segment : public std::enable_shared_from_this<Segment> {
   /// `bytes` at least. Throws c10::Error that names the size if there is no space.
   static std::shared_ptr<Segment> create(int64_t bytes, int64_t room_bytes = 0);
 
-  /// Local. The segment that `range` lies in, by a descriptor of it if its creator passed one on;
-  /// the creator must be alive. Throws c10::Error if it cannot be mapped, or if what is found there
-  /// is another one.
-  static std::shared_ptr<Segment> open(const SharedRange& range,
-                                       FileDescriptor passed = FileDescriptor());
+  /// Local. The segment that `range` lies in; its creator must be alive. Throws c10::Error if it
+  /// cannot be mapped, or if what is found there is another one.
+  static std::shared_ptr<Segment> open(const SharedRange& range);
 
   /// Local. All of the segment that `range` lies in, mapped so that writes stay with this process
   /// (copy on write). Its creator must be alive. Throws as open() does.

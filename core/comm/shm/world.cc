@@ -17,7 +17,6 @@
 
 #include "tessera/core/process/available_cores.h"
 #include "tessera/core/process/failure_report.h"
-#include "tessera/core/process/process_access.h"
 #include "tessera/core/process/process_status.h"
 #include "tessera/core/process/standard_streams.h"
 
@@ -52,9 +51,8 @@ std::shared_ptr<World> World::create(const std::vector<int>& pids, int own_rank,
   return std::shared_ptr<World>(new World(own_rank, size, std::move(segment)));
 }
 
-std::shared_ptr<World> World::open(int rank, int size, const SharedRange& page,
-                                   FileDescriptor passed) {
-  return std::shared_ptr<World>(new World(rank, size, Segment::open(page, std::move(passed))));
+std::shared_ptr<World> World::open(int rank, int size, const SharedRange& page) {
+  return std::shared_ptr<World>(new World(rank, size, Segment::open(page)));
 }
 
 World::World(int rank, int size, std::shared_ptr<Segment> segment)
@@ -143,7 +141,7 @@ bool World::check_peers(const std::function<std::string(const std::string&)>& de
     // Asked again: it may have left in an orderly way just before its process ended.
     if (ended && state.left.load(std::memory_order_acquire) == 0) {
       const std::string cause = absl::StrCat("rank ", state.number, place_of(rank), " died");
-      if (!poison().is_set()) report_failure(state.number, describe(cause), state.pid);
+      if (!poison().is_set()) report_failure(state.number, describe(cause));
       poison().set(cause, Poison::kNobody);
       dump_flights(cause);
       return true;

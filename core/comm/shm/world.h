@@ -59,11 +59,10 @@ struct PartOfJob {
 class World final : public HostRanks {
  public:
   /// Local. One rank makes the control page for ranks of these processes; the others open it by the
-  /// range that it made known, and by its descriptor if that was passed on.
+  /// range that it made known.
   static std::shared_ptr<World> create(const std::vector<int>& pids, int own_rank = 0,
                                        const PartOfJob& part = {});
-  static std::shared_ptr<World> open(int rank, int size, const SharedRange& page,
-                                     FileDescriptor passed = FileDescriptor());
+  static std::shared_ptr<World> open(int rank, int size, const SharedRange& page);
   ~World() override;
   World(const World&) = delete;
   World& operator=(const World&) = delete;

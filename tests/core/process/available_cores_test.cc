@@ -54,11 +54,18 @@ TEST(CoreQuota, IsAlsoThatOfAParent) {
   EXPECT_EQ(core_quota(tree.root()), 3);
 }
 
+TEST(CoreQuota, OfAContainerIsThatOfTheTop) {
+  const KernelTree tree;
+  tree.write("/sys/fs/cgroup/cpu.max", "200000 100000\n");
+  for (const char* own : {"/", "/../job", "/docker/of/the/host"}) {
+    tree.show_version_2(own);
+    EXPECT_EQ(core_quota(tree.root()), 2) << own;
+  }
+}
+
 TEST(CoreQuota, OfVersion1) {
   const KernelTree tree;
-  tree.write("/proc/self/cgroup", "4:memory:/a\n1:cpu:/a\n");
-  tree.write("/proc/self/mountinfo",
-             "32 31 0:29 / /sys/fs/cgroup/cpu rw,relatime - cgroup cgroup rw,cpu\n");
+  tree.write("/proc/self/cgroup", "4:memory:/a\n1:cpu,cpuacct:/a\nx\n:\n");
   tree.write("/sys/fs/cgroup/cpu/cpu.cfs_quota_us", "-1\n");
   tree.write("/sys/fs/cgroup/cpu/cpu.cfs_period_us", "100000\n");
   EXPECT_EQ(core_quota(tree.root()), std::nullopt);

@@ -39,13 +39,6 @@ TEST(JobPage, TheEarliestNoteCounts) {
   EXPECT_EQ(launcher->first_note()->text, "misses rank 2");
 }
 
-TEST(JobPage, RanksAreKnownByTheirProcesses) {
-  const auto launcher = page_of(3);
-  const auto rank = JobPage::open(launcher->address(), 2);
-  EXPECT_EQ(rank->rank_of(::getpid()), 2);
-  EXPECT_EQ(rank->rank_of(::getppid()), -1);
-}
-
 TEST(JobPage, ARankThatStartsAgainHasNotFailed) {
   const auto launcher = page_of(1);
   JobPage::open(launcher->address(), 0)->note_failure(0, "the first time");

@@ -324,11 +324,9 @@ TEST(Case34, LaunchersThatDisagreeAreBothNamed) {
   for (const auto& [name, value] : recorded("srun")) both[name] = value;
   EXPECT_EQ(problems(both), "") << "rank 2 of 4, both say";
   both["OMPI_COMM_WORLD_RANK"] = both["OMPI_COMM_WORLD_LOCAL_RANK"] = "1";
-  EXPECT_THAT(problems(both),
-              AllOf(HasSubstr("SLURM_PROCID says rank 2 of 4, but OMPI_COMM_WORLD_RANK says rank 1 "
-                              "of 4"),
-                    HasSubstr("env -u OMPI_COMM_WORLD_RANK -u OMPI_COMM_WORLD_SIZE -u "
-                              "OMPI_COMM_WORLD_LOCAL_RANK -u OMPI_COMM_WORLD_LOCAL_SIZE ./train")));
+  EXPECT_THAT(
+      problems(both),
+      HasSubstr("SLURM_PROCID says rank 2 of 4, but OMPI_COMM_WORLD_RANK says rank 1 of 4"));
   for (const char* name : {"RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE"}) {
     both.erase(absl::StrCat("OMPI_COMM_WORLD_", name));
   }
@@ -358,10 +356,9 @@ TEST(Case34, WhatWasSetByHandMustNotContradictALauncher) {
   variables["RANK"] = "0";
   variables["WORLD_SIZE"] = "1";  // left over from another job: four would train alone
   EXPECT_THAT(problems(variables),
-              AllOf(HasSubstr("RANK says rank 0 of 1, but OMPI_COMM_WORLD_RANK says rank 2 of 4"),
-                    HasSubstr("(env -u RANK -u WORLD_SIZE ./train), or set")));
+              HasSubstr("RANK says rank 0 of 1, but OMPI_COMM_WORLD_RANK says rank 2 of 4"));
   variables["TORCHELASTIC_RUN_ID"] = "another job's";
-  EXPECT_THAT(problems(variables), HasSubstr("(env -u RANK -u WORLD_SIZE"));
+  EXPECT_THAT(problems(variables), HasSubstr("RANK says rank 0 of 1, but"));
   variables.erase("TORCHELASTIC_RUN_ID");
   variables["RANK"] = "3";
   variables["WORLD_SIZE"] = "4";
@@ -382,9 +379,7 @@ TEST(Case34, LaunchersOfOneHostAndOfSeveralProcessesAreWorldsApart) {
                 AllOf(HasSubstr(absl::StrCat("says rank 0 of ", size,
                                              ", but OMPI_COMM_WORLD_RANK says rank 2 of 4")),
                       HasSubstr("it is not clear which launcher counts; start the program by one"),
-                      HasSubstr("left over from another job (env -u RANK")));
-    EXPECT_EQ(absl::StrContains(problems(variables), ", or env -u OMPI_COMM"),
-              std::string(size) != "1");
+                      HasSubstr("left over from another job")));
     variables["WORLD_SIZE"] = "16";  // torchrun, of several hosts
     EXPECT_EQ(problems(variables), "") << size;
     variables["WORLD_SIZE"] = size;

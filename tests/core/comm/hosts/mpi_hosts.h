@@ -12,9 +12,8 @@
 #include <absl/strings/str_cat.h>
 
 #include "tessera/core/comm/hosts/world_group.h"
-#include "tessera/core/comm/meeting/abstract_socket.h"
 #include "tessera/core/comm/meeting/mac_key.h"
-#include "tessera/core/comm/rendezvous/shm_world.h"
+#include "tessera/core/comm/rendezvous/worlds.h"
 #include "tessera/environment.h"
 #include "tessera/process_group.h"
 #include "tessera/tests/core/comm/mpi/mpi_ranks.h"
@@ -33,10 +32,8 @@ inline std::vector<std::string> run_mpi_hosts_expecting_errors(
     std::chrono::milliseconds timeout = std::chrono::seconds(20)) {
   const hosts::HostLayout layout(host_of_rank);
   std::vector<std::string> meetings;
-  std::vector<std::unique_ptr<Listener>> listeners;
   for (int host = 0; host < layout.hosts(); ++host) {
     meetings.push_back(absl::StrCat("tessera/test/", MacKey::new_nonce()));
-    listeners.push_back(listen_at_name(meetings.back()).value());
   }
   // As of a job: between hosts ranks wait longer, so that its own host names who is missing.
   const auto of_flat = timeout + std::chrono::seconds(1);
@@ -52,16 +49,11 @@ inline std::vector<std::string> run_mpi_hosts_expecting_errors(
         made.world->set_places(std::move(places));
         ProcessGroupOptions options;
         options.timeout = timeout;
-        std::unique_ptr<Listener> listener;
-        if (layout.local_of(flat->rank()) == 0) {
-          listener = std::move(listeners[static_cast<size_t>(host)]);
-        }
         auto inside = make_shm_part(options, Environment(),
                                     {.ranks = layout.ranks_of(host),
                                      .own = layout.local_of(flat->rank()),
                                      .host = absl::StrCat("node", host),
                                      .name = meetings[static_cast<size_t>(host)],
-                                     .listener = std::move(listener),
                                      .group = "world inside a host"});
         auto group = hosts::make_group(flat, inside, layout);
         made.group.reset();

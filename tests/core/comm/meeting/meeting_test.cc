@@ -20,7 +20,6 @@
 
 #include "tessera/core/comm/meeting/abstract_socket.h"
 #include "tessera/core/comm/meeting/address_place.h"
-#include "tessera/core/comm/meeting/name_place.h"
 #include "tessera/core/comm/meeting/protocol.h"
 #include "tessera/core/comm/meeting/socket_path.h"
 #include "tessera/core/comm/meeting/store_place.h"
@@ -74,12 +73,12 @@ class NoteBoard final : public Board {
 class Door final : public Transport {
  public:
   bool is_local() const override { return is_local_; }
-  absl::StatusOr<Opening> open(const std::vector<int>& pids) override {
+  absl::StatusOr<std::string> open(const std::vector<int>& pids) override {
     if (!fails.empty()) return absl::InternalError(fails);
     opened_for = pids;
-    return Opening{.text = "the door"};
+    return "the door";
   }
-  absl::Status enter(const std::string& text, FileDescriptor /*descriptor*/) override {
+  absl::Status enter(const std::string& text) override {
     if (!fails.empty()) return absl::InternalError(fails);
     entered = text;
     return absl::OkStatus();
@@ -106,11 +105,10 @@ using MakePlace = std::function<std::unique_ptr<Place>(const Rank&)>;
 
 MeetingOptions options_of(const Rank& rank) {
   MeetingOptions options{
-      .own = Hello::of_this_process(rank.rank, rank.world_size, rank.token, rank.device, "test"),
-      .job_token = rank.token,
+      .own = Hello::of_this_process(rank.rank, rank.world_size, rank.device, "test"),
       .timeout = rank.timeout,
       .warn = [](const std::string& /*text*/) {},
-      .report = [](int /*culprit*/, const std::string& /*cause*/, int /*pid*/) {}};
+      .report = [](int /*culprit*/, const std::string& /*cause*/) {}};
   if (rank.disguise) rank.disguise(options.own);
   return options;
 }
@@ -145,8 +143,9 @@ void ignore_text(const std::string& /*text*/) {}
 class MeetingTest : public ::testing::Test {
  protected:
   MakePlace at_path() const {
-    return [this](const Rank& /*rank*/) {
-      return SocketPath::open(directory_.path() + "/job").value();
+    return [this](const Rank& rank) {
+      return SocketPath::open(directory_.path() + "/job", "the path", {.token = rank.token})
+          .value();
     };
   }
 
@@ -183,14 +182,12 @@ TEST_F(MeetingTest, Case31RanksMeetAgainAndAgainAtEachKindOfPlace) {
   }
 }
 
-TEST_F(MeetingTest, RanksMeetAtANameThatRank0HasTold) {
+TEST_F(MeetingTest, RanksMeetAtANameThatAllKnow) {
   const std::string name = absl::StrCat("tessera-test/", MacKey::new_nonce());
-  auto listener = listen_at_name(name).value();
-  const MakePlace place = [&](const Rank& rank) {
-    return std::make_unique<NamePlace>(name, rank.rank == 0 ? std::move(listener) : nullptr);
-  };
+  const MakePlace place = [&](const Rank& /*rank*/) { return std::make_unique<NamePlace>(name); };
   EXPECT_THAT(errors_of(place, {{0, 3}, {1, 3}, {2, 3}}), Each(IsEmpty()));
-  EXPECT_THAT(error_of(place, {.rank = 1}), HasSubstr("nobody listens any more"));
+  EXPECT_THAT(error_of(place, {.rank = 1, .timeout = milliseconds(200)}),
+              HasSubstr("nobody listens any more"));
 }
 
 // Each rank tries again as soon as it has failed: others may not have heard of the failure yet.
@@ -237,15 +234,14 @@ TEST_F(MeetingTest, Case32WhatOthersWriteInAStoreLeadsNobodyAstray) {
 }
 
 TEST_F(MeetingTest, Case32ATokenThatDiffersIsTold) {
-  // Where the kernel says who a peer is, the token tells jobs apart.
-  EXPECT_THAT(errors_of(at_path(), {{.rank = 0, .token = "ours"}, {.rank = 1, .token = "theirs"}}),
-              Each(HasSubstr("has another TESSERA_JOB_TOKEN than rank 0")));
-  const auto errors =
-      errors_of(at_address(), {{.rank = 0, .token = "ours", .timeout = milliseconds(3000)},
-                               {.rank = 1, .token = "theirs", .timeout = milliseconds(3000)}});
-  EXPECT_THAT(errors[0], AllOf(HasSubstr("rank 1 did not come to MASTER_ADDR 127.0.0.1"),
-                               HasSubstr("did not prove to belong to this job")));
-  EXPECT_THAT(errors[1], HasSubstr("does not accept this rank as one of its job"));
+  for (const MakePlace& place : {at_path(), at_address()}) {
+    const auto errors =
+        errors_of(place, {{.rank = 0, .token = "ours", .timeout = milliseconds(3000)},
+                          {.rank = 1, .token = "theirs", .timeout = milliseconds(3000)}});
+    EXPECT_THAT(errors[0], AllOf(HasSubstr("rank 1 did not come to "),
+                                 HasSubstr("did not prove to belong to this job")));
+    EXPECT_THAT(errors[1], HasSubstr("does not accept this rank as one of its job"));
+  }
 }
 
 TEST_F(MeetingTest, WhatOneRankRefusesAllHear) {
@@ -285,8 +281,8 @@ TEST_F(MeetingTest, RanksOfSeveralHostsThatNeedOneMemoryAreToldToTakeMpi) {
       errors_of(at_address(), {{0, 3}, {1, 3}, {.rank = 2, .world_size = 3, .disguise = leaves}}),
       Each(HasSubstr(absl::StrCat(
           "rank 2 has the host or container node7 where rank 0 has ", machine_name(),
-          " and shares no memory with it: CPUs of several hosts communicate by MPI; start "
-          "the ranks with mpirun or srun (backend 'mpi'), or all of them on one host"))));
+          " (another machine or PID namespace) and shares no memory with it: CPUs of several hosts "
+          "communicate by MPI; start the ranks with mpirun or srun"))));
 }
 
 TEST_F(MeetingTest, WhoCannotOpenOrEnterTellsAll) {
@@ -323,26 +319,26 @@ TEST_F(MeetingTest, WhoCameAndIsSilentIsNamedWithItsProcess) {
   absl::StatusOr<FileDescriptor> socket = place->connect({});
   while (!socket.ok()) socket = place->connect({});
   const auto member = Connection::enter(
-      *std::move(socket), {}, Hello::of_this_process(1, 2, "", "cpu", "test"), Deadline::max());
+      *std::move(socket), {}, Hello::of_this_process(1, 2, "cpu", "test"), Deadline::max());
   server.join();
   EXPECT_THAT(error, HasSubstr("not all of them finished connecting: rank 1 " + pid));
   // A rank 0 that does not answer.
-  const Server silent(place->listen({}).value(), {},
-                      Hello::of_this_process(0, 2, "", "cpu", "test"), ignore_text);
+  const Server silent(place->listen({}).value(), {}, Hello::of_this_process(0, 2, "cpu", "test"),
+                      ignore_text);
   EXPECT_THAT(error_of(at_path(), {.rank = 1, .timeout = milliseconds(300)}),
               AllOf(HasSubstr("rank 0 " + pid), HasSubstr("does not answer")));
 }
 
 TEST_F(MeetingTest, Case31AGoToWhoHasNotEnteredIsNotBelieved) {
   const auto place = at_path()({});
-  Server liar(place->listen({}).value(), {}, Hello::of_this_process(0, 2, "", "cpu", "test"),
+  Server liar(place->listen({}).value(), {}, Hello::of_this_process(0, 2, "cpu", "test"),
               ignore_text);
   std::string error;
   std::thread member(
       [&] { error = error_of(at_path(), {.rank = 1, .timeout = milliseconds(500)}); });
   bool has_left = false;
   while (!has_left) {
-    for (const Server::Event& event : liar.serve(milliseconds(-1))) {
+    for (const Server::Event& event : liar.serve(milliseconds(100))) {
       has_left = !event.message.has_value();
       liar.send(event.member, make_message(MessageKind::kGo));
     }

@@ -144,7 +144,7 @@ TEST(Places, EachThingThatIsNotThereHasATextOfItsOwn) {
               HasSubstr("MASTER_ADDR: got 'no-such-host.invalid', which"));
   EXPECT_THAT(alone(unknown, 1).output, HasSubstr("the host is unknown"));
 
-  const auto silent = TcpAddress::resolve("127.0.0.1", 0, Deadline::max())->listen().value();
+  const auto silent = TcpAddress::resolve({"127.0.0.1"}, 0)->listen().value();
   EXPECT_THAT(alone(at_port(endpoint_of(*silent).port), 1).output, HasSubstr("does not answer"));
 }
 
@@ -195,7 +195,7 @@ TEST(Places, Case32RanksWithAnotherTokenAreStrangersAtAnAddress) {
   options.environment["WORLD_SIZE"] = options.environment["LOCAL_WORLD_SIZE"] = "2";
   options.environment["TESSERA_JOB_TOKEN"] = "ours";
   RankProcesses host(1, "meet_again_and_again", options);
-  const auto address = TcpAddress::resolve("127.0.0.1", port, Deadline::max()).value();
+  const auto address = TcpAddress::resolve({"127.0.0.1"}, port).value();
   while (!address.connect(Deadline::max()).ok()) std::this_thread::yield();
   options.environment["TESSERA_JOB_TOKEN"] = "theirs";
   EXPECT_THAT(alone(options, 1).output, HasSubstr("has another TESSERA_JOB_TOKEN, or"));
@@ -216,7 +216,7 @@ TEST(Places, Case32StrangersAreCountedWhereARankIsMissing) {
   options.environment["TEST_TIMEOUT_MS"] = "6000";
 #endif
   RankProcesses host(1, "meet_again_and_again", options);
-  const auto address = TcpAddress::resolve("127.0.0.1", port, Deadline::max()).value();
+  const auto address = TcpAddress::resolve({"127.0.0.1"}, port).value();
   while (!address.connect(Deadline::max()).ok()) std::this_thread::yield();
   options.environment["TESSERA_JOB_TOKEN"] = "theirs";
   alone(options, 1);

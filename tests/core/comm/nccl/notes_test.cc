@@ -28,7 +28,6 @@ using ::testing::Each;
 using testing::fake;
 using ::testing::HasSubstr;
 using testing::impatient;
-using ::testing::MatchesRegex;
 using testing::NcclRankOptions;
 using ::testing::Not;
 using testing::run_nccl_ranks_expecting_errors;
@@ -119,7 +118,7 @@ TEST_F(NcclNotes, WhoDoesNotComeAtTheStartBeganIt) {
   EXPECT_EQ(note()->culprit, 1);
 }
 
-TEST_F(NcclNotes, AnOwnFailureIsNotedWithTheLastCollectiveBeforeItIsPublished) {
+TEST_F(NcclNotes, AnOwnFailureIsNotedBeforeItIsPublished) {
   const auto table = std::make_shared<NotedTable>(page());
   NcclRankOptions options;
   options.make = [&](nccl::WorldOptions world) {
@@ -135,9 +134,7 @@ TEST_F(NcclNotes, AnOwnFailureIsNotedWithTheLastCollectiveBeforeItIsPublished) {
       options);
   ASSERT_TRUE(note().has_value());
   EXPECT_EQ(note()->culprit, 0);
-  EXPECT_THAT(note()->text,
-              MatchesRegex("rank 0 left while an exception unwound \\(after [0-9]+ collectives?, "
-                           "the last: barrier 'together' #0 on group 'world'\\)"));
+  EXPECT_EQ(note()->text, "rank 0 left while an exception unwound");
   EXPECT_EQ(table->was_noted, true);
 }
 

@@ -6,31 +6,20 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <string>
-#include <thread>
 #include <vector>
 
 #include <ATen/Parallel.h>
-#include <absl/strings/str_cat.h>
 #include <c10/util/ScopeExit.h>
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "tessera/core/comm/shm/world.h"
 #include "tessera/core/process/available_cores.h"
 #include "tessera/tests/core/process/variables.h"
-#include "tessera/tests/support/rank_processes.h"
 
 namespace tessera::internal {
 namespace {
 
-using ::testing::HasSubstr;
-using testing::join;
 using testing::lookup_in;
-using ::testing::Not;
-using testing::RankProcessBody;
-using testing::RankProcessOptions;
-using testing::run_rank_processes;
 using testing::Variables;
 
 void bind_to(int core, int pid = 0) {
@@ -75,28 +64,6 @@ TEST(CoreShare, CoresAreThoseOfAllRanks) {
   EXPECT_EQ(shm::World::create({::getpid()})->cores(), std::min(CPU_COUNT(&own), quota));
 }
 
-TEST(CoreShare, RanksThatAVariableBindsToOneCoreAreNoticed) {
-  const std::vector<int> cores = cores_of();
-  const BoundProcess first(cores.front()), twin(cores.front()), last(cores.back());
-  const std::vector<int> pids = {first.pid(), twin.pid()};
-  const auto bound = lookup_in({{"OMP_PROC_BIND", "true"}});
-  EXPECT_THAT(crowded_core(pids, 2, bound),
-              HasSubstr(absl::StrCat("OMP_PROC_BIND: got 'true', by which OpenMP has bound 2 ranks "
-                                     "to core ",
-                                     cores.front(), ", expected other cores for each; unset it")));
-  EXPECT_THAT(crowded_core(pids, 2, lookup_in({{"KMP_AFFINITY", "compact"}})),
-              HasSubstr("KMP_AFFINITY: got 'compact'"));
-  EXPECT_EQ(crowded_core(pids, 1, bound), "");  // it cannot be otherwise
-  EXPECT_EQ(crowded_core(pids, 2, lookup_in({})), "");
-  EXPECT_EQ(crowded_core(pids, 2, lookup_in({{"OMP_PROC_BIND", "False"}, {"OMP_PLACES", "cores"}})),
-            "");
-  if (cores.size() == 1) return;
-  EXPECT_EQ(crowded_core({first.pid(), last.pid()}, 2, bound), "");
-  EXPECT_EQ(crowded_core({first.pid(), twin.pid(), last.pid()}, 2, bound), "");
-  EXPECT_NE(crowded_core({first.pid(), twin.pid(), last.pid()}, 3, bound), "");
-  EXPECT_EQ(crowded_core({::getpid(), ::getpid()}, 2, bound), "");  // not bound to one
-}
-
 TEST(CoreShare, TheShareOfTheCoresIsTakenUnlessAVariableSaysHowManyThreads) {
   const int before = at::get_num_threads();
   const auto restore = c10::make_scope_exit([before] { at::set_num_threads(before); });
@@ -112,30 +79,8 @@ TEST(CoreShare, TheShareOfTheCoresIsTakenUnlessAVariableSaysHowManyThreads) {
   EXPECT_EQ(threads(8, 2, {{"OMP_NUM_THREADS", "6"}}), 6);
   EXPECT_EQ(threads(8, 2, {{"OMP_NUM_THREADS", ""}, {"MKL_NUM_THREADS", "6"}}), 6);
 
-  // OpenMP binds this thread, after it has counted.
-  EXPECT_EQ(threads(2, 2, {{"OMP_PROC_BIND", "close"}}), cores_of().size() == 1 ? 6 : 1);
-  std::thread([&] {
-    bind_to(cores_of().front());
-    EXPECT_EQ(threads(2, 2, {{"OMP_PROC_BIND", "close"}}), 6);
-    EXPECT_EQ(threads(1, 2, {{"OMP_PROC_BIND", "close"}}), 1) << "all on one core";
-    EXPECT_EQ(threads(2, 2, {{"OMP_PROC_BIND", "false"}}), 1);
-    EXPECT_EQ(threads(2, 2, {}), 1);
-  }).join();
-}
-
-const RankProcessBody kMeetOnOneCore("meet_on_one_core", [] {
-  bind_to(cores_of().front());
-  join();
-});
-
-TEST(Processes, OneOfThoseThatAVariableBindsToOneCoreWarns) {
-  RankProcessOptions options;
-  options.environment["OMP_PROC_BIND"] = "true";
-  const auto results = run_rank_processes(2, "meet_on_one_core", options);
-  if (::sysconf(_SC_NPROCESSORS_ONLN) > 1) {
-    EXPECT_THAT(results[0].output, HasSubstr("by which OpenMP has bound 2 ranks to core"));
-  }
-  EXPECT_THAT(results[1].output, Not(HasSubstr("by which OpenMP")));
+  EXPECT_EQ(threads(2, 2, {{"OMP_PROC_BIND", "close"}}), 6) << "OpenMP has counted";
+  EXPECT_EQ(threads(2, 2, {{"OMP_PROC_BIND", "False"}}), 1);
 }
 
 }  // namespace

@@ -177,6 +177,51 @@ TEST_P(SharedBufferTest, IsNullOnAllRanksWhereOneCannotSeeItsOwnWrites) {
   });
 }
 
+/// Limits the private memory of this process to so much more than it has, while it lives.
+class DataLimit {
+ public:
+  explicit DataLimit(int64_t more_bytes) {
+    ::getrlimit(RLIMIT_DATA, &before_);
+    rlimit limit = before_;
+    limit.rlim_cur = static_cast<rlim_t>(private_data_bytes() + more_bytes);
+    ::setrlimit(RLIMIT_DATA, &limit);
+  }
+  ~DataLimit() { ::setrlimit(RLIMIT_DATA, &before_); }
+  DataLimit(const DataLimit&) = delete;
+  DataLimit& operator=(const DataLimit&) = delete;
+
+ private:
+  static int64_t private_data_bytes() {
+    std::ifstream status("/proc/self/status");
+    std::string word;
+    int64_t kib = 0;
+    while (status >> word && word != "VmData:") continue;
+    status >> kib;
+    return kib * 1024;
+  }
+
+  rlimit before_{};
+};
+
+TEST_P(SharedBufferTest, IsNullWhereALimitLeavesNoRoomForIt) {
+  constexpr int64_t kMiB = int64_t{1} << 20;
+  run_ranks(size(), [](std::shared_ptr<ProcessGroup> world) {
+    const auto makes = [&](int64_t bytes) {
+      return shm::SharedBuffer::make(*world, bytes, "buffer") != nullptr;
+    };
+    {
+      std::optional<DataLimit> limit;
+      if (world->rank() == 0) limit.emplace(96 * kMiB);
+      world->barrier();
+      EXPECT_FALSE(makes(160 * kMiB));
+      EXPECT_TRUE(makes(kMiB));
+      world->barrier();
+    }
+    world->barrier();
+    EXPECT_TRUE(makes(160 * kMiB)) << "the control";
+  });
+}
+
 TEST_P(SharedBufferTest, OneRankSaysOnceThatTheyDoNotShare) {
   if (!can_refuse_calls()) GTEST_SKIP() << "not run: this kernel has no seccomp filters";
   const auto make = [&](int buffers) {

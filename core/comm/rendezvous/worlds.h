@@ -1,0 +1,56 @@
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tessera/core/comm/group/group.h"
+#include "tessera/environment.h"
+#include "tessera/process_group.h"
+#include "tessera/process_group_options.h"
+
+namespace tessera::internal {
+
+// How each backend makes the world of a job. All are collective over the ranks of the job.
+
+/// On one host, in shared memory. With GPUs, which ranks may share, it stages through that memory;
+/// if one rank lacks something for that, all throw the same c10::Error, which names the ranks.
+std::shared_ptr<ProcessGroup> make_shm_world(ProcessGroupOptions options,
+                                             const Environment& environment);
+
+/// On GPUs that communicate by NCCL, one per rank. All ranks meet first. If one of them lacks
+/// something (LibTorch's CUDA half, a driver, its GPU, NCCL), all throw the same c10::Error, which
+/// names the ranks, and none waits for it.
+std::shared_ptr<ProcessGroup> make_nccl_world(ProcessGroupOptions options,
+                                              const Environment& environment);
+
+/// On the CPUs of any number of hosts, which communicate by MPI; mpirun or srun has started the
+/// ranks. Throws c10::Error, on every rank, where there is no MPI, or where MPI's ranks are not
+/// those that the environment names.
+std::shared_ptr<Group> make_mpi_world(ProcessGroupOptions options, const Environment& environment);
+
+/// The same, in shared memory inside each host and by MPI between hosts. Hosts are what
+/// TESSERA_HOST or else the kernel tells apart. All on one host: a world in shared memory alone.
+/// Where hosts have unequal numbers of ranks, or one each: by MPI alone. Throws as make_mpi_world()
+/// does, and c10::Error on every rank where some host's ranks can share no memory.
+std::shared_ptr<ProcessGroup> make_hosts_world(ProcessGroupOptions options,
+                                               const Environment& environment);
+
+/// Those ranks of a job that are on this host, where the job has more.
+struct HostPart {
+  std::vector<int> ranks;       ///< of the job, ascending
+  int own = 0;                  ///< which of them this one is
+  std::string host;             ///< what messages call it
+  std::string name;             ///< of the abstract socket at which the first one listens
+  std::string group = "world";  ///< the group's name
+};
+
+/// Collective over these ranks: their world, in shared memory, for the threads of a group of
+/// several hosts. Where it cannot be made they learn of it in seconds.
+std::shared_ptr<Group> make_shm_part(const ProcessGroupOptions& options,
+                                     const Environment& environment, HostPart part);
+
+/// Local. What messages call this rank's host.
+std::string host_name(const Environment& environment);
+
+}  // namespace tessera::internal
