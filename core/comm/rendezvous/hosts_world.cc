@@ -50,8 +50,9 @@ std::shared_ptr<Group> meet_on_hosts(ProcessGroup& flat, const HostLayout& layou
                 .host = host_name(environment),
                 .name = {}};
   if (layout.hosts() > 1) part.group = absl::StrCat("world inside ", part.host);
-  part.name = flat.all_gather_bytes(absl::StrCat("tessera/", MacKey::new_nonce()),
-                             "where ranks of a host meet")[static_cast<size_t>(part.ranks.front())];
+  part.name =
+      flat.all_gather_bytes(absl::StrCat("tessera/", MacKey::new_nonce()),
+                            "where ranks of a host meet")[static_cast<size_t>(part.ranks.front())];
   std::shared_ptr<Group> inside;
   std::string problem;
   try {

@@ -6,7 +6,6 @@
 #include <optional>
 #include <string>
 
-
 namespace tessera::internal::shm {
 
 /// What segments are made of.
