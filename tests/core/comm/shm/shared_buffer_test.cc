@@ -207,7 +207,7 @@ TEST_P(SharedBufferTest, IsNullWhereALimitLeavesNoRoomForIt) {
   constexpr int64_t kMiB = int64_t{1} << 20;
   run_ranks(size(), [](std::shared_ptr<ProcessGroup> world) {
     const auto makes = [&](int64_t bytes) {
-      return shm::SharedBuffer::make(*world, bytes, "buffer") != nullptr;
+      return world->make_shared_buffer(bytes, "buffer") != nullptr;
     };
     {
       std::optional<DataLimit> limit;
