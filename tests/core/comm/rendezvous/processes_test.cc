@@ -269,8 +269,11 @@ TEST(Processes, Case32AnotherJobsTokenIsNamedByAll) {
   RankProcessOptions options;
   options.environment = {{"TESSERA_JOB_TOKEN", "ours"}};
   expect_success(run_rank_processes(2, "sums", options));
+  options.environment["TEST_TIMEOUT_MS"] = "5000";  // by then both must have started
   options.environment_of_rank[1] = {{"TESSERA_JOB_TOKEN", "theirs"}};
-  expect_failure(run_rank_processes(2, "sums", options), -1, "has another TESSERA_JOB_TOKEN");
+  const auto results = run_rank_processes(2, "sums", options);
+  expect_failure(results, 1, "give all ranks the same TESSERA_JOB_TOKEN");
+  expect_failure(results, 0, "has another TESSERA_JOB_TOKEN");
 }
 
 TEST(Processes, Case29AMissingRankIsNamedAtTheTimeOut) {
