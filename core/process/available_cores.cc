@@ -8,9 +8,7 @@
 #include <fstream>
 #include <limits>
 
-#include <absl/strings/match.h>
-#include <absl/strings/str_cat.h>
-#include <absl/strings/str_split.h>
+#include "tessera/core/process/control_groups.h"
 
 namespace tessera::internal {
 namespace {
@@ -20,27 +18,6 @@ struct Quota {
   int64_t time = -1;  // negative: no limit
   int64_t period = 0;
 };
-
-/// The folders, in their usual places, of the control groups that limit this process's cores: its
-/// own ones and all parents, of version 2 and 1. Any may be missing.
-std::vector<std::string> control_group_folders(const std::string& root) {
-  const std::string top = root + "/sys/fs/cgroup";
-  std::vector<std::string> folders = {top, top + "/cpu"};
-  std::ifstream file(root + "/proc/self/cgroup");
-  std::string line;
-  while (std::getline(file, line)) {
-    const std::vector<std::string> fields = absl::StrSplit(line, absl::MaxSplits(':', 2));
-    if (fields.size() != 3 || !absl::StartsWith(fields[2], "/")) continue;
-    if (absl::StrContains(fields[2], "/..")) continue;  // of another namespace
-    const bool is_version_2 = fields[0] == "0" && fields[1].empty();
-    const bool is_of_cpu = absl::StrContains(absl::StrCat(",", fields[1], ","), ",cpu,");
-    if (!is_version_2 && !is_of_cpu) continue;
-    const std::string base = is_version_2 ? top : top + "/cpu";
-    std::string group = fields[2];
-    for (; group.size() > 1; group.resize(group.rfind('/'))) folders.push_back(base + group);
-  }
-  return folders;
-}
 
 Quota quota_of(const std::string& folder) {
   Quota quota;
@@ -73,7 +50,7 @@ std::vector<int> cores_of(const std::vector<int>& pids) {
 
 std::optional<int> core_quota(const std::string& root) {
   std::optional<int> least;
-  for (const std::string& folder : control_group_folders(root)) {
+  for (const std::string& folder : control_group_folders("cpu", root)) {
     const Quota quota = quota_of(folder);
     if (quota.time < 0 || quota.period <= 0) continue;
     const int64_t cores = std::clamp<int64_t>(quota.time / quota.period, 1,

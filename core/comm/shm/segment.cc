@@ -78,7 +78,7 @@ void take_memory(int fd, int64_t before, int64_t bytes) {
   const std::string what = no_space_text(bytes);
   // The kernel takes page after page for fallocate, and kills a process when there are none left.
   const int64_t available = available_memory_bytes();
-  TORCH_CHECK(bytes <= available, what, "this host has ", available,
+  TORCH_CHECK(bytes <= available, what, "this host or container has ", available,
               " bytes left; free memory or use less");
   int result;
   do {
