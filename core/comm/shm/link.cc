@@ -29,10 +29,9 @@ Link::Link(std::shared_ptr<World> world, std::shared_ptr<Segment> memory, Channe
       rank_(rank),
       spin_count_(spin_count),
       sources_(static_cast<size_t>(channel.size)),
-      last_read_(static_cast<size_t>(channel.size)) {}
+      cursors_(static_cast<size_t>(channel.size)) {}
 
 Link::~Link() {
-  if (!origin().is_here()) return;
   drop_taken();
   if (staging_ != nullptr) world_->arena()->free(staging_);
 }
@@ -220,7 +219,6 @@ void Link::look_for_dead(const std::function<std::string(const std::string&)>& d
 }
 
 void Link::leave() noexcept {
-  if (!origin().is_here()) return;
   channel_.slot(rank_).left.store(1, std::memory_order_seq_cst);
   ring_bells();
 }

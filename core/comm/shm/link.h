@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "tessera/core/comm/group/link.h"
-#include "tessera/core/comm/shm/messages.h"
+#include "tessera/core/comm/shm/outbox.h"
 #include "tessera/core/comm/shm/sync.h"
 #include "tessera/core/comm/shm/world.h"
 
@@ -125,9 +125,6 @@ class Link final : public internal::Link {
   void end_step();
   int64_t steps() const { return steps_; }
   bool have_all_ended(int64_t steps) const;
-  /// Posts a message and wakes its receiver. It stays valid until note_taken().
-  Message& post_message(int receiver, const CallRecord& call, const SharedRange& source);
-  void note_taken(Message& message) { taken_.push_back(&message); }
   /// Wakes the threads of the group's ranks that wait.
   void ring_bells() { world_->ring_bells(channel_); }
 
@@ -136,9 +133,14 @@ class Link final : public internal::Link {
   bool is_true_of_all(Condition&& condition) const;
   SharedRange make_channel(const Call& call);
   void drop_taken();
-  void open_lists();
   std::optional<Arrival> next_arrival_from(int sender);
-  MessageLink* list_of(int sender);
+  MessagePage* first_page(int sender);
+
+  /// How far this rank has read a sender's list.
+  struct Cursor {
+    MessagePage* page = nullptr;
+    uint32_t next = 0;
+  };
 
   const std::shared_ptr<World> world_;
   const std::shared_ptr<Segment> memory_;
@@ -151,10 +153,9 @@ class Link final : public internal::Link {
   std::shared_ptr<Segment> subgroup_;  // that this rank makes for others to open
   // Of peers. Each keeps its file, so that the system gives its id to no other.
   std::unordered_map<SegmentId, std::shared_ptr<Segment>, SegmentId::Hash> segments_;
-  std::vector<MessageLink*> last_sent_;        // by receiver; none before the first message
+  std::optional<Outbox> outbox_;               // from the first message on
   std::list<std::unique_ptr<Transfer>> sent_;  // copies that their receivers have not taken
-  std::vector<Message*> taken_;                // from which receivers may not have gone on
-  std::vector<MessageLink*> last_read_;        // by sender
+  std::vector<Cursor> cursors_;                // by sender
   int next_sender_ = 0;
 };
 

@@ -1,10 +1,6 @@
 // The messages of a link: Note [Messages].
-#include "tessera/core/comm/shm/messages.h"
-
-#include <new>
 #include <optional>
 #include <utility>
-#include <vector>
 
 #include <absl/strings/str_cat.h>
 #include <c10/util/Exception.h>
@@ -19,7 +15,7 @@ namespace {
 /// withdrawn, but a copy stays for a receiver that may look there later.
 class Sent final : public Transfer {
  public:
-  Sent(Link& link, const Call& call) : link_(link) {
+  Sent(Link& link, Outbox& outbox, const Call& call) : link_(link), outbox_(outbox) {
     const at::Tensor& tensor = call.collective().input;
     const auto bytes = static_cast<int64_t>(tensor.nbytes());
     to_ = call.record().signature.peer;
@@ -32,30 +28,34 @@ class Sent final : public Transfer {
       copy_bytes(copy_, data_of(tensor), bytes);
       source = link.find(copy_, bytes);
     }
-    message_ = &link.post_message(to_, call.record(), source.value_or(SharedRange()));
+    record_ = &outbox.post(to_, call.record(), source.value_or(SharedRange()));
   }
 
   ~Sent() override {
-    if (message_ == nullptr || !in_place_.defined() || !link_.origin().is_here()) return;
-    uint32_t posted = Message::kPosted;
-    const bool is_withdrawn = message_->state.compare_exchange_strong(posted, Message::kWithdrawn);
+    if (record_ == nullptr || !in_place_.defined()) return;
+    uint32_t posted = MessageRecord::kPosted;
+    const bool is_withdrawn =
+        record_->state.compare_exchange_strong(posted, MessageRecord::kWithdrawn);
     // The receiver is reading it right now, and this must not wait for that.
     if (!is_withdrawn) link_.world().progress().keep(std::move(in_place_));
   }
 
   State advance() override {
-    if (message_ == nullptr) return State::kOver;
-    if (message_->state.load(std::memory_order_acquire) != Message::kTaken) return State::kMoving;
+    if (record_ == nullptr) return State::kOver;
+    if (record_->state.load(std::memory_order_acquire) != MessageRecord::kTaken) {
+      return State::kMoving;
+    }
     if (copy_ != nullptr) link_.world().arena()->free(copy_);
-    link_.note_taken(*std::exchange(message_, nullptr));
+    outbox_.release(*std::exchange(record_, nullptr));
     return State::kOver;
   }
   std::vector<int> awaited() override { return {to_}; }
 
  private:
   Link& link_;
+  Outbox& outbox_;
   int to_ = 0;
-  Message* message_ = nullptr;
+  MessageRecord* record_ = nullptr;
   char* copy_ = nullptr;  // in the arena
   at::Tensor in_place_;
 };
@@ -70,8 +70,9 @@ class Received final : public Transfer {
 }  // namespace
 
 std::unique_ptr<Transfer> Link::send(const Call& call) {
+  if (!outbox_.has_value()) outbox_.emplace(world_, channel_, rank_);
   drop_taken();
-  auto sent = std::make_unique<Sent>(*this, call);
+  auto sent = std::make_unique<Sent>(*this, *outbox_, call);
   if (static_cast<int64_t>(call.collective().input.nbytes()) > ProcessGroup::kBufferedBytes) {
     return sent;
   }
@@ -79,54 +80,24 @@ std::unique_ptr<Transfer> Link::send(const Call& call) {
   return nullptr;
 }
 
-/// Frees what receivers have taken, and gone on from.
+/// Frees what receivers have taken.
 void Link::drop_taken() {
   sent_.remove_if(
       [](const auto& transfer) { return transfer->advance() == Transfer::State::kOver; });
-  std::erase_if(taken_, [this](Message* message) {
-    const bool is_passed = message->is_passed.load(std::memory_order_acquire) == 1;
-    if (is_passed) world_->arena()->free(reinterpret_cast<char*>(message));
-    return is_passed;
-  });
-}
-
-/// Where the lists for all receivers begin.
-void Link::open_lists() {
-  const int64_t bytes = static_cast<int64_t>(sizeof(MessageLink)) * size();
-  auto* const lists = reinterpret_cast<MessageLink*>(world_->arena()->allocate(bytes));
-  for (int receiver = 0; receiver < size(); ++receiver) {
-    last_sent_.push_back(new (&lists[receiver]) MessageLink());
-  }
-  ChannelSlot& slot = channel_.slot(rank_);
-  slot.lists = *find(lists, bytes);
-  slot.has_lists.store(1, std::memory_order_release);
-}
-
-Message& Link::post_message(int receiver, const CallRecord& call, const SharedRange& source) {
-  if (last_sent_.empty()) open_lists();
-  auto* const message = new (world_->arena()->allocate(sizeof(Message))) Message();
-  message->call = call;
-  message->source = source;
-  MessageLink*& last = last_sent_[static_cast<size_t>(receiver)];
-  last->next = *find(message, sizeof(Message));
-  last->has_next.store(1, std::memory_order_seq_cst);
-  last = message;
-  world_->bell_of(world_rank(receiver)).ring();
-  return *message;
 }
 
 std::unique_ptr<Transfer> Link::receive(const Arrival& arrival, const Call& call) {
-  auto& message = *static_cast<Message*>(arrival.place);
-  uint32_t posted = Message::kPosted;
-  if (!message.state.compare_exchange_strong(posted, Message::kTaking)) {
+  auto& record = *static_cast<MessageRecord*>(arrival.place);
+  uint32_t posted = MessageRecord::kPosted;
+  if (!record.state.compare_exchange_strong(posted, MessageRecord::kTaking)) {
     throw Fault{absl::StrCat(name_of(arrival.from), " left the group before its message '",
                              call.tag(), "' was received"),
                 arrival.from};
   }
   const at::Tensor& output = call.collective().output;
   const auto bytes = static_cast<int64_t>(output.nbytes());
-  if (bytes > 0) copy_bytes(data_of(output), resolve(message.source), bytes);
-  message.state.store(Message::kTaken, std::memory_order_seq_cst);
+  if (bytes > 0) copy_bytes(data_of(output), resolve(record.source), bytes);
+  record.state.store(MessageRecord::kTaken, std::memory_order_seq_cst);
   world_->bell_of(world_rank(arrival.from)).ring();
   wake();  // another thread of this rank may wait for it
   return std::make_unique<Received>();
@@ -141,26 +112,35 @@ std::optional<Arrival> Link::next_arrival() {
   return std::nullopt;
 }
 
-MessageLink* Link::list_of(int sender) {
+MessagePage* Link::first_page(int sender) {
   ChannelSlot& slot = channel_.slot(sender);
-  if (slot.has_lists.load(std::memory_order_acquire) == 0) return nullptr;
-  return &reinterpret_cast<MessageLink*>(resolve(slot.lists))[rank_];
+  if (slot.has_outbox.load(std::memory_order_acquire) == 0) return nullptr;
+  OutboxEntry& entry = reinterpret_cast<OutboxEntry*>(resolve(slot.outbox))[rank_];
+  if (entry.has_first.load(std::memory_order_acquire) == 0) return nullptr;
+  return reinterpret_cast<MessagePage*>(resolve(entry.first));
 }
 
 std::optional<Arrival> Link::next_arrival_from(int sender) {
   if (sender == rank_) return std::nullopt;
-  MessageLink*& last = last_read_[static_cast<size_t>(sender)];
+  Cursor& cursor = cursors_[static_cast<size_t>(sender)];
   try {
-    if (last == nullptr) last = list_of(sender);
-    if (last == nullptr || last->has_next.load(std::memory_order_acquire) == 0) return std::nullopt;
-    auto& message = *reinterpret_cast<Message*>(resolve(last->next));
-    std::exchange(last, &message)->is_passed.store(1, std::memory_order_release);
-    return Arrival{sender, message.call, &message};
+    if (cursor.page == nullptr) cursor.page = first_page(sender);
+    while (cursor.page != nullptr) {
+      MessagePage& page = *cursor.page;
+      if (cursor.next < page.count.load(std::memory_order_acquire)) {
+        MessageRecord& record = page.records[cursor.next++];
+        return Arrival{sender, record.call, &record};
+      }
+      const bool is_read = cursor.next == MessagePage::kRecords;
+      if (!is_read || page.has_next.load(std::memory_order_acquire) == 0) break;
+      cursor = {reinterpret_cast<MessagePage*>(resolve(page.next)), 0};
+      page.left.store(1, std::memory_order_release);
+    }
   } catch (const c10::Error&) {
     // Its memory went with it, and so did its messages.
     if (!has_left(sender)) throw;
-    return std::nullopt;
   }
+  return std::nullopt;
 }
 
 }  // namespace tessera::internal::shm

@@ -103,8 +103,8 @@ struct alignas(64) ChannelSlot {
 
   PostedCall& call(int64_t sequence) { return calls[sequence % kCalls]; }
   // See Note [Messages].
-  alignas(64) std::atomic<uint32_t> has_lists;  // 1 once `lists` says where its messages begin
-  SharedRange lists;
+  alignas(64) std::atomic<uint32_t> has_outbox;  // 1 once `outbox` says where its messages begin
+  SharedRange outbox;
 };
 
 /// The shared side of a process group. `size` slots follow it in memory. Counters only grow; a rank

@@ -15,6 +15,7 @@
 #include "tessera/core/comm/shm/arena.h"
 #include "tessera/core/comm/shm/progress.h"
 #include "tessera/core/comm/shm/sync.h"
+#include "tessera/core/process/file_descriptor.h"
 #include "tessera/core/process/fork.h"
 
 namespace tessera::internal::shm {
