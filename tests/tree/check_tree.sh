@@ -104,10 +104,10 @@ check() {
   # The launcher starts in milliseconds: it must not load LibTorch.
   # With the ranks it shares a few files, which keep to that.
   { sources tools/run
-    ls core/process/{available_cores,job_page,process_status,system_refusal}.{h,cc} \
+    ls core/process/{available_cores,control_groups,job_page,process_status,system_refusal}.{h,cc} \
       core/process/file_descriptor.h 2>/dev/null; } |
     search '^ *# *include *(<(torch|ATen|c10)/|"tessera/[^t])' |
-    grep -vE '"tessera/core/process/(available_cores|file_descriptor|job_page|process_status|system_refusal).h"' |
+    grep -vE '"tessera/core/process/(available_cores|control_groups|file_descriptor|job_page|process_status|system_refusal).h"' |
     offend launcher-without-torch
 
   # A launcher may meet as ranks do.
