@@ -97,6 +97,11 @@ void Member::look_for_late(Call::Clock::time_point now) {
   if (announced_ == 0) return;
   const std::shared_ptr<Call> front = calls_.front();
   Call& call = *front;
+  const auto waited = call.waited(now);
+  bool has_any_left = false;
+  for (int rank = 0; rank < link_->size(); ++rank) has_any_left |= link_->has_left(rank);
+  // Most looks end here, and take nothing from the heap.
+  if (!has_any_left && waited < std::min(patience_.timeout, patience_.report_after)) return;
   const std::vector<int> missing = awaited(*link_, call);
   if (std::any_of(missing.begin(), missing.end(), [&](int rank) { return has_gone(rank, call); })) {
     advance();  // it may have done its part before it left
@@ -107,7 +112,7 @@ void Member::look_for_late(Call::Clock::time_point now) {
     return;
   }
   const bool is_first = is_first_of_waiting(missing);
-  if (const auto waited = call.waited(now); waited >= patience_.timeout) {
+  if (waited >= patience_.timeout) {
     std::vector<int> overdue;
     for (const int rank : missing) {
       const auto longest = patience_.timeout + link_->extra_patience(rank, call) +
