@@ -177,6 +177,8 @@ TEST_P(SharedBufferTest, IsNullOnAllRanksWhereOneCannotSeeItsOwnWrites) {
   });
 }
 
+#if !defined(__SANITIZE_THREAD__)  // whose shadow of a mapping is private memory, too
+
 /// Limits the private memory of this process to so much more than it has, while it lives.
 class DataLimit {
  public:
@@ -221,6 +223,8 @@ TEST_P(SharedBufferTest, IsNullWhereALimitLeavesNoRoomForIt) {
     EXPECT_TRUE(makes(160 * kMiB)) << "the control";
   });
 }
+
+#endif
 
 TEST_P(SharedBufferTest, OneRankSaysOnceThatTheyDoNotShare) {
   if (!can_refuse_calls()) GTEST_SKIP() << "not run: this kernel has no seccomp filters";
