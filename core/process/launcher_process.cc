@@ -1,15 +1,14 @@
 #include "tessera/core/process/launcher_process.h"
 
-#include <filesystem>
+#include <unistd.h>
+
 #include <fstream>
 #include <optional>
-#include <system_error>
 
 #include <absl/strings/match.h>
 #include <absl/strings/str_cat.h>
 
 #include "tessera/core/process/process_status.h"
-#include "tessera/core/process/variable_reader.h"
 #include "tessera/environment.h"
 
 namespace tessera::internal {
@@ -34,10 +33,9 @@ StartVariable variable_of_process(int pid, const std::string& name) {
 
 }  // namespace
 
-absl::StatusOr<LauncherProcess> find_launcher(const std::string& variable, int pid) {
-  const auto own = pid == ::getpid() ? process_environment(variable.c_str())
-                                     : variable_of_process(pid, variable).value;
-  auto status = process_status(pid);
+absl::StatusOr<LauncherProcess> find_launcher(const std::string& variable) {
+  const auto own = process_environment(variable.c_str());
+  auto status = process_status(::getpid());
   while (status && status->parent > 0) {
     const int ancestor = status->parent;
     status = process_status(ancestor);
@@ -46,27 +44,8 @@ absl::StatusOr<LauncherProcess> find_launcher(const std::string& variable, int p
     const bool may_be_between = !its.is_shown || (own && its.value == own);
     if (!may_be_between) return LauncherProcess{ancestor, status->start_time};
   }
-  return absl::NotFoundError(absl::StrCat("no process that started process ", pid,
+  return absl::NotFoundError(absl::StrCat("no process that started process ", ::getpid(),
                                           " and has not its ", variable, " is to be seen"));
-}
-
-std::map<int, std::vector<int>> launched_ranks(const std::string& rank_variable) {
-  std::map<int, std::vector<int>> pids_of_rank;
-  const auto own = find_launcher(rank_variable);
-  if (!own.ok()) return pids_of_rank;
-  std::error_code none;  // /proc is hidden, or a process has ended
-  std::filesystem::directory_iterator processes("/proc", none);
-  for (; processes != std::filesystem::directory_iterator(); processes.increment(none)) {
-    const auto number = whole_number(processes->path().filename().string(), 1, kGreatest);
-    if (!number) continue;
-    const int pid = static_cast<int>(*number);
-    const std::string text = variable_of_process(pid, rank_variable).value.value_or("");
-    const auto rank = whole_number(text, 0, kGreatest);
-    if (!rank) continue;
-    const auto launcher = find_launcher(rank_variable, pid);
-    if (launcher.ok() && launcher->pid == own->pid) pids_of_rank[*rank].push_back(pid);
-  }
-  return pids_of_rank;
 }
 
 }  // namespace tessera::internal

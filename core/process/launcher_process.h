@@ -1,11 +1,7 @@
 #pragma once
 
-#include <unistd.h>
-
 #include <cstdint>
-#include <map>
 #include <string>
-#include <vector>
 
 #include <absl/status/statusor.h>
 
@@ -17,17 +13,11 @@ struct LauncherProcess {
   uint64_t start_time = 0;  ///< in ticks since boot
 };
 
-/// Local. The process of this host that started a rank, which is process `pid`, and the others: its
-/// nearest ancestor that was not started with the value that it has of `variable`, which the
-/// launcher gives to each rank and what is between them (a shell, numactl) passes on. Ancestors
-/// that do not show their environment (of another user, setuid) are skipped. NotFound if there is
-/// none, or /proc is hidden.
-absl::StatusOr<LauncherProcess> find_launcher(const std::string& variable, int pid = ::getpid());
-
-/// Local. The processes of this host that the launcher of this one has started, with this one, by
-/// the rank that `rank_variable` says to them: one of each rank, or more where a shell is between
-/// or a rank has started others. Processes that do not show their environment are missing; all are
-/// where /proc is hidden. Cost: a look at every process of the host.
-std::map<int, std::vector<int>> launched_ranks(const std::string& rank_variable);
+/// Local. The process of this host that started this rank and the others: the nearest ancestor that
+/// was not started with the value that it has of `variable`, which the launcher gives to each rank
+/// and what is between them (a shell, numactl) passes on. Ancestors that do not show their
+/// environment (of another user, setuid) are skipped. NotFound if there is none, or /proc is
+/// hidden.
+absl::StatusOr<LauncherProcess> find_launcher(const std::string& variable);
 
 }  // namespace tessera::internal

@@ -41,9 +41,9 @@ struct ProcessGroupOptions {
   /// "auto", "loopback", "mpi", "hosts", "shm" or "nccl". auto: TESSERA_BACKEND, if that is set;
   /// else loopback for one rank, whatever its device, nccl for GPUs, hosts for CPUs where mpirun or
   /// srun has started ranks on several hosts, and shm for other CPUs. hosts: shared memory inside
-  /// each host and MPI between them, where all hosts have equally many ranks, and several; else MPI
-  /// alone, as mpi always. "shm" with GPUs stages through
-  /// host memory, on one host: for tests, and for GPUs without NCCL.
+  /// each host and MPI between them, where all hosts have equally many ranks, and several, numbered
+  /// host by host; else MPI alone, as mpi always. "shm" with GPUs stages through host memory, on
+  /// one host: for tests, and for GPUs without NCCL.
   std::string backend = "auto";
   /// Whether collectives run in a thread of their own (kThread), inside the call (kInline), or as
   /// cores allow (kAuto: a thread if there are at least twice as many cores as ranks on this host).

@@ -11,8 +11,8 @@ namespace tessera {
 /// returns the group of all of them. Checks that no rank number is taken twice and that all ranks
 /// agree on the world size. Without a launcher it returns a world of one and communicates with
 /// nobody. Throws c10::Error that lists every problem of the environment at once, and CommError
-/// when peers do not come within the time-out (naming the missing ranks) or do not match. An error
-/// of one rank during this call is thrown on all ranks that are connected.
+/// when peers do not come within the time-out (naming the missing ranks; over MPI only those that
+/// have called MPI_Init) or do not match. An error of one rank is thrown on all that are connected.
 ///
 /// Threads that are started here and in parallelize() add gradients and compute as the calling
 /// thread does: setFlushDenormal() of LibTorch, a mode of each thread, has to come before.

@@ -146,9 +146,8 @@ class Link {
   /// "rank 1", or "rank 3 of the world" where its number there is another one.
   std::string name_of(int rank) const;
   std::string own_name() const { return name_of(rank()); }
-  /// " (pid 7 on nodeB)", and its process; "" and 0 if unknown.
+  /// " (pid 7 on nodeB)"; "" if unknown.
   virtual std::string place_of(int /*rank*/) const { return ""; }
-  virtual int pid_of(int /*rank*/) const { return 0; }
   /// What its process does, such as "is stopped (SIGSTOP)"; "" if it is unknown.
   virtual std::string activity_of(int /*rank*/) const { return ""; }
   /// How many calls the rank has begun, and finished, as far as is known. The first: any thread, of

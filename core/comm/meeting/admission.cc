@@ -1,4 +1,4 @@
-#include "tessera/core/comm/meeting/parts.h"
+#include "tessera/core/comm/meeting/sides.h"
 
 #include <algorithm>
 #include <map>

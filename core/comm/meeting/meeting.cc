@@ -2,8 +2,8 @@
 
 #include <utility>
 
-#include "tessera/core/comm/meeting/parts.h"
 #include "tessera/core/comm/meeting/served_table.h"
+#include "tessera/core/comm/meeting/sides.h"
 #include "tessera/time_out.h"
 
 namespace tessera::internal {

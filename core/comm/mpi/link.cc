@@ -89,7 +89,7 @@ void Link::go_on() { windows_->advance(*this, Call::Clock::now()); }
 std::string Link::activity_of(int rank) const {
   const int number = number_of(rank);
   if (!world().is_neighbour(number)) return "";
-  const std::optional<ProcessStatus> status = process_status(pid_of(rank));
+  const std::optional<ProcessStatus> status = process_status(world().place(number).pid);
   return status.has_value() ? status->describe() : "";
 }
 
@@ -101,11 +101,11 @@ int64_t Link::finished_by(int rank) const {
 
 RankFlight Link::flight_of(int rank) const {
   const int number = number_of(rank);
-  return {
-      .rank = number,
-      .pid = pid_of(rank),
-      .host = world().place(number).host,
-      .state = world().is_neighbour(number) ? process_state(pid_of(rank)) : "is on another host"};
+  const World::Place place = world().place(number);
+  return {.rank = number,
+          .pid = place.pid,
+          .host = place.host,
+          .state = world().is_neighbour(number) ? process_state(place.pid) : "is on another host"};
 }
 
 bool Link::fail(const Failure& failure) noexcept {

@@ -6,7 +6,8 @@
 
 namespace tessera::internal {
 
-// What a rank does in a meeting (Note [Meeting]). All throw MeetingFailure.
+// The two sides of a meeting, and how a rank comes to its own (Note [Meeting]). All throw
+// MeetingFailure.
 
 /// Rank 0 listens at the place, or enters if another rank 0 listens there, which has to hear of it.
 /// The others wait for rank 0 and enter. At the deadline the failure says what was found: an
