@@ -8,7 +8,6 @@
 #include <ATen/core/grad_mode.h>
 #include <absl/strings/str_cat.h>
 
-#include "tessera/core/comm/agreement/own_error.h"
 #include "tessera/core/comm/agreement/refusal.h"
 #include "tessera/core/step/parameter_hash.h"
 #include "tessera/ddp/replica_sync.h"

@@ -7,7 +7,7 @@
 #include <absl/strings/str_cat.h>
 #include <absl/strings/str_join.h>
 
-#include "tessera/core/comm/agreement/own_error.h"
+#include "tessera/core/comm/agreement/refusal.h"
 
 namespace tessera::internal {
 namespace {

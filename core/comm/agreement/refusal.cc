@@ -22,25 +22,21 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr size_t kLines = 10;  // of one problem
-constexpr auto kMaxPause = std::chrono::milliseconds(20);
-// How long rank 0, whose end may be the table's end, waits for the others to read.
-constexpr auto kLinger = std::chrono::seconds(2);
+constexpr auto kPause = std::chrono::milliseconds(5);
 
 std::string problem_key(int rank) { return absl::StrCat("problem/", rank); }
-std::string read_key(int rank) { return absl::StrCat("problem read/", rank); }
 
-/// Ranks whose key of the given kind is not there when it is time to stop waiting.
-std::vector<int> await(const RanksAtTable& ranks, std::string (*key)(int rank),
-                       Clock::duration patience) {
-  const auto deadline = Clock::now() + patience;
-  auto pause = std::chrono::milliseconds(1);
-  std::vector<int> missing(ranks.size);
-  for (int rank = 0; rank < ranks.size; ++rank) missing[rank] = rank;
+/// What the rank reports; "" if it has no problem.
+std::string await_problem(const RanksAtTable& ranks, int rank, Clock::time_point deadline,
+                          std::string_view what) {
   while (true) {
-    std::erase_if(missing, [&](int rank) { return ranks.table.has({key(rank)}); });
-    if (missing.empty() || Clock::now() > deadline) return missing;
-    std::this_thread::sleep_for(pause);
-    pause = std::min(pause * 2, kMaxPause);
+    if (const auto problem = ranks.table.get(problem_key(rank))) return *problem;
+    if (Clock::now() > deadline) {
+      throw CommError({"init_process_group", "world", -1, ranks.rank, std::string(what)},
+                      absl::StrCat("timed out after ", ranks.timeout.count(), " ms: rank ", rank,
+                                   " came, but did not report success or failure"));
+    }
+    std::this_thread::sleep_for(kPause);
   }
 }
 
@@ -86,23 +82,14 @@ void refuse_on_all_ranks(ProcessGroup& group, std::string_view problem, std::str
 void refuse_on_all_ranks(const RanksAtTable& ranks, std::string_view problem,
                          std::string_view what) {
   ranks.table.set(problem_key(ranks.rank), std::string(problem));
-  const std::vector<int> missing = await(ranks, problem_key, bounded(ranks.timeout));
-  if (!missing.empty()) {
-    throw CommError({"init_process_group", "world", -1, ranks.rank, std::string(what)},
-                    absl::StrCat("timed out after ", ranks.timeout.count(),
-                                 " ms: ", name_of(missing, ranks.size),
-                                 " came, but did not report success or failure"));
+  const auto deadline = Clock::now() + bounded(ranks.timeout);
+  std::vector<std::string> problems;
+  for (int rank = 0; rank < ranks.size; ++rank) {
+    problems.push_back(await_problem(ranks, rank, deadline, what));
   }
   TORCH_CHECK(ranks.size > 1 || problem.empty(), std::string(problem));
-  std::vector<std::string> problems(ranks.size);
-  for (int rank = 0; rank < ranks.size; ++rank) {
-    problems[rank] = ranks.table.get(problem_key(rank)).value_or("");
-  }
   const std::string text = refusal_text(problems, what);
-  if (text.empty()) return;
-  ranks.table.set(read_key(ranks.rank), "yes");
-  if (ranks.rank == 0) await(ranks, read_key, kLinger);
-  throw ErrorOnAllRanks(text);
+  if (!text.empty()) throw ErrorOnAllRanks(text);
 }
 
 }  // namespace tessera::internal

@@ -1,11 +1,15 @@
 #pragma once
 
 #include <chrono>
+#include <cstdint>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include <c10/util/Exception.h>
+
 #include "tessera/core/comm/meeting/shared_table.h"
+#include "tessera/errors.h"
 #include "tessera/process_group.h"
 
 namespace tessera::internal {
@@ -28,9 +32,21 @@ struct RanksAtTable {
 };
 
 /// The same among ranks without a group. A rank alone throws its problem as it is. Collective,
-/// blocking; once per table. Throws CommError that names the ranks which do not come within the
-/// time-out.
+/// blocking; once per table, which must answer until all have read it. Throws CommError that names
+/// the first rank which does not come within the time-out.
 void refuse_on_all_ranks(const RanksAtTable& ranks, std::string_view problem,
                          std::string_view what);
+
+/// Runs code of the user and returns its result. Any exception of it is this rank's only, even
+/// another engine's ErrorOnAllRanks.
+template <typename Body>
+auto as_own_error(Body&& body) {
+  try {
+    return body();
+  } catch (const ErrorOnAllRanks& error) {
+    throw c10::Error({__func__, __FILE__, static_cast<uint32_t>(__LINE__)},
+                     error.what_without_backtrace());
+  }
+}
 
 }  // namespace tessera::internal

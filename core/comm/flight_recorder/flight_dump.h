@@ -24,13 +24,7 @@ struct RankFlight {
 /// process "is a thread of this process".
 std::string process_state(int pid);
 
-/// Where the ranks' calls differ first: the earliest collective of a group that two ranks called
-/// with different arguments, else the collectives that some ranks of a group have begun and others
-/// have not; else says that there is no difference.
-std::string first_difference(const std::vector<RankFlight>& ranks);
-
-/// All ranks in one text: the cause, the first difference, then the last calls of each. `now_ns`:
-/// when it is written.
+/// All ranks in one text: the cause, then the last calls of each. `now_ns`: when it is written.
 std::string merged_text(const std::vector<RankFlight>& ranks, std::string_view cause,
                         int64_t now_ns);
 
@@ -38,8 +32,8 @@ std::string merged_text(const std::vector<RankFlight>& ranks, std::string_view c
 std::string flight_dump_directory();
 
 /// Local. Writes merged_text() into the directory, which is made if it is not there, as
-/// <name>-<rank>-<pid>.txt, and says so on stderr with the first difference. Never throws: what
-/// cannot be written is said there, too.
+/// <name>-<rank>-<pid>.txt, and says so on stderr. Never throws: what cannot be written is said
+/// there, too.
 void write_flight_dump(const std::string& directory, int rank, const std::vector<RankFlight>& ranks,
                        std::string_view cause, std::string_view name = "flight-rank") noexcept;
 

@@ -37,8 +37,8 @@ class Link final : public internal::Link {
   const Origin& origin() const override { return world_->origin(); }
   at::Tensor allocate(int64_t numel, at::ScalarType dtype) override;
   bool is_in_place(const at::Tensor& tensor) const override;
-  std::unique_ptr<tessera::SharedBuffer> make_shared_buffer(ProcessGroup& group, int64_t bytes,
-                                                            std::string_view name) override;
+  std::unique_ptr<SharedBuffer> make_shared_buffer(ProcessGroup& group, int64_t bytes,
+                                                   std::string_view name) override;
 
   bool may_announce(const Call& call, int64_t under_way) const override;
   std::unique_ptr<Transfer> prepare(Call& call) override;
