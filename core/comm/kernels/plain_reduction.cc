@@ -1,5 +1,3 @@
-#include "tessera/core/comm/kernels/plain_reduction.h"
-
 #include <algorithm>
 #include <cstring>
 
@@ -13,6 +11,8 @@
 #include <c10/util/BFloat16.h>
 #include <c10/util/Exception.h>
 #include <c10/util/Half.h>
+
+#include "tessera/core/comm/kernels/reduce_kernels.h"
 
 namespace tessera::internal::kernels {
 namespace {

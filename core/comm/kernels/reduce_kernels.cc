@@ -10,15 +10,9 @@
 #include <c10/util/Exception.h>
 #include <c10/util/Half.h>
 
-#include "tessera/core/comm/kernels/line.h"
-#include "tessera/core/comm/kernels/plain_reduction.h"
 #include "tessera/core/comm/kernels/tree_sum.h"
 #include "tessera/core/numbers/narrow_float.h"
 #include "tessera/core/numbers/vector_targets.h"
-
-#ifdef __SSE2__
-#include <emmintrin.h>
-#endif
 
 namespace tessera::internal::kernels {
 namespace {

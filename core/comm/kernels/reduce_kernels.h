@@ -27,4 +27,10 @@ void reduce(c10::ScalarType dtype, ReduceOp op, const char* const* sources, int 
             char* const* targets, int target_count, int64_t numel, Stores stores = Stores::kCached,
             double divisor = 0.0, SumOrder order = SumOrder::kRanks);
 
+/// Local. As reduce(), for products, bit-wise operations and all dtypes of integers and bool: in
+/// rank order, integers wrap, products of bf16 and fp16 in fp32 and rounded once. Of bool SUM, MAX
+/// and BOR are "or", PRODUCT, MIN and BAND "and". LibTorch's operators do it.
+void reduce_plainly(c10::ScalarType dtype, ReduceOp op, const char* const* sources, int ranks,
+                    char* const* targets, int target_count, int64_t numel);
+
 }  // namespace tessera::internal::kernels

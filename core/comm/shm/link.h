@@ -11,11 +11,13 @@
 #include <vector>
 
 #include "tessera/core/comm/group/link.h"
-#include "tessera/core/comm/shm/outbox.h"
 #include "tessera/core/comm/shm/sync.h"
 #include "tessera/core/comm/shm/world.h"
 
 namespace tessera::internal::shm {
+
+struct MessagePage;
+class Outbox;
 
 /// Ranks of one host that work in each other's memory. Buffers from allocate() are read and written
 /// in place; private ones are copied through a staging area of kStagingBytes per rank. Ranks may be
@@ -153,7 +155,7 @@ class Link final : public internal::Link {
   std::shared_ptr<Segment> subgroup_;  // that this rank makes for others to open
   // Of peers. Each keeps its file, so that the system gives its id to no other.
   std::unordered_map<SegmentId, std::shared_ptr<Segment>, SegmentId::Hash> segments_;
-  std::optional<Outbox> outbox_;               // from the first message on
+  std::shared_ptr<Outbox> outbox_;             // from the first message on
   std::list<std::unique_ptr<Transfer>> sent_;  // copies that their receivers have not taken
   std::vector<Cursor> cursors_;                // by sender
   int next_sender_ = 0;

@@ -1,6 +1,9 @@
-// The messages of a link: Note [Messages].
+#include <algorithm>
+#include <atomic>
+#include <new>
 #include <optional>
 #include <utility>
+#include <vector>
 
 #include <absl/strings/str_cat.h>
 #include <c10/util/Exception.h>
@@ -9,16 +12,134 @@
 #include "tessera/core/comm/shm/link.h"
 
 namespace tessera::internal::shm {
+
+// Note [Messages]
+// ~~~~~~~~~~~~~~~
+// A message meets its receive without the rest of the group. A rank that sends writes a record for
+// the receiver into memory of its own arena, its outbox: one list of pages per receiver, found
+// through the sender's ChannelSlot, and rings the receiver's bell. The receiver looks through the
+// lists, copies the data of what it wants out of the sender's arena itself, marks the record as
+// taken and rings the sender's bell. So neither waits for the other's thread. Up to
+// ProcessGroup::kBufferedBytes the sender copies the data into its arena, and is done; larger
+// tensors stay where they are if that is in the arena, and are copied there otherwise. Records and
+// copies go when they are taken and when the receiver has gone on to the next page; what a receiver
+// never took stays in the arena, because it may look there later.
+
+/// One message. Lies in shared memory, written by the sender but for `state`.
+struct MessageRecord {
+  /// kReleased: it is taken, and the sender has no more use for it either.
+  enum State : uint32_t { kPosted, kTaking, kTaken, kWithdrawn, kReleased };
+
+  std::atomic<uint32_t> state;
+  CallRecord call;
+  SharedRange source;
+};
+
+/// A part of the list of messages from one rank to another.
+struct MessagePage {
+  static constexpr uint32_t kRecords = 16;
+
+  std::atomic<uint32_t> count;     // of records, posted
+  std::atomic<uint32_t> has_next;  // 1 once `next` is set; after the last record
+  std::atomic<uint32_t> left;      // 1 once the receiver has read `next`
+  SharedRange next;
+  MessageRecord records[kRecords];
+};
+static_assert(sizeof(MessagePage) <= kPageBytes);
+
+namespace {
+
+/// Where the list for one receiver begins.
+struct OutboxEntry {
+  std::atomic<uint32_t> has_first;
+  SharedRange first;
+};
+
+}  // namespace
+
+/// This rank's outbox in one group. Used under its owner's lock.
+class Outbox {
+ public:
+  explicit Outbox(Link& link)
+      : world_(link.world()), channel_(link.channel()), last_(static_cast<size_t>(link.size())) {
+    const int64_t bytes = static_cast<int64_t>(sizeof(OutboxEntry)) * link.size();
+    entries_ = reinterpret_cast<OutboxEntry*>(world_.arena()->allocate(bytes));
+    for (int receiver = 0; receiver < link.size(); ++receiver) {
+      new (&entries_[receiver]) OutboxEntry();
+    }
+    ChannelSlot& slot = channel_.slot(link.rank());
+    slot.outbox = *world_.arena()->find(entries_, bytes);
+    slot.has_outbox.store(1, std::memory_order_release);
+  }
+  /// The rest, the entries and each list's last page, a receiver may still read.
+  ~Outbox() { collect(); }
+  Outbox(const Outbox&) = delete;
+  Outbox& operator=(const Outbox&) = delete;
+
+  /// Posts a message and wakes its receiver. The record stays valid until it is kReleased.
+  MessageRecord& post(int receiver, const CallRecord& call, const SharedRange& source) {
+    collect();
+    MessagePage* page = last_[static_cast<size_t>(receiver)];
+    if (page == nullptr || page->count.load(std::memory_order_relaxed) == MessagePage::kRecords) {
+      page = add_page(receiver);
+    }
+    const uint32_t number = page->count.load(std::memory_order_relaxed);
+    MessageRecord& record = page->records[number];
+    record.call = call;
+    record.source = source;
+    record.state.store(MessageRecord::kPosted, std::memory_order_relaxed);
+    page->count.store(number + 1, std::memory_order_seq_cst);
+    world_.bell_of(channel_.slot(receiver).world_rank).ring();
+    return record;
+  }
+
+ private:
+  MessagePage* add_page(int receiver) {
+    auto* const made = new (world_.arena()->allocate(sizeof(MessagePage))) MessagePage();
+    const SharedRange range = *world_.arena()->find(made, sizeof(MessagePage));
+    pages_.push_back(made);
+    MessagePage*& last = last_[static_cast<size_t>(receiver)];
+    if (last == nullptr) {
+      entries_[receiver].first = range;
+      entries_[receiver].has_first.store(1, std::memory_order_release);
+    } else {
+      last->next = range;
+      last->has_next.store(1, std::memory_order_release);
+    }
+    return last = made;
+  }
+
+  /// Frees what both sides are through with.
+  void collect() {
+    std::erase_if(pages_, [this](MessagePage* page) {
+      const bool is_over =
+          page->left.load(std::memory_order_acquire) == 1 &&
+          std::all_of(
+              std::begin(page->records), std::end(page->records), [](const MessageRecord& record) {
+                return record.state.load(std::memory_order_relaxed) == MessageRecord::kReleased;
+              });
+      if (is_over) world_.arena()->free(reinterpret_cast<char*>(page));
+      return is_over;
+    });
+  }
+
+  World& world_;
+  Channel& channel_;
+  OutboxEntry* entries_ = nullptr;
+  std::vector<MessagePage*> last_;   // by receiver
+  std::vector<MessagePage*> pages_;  // all that are not freed
+};
+
 namespace {
 
 /// A message that this rank has sent, until its receiver has taken it. One that goes with it is
 /// withdrawn, but a copy stays for a receiver that may look there later.
 class Sent final : public Transfer {
  public:
-  Sent(Link& link, Outbox& outbox, const Call& call) : link_(link), outbox_(outbox) {
+  Sent(Link& link, Outbox& outbox, const Call& call)
+      : link_(link), to_(call.record().signature.peer) {
     const at::Tensor& tensor = call.collective().input;
     const auto bytes = static_cast<int64_t>(tensor.nbytes());
-    to_ = call.record().signature.peer;
     std::optional<SharedRange> source;
     if (bytes > ProcessGroup::kBufferedBytes) source = link.find(tensor.const_data_ptr(), bytes);
     if (source.has_value()) {
@@ -46,31 +167,23 @@ class Sent final : public Transfer {
       return State::kMoving;
     }
     if (copy_ != nullptr) link_.world().arena()->free(copy_);
-    outbox_.release(*std::exchange(record_, nullptr));
+    std::exchange(record_, nullptr)->state.store(MessageRecord::kReleased);
     return State::kOver;
   }
   std::vector<int> awaited() override { return {to_}; }
 
  private:
   Link& link_;
-  Outbox& outbox_;
-  int to_ = 0;
+  const int to_;
   MessageRecord* record_ = nullptr;
   char* copy_ = nullptr;  // in the arena
   at::Tensor in_place_;
 };
 
-/// A message that has been received.
-class Received final : public Transfer {
- public:
-  State advance() override { return State::kOver; }
-  std::vector<int> awaited() override { return {}; }
-};
-
 }  // namespace
 
 std::unique_ptr<Transfer> Link::send(const Call& call) {
-  if (!outbox_.has_value()) outbox_.emplace(world_, channel_, rank_);
+  if (outbox_ == nullptr) outbox_ = std::make_shared<Outbox>(*this);
   drop_taken();
   auto sent = std::make_unique<Sent>(*this, *outbox_, call);
   if (static_cast<int64_t>(call.collective().input.nbytes()) > ProcessGroup::kBufferedBytes) {
@@ -100,7 +213,7 @@ std::unique_ptr<Transfer> Link::receive(const Arrival& arrival, const Call& call
   record.state.store(MessageRecord::kTaken, std::memory_order_seq_cst);
   world_->bell_of(world_rank(arrival.from)).ring();
   wake();  // another thread of this rank may wait for it
-  return std::make_unique<Received>();
+  return nullptr;
 }
 
 std::optional<Arrival> Link::next_arrival() {
