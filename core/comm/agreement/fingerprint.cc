@@ -1,9 +1,7 @@
 #include "tessera/core/comm/agreement/fingerprint.h"
 
 #include <algorithm>
-#include <cstdint>
 
-#include <ATen/ops/empty.h>
 #include <absl/strings/str_cat.h>
 #include <absl/strings/str_join.h>
 #include <absl/strings/str_split.h>
@@ -52,17 +50,11 @@ std::string difference(int rank, const std::vector<std::string>& lines,
 
 void require_equal(ProcessGroup& group, const std::vector<std::string>& lines,
                    std::string_view what) {
-  constexpr int64_t kWords = 3;
   const std::string bytes = serialize(lines);
   const XXH128_hash_t hash = XXH3_128bits(bytes.data(), bytes.size());
-  at::Tensor own = at::empty({kWords}, at::kLong);
-  auto* words = own.mutable_data_ptr<int64_t>();
-  words[0] = static_cast<int64_t>(bytes.size());
-  words[1] = static_cast<int64_t>(hash.low64);
-  words[2] = static_cast<int64_t>(hash.high64);
-  at::Tensor all = at::empty({kWords * group.size()}, at::kLong);
-  group.all_gather_on_host(all, own, "fingerprint");
-  if (all.view({-1, kWords}).eq(own).all().item<bool>()) return;
+  const std::string own = absl::StrCat(bytes.size(), " ", hash.high64, " ", hash.low64);
+  const std::vector<std::string> all = group.all_gather_bytes(own, "fingerprint");
+  if (std::count(all.begin(), all.end(), own) == group.size()) return;
   const std::vector<std::string> texts = group.all_gather_bytes(bytes, "fingerprint texts");
   const std::vector<std::string> expected = deserialize(texts[0]);
   std::vector<std::string> found;

@@ -212,8 +212,7 @@ std::shared_ptr<Work> Group::gather_on_host(const Collective& collective) {
   }
   pending->hold_clock();
   return pending->carry_out([&] {
-    return std::make_shared<HostGather>(pending, host_channel_, collective.output,
-                                        collective.input);
+    return start_host_gather(pending, host_channel_, collective.output, collective.input);
   });
 }
 

@@ -18,30 +18,12 @@ struct HostChannel {
 };
 
 /// A gather on the host, of two ranks or more, through the table: one key is written and one read
-/// per rank. When it is made this rank's part is published; the others get it whatever becomes of
-/// the Work, which may outlive its group. Used by the thread that uses the group.
-class HostGather final : public Work {
- public:
-  /// Starts. The world watches `pending`. `output` and `input` as ProcessGroup asks for.
-  HostGather(std::shared_ptr<Pending> pending, std::shared_ptr<HostChannel> channel,
-             at::Tensor output, const at::Tensor& input);
-  /// Gives up on the others' parts, unless it has waited.
-  ~HostGather() override;
-  HostGather(const HostGather&) = delete;
-  HostGather& operator=(const HostGather&) = delete;
-
-  /// Whether wait() has been through.
-  bool is_completed() override { return pending_->is_completed(); }
-  /// Blocks until the others' parts are there, for milliseconds if they have started.
-  void wait() override;
-
- private:
-  void take_parts();
-
-  const std::shared_ptr<Pending> pending_;
-  const std::shared_ptr<HostChannel> channel_;
-  const at::Tensor output_;
-  bool is_open_ = true;
-};
+/// per rank. This rank's part is published at once; the others get it whatever becomes of the Work,
+/// which may outlive its group. wait() blocks until the others' parts are there, for milliseconds
+/// if they have started; a Work that is dropped instead gives up on them. Used by the thread that
+/// uses the group. The world watches `pending`; `output` and `input` as ProcessGroup asks for.
+std::shared_ptr<Work> start_host_gather(std::shared_ptr<Pending> pending,
+                                        std::shared_ptr<HostChannel> channel, at::Tensor output,
+                                        const at::Tensor& input);
 
 }  // namespace tessera::internal::nccl

@@ -59,18 +59,11 @@ std::string problem_of(const Body& body) {
 }
 
 /// One segment of the first rank, mapped twice by every rank: shared, and private (copy on write).
-///
-/// Note [Proof of sharing]
-/// ~~~~~~~~~~~~~~~~~~~~~~~
-/// Ranks can share one copy only if the system shows which pages of a private mapping were copied
-/// because this rank wrote them. Otherwise a write by mistake would permanently detach a page of
-/// one rank, and later steps would not notice. So every rank tests it when the buffer is made: it
-/// writes a byte through its view, checks that the page of that byte and no other is shown as
-/// copied, drops the copy and checks that it sees the common memory again. If the test fails on any
-/// rank, no rank shares.
+/// A write by mistake through the private mapping detaches a page of one rank from the others', so
+/// the kernel's list of pages must show which ones this rank has written.
 class SharedPages final : public SharedBuffer {
  public:
-  /// Throws c10::Error if this rank cannot map a view, or has no proof.
+  /// Throws c10::Error if this rank cannot map a view, or does not see what it writes.
   SharedPages(std::shared_ptr<Segment> segment, const SharedRange& range, int rank)
       : rank_(rank),
         segment_(std::move(segment)),
@@ -80,7 +73,7 @@ class SharedPages final : public SharedBuffer {
                 std::strerror(errno),
                 "), expected the kernel's list of pages; mount /proc, or allow more descriptors "
                 "(ulimit -n)");
-    try_own_write();
+    TORCH_CHECK(next_copied(0) == pages(), "pages show as copied that nobody has written");
   }
 
   at::Tensor common(int64_t offset_bytes, int64_t numel, at::ScalarType dtype) override {
@@ -131,20 +124,6 @@ class SharedPages final : public SharedBuffer {
         at::TensorOptions().dtype(dtype));
   }
 
-  /// See Note [Proof of sharing].
-  void try_own_write() {
-    const int64_t last = pages() - 1;
-    TORCH_CHECK(next_copied(0) == pages(), "pages show as copied that nobody has written");
-    char* const page = view_.get() + last * page_bytes();
-    const char* const common = segment_->data() + last * page_bytes();
-    *static_cast<volatile char*>(page) = 1;
-    TORCH_CHECK(*static_cast<const volatile char*>(common) == 0, "its private writes are common");
-    TORCH_CHECK(next_copied(0) == last, "a page that it wrote does not show as copied");
-    drop(last, 1);
-    TORCH_CHECK(next_copied(0) == pages() && *static_cast<volatile char*>(page) == 0,
-                "a page that it wrote cannot be dropped");
-  }
-
   /// The first page of the view from number `page` on that was copied; pages() if there is none.
   /// Throws c10::Error if the system does not show it.
   int64_t next_copied(int64_t page) const {
@@ -189,8 +168,8 @@ class SharedPages final : public SharedBuffer {
 }  // namespace
 
 /// `bytes` zero bytes. If the first rank has no space, or another cannot map them, all ranks throw
-/// c10::Error that names it. Null on all ranks if a rank has no proof, or cannot map a view; the
-/// first one warns with the reason, once per process.
+/// c10::Error that names it. Null on all ranks if one cannot map a view, or does not see what it
+/// writes; the first one warns with the reason, once per process.
 std::unique_ptr<SharedBuffer> Link::make_shared_buffer(ProcessGroup& group, int64_t bytes,
                                                        std::string_view name) {
   const std::string what = absl::StrCat("shared buffer '", std::string(name), "'");

@@ -20,8 +20,8 @@ namespace tessera::internal::shm {
 static_assert(std::atomic<uint32_t>::is_always_lock_free);
 static_assert(std::atomic<uint64_t>::is_always_lock_free);
 
-/// Blocks until `word` differs from `value`, someone wakes it, or `limit` has passed; may return
-/// early.
+/// Blocks until `word` differs from `value`, someone wakes it, or `limit` has passed, which is less
+/// than a second; may return early.
 void futex_wait(std::atomic<uint32_t>& word, uint32_t value, std::chrono::nanoseconds limit);
 void futex_wake_all(std::atomic<uint32_t>& word);
 
