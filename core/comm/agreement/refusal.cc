@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -10,35 +9,14 @@
 #include <absl/strings/str_join.h>
 #include <absl/strings/str_split.h>
 #include <absl/strings/strip.h>
-#include <c10/util/Exception.h>
 
 #include "tessera/errors.h"
 #include "tessera/process_group.h"
-#include "tessera/time_out.h"
 
 namespace tessera::internal {
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
 constexpr size_t kLines = 10;  // of one problem
-constexpr auto kPause = std::chrono::milliseconds(5);
-
-std::string problem_key(int rank) { return absl::StrCat("problem/", rank); }
-
-/// What the rank reports; "" if it has no problem.
-std::string await_problem(const RanksAtTable& ranks, int rank, Clock::time_point deadline,
-                          std::string_view what) {
-  while (true) {
-    if (const auto problem = ranks.table.get(problem_key(rank))) return *problem;
-    if (Clock::now() > deadline) {
-      throw CommError({"init_process_group", "world", -1, ranks.rank, std::string(what)},
-                      absl::StrCat("timed out after ", ranks.timeout.count(), " ms: rank ", rank,
-                                   " came, but did not report success or failure"));
-    }
-    std::this_thread::sleep_for(kPause);
-  }
-}
 
 std::string name_of(const std::vector<int>& some, int size) {
   if (size > 1 && static_cast<int>(some.size()) == size) return "all ranks";
@@ -76,19 +54,6 @@ std::string refusal_text(const std::vector<std::string>& problems, std::string_v
 
 void refuse_on_all_ranks(ProcessGroup& group, std::string_view problem, std::string_view what) {
   const std::string text = refusal_text(group.all_gather_bytes(problem, "refusal"), what);
-  if (!text.empty()) throw ErrorOnAllRanks(text);
-}
-
-void refuse_on_all_ranks(const RanksAtTable& ranks, std::string_view problem,
-                         std::string_view what) {
-  ranks.table.set(problem_key(ranks.rank), std::string(problem));
-  const auto deadline = Clock::now() + bounded(ranks.timeout);
-  std::vector<std::string> problems;
-  for (int rank = 0; rank < ranks.size; ++rank) {
-    problems.push_back(await_problem(ranks, rank, deadline, what));
-  }
-  TORCH_CHECK(ranks.size > 1 || problem.empty(), std::string(problem));
-  const std::string text = refusal_text(problems, what);
   if (!text.empty()) throw ErrorOnAllRanks(text);
 }
 

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <chrono>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -8,7 +7,6 @@
 
 #include <c10/util/Exception.h>
 
-#include "tessera/core/comm/meeting/shared_table.h"
 #include "tessera/errors.h"
 #include "tessera/process_group.h"
 
@@ -22,20 +20,6 @@ void refuse_on_all_ranks(ProcessGroup& group, std::string_view problem, std::str
 
 /// What refuse_on_all_ranks() throws if rank R has problems[R]; empty if none has one.
 std::string refusal_text(const std::vector<std::string>& problems, std::string_view what);
-
-/// Ranks that have met and have no group yet.
-struct RanksAtTable {
-  SharedTable& table;
-  int rank = 0;
-  int size = 1;
-  std::chrono::milliseconds timeout;
-};
-
-/// The same among ranks without a group. A rank alone throws its problem as it is. Collective,
-/// blocking; once per table, which must answer until all have read it. Throws CommError that names
-/// the first rank which does not come within the time-out.
-void refuse_on_all_ranks(const RanksAtTable& ranks, std::string_view problem,
-                         std::string_view what);
 
 /// Runs code of the user and returns its result. Any exception of it is this rank's only, even
 /// another engine's ErrorOnAllRanks.

@@ -11,6 +11,7 @@
 #include <absl/strings/str_join.h>
 #include <c10/util/Exception.h>
 
+#include "tessera/core/comm/agreement/refusal.h"
 #include "tessera/core/comm/groups/call_record.h"
 #include "tessera/core/comm/groups/op_traits.h"
 #include "tessera/core/comm/groups/stream_work.h"
@@ -32,6 +33,15 @@ void queue_on(StreamLane& lane, Communicator& communicator, Pending& pending, Ca
   await_ready(pending, communicator);
   lane.stream()->record(pending.end());
   pending.mark_launched();
+}
+
+/// Throws on all ranks if one has a problem; a rank alone throws it as it is.
+void refuse_together(Pending& pending, const std::string& problem) {
+  const auto problems = exchange(pending, "problem", problem);
+  const std::string text = refusal_text(problems, "init_process_group");
+  if (text.empty()) return;
+  pending.mark_finished();
+  throw ErrorOnAllRanks(pending.size() == 1 ? problem : text);
 }
 
 std::string text_of(const NcclOptions& options) {
@@ -336,10 +346,14 @@ std::shared_ptr<Group> make_world(WorldOptions options) {
         world, progress, rank, NumberedCall::of({.op = Op::kInit, .tag = wanted}), nullptr,
         std::vector<at::Tensor>());
     world->watch(pending);
+    refuse_together(*pending, world->options().problem);
     auto reduce = meet(*pending);
     auto gather = split(*pending, *reduce, 0, rank, "world: gather lane", nccl.copy_engine);
     pending->mark_finished();
     return std::make_shared<Group>(world, progress, rank, std::move(gather), std::move(reduce));
+  } catch (const ErrorOnAllRanks&) {
+    world->leave(progress, {}, {});
+    throw;
   } catch (const std::exception& error) {
     world->propose(absl::StrCat("rank ", rank, " failed at start: ", error.what()));
     world->leave(progress, {}, {});

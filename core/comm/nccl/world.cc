@@ -105,7 +105,8 @@ void World::leave(const std::shared_ptr<Progress>& progress,
 void World::run() {
   // NCCL makes the device current where it needs it and then goes back; from none, that is GPU 0,
   // where it would make a context.
-  const c10::DeviceGuard here(options_.device->torch_device());
+  c10::OptionalDeviceGuard here;
+  if (options_.device != nullptr) here.reset_device(options_.device->torch_device());
   while (sleep()) {
     if (!is_failed()) {
       const Cause cause = look();

@@ -26,6 +26,8 @@ class Pending;
 
 /// Where and how the groups of a world communicate.
 struct WorldOptions {
+  /// Why this rank cannot take part; then it may have no `api` and no `device`. "": it can.
+  std::string problem = {};
   std::shared_ptr<const Api> api;  ///< load_api()
   /// This rank's own.
   std::shared_ptr<Device> device;
