@@ -111,7 +111,6 @@ class World : public std::enable_shared_from_this<World> {
   using Clock = std::chrono::steady_clock;
   struct Leaving;
   struct Answers;
-  struct Inquiry;
 
   World(WorldOptions options, std::shared_ptr<Progress> all);
   void run();
@@ -125,7 +124,7 @@ class World : public std::enable_shared_from_this<World> {
   Cause explain(const Pending& pending);
   Cause name_lost(Cause cause);
   Answers ask(const Progress& progress, int64_t sequence);
-  void answer(const Inquiry& inquiry);
+  void answer(const std::string& inquiry);
   void say_left(const std::string& group, const std::string& report) noexcept;
   std::string publish(const Cause& cause);
   void settle(const Cause& cause);
