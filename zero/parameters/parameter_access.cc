@@ -52,7 +52,7 @@ void ParameterAccess::run(const std::function<void()>& write) {
     bool& flag;
   };
   const Writing writing(is_writing_);
-  as_own_error(write);
+  write();
 }
 
 std::string ParameterAccess::problem_of(int from_rank, bool has_writer) const {

@@ -1,13 +1,9 @@
 #pragma once
 
-#include <cstdint>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include <c10/util/Exception.h>
-
-#include "tessera/errors.h"
 #include "tessera/process_group.h"
 
 namespace tessera::internal {
@@ -20,17 +16,5 @@ void refuse_on_all_ranks(ProcessGroup& group, std::string_view problem, std::str
 
 /// What refuse_on_all_ranks() throws if rank R has problems[R]; empty if none has one.
 std::string refusal_text(const std::vector<std::string>& problems, std::string_view what);
-
-/// Runs code of the user and returns its result. Any exception of it is this rank's only, even
-/// another engine's ErrorOnAllRanks.
-template <typename Body>
-auto as_own_error(Body&& body) {
-  try {
-    return body();
-  } catch (const ErrorOnAllRanks& error) {
-    throw c10::Error({__func__, __FILE__, static_cast<uint32_t>(__LINE__)},
-                     error.what_without_backtrace());
-  }
-}
 
 }  // namespace tessera::internal

@@ -84,6 +84,7 @@ std::string flight_dump_directory() {
 
 void write_flight_dump(const std::string& directory, int rank, const std::vector<RankFlight>& ranks,
                        std::string_view cause, std::string_view name) noexcept {
+  if (directory.empty()) return;
   try {
     const std::string path =
         absl::StrCat(directory, "/", std::string(name), "-", rank, "-", ::getpid(), ".txt");

@@ -146,15 +146,13 @@ std::string World::proposal() {
 /// Makes the first published cause this rank's, then aborts.
 void World::settle(const Cause& cause) {
   std::string first = publish(cause);
-  if (const std::string directory = flight_dump_directory(); !directory.empty()) {
-    // This rank's own last calls: peers' are on other devices or hosts.
-    const RankFlight own{.rank = options_.rank,
-                         .pid = static_cast<int>(::getpid()),
-                         .state = "failed",
-                         .begun = flights_->begun(),
-                         .records = flights_->last()};
-    write_flight_dump(directory, options_.rank, {own}, first);
-  }
+  // This rank's own last calls: peers' are on other devices or hosts.
+  const RankFlight own{.rank = options_.rank,
+                       .pid = static_cast<int>(::getpid()),
+                       .state = "failed",
+                       .begun = flights_->begun(),
+                       .records = flights_->last()};
+  write_flight_dump(flight_dump_directory(), options_.rank, {own}, first);
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     cause_ = std::move(first);

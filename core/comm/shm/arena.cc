@@ -85,11 +85,9 @@ char* Arena::take(Region& region, int64_t offset, int64_t bytes) {
 void Arena::free(char* data) {
   if (!origin_.is_here()) return;
   std::lock_guard<std::mutex> lock(mutex_);
-  Region* region = region_of(data);
-  if (region == nullptr) return;
+  Region* const region = region_of(data);
   auto& blocks = region->blocks;
-  auto block = blocks.find(data - region->segment->data());
-  if (block == blocks.end()) return;
+  const auto block = blocks.find(data - region->segment->data());
   block->second.used = false;
   auto next = std::next(block);
   if (next != blocks.end() && !next->second.used) {
