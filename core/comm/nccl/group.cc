@@ -16,7 +16,6 @@
 #include "tessera/core/comm/groups/op_traits.h"
 #include "tessera/core/comm/groups/stream_work.h"
 #include "tessera/core/comm/nccl/launch.h"
-#include "tessera/core/comm/nccl/meeting.h"
 #include "tessera/core/comm/nccl/memory.h"
 #include "tessera/core/device/graph.h"
 

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <atomic>
+#include <iterator>
 #include <new>
 #include <optional>
 #include <utility>
@@ -44,34 +45,32 @@ struct MessagePage {
   std::atomic<uint32_t> left;      // 1 once the receiver has read `next`
   SharedRange next;
   MessageRecord records[kRecords];
+
+  /// Whether both sides are through with it. The sender's to ask.
+  bool is_over() const {
+    const auto is_released = [](const MessageRecord& record) {
+      return record.state.load(std::memory_order_relaxed) == MessageRecord::kReleased;
+    };
+    return left.load(std::memory_order_acquire) == 1 &&
+           std::all_of(std::begin(records), std::end(records), is_released);
+  }
 };
 static_assert(sizeof(MessagePage) <= kPageBytes);
-
-namespace {
-
-/// Where the list for one receiver begins.
-struct OutboxEntry {
-  std::atomic<uint32_t> has_first;
-  SharedRange first;
-};
-
-}  // namespace
 
 /// This rank's outbox in one group. Used under its owner's lock.
 class Outbox {
  public:
-  explicit Outbox(Link& link)
-      : world_(link.world()), channel_(link.channel()), last_(static_cast<size_t>(link.size())) {
-    const int64_t bytes = static_cast<int64_t>(sizeof(OutboxEntry)) * link.size();
-    entries_ = reinterpret_cast<OutboxEntry*>(world_.arena()->allocate(bytes));
+  explicit Outbox(Link& link) : world_(link.world()), channel_(link.channel()) {
+    const int64_t bytes = static_cast<int64_t>(sizeof(MessagePage)) * link.size();
+    auto* const first = reinterpret_cast<MessagePage*>(world_.arena()->allocate(bytes));
     for (int receiver = 0; receiver < link.size(); ++receiver) {
-      new (&entries_[receiver]) OutboxEntry();
+      last_.push_back(new (first + receiver) MessagePage());
     }
     ChannelSlot& slot = channel_.slot(link.rank());
-    slot.outbox = *world_.arena()->find(entries_, bytes);
+    slot.outbox = *world_.arena()->find(first, bytes);
     slot.has_outbox.store(1, std::memory_order_release);
   }
-  /// The rest, the entries and each list's last page, a receiver may still read.
+  /// The rest, the first and last page of each list, a receiver may still read.
   ~Outbox() { collect(); }
   Outbox(const Outbox&) = delete;
   Outbox& operator=(const Outbox&) = delete;
@@ -79,11 +78,12 @@ class Outbox {
   /// Posts a message and wakes its receiver. The record stays valid until it is kReleased.
   MessageRecord& post(int receiver, const CallRecord& call, const SharedRange& source) {
     collect();
-    MessagePage* page = last_[static_cast<size_t>(receiver)];
-    if (page == nullptr || page->count.load(std::memory_order_relaxed) == MessagePage::kRecords) {
-      page = add_page(receiver);
+    MessagePage*& page = last_[static_cast<size_t>(receiver)];
+    uint32_t number = page->count.load(std::memory_order_relaxed);
+    if (number == MessagePage::kRecords) {
+      page = add_page(*page);
+      number = 0;
     }
-    const uint32_t number = page->count.load(std::memory_order_relaxed);
     MessageRecord& record = page->records[number];
     record.call = call;
     record.source = source;
@@ -94,30 +94,19 @@ class Outbox {
   }
 
  private:
-  MessagePage* add_page(int receiver) {
+  /// The one after `last` in its list.
+  MessagePage* add_page(MessagePage& last) {
     auto* const made = new (world_.arena()->allocate(sizeof(MessagePage))) MessagePage();
-    const SharedRange range = *world_.arena()->find(made, sizeof(MessagePage));
     pages_.push_back(made);
-    MessagePage*& last = last_[static_cast<size_t>(receiver)];
-    if (last == nullptr) {
-      entries_[receiver].first = range;
-      entries_[receiver].has_first.store(1, std::memory_order_release);
-    } else {
-      last->next = range;
-      last->has_next.store(1, std::memory_order_release);
-    }
-    return last = made;
+    last.next = *world_.arena()->find(made, sizeof(MessagePage));
+    last.has_next.store(1, std::memory_order_release);
+    return made;
   }
 
   /// Frees what both sides are through with.
   void collect() {
     std::erase_if(pages_, [this](MessagePage* page) {
-      const bool is_over =
-          page->left.load(std::memory_order_acquire) == 1 &&
-          std::all_of(
-              std::begin(page->records), std::end(page->records), [](const MessageRecord& record) {
-                return record.state.load(std::memory_order_relaxed) == MessageRecord::kReleased;
-              });
+      const bool is_over = page->is_over();
       if (is_over) world_.arena()->free(reinterpret_cast<char*>(page));
       return is_over;
     });
@@ -125,9 +114,8 @@ class Outbox {
 
   World& world_;
   Channel& channel_;
-  OutboxEntry* entries_ = nullptr;
   std::vector<MessagePage*> last_;   // by receiver
-  std::vector<MessagePage*> pages_;  // all that are not freed
+  std::vector<MessagePage*> pages_;  // but the first of each list; all that are not freed
 };
 
 namespace {
@@ -228,9 +216,7 @@ std::optional<Arrival> Link::next_arrival() {
 MessagePage* Link::first_page(int sender) {
   ChannelSlot& slot = channel_.slot(sender);
   if (slot.has_outbox.load(std::memory_order_acquire) == 0) return nullptr;
-  OutboxEntry& entry = reinterpret_cast<OutboxEntry*>(resolve(slot.outbox))[rank_];
-  if (entry.has_first.load(std::memory_order_acquire) == 0) return nullptr;
-  return reinterpret_cast<MessagePage*>(resolve(entry.first));
+  return reinterpret_cast<MessagePage*>(resolve(slot.outbox)) + rank_;
 }
 
 std::optional<Arrival> Link::next_arrival_from(int sender) {
