@@ -11,7 +11,7 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "tessera/core/comm/flight_recorder/flight_dump.h"
+#include "tessera/core/comm/flight_recorder/flight_recorder.h"
 #include "tessera/core/comm/group/call.h"
 #include "tessera/core/comm/group/host_ranks.h"
 #include "tessera/core/comm/groups/remote_memory.h"

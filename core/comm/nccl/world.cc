@@ -7,7 +7,7 @@
 
 #include <c10/core/DeviceGuard.h>
 
-#include "tessera/core/comm/flight_recorder/flight_dump.h"
+#include "tessera/core/comm/flight_recorder/flight_recorder.h"
 #include "tessera/core/comm/nccl/pending.h"
 #include "tessera/core/process/ending_thread.h"
 #include "tessera/core/process/failure_report.h"

@@ -9,8 +9,7 @@
 #include <string_view>
 #include <vector>
 
-#include "tessera/core/comm/flight_recorder/flight_dump.h"
-#include "tessera/core/comm/flight_recorder/flight_ring.h"
+#include "tessera/core/comm/flight_recorder/flight_recorder.h"
 #include "tessera/core/comm/group/host_ranks.h"
 #include "tessera/core/comm/shm/arena.h"
 #include "tessera/core/comm/shm/progress.h"

@@ -15,8 +15,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "tessera/core/comm/flight_recorder/flight_dump.h"
-#include "tessera/core/comm/flight_recorder/flight_ring.h"
+#include "tessera/core/comm/flight_recorder/flight_recorder.h"
 #include "tessera/process_group.h"
 #include "tessera/rendezvous.h"
 #include "tessera/tests/support/rank_processes.h"
