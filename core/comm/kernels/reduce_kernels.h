@@ -18,7 +18,8 @@ enum class Stores { kCached, kStreaming };
 ///
 /// fp32 and fp64 are summed in their own precision, bf16 and fp16 in fp32 and rounded once; AVG is
 /// one true division of the sum by `divisor`, or by `ranks` if that is 0; MIN and MAX give NaN
-/// where any source is NaN; integers wrap.
+/// where any source is NaN; integers wrap. Products of bf16 and fp16 are in fp32 and rounded once.
+/// Of bool SUM, MAX and BOR are "or", PRODUCT, MIN and BAND "and".
 ///
 /// kStreaming is for results that no cache would keep until they are used, in one target that is no
 /// source and begins on an element. It is a hint; sums of fp32 and fp64 follow it. The results are
@@ -26,11 +27,5 @@ enum class Stores { kCached, kStreaming };
 void reduce(c10::ScalarType dtype, ReduceOp op, const char* const* sources, int ranks,
             char* const* targets, int target_count, int64_t numel, Stores stores = Stores::kCached,
             double divisor = 0.0, SumOrder order = SumOrder::kRanks);
-
-/// Local. As reduce(), for products, bit-wise operations and all dtypes of integers and bool: in
-/// rank order, integers wrap, products of bf16 and fp16 in fp32 and rounded once. Of bool SUM, MAX
-/// and BOR are "or", PRODUCT, MIN and BAND "and". LibTorch's operators do it.
-void reduce_plainly(c10::ScalarType dtype, ReduceOp op, const char* const* sources, int ranks,
-                    char* const* targets, int target_count, int64_t numel);
 
 }  // namespace tessera::internal::kernels

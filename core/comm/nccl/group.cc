@@ -6,7 +6,6 @@
 #include <numeric>
 #include <utility>
 
-#include <absl/strings/numbers.h>
 #include <absl/strings/str_cat.h>
 #include <absl/strings/str_join.h>
 #include <c10/util/Exception.h>
@@ -14,7 +13,6 @@
 #include "tessera/core/comm/agreement/refusal.h"
 #include "tessera/core/comm/groups/call_record.h"
 #include "tessera/core/comm/groups/op_traits.h"
-#include "tessera/core/comm/groups/stream_work.h"
 #include "tessera/core/comm/nccl/launch.h"
 #include "tessera/core/comm/nccl/memory.h"
 #include "tessera/core/device/graph.h"
@@ -44,10 +42,9 @@ void refuse_together(Pending& pending, const std::string& problem) {
 }
 
 std::string text_of(const NcclOptions& options) {
-  std::string text;
-  if (options.memory == NcclOptions::Memory::kRegistered) text = "memory kRegistered";
-  if (options.memory == NcclOptions::Memory::kWindows) text = "memory kWindows";
-  return options.copy_engine ? text + " with copy engines" : text;
+  constexpr const char* kMemory[] = {"", "memory kRegistered", "memory kWindows"};
+  return absl::StrCat(kMemory[static_cast<int>(options.memory)],
+                      options.copy_engine ? " with copy engines" : "");
 }
 
 }  // namespace
@@ -238,8 +235,7 @@ at::Tensor Group::allocate(int64_t numel, at::ScalarType dtype) {
     const at::Tensor made = pending->carry_out([&] {
       int64_t most_bytes = 0;
       for (const std::string& text : exchange(*pending, "bytes", absl::StrCat(bytes))) {
-        int64_t other_bytes = 0;
-        if (absl::SimpleAtoi(text, &other_bytes)) most_bytes = std::max(most_bytes, other_bytes);
+        most_bytes = std::max<int64_t>(most_bytes, std::stoll(text));
       }
       if (most_bytes == 0) return at::Tensor();
       return allocate_registered(*pending, communicators(), numel, dtype, most_bytes,

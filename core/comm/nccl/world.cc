@@ -10,7 +10,6 @@
 #include "tessera/core/comm/flight_recorder/flight_recorder.h"
 #include "tessera/core/comm/nccl/pending.h"
 #include "tessera/core/process/ending_thread.h"
-#include "tessera/core/process/failure_report.h"
 
 namespace tessera::internal::nccl {
 namespace {

@@ -5,7 +5,6 @@
 #include <utility>
 
 #include <ATen/ops/from_blob.h>
-#include <c10/util/Exception.h>
 
 #include "tessera/core/numbers/round_up.h"
 #include "tessera/process_group.h"

@@ -107,7 +107,7 @@ bool Link::have_all_called(int64_t sequence) const {
 SharedRange Link::make_channel(const Call& call) {
   const auto count = static_cast<int>(call.ranks().size());
   subgroup_ = Segment::create(Channel::bytes(count));
-  Channel* const made = Channel::create(subgroup_->data(), count);
+  auto* const made = new (subgroup_->data()) Channel(count);
   for (int i = 0; i < count; ++i) {
     made->slot(i).world_rank = world_rank(call.ranks()[static_cast<size_t>(i)]);
   }

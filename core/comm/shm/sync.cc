@@ -4,11 +4,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <climits>
-#include <cstring>
 #include <ctime>
-#include <new>
 
 namespace tessera::internal::shm {
 
@@ -41,13 +38,6 @@ std::string Poison::cause() const {
   if (state_.load(std::memory_order_acquire) != kSet)
     return "a rank died while it reported an error";
   return std::string(text_, length_);
-}
-
-Channel* Channel::create(void* memory, int size) {
-  auto* channel = new (memory) Channel();
-  channel->size = size;
-  for (int rank = 0; rank < size; ++rank) new (&channel->slot(rank)) ChannelSlot();
-  return channel;
 }
 
 }  // namespace tessera::internal::shm
