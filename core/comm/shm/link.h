@@ -136,7 +136,6 @@ class Link final : public internal::Link {
   SharedRange make_channel(const Call& call);
   void drop_taken();
   std::optional<Arrival> next_arrival_from(int sender);
-  MessagePage* first_page(int sender);
 
   /// How far this rank has read a sender's list.
   struct Cursor {

@@ -213,17 +213,14 @@ std::optional<Arrival> Link::next_arrival() {
   return std::nullopt;
 }
 
-MessagePage* Link::first_page(int sender) {
-  ChannelSlot& slot = channel_.slot(sender);
-  if (slot.has_outbox.load(std::memory_order_acquire) == 0) return nullptr;
-  return reinterpret_cast<MessagePage*>(resolve(slot.outbox)) + rank_;
-}
-
 std::optional<Arrival> Link::next_arrival_from(int sender) {
   if (sender == rank_) return std::nullopt;
   Cursor& cursor = cursors_[static_cast<size_t>(sender)];
   try {
-    if (cursor.page == nullptr) cursor.page = first_page(sender);
+    const ChannelSlot& slot = channel_.slot(sender);
+    if (cursor.page == nullptr && slot.has_outbox.load(std::memory_order_acquire) != 0) {
+      cursor.page = reinterpret_cast<MessagePage*>(resolve(slot.outbox)) + rank_;
+    }
     while (cursor.page != nullptr) {
       MessagePage& page = *cursor.page;
       if (cursor.next < page.count.load(std::memory_order_acquire)) {

@@ -30,10 +30,6 @@
 namespace tessera::internal::shm {
 namespace {
 
-std::string path_of(const SharedRange& range) {
-  return absl::StrCat("/proc/", range.pid, "/fd/", range.fd);
-}
-
 /// The device and inode of a file, and its size. A descriptor that is open always has them.
 struct stat status_of(const FileDescriptor& fd) {
   struct stat file {};
@@ -44,7 +40,7 @@ struct stat status_of(const FileDescriptor& fd) {
 /// The descriptor of a segment that another rank has made, or this one. A peer that has closed its
 /// own may have given the number to any other file since.
 FileDescriptor descriptor_of(const SharedRange& range) {
-  const std::string path = path_of(range);
+  const std::string path = absl::StrCat("/proc/", range.pid, "/fd/", range.fd);
   FileDescriptor fd(above_standard_streams(::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NONBLOCK)));
   TORCH_CHECK(fd.is_open(), "[comm] shared memory: got no access to ", path, " of a peer (",
               errno == EMFILE ? system_refusal("open", errno) : std::strerror(errno),
