@@ -18,6 +18,7 @@ namespace tessera::internal {
 namespace {
 
 constexpr size_t kLines = 10;  // of one problem
+constexpr size_t kShownRanks = 4;
 
 std::string name_of(const std::vector<int>& some, int size) {
   if (size > 1 && static_cast<int>(some.size()) == size) return "all ranks";
@@ -32,8 +33,6 @@ std::string shortened(const std::string& problem) {
   lines.resize(kLines);
   return absl::StrCat(absl::StrJoin(lines, "\n"), "\n... and ", more, " more");
 }
-
-constexpr size_t kShownRanks = 4;
 
 /// Every line with a 0 byte behind it, so that different lists never have the same bytes.
 std::string serialize(const std::vector<std::string>& lines) {

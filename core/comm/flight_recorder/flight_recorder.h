@@ -113,9 +113,9 @@ std::string merged_text(const std::vector<RankFlight>& ranks, std::string_view c
 /// The directory that TESSERA_FLIGHT_DUMP names; "": nothing is written.
 std::string flight_dump_directory();
 
-/// Local. Writes merged_text() into the directory, if one is named; makes it if it is not there. As
-/// <name>-<rank>-<pid>.txt, and says so on stderr. Never throws: what cannot be written is said
-/// there, too.
+/// Local. Writes merged_text() as <name>-<rank>-<pid>.txt into the directory, if one is named,
+/// which is made if it is not there, and says so on stderr. Never throws: what cannot be written is
+/// said there, too.
 void write_flight_dump(const std::string& directory, int rank, const std::vector<RankFlight>& ranks,
                        std::string_view cause, std::string_view name = "flight-rank") noexcept;
 
