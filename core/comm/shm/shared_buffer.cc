@@ -60,10 +60,10 @@ std::string problem_of(const Body& body) {
 
 /// One segment of the first rank, mapped twice by every rank: shared, and private (copy on write).
 /// A write by mistake through the private mapping detaches a page of one rank from the others', so
-/// the kernel's list of pages must show which ones this rank has written.
+/// the kernel's list of pages must show which ones this rank has written, and let it drop them.
 class SharedPages final : public SharedBuffer {
  public:
-  /// Throws c10::Error if this rank cannot map a view, or does not see what it writes.
+  /// Throws c10::Error if this rank cannot map a view, or cannot see or drop what it writes.
   SharedPages(std::shared_ptr<Segment> segment, const SharedRange& range, int rank)
       : rank_(rank),
         segment_(std::move(segment)),
@@ -74,6 +74,7 @@ class SharedPages final : public SharedBuffer {
                 "), expected the kernel's list of pages; mount /proc, or allow more descriptors "
                 "(ulimit -n)");
     TORCH_CHECK(next_copied(0) == pages(), "pages show as copied that nobody has written");
+    drop(pages() - 1, 1);  // throws where memory is locked
   }
 
   at::Tensor common(int64_t offset_bytes, int64_t numel, at::ScalarType dtype) override {
