@@ -60,7 +60,7 @@ std::string problem_of(const Body& body) {
 
 /// One segment of the first rank, mapped twice by every rank: shared, and private (copy on write).
 /// A write by mistake through the private mapping detaches a page of one rank from the others', so
-/// the kernel's list of pages must show which ones this rank has written, and let it drop them.
+/// the kernel must show which pages this rank has written, and drop them.
 class SharedPages final : public SharedBuffer {
  public:
   /// Throws c10::Error if this rank cannot map a view, or cannot see or drop what it writes.
