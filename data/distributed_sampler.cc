@@ -7,7 +7,7 @@
 #include <torch/serialize/input-archive.h>
 #include <torch/serialize/output-archive.h>
 
-#include "tessera/core/comm/agreement/fingerprint.h"
+#include "tessera/core/comm/agreement/refusal.h"
 #include "tessera/data/shared_sampler.h"
 #include "tessera/process_group.h"
 

@@ -20,7 +20,6 @@
 #include "tessera/checkpoint/engine/unsavable.h"
 #include "tessera/checkpoint/files/posix_file_system.h"
 #include "tessera/checkpoint/format/step_names.h"
-#include "tessera/core/comm/agreement/fingerprint.h"
 #include "tessera/core/comm/agreement/refusal.h"
 #include "tessera/core/process/error_text.h"
 #include "tessera/core/process/fork.h"

@@ -27,7 +27,6 @@
 #include "tessera/checkpoint/files/posix_file_system.h"
 #include "tessera/checkpoint/format/step_names.h"
 #include "tessera/checkpoint/step/step_reader.h"
-#include "tessera/core/comm/agreement/fingerprint.h"
 #include "tessera/core/comm/agreement/refusal.h"
 #include "tessera/engine.h"
 #include "tessera/errors.h"

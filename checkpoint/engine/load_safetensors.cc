@@ -16,7 +16,6 @@
 #include "tessera/checkpoint/engine/model_source.h"
 #include "tessera/checkpoint/files/posix_file_system.h"
 #include "tessera/checkpoint/step/tensor_file.h"
-#include "tessera/core/comm/agreement/fingerprint.h"
 #include "tessera/core/comm/agreement/refusal.h"
 #include "tessera/core/layout/read_only_memory.h"
 #include "tessera/core/layout/strides.h"

@@ -5,7 +5,7 @@
 #include "tessera/checkpoint.h"
 #include "tessera/checkpoint/engine/step_save.h"
 #include "tessera/checkpoint/files/posix_file_system.h"
-#include "tessera/core/comm/agreement/fingerprint.h"
+#include "tessera/core/comm/agreement/refusal.h"
 #include "tessera/engine.h"
 #include "tessera/zero/engine/checkpoint_access.h"
 

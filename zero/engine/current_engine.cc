@@ -8,7 +8,6 @@
 #include <absl/strings/str_join.h>
 #include <c10/util/Exception.h>
 
-#include "tessera/core/comm/agreement/fingerprint.h"
 #include "tessera/core/comm/agreement/refusal.h"
 #include "tessera/core/grad/gradient_hook.h"
 #include "tessera/core/layout/own_memory.h"

@@ -11,7 +11,6 @@
 #include <absl/strings/str_join.h>
 #include <c10/util/Exception.h>
 
-#include "tessera/core/comm/agreement/fingerprint.h"
 #include "tessera/core/comm/agreement/refusal.h"
 #include "tessera/core/comm/groups/unwinding.h"
 #include "tessera/core/grad/gradient_hook.h"

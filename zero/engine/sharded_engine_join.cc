@@ -13,7 +13,6 @@
 #include <c10/util/Exception.h>
 #include <c10/util/ScopeExit.h>
 
-#include "tessera/core/comm/agreement/fingerprint.h"
 #include "tessera/core/comm/agreement/refusal.h"
 #include "tessera/zero/engine/batch_norms.h"
 #include "tessera/zero/engine/open_join.h"

@@ -26,8 +26,8 @@ class SharedParameters {
  public:
   /// Collective over `group`. Null on all of its ranks if they cannot share: by the degrees
   /// (can_share_parameters()), or because any ranks have no common memory, or cannot detect writes
-  /// to it (Note [Proof of sharing]). Throws c10::Error on all of them if there is not enough space
-  /// on some. References must outlive it.
+  /// to it. Throws c10::Error on all of them if there is not enough space on some. References must
+  /// outlive it.
   static std::unique_ptr<SharedParameters> make(ProcessGroup& group, const UnitPlan& plan,
                                                 const SliceMap& slices);
 

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -10,39 +9,16 @@
 #include <absl/strings/str_join.h>
 #include <absl/strings/str_split.h>
 #include <absl/strings/strip.h>
-#include <c10/util/Exception.h>
+#include <xxhash.h>
 
 #include "tessera/errors.h"
 #include "tessera/process_group.h"
-#include "tessera/time_out.h"
 
 namespace tessera::internal {
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
 constexpr size_t kLines = 10;  // of one problem
-constexpr auto kMaxPause = std::chrono::milliseconds(20);
-// How long rank 0, whose end may be the table's end, waits for the others to read.
-constexpr auto kLinger = std::chrono::seconds(2);
-
-std::string problem_key(int rank) { return absl::StrCat("problem/", rank); }
-std::string read_key(int rank) { return absl::StrCat("problem read/", rank); }
-
-/// Ranks whose key of the given kind is not there when it is time to stop waiting.
-std::vector<int> await(const RanksAtTable& ranks, std::string (*key)(int rank),
-                       Clock::duration patience) {
-  const auto deadline = Clock::now() + patience;
-  auto pause = std::chrono::milliseconds(1);
-  std::vector<int> missing(ranks.size);
-  for (int rank = 0; rank < ranks.size; ++rank) missing[rank] = rank;
-  while (true) {
-    std::erase_if(missing, [&](int rank) { return ranks.table.has({key(rank)}); });
-    if (missing.empty() || Clock::now() > deadline) return missing;
-    std::this_thread::sleep_for(pause);
-    pause = std::min(pause * 2, kMaxPause);
-  }
-}
+constexpr size_t kShownRanks = 4;
 
 std::string name_of(const std::vector<int>& some, int size) {
   if (size > 1 && static_cast<int>(some.size()) == size) return "all ranks";
@@ -56,6 +32,37 @@ std::string shortened(const std::string& problem) {
   const size_t more = lines.size() - kLines;
   lines.resize(kLines);
   return absl::StrCat(absl::StrJoin(lines, "\n"), "\n... and ", more, " more");
+}
+
+/// Every line with a 0 byte behind it, so that different lists never have the same bytes.
+std::string serialize(const std::vector<std::string>& lines) {
+  std::string bytes;
+  for (const std::string& line : lines) (bytes += line) += '\0';
+  return bytes;
+}
+
+std::vector<std::string> deserialize(const std::string& bytes) {
+  std::vector<std::string> lines = absl::StrSplit(bytes, '\0');
+  lines.pop_back();
+  return lines;
+}
+
+std::string entry(const std::vector<std::string>& lines, size_t index) {
+  return index < lines.size() ? absl::StrCat("'", lines[index], "'") : "nothing";
+}
+
+/// Of two lists that differ.
+std::string difference(int rank, const std::vector<std::string>& lines,
+                       const std::vector<std::string>& expected) {
+  const auto first =
+      std::mismatch(lines.begin(), lines.end(), expected.begin(), expected.end()).first;
+  const auto i = static_cast<size_t>(first - lines.begin());
+  std::string text = absl::StrCat("rank ", rank, " differs from rank 0 at entry ", i, ": ",
+                                  entry(lines, i), " vs ", entry(expected, i));
+  if (lines.size() != expected.size()) {
+    absl::StrAppend(&text, " (", lines.size(), " entries vs ", expected.size(), ")");
+  }
+  return text;
 }
 
 }  // namespace
@@ -83,26 +90,26 @@ void refuse_on_all_ranks(ProcessGroup& group, std::string_view problem, std::str
   if (!text.empty()) throw ErrorOnAllRanks(text);
 }
 
-void refuse_on_all_ranks(const RanksAtTable& ranks, std::string_view problem,
-                         std::string_view what) {
-  ranks.table.set(problem_key(ranks.rank), std::string(problem));
-  const std::vector<int> missing = await(ranks, problem_key, bounded(ranks.timeout));
-  if (!missing.empty()) {
-    throw CommError({"init_process_group", "world", -1, ranks.rank, std::string(what)},
-                    absl::StrCat("timed out after ", ranks.timeout.count(),
-                                 " ms: ", name_of(missing, ranks.size),
-                                 " came, but did not report success or failure"));
+void require_equal(ProcessGroup& group, const std::vector<std::string>& lines,
+                   std::string_view what) {
+  const std::string bytes = serialize(lines);
+  const XXH128_hash_t hash = XXH3_128bits(bytes.data(), bytes.size());
+  const std::string own = absl::StrCat(bytes.size(), " ", hash.high64, " ", hash.low64);
+  const std::vector<std::string> all = group.all_gather_bytes(own, "fingerprint");
+  if (std::count(all.begin(), all.end(), own) == group.size()) return;
+  const std::vector<std::string> texts = group.all_gather_bytes(bytes, "fingerprint texts");
+  const std::vector<std::string> expected = deserialize(texts[0]);
+  std::vector<std::string> found;
+  for (int rank = 1; rank < group.size(); ++rank) {
+    if (texts[rank] == texts[0]) continue;
+    if (found.size() == kShownRanks) {
+      found.emplace_back("and more ranks");
+      break;
+    }
+    found.push_back(difference(rank, deserialize(texts[rank]), expected));
   }
-  TORCH_CHECK(ranks.size > 1 || problem.empty(), std::string(problem));
-  std::vector<std::string> problems(ranks.size);
-  for (int rank = 0; rank < ranks.size; ++rank) {
-    problems[rank] = ranks.table.get(problem_key(rank)).value_or("");
-  }
-  const std::string text = refusal_text(problems, what);
-  if (text.empty()) return;
-  ranks.table.set(read_key(ranks.rank), "yes");
-  if (ranks.rank == 0) await(ranks, read_key, kLinger);
-  throw ErrorOnAllRanks(text);
+  throw ErrorOnAllRanks(absl::StrCat("[", absl::string_view(what.data(), what.size()), "] ",
+                                     absl::StrJoin(found, "; "), "; all ranks must pass the same"));
 }
 
 }  // namespace tessera::internal

@@ -1,11 +1,9 @@
 #pragma once
 
-#include <chrono>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "tessera/core/comm/meeting/shared_table.h"
 #include "tessera/process_group.h"
 
 namespace tessera::internal {
@@ -19,18 +17,12 @@ void refuse_on_all_ranks(ProcessGroup& group, std::string_view problem, std::str
 /// What refuse_on_all_ranks() throws if rank R has problems[R]; empty if none has one.
 std::string refusal_text(const std::vector<std::string>& problems, std::string_view what);
 
-/// Ranks that have met and have no group yet.
-struct RanksAtTable {
-  SharedTable& table;
-  int rank = 0;
-  int size = 1;
-  std::chrono::milliseconds timeout;
-};
-
-/// The same among ranks without a group. A rank alone throws its problem as it is. Collective,
-/// blocking; once per table. Throws CommError that names the ranks which do not come within the
-/// time-out.
-void refuse_on_all_ranks(const RanksAtTable& ranks, std::string_view problem,
-                         std::string_view what);
+/// Collective. Checks that all ranks have the same lines, for instance one line per parameter.
+/// Cheap when they do: hashes are exchanged, the texts only on a difference. Then every rank throws
+/// the same c10::Error:
+///   [what] rank 1 differs from rank 0 at entry 5: '<line of rank 1>' vs '<line of rank 0>'; ...
+/// with the first difference of each rank that differs from rank 0. Entries count from 0.
+void require_equal(ProcessGroup& group, const std::vector<std::string>& lines,
+                   std::string_view what);
 
 }  // namespace tessera::internal

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "tessera/collective.h"
-#include "tessera/core/comm/flight_recorder/flight_ring.h"
+#include "tessera/core/comm/flight_recorder/flight_recorder.h"
 #include "tessera/core/comm/groups/call_record.h"
 #include "tessera/core/process/fork.h"
 #include "tessera/errors.h"

@@ -4,7 +4,7 @@
 #include <string>
 #include <string_view>
 
-#include "tessera/core/comm/flight_recorder/flight_ring.h"
+#include "tessera/core/comm/flight_recorder/flight_recorder.h"
 
 namespace tessera::internal {
 

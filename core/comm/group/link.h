@@ -11,7 +11,7 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "tessera/core/comm/flight_recorder/flight_dump.h"
+#include "tessera/core/comm/flight_recorder/flight_recorder.h"
 #include "tessera/core/comm/group/call.h"
 #include "tessera/core/comm/group/host_ranks.h"
 #include "tessera/core/comm/groups/remote_memory.h"
@@ -131,7 +131,7 @@ class Link {
   virtual std::unique_ptr<Transfer> send(const Call& call) = 0;
   /// Each message once, in the order in which its sender has sent them.
   virtual std::optional<Arrival> next_arrival() = 0;
-  /// Brings it into the tensor of the call, whose record fits.
+  /// Brings it into the tensor of the call, whose record fits; null if it is there at once.
   virtual std::unique_ptr<Transfer> receive(const Arrival& arrival, const Call& call) = 0;
   /// It is never received.
   virtual void drop(const Arrival& /*arrival*/) {}

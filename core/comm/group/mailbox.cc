@@ -82,6 +82,7 @@ void Mailbox::deliver(const std::shared_ptr<Call>& receive, const Waiting& waiti
     return receive->finish();
   }
   receive->transfer() = link_.receive(waiting.arrival, *receive);
+  if (receive->transfer() == nullptr) return receive->finish();
   move(receive);
 }
 

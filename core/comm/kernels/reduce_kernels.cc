@@ -6,19 +6,18 @@
 #include <cstring>
 #include <type_traits>
 
+#include <ATen/TensorOperators.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/from_blob.h>
+#include <ATen/ops/maximum.h>
+#include <ATen/ops/minimum.h>
 #include <c10/util/BFloat16.h>
 #include <c10/util/Exception.h>
 #include <c10/util/Half.h>
 
-#include "tessera/core/comm/kernels/line.h"
-#include "tessera/core/comm/kernels/plain_reduction.h"
 #include "tessera/core/comm/kernels/tree_sum.h"
 #include "tessera/core/numbers/narrow_float.h"
 #include "tessera/core/numbers/vector_targets.h"
-
-#ifdef __SSE2__
-#include <emmintrin.h>
-#endif
 
 namespace tessera::internal::kernels {
 namespace {
@@ -274,15 +273,66 @@ TESSERA_VECTOR_TARGETS void run_double(const Job& job) { run<double>(job); }
 TESSERA_VECTOR_TARGETS void run_bfloat16(const Job& job) { run<c10::BFloat16>(job); }
 TESSERA_VECTOR_TARGETS void run_half(const Job& job) { run<c10::Half>(job); }
 
+// Targets may be sources, so a block is finished before it is written. Too small for LibTorch to
+// share out among threads.
+constexpr int64_t kPlainBlockNumel = 8192;
+
+/// A copy of `numel` elements in the dtype in which they are combined.
+at::Tensor operand(const char* memory, int64_t numel, c10::ScalarType dtype) {
+  const auto as = [&](c10::ScalarType type) {
+    return at::from_blob(const_cast<char*>(memory), {numel}, type);
+  };
+  // Memory may hold any bits, and only 0 is false.
+  if (dtype == c10::ScalarType::Bool) return as(c10::ScalarType::Byte).ne(0);
+  const bool is_narrow = dtype == c10::ScalarType::BFloat16 || dtype == c10::ScalarType::Half;
+  return as(dtype).to(is_narrow ? c10::ScalarType::Float : dtype, /*non_blocking=*/false,
+                      /*copy=*/true);
+}
+
+at::Tensor combined(ReduceOp op, const at::Tensor& one, const at::Tensor& other) {
+  switch (op) {
+    case ReduceOp::kSum:
+      return one + other;
+    case ReduceOp::kProduct:
+      return one * other;
+    case ReduceOp::kMin:
+      return at::minimum(one, other);
+    case ReduceOp::kMax:
+      return at::maximum(one, other);
+    case ReduceOp::kBitAnd:
+      return one & other;
+    case ReduceOp::kBitOr:
+      return one | other;
+    case ReduceOp::kBitXor:
+      return one ^ other;
+    case ReduceOp::kAvg:
+      break;  // the checks let it pass for floating dtypes only
+  }
+  TORCH_INTERNAL_ASSERT(false);
+}
+
+/// Products, bit-wise operations and all dtypes of integers and bool, by LibTorch's operators.
+void reduce_plainly(c10::ScalarType dtype, const Job& job) {
+  const auto element = static_cast<int64_t>(c10::elementSize(dtype));
+  for (int64_t begin = 0; begin < job.numel; begin += kPlainBlockNumel) {
+    const int64_t count = std::min(kPlainBlockNumel, job.numel - begin);
+    at::Tensor result = operand(job.sources[0] + begin * element, count, dtype);
+    for (int rank = 1; rank < job.ranks; ++rank) {
+      result = combined(job.op, result, operand(job.sources[rank] + begin * element, count, dtype));
+    }
+    const at::Tensor rounded = result.to(dtype);
+    for (int target = 0; target < job.target_count; ++target) {
+      std::memcpy(job.targets[target] + begin * element, rounded.const_data_ptr(),
+                  static_cast<size_t>(count * element));
+    }
+  }
+}
+
 }  // namespace
 
 void reduce(c10::ScalarType dtype, ReduceOp op, const char* const* sources, int ranks,
             char* const* targets, int target_count, int64_t numel, Stores stores, double divisor,
             SumOrder order) {
-  // What training's path does not have.
-  if (op >= ReduceOp::kProduct || !c10::isFloatingType(dtype)) {
-    return reduce_plainly(dtype, op, sources, ranks, targets, target_count, numel);
-  }
   const Job job{.op = op,
                 .divisor = divisor == 0.0 ? ranks : divisor,
                 .sources = sources,
@@ -292,6 +342,8 @@ void reduce(c10::ScalarType dtype, ReduceOp op, const char* const* sources, int 
                 .numel = numel,
                 .stores = stores,
                 .order = order};
+  // What training's path does not have.
+  if (op >= ReduceOp::kProduct || !c10::isFloatingType(dtype)) return reduce_plainly(dtype, job);
   switch (dtype) {
     case c10::ScalarType::Float:
       return run_float(job);

@@ -18,7 +18,8 @@ enum class Stores { kCached, kStreaming };
 ///
 /// fp32 and fp64 are summed in their own precision, bf16 and fp16 in fp32 and rounded once; AVG is
 /// one true division of the sum by `divisor`, or by `ranks` if that is 0; MIN and MAX give NaN
-/// where any source is NaN; integers wrap.
+/// where any source is NaN; integers wrap. Products of bf16 and fp16 are in fp32 and rounded once.
+/// Of bool SUM, MAX and BOR are "or", PRODUCT, MIN and BAND "and".
 ///
 /// kStreaming is for results that no cache would keep until they are used, in one target that is no
 /// source and begins on an element. It is a hint; sums of fp32 and fp64 follow it. The results are

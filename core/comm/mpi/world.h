@@ -15,7 +15,7 @@
 #include <string_view>
 #include <vector>
 
-#include "tessera/core/comm/flight_recorder/flight_dump.h"
+#include "tessera/core/comm/flight_recorder/flight_recorder.h"
 #include "tessera/core/comm/group/host_ranks.h"
 #include "tessera/core/comm/group/member.h"
 #include "tessera/core/comm/mpi/envelope.h"

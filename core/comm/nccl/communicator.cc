@@ -61,10 +61,7 @@ bool Communicator::has_window(void* data) {
 
 void Communicator::deregister_memory(void* data) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  const auto found = registered_.find(data);
-  if (found == registered_.end()) return;
-  deregister_locked(found->second);
-  registered_.erase(found);
+  if (const auto node = registered_.extract(data)) deregister_locked(node.mapped());
 }
 
 void Communicator::deregister_locked(const Registered& registered) {

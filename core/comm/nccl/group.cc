@@ -6,16 +6,14 @@
 #include <numeric>
 #include <utility>
 
-#include <absl/strings/numbers.h>
 #include <absl/strings/str_cat.h>
 #include <absl/strings/str_join.h>
 #include <c10/util/Exception.h>
 
+#include "tessera/core/comm/agreement/refusal.h"
 #include "tessera/core/comm/groups/call_record.h"
 #include "tessera/core/comm/groups/op_traits.h"
-#include "tessera/core/comm/groups/stream_work.h"
 #include "tessera/core/comm/nccl/launch.h"
-#include "tessera/core/comm/nccl/meeting.h"
 #include "tessera/core/comm/nccl/memory.h"
 #include "tessera/core/device/graph.h"
 
@@ -34,11 +32,19 @@ void queue_on(StreamLane& lane, Communicator& communicator, Pending& pending, Ca
   pending.mark_launched();
 }
 
+/// Throws on all ranks if one has a problem; a rank alone throws it as it is.
+void refuse_together(Pending& pending, const std::string& problem) {
+  const auto problems = exchange(pending, "problem", problem);
+  const std::string text = refusal_text(problems, "init_process_group");
+  if (text.empty()) return;
+  pending.mark_finished();
+  throw ErrorOnAllRanks(pending.size() == 1 ? problem : text);
+}
+
 std::string text_of(const NcclOptions& options) {
-  std::string text;
-  if (options.memory == NcclOptions::Memory::kRegistered) text = "memory kRegistered";
-  if (options.memory == NcclOptions::Memory::kWindows) text = "memory kWindows";
-  return options.copy_engine ? text + " with copy engines" : text;
+  constexpr const char* kMemory[] = {"", "memory kRegistered", "memory kWindows"};
+  return absl::StrCat(kMemory[static_cast<int>(options.memory)],
+                      options.copy_engine ? " with copy engines" : "");
 }
 
 }  // namespace
@@ -212,8 +218,7 @@ std::shared_ptr<Work> Group::gather_on_host(const Collective& collective) {
   }
   pending->hold_clock();
   return pending->carry_out([&] {
-    return std::make_shared<HostGather>(pending, host_channel_, collective.output,
-                                        collective.input);
+    return start_host_gather(pending, host_channel_, collective.output, collective.input);
   });
 }
 
@@ -230,8 +235,7 @@ at::Tensor Group::allocate(int64_t numel, at::ScalarType dtype) {
     const at::Tensor made = pending->carry_out([&] {
       int64_t most_bytes = 0;
       for (const std::string& text : exchange(*pending, "bytes", absl::StrCat(bytes))) {
-        int64_t other_bytes = 0;
-        if (absl::SimpleAtoi(text, &other_bytes)) most_bytes = std::max(most_bytes, other_bytes);
+        most_bytes = std::max<int64_t>(most_bytes, std::stoll(text));
       }
       if (most_bytes == 0) return at::Tensor();
       return allocate_registered(*pending, communicators(), numel, dtype, most_bytes,
@@ -337,10 +341,14 @@ std::shared_ptr<Group> make_world(WorldOptions options) {
         world, progress, rank, NumberedCall::of({.op = Op::kInit, .tag = wanted}), nullptr,
         std::vector<at::Tensor>());
     world->watch(pending);
+    refuse_together(*pending, world->options().problem);
     auto reduce = meet(*pending);
     auto gather = split(*pending, *reduce, 0, rank, "world: gather lane", nccl.copy_engine);
     pending->mark_finished();
     return std::make_shared<Group>(world, progress, rank, std::move(gather), std::move(reduce));
+  } catch (const ErrorOnAllRanks&) {
+    world->leave(progress, {}, {});
+    throw;
   } catch (const std::exception& error) {
     world->propose(absl::StrCat("rank ", rank, " failed at start: ", error.what()));
     world->leave(progress, {}, {});

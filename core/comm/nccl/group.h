@@ -9,7 +9,7 @@
 
 #include "tessera/core/comm/groups/self_messages.h"
 #include "tessera/core/comm/groups/unwinding.h"
-#include "tessera/core/comm/nccl/host_gather.h"
+#include "tessera/core/comm/nccl/meeting.h"
 #include "tessera/core/comm/nccl/pending.h"
 #include "tessera/core/comm/nccl/stream_lane.h"
 #include "tessera/core/comm/nccl/world.h"

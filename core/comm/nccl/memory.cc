@@ -7,14 +7,11 @@
 #include <c10/util/Exception.h>
 
 #include "tessera/core/comm/nccl/meeting.h"
+#include "tessera/core/numbers/round_up.h"
 #include "tessera/core/process/ending_thread.h"
 
 namespace tessera::internal::nccl {
 namespace {
-
-constexpr size_t round_up(int64_t bytes) {
-  return (bytes + kWindowAlignment - 1) / kWindowAlignment * kWindowAlignment;
-}
 
 /// What ncclMemAlloc gave, until nothing uses it; see Note [End of registered memory].
 struct Block {
@@ -57,7 +54,7 @@ at::Tensor allocate_registered(Pending& pending,
   const WorldOptions& options = pending.world().options();
   const at::Device device = options.device->torch_device();
   const c10::DeviceGuard here(device);
-  const size_t whole = round_up(bytes);
+  const auto whole = static_cast<size_t>(round_up(bytes, kWindowAlignment));
   void* data = nullptr;
   const Result result = options.api->mem_alloc(&data, whole);
   TORCH_CHECK(result == Result::kSuccess && data != nullptr, "[comm] allocate: got no memory for ",

@@ -9,7 +9,7 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "tessera/core/comm/flight_recorder/flight_ring.h"
+#include "tessera/core/comm/flight_recorder/flight_recorder.h"
 #include "tessera/core/comm/nccl/progress.h"
 #include "tessera/core/comm/nccl/world.h"
 #include "tessera/core/process/error_text.h"

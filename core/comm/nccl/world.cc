@@ -7,10 +7,9 @@
 
 #include <c10/core/DeviceGuard.h>
 
-#include "tessera/core/comm/flight_recorder/flight_dump.h"
+#include "tessera/core/comm/flight_recorder/flight_recorder.h"
 #include "tessera/core/comm/nccl/pending.h"
 #include "tessera/core/process/ending_thread.h"
-#include "tessera/core/process/failure_report.h"
 
 namespace tessera::internal::nccl {
 namespace {
@@ -105,7 +104,8 @@ void World::leave(const std::shared_ptr<Progress>& progress,
 void World::run() {
   // NCCL makes the device current where it needs it and then goes back; from none, that is GPU 0,
   // where it would make a context.
-  const c10::DeviceGuard here(options_.device->torch_device());
+  c10::OptionalDeviceGuard here;
+  if (options_.device != nullptr) here.reset_device(options_.device->torch_device());
   while (sleep()) {
     if (!is_failed()) {
       const Cause cause = look();
@@ -145,15 +145,13 @@ std::string World::proposal() {
 /// Makes the first published cause this rank's, then aborts.
 void World::settle(const Cause& cause) {
   std::string first = publish(cause);
-  if (const std::string directory = flight_dump_directory(); !directory.empty()) {
-    // This rank's own last calls: peers' are on other devices or hosts.
-    const RankFlight own{.rank = options_.rank,
-                         .pid = static_cast<int>(::getpid()),
-                         .state = "failed",
-                         .begun = flights_->begun(),
-                         .records = flights_->last()};
-    write_flight_dump(directory, options_.rank, {own}, first);
-  }
+  // This rank's own last calls: peers' are on other devices or hosts.
+  const RankFlight own{.rank = options_.rank,
+                       .pid = static_cast<int>(::getpid()),
+                       .state = "failed",
+                       .begun = flights_->begun(),
+                       .records = flights_->last()};
+  write_flight_dump(flight_dump_directory(), options_.rank, {own}, first);
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     cause_ = std::move(first);

@@ -12,7 +12,7 @@
 #include <string_view>
 #include <vector>
 
-#include "tessera/core/comm/flight_recorder/flight_ring.h"
+#include "tessera/core/comm/flight_recorder/flight_recorder.h"
 #include "tessera/core/comm/meeting/shared_table.h"
 #include "tessera/core/comm/nccl/api.h"
 #include "tessera/core/comm/nccl/communicator.h"
@@ -26,6 +26,8 @@ class Pending;
 
 /// Where and how the groups of a world communicate.
 struct WorldOptions {
+  /// Why this rank cannot take part; then it may have no `api` and no `device`. "": it can.
+  std::string problem = {};
   std::shared_ptr<const Api> api;  ///< load_api()
   /// This rank's own.
   std::shared_ptr<Device> device;
@@ -109,7 +111,6 @@ class World : public std::enable_shared_from_this<World> {
   using Clock = std::chrono::steady_clock;
   struct Leaving;
   struct Answers;
-  struct Inquiry;
 
   World(WorldOptions options, std::shared_ptr<Progress> all);
   void run();
@@ -123,7 +124,7 @@ class World : public std::enable_shared_from_this<World> {
   Cause explain(const Pending& pending);
   Cause name_lost(Cause cause);
   Answers ask(const Progress& progress, int64_t sequence);
-  void answer(const Inquiry& inquiry);
+  void answer(const std::string& inquiry);
   void say_left(const std::string& group, const std::string& report) noexcept;
   std::string publish(const Cause& cause);
   void settle(const Cause& cause);

@@ -94,25 +94,6 @@ Cause explain_time_out(const Pending& pending, int64_t waited_ms,
 
 }  // namespace
 
-/// A rank waits for collective `sequence` of a group and asks all ranks about it.
-struct World::Inquiry {
-  int asker = -1;
-  int64_t sequence = -1;
-  std::string group;
-
-  std::string text() const { return absl::StrCat(asker, " ", sequence, " ", group); }
-  static Inquiry parse(const std::string& text) {
-    const std::vector<std::string> parts = absl::StrSplit(text, absl::MaxSplits(' ', 2));
-    Inquiry inquiry;
-    if (parts.size() != 3 || !absl::SimpleAtoi(parts[0], &inquiry.asker) ||
-        !absl::SimpleAtoi(parts[1], &inquiry.sequence)) {
-      return {};
-    }
-    inquiry.group = parts[2];
-    return inquiry;
-  }
-};
-
 /// What the ranks of a group, in order, say of a collective.
 struct World::Answers {
   std::vector<Report> reports;
@@ -174,7 +155,7 @@ Cause World::look_at_table() {
       return {*failure, -1, /*is_published=*/true};
     }
     if (answered_) return {};
-    if (const auto inquiry = options_.table->get(kInquiry)) answer(Inquiry::parse(*inquiry));
+    if (const auto inquiry = options_.table->get(kInquiry)) answer(*inquiry);
   } catch (const std::exception&) {
     // Who hosts the table may leave first. What hangs because of it runs into its time-out.
     table_lost_ = true;
@@ -182,18 +163,22 @@ Cause World::look_at_table() {
   return {};
 }
 
-/// Says, once, how far this rank has come on the group, and what it has called there.
-void World::answer(const Inquiry& inquiry) {
+/// Says, once, how far this rank has come on the group, and what it has called there. The inquiry:
+/// who asks, the collective's number, and its group.
+void World::answer(const std::string& inquiry) {
   if (std::exchange(answered_, true)) return;
+  const std::vector<std::string> parts = absl::StrSplit(inquiry, absl::MaxSplits(' ', 2));
+  int64_t sequence = -1;
+  if (parts.size() != 3 || !absl::SimpleAtoi(parts[1], &sequence)) return;
+  const std::string& group = parts[2];
   std::string report = "in 0";  // where this rank has not made the group
   {
     const std::lock_guard<std::mutex> lock(mutex_);
-    const auto found = progress_.find(inquiry.group);
+    const auto found = progress_.find(group);
     if (found != progress_.end()) report = found->second->report();
   }
   for (const FlightRecord& record : flights_->last()) {
-    if (record.sequence < 0 || record.sequence != inquiry.sequence) continue;
-    if (!record.is_of(inquiry.group)) continue;
+    if (record.sequence < 0 || record.sequence != sequence || !record.is_of(group)) continue;
     absl::StrAppend(&report, " ", describe(record.signature, record.tag.beginning()));
     break;
   }
@@ -212,12 +197,12 @@ void World::say_left(const std::string& group, const std::string& report) noexce
 /// first finds out. Throws what the table throws.
 World::Answers World::ask(const Progress& progress, int64_t sequence) {
   SharedTable& table = *options_.table;
-  const Inquiry own{options_.rank, sequence, progress.group()};
-  const Inquiry first = Inquiry::parse(table.set_first(kInquiry, own.text()));
-  const bool is_own = first.asker == options_.rank;
+  const std::string own = absl::StrCat(options_.rank, " ", sequence, " ", progress.group());
+  const std::string first = table.set_first(kInquiry, own);
   answer(first);
   Answers answers;
-  answers.asker = first.asker;
+  answers.asker = std::stoi(first);
+  const bool is_own = answers.asker == options_.rank;
   std::vector<Report>& reports = answers.reports;
   reports.resize(progress.world_ranks().size());
   const auto patience = options_.table_poll * kLooksForAnswers + kAnswerGrace;

@@ -11,7 +11,6 @@
 #include <absl/strings/str_split.h>
 #include <c10/util/Exception.h>
 
-#include "tessera/core/comm/agreement/fingerprint.h"
 #include "tessera/core/comm/agreement/refusal.h"
 #include "tessera/core/comm/mpi/initialize.h"
 #include "tessera/core/comm/mpi/library.h"

@@ -5,7 +5,6 @@
 
 #include <c10/util/Exception.h>
 
-#include "tessera/core/comm/agreement/refusal.h"
 #include "tessera/core/comm/meeting/job_table.h"
 #include "tessera/core/comm/nccl/group.h"
 #include "tessera/core/comm/rendezvous/backend.h"
@@ -48,16 +47,13 @@ std::shared_ptr<ProcessGroup> make_nccl_world(ProcessGroupOptions options,
   world.size = environment.world_size;
   world.timeout = options.timeout;
   world.nccl = options.nccl;
-  std::string problem;
   try {
     world.device = take_gpu(gpu_of(options, environment, GpuChoice::Use::kOwn));
     world.api = take_nccl();  // after LibTorch's: then it is LibTorch's own NCCL
-    problem = nccl::find_unsupported(world.nccl);
+    world.problem = nccl::find_unsupported(world.nccl);
   } catch (const std::exception& error) {
-    problem = error_text(error);
+    world.problem = error_text(error);
   }
-  refuse_on_all_ranks(RanksAtTable{*world.table, world.rank, world.size, options.timeout}, problem,
-                      "init_process_group");
   return nccl::make_world(std::move(world));
 }
 

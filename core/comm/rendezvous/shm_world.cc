@@ -89,7 +89,7 @@ class SharedPage final : public Transport {
                        "Tessera on all ranks"));
     }
     try {
-      world_ = shm::World::open(rank_, world_size_, *range);
+      world_ = shm::World::open(rank_, world_size_, *range, part_);
     } catch (const std::exception& error) {
       return absl::InternalError(error_text(error));
     }

@@ -5,7 +5,6 @@
 #include <utility>
 
 #include <ATen/ops/from_blob.h>
-#include <c10/util/Exception.h>
 
 #include "tessera/core/numbers/round_up.h"
 #include "tessera/process_group.h"
@@ -85,11 +84,9 @@ char* Arena::take(Region& region, int64_t offset, int64_t bytes) {
 void Arena::free(char* data) {
   if (!origin_.is_here()) return;
   std::lock_guard<std::mutex> lock(mutex_);
-  Region* region = region_of(data);
-  if (region == nullptr) return;
+  Region* const region = region_of(data);
   auto& blocks = region->blocks;
-  auto block = blocks.find(data - region->segment->data());
-  if (block == blocks.end()) return;
+  const auto block = blocks.find(data - region->segment->data());
   block->second.used = false;
   auto next = std::next(block);
   if (next != blocks.end() && !next->second.used) {

@@ -6,7 +6,6 @@
 #include <memory>
 #include <mutex>
 #include <optional>
-#include <vector>
 
 #include <ATen/core/Tensor.h>
 

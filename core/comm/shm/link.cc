@@ -8,7 +8,6 @@
 #include <c10/util/Exception.h>
 
 #include "tessera/core/comm/groups/op_traits.h"
-#include "tessera/core/comm/shm/shared_buffer.h"
 #include "tessera/core/comm/shm/transfer.h"
 
 namespace tessera::internal::shm {
@@ -43,11 +42,6 @@ at::Tensor Link::allocate(int64_t numel, at::ScalarType dtype) {
 bool Link::is_in_place(const at::Tensor& tensor) const {
   return !tensor.defined() || tensor.numel() == 0 ||
          find(tensor.const_data_ptr(), static_cast<int64_t>(tensor.nbytes()));
-}
-
-std::unique_ptr<tessera::SharedBuffer> Link::make_shared_buffer(ProcessGroup& group, int64_t bytes,
-                                                                std::string_view name) {
-  return SharedBuffer::make(group, bytes, name);
 }
 
 template <typename Condition>
@@ -113,7 +107,7 @@ bool Link::have_all_called(int64_t sequence) const {
 SharedRange Link::make_channel(const Call& call) {
   const auto count = static_cast<int>(call.ranks().size());
   subgroup_ = Segment::create(Channel::bytes(count));
-  Channel* const made = Channel::create(subgroup_->data(), count);
+  auto* const made = new (subgroup_->data()) Channel(count);
   for (int i = 0; i < count; ++i) {
     made->slot(i).world_rank = world_rank(call.ranks()[static_cast<size_t>(i)]);
   }

@@ -11,11 +11,13 @@
 #include <vector>
 
 #include "tessera/core/comm/group/link.h"
-#include "tessera/core/comm/shm/outbox.h"
 #include "tessera/core/comm/shm/sync.h"
 #include "tessera/core/comm/shm/world.h"
 
 namespace tessera::internal::shm {
+
+struct MessagePage;
+class Outbox;
 
 /// Ranks of one host that work in each other's memory. Buffers from allocate() are read and written
 /// in place; private ones are copied through a staging area of kStagingBytes per rank. Ranks may be
@@ -37,8 +39,8 @@ class Link final : public internal::Link {
   const Origin& origin() const override { return world_->origin(); }
   at::Tensor allocate(int64_t numel, at::ScalarType dtype) override;
   bool is_in_place(const at::Tensor& tensor) const override;
-  std::unique_ptr<tessera::SharedBuffer> make_shared_buffer(ProcessGroup& group, int64_t bytes,
-                                                            std::string_view name) override;
+  std::unique_ptr<SharedBuffer> make_shared_buffer(ProcessGroup& group, int64_t bytes,
+                                                   std::string_view name) override;
 
   bool may_announce(const Call& call, int64_t under_way) const override;
   std::unique_ptr<Transfer> prepare(Call& call) override;
@@ -133,7 +135,6 @@ class Link final : public internal::Link {
   SharedRange make_channel(const Call& call);
   void drop_taken();
   std::optional<Arrival> next_arrival_from(int sender);
-  MessagePage* first_page(int sender);
 
   /// How far this rank has read a sender's list.
   struct Cursor {
@@ -152,7 +153,7 @@ class Link final : public internal::Link {
   std::shared_ptr<Segment> subgroup_;  // that this rank makes for others to open
   // Of peers. Each keeps its file, so that the system gives its id to no other.
   std::unordered_map<SegmentId, std::shared_ptr<Segment>, SegmentId::Hash> segments_;
-  std::optional<Outbox> outbox_;               // from the first message on
+  std::shared_ptr<Outbox> outbox_;             // from the first message on
   std::list<std::unique_ptr<Transfer>> sent_;  // copies that their receivers have not taken
   std::vector<Cursor> cursors_;                // by sender
   int next_sender_ = 0;

@@ -1,6 +1,10 @@
-// The messages of a link: Note [Messages].
+#include <algorithm>
+#include <atomic>
+#include <iterator>
+#include <new>
 #include <optional>
 #include <utility>
+#include <vector>
 
 #include <absl/strings/str_cat.h>
 #include <c10/util/Exception.h>
@@ -9,16 +13,121 @@
 #include "tessera/core/comm/shm/link.h"
 
 namespace tessera::internal::shm {
+
+// Note [Messages]
+// ~~~~~~~~~~~~~~~
+// A message meets its receive without the rest of the group. A rank that sends writes a record for
+// the receiver into memory of its own arena, its outbox: one list of pages per receiver, found
+// through the sender's ChannelSlot, and rings the receiver's bell. The receiver looks through the
+// lists, copies the data of what it wants out of the sender's arena itself, marks the record as
+// taken and rings the sender's bell. So neither waits for the other's thread. Up to
+// ProcessGroup::kBufferedBytes the sender copies the data into its arena, and is done; larger
+// tensors stay where they are if that is in the arena, and are copied there otherwise. Records and
+// copies go when they are taken and when the receiver has gone on to the next page; what a receiver
+// never took stays in the arena, because it may look there later.
+
+/// One message. Lies in shared memory, written by the sender but for `state`.
+struct MessageRecord {
+  /// kReleased: it is taken, and the sender has no more use for it either.
+  enum State : uint32_t { kPosted, kTaking, kTaken, kWithdrawn, kReleased };
+
+  std::atomic<uint32_t> state;
+  CallRecord call;
+  SharedRange source;
+};
+
+/// A part of the list of messages from one rank to another.
+struct MessagePage {
+  static constexpr uint32_t kRecords = 16;
+
+  std::atomic<uint32_t> count;     // of records, posted
+  std::atomic<uint32_t> has_next;  // 1 once `next` is set; after the last record
+  std::atomic<uint32_t> left;      // 1 once the receiver has read `next`
+  SharedRange next;
+  MessageRecord records[kRecords];
+
+  /// Whether both sides are through with it. The sender's to ask.
+  bool is_over() const {
+    const auto is_released = [](const MessageRecord& record) {
+      return record.state.load(std::memory_order_relaxed) == MessageRecord::kReleased;
+    };
+    return left.load(std::memory_order_acquire) == 1 &&
+           std::all_of(std::begin(records), std::end(records), is_released);
+  }
+};
+static_assert(sizeof(MessagePage) <= kPageBytes);
+
+/// This rank's outbox in one group. Used under its owner's lock.
+class Outbox {
+ public:
+  explicit Outbox(Link& link) : world_(link.world()), channel_(link.channel()) {
+    const int64_t bytes = static_cast<int64_t>(sizeof(MessagePage)) * link.size();
+    auto* const first = reinterpret_cast<MessagePage*>(world_.arena()->allocate(bytes));
+    for (int receiver = 0; receiver < link.size(); ++receiver) {
+      last_.push_back(new (first + receiver) MessagePage());
+    }
+    ChannelSlot& slot = channel_.slot(link.rank());
+    slot.outbox = *world_.arena()->find(first, bytes);
+    slot.has_outbox.store(1, std::memory_order_release);
+  }
+  /// The rest, the first and last page of each list, a receiver may still read.
+  ~Outbox() { collect(); }
+  Outbox(const Outbox&) = delete;
+  Outbox& operator=(const Outbox&) = delete;
+
+  /// Posts a message and wakes its receiver. The record stays valid until it is kReleased.
+  MessageRecord& post(int receiver, const CallRecord& call, const SharedRange& source) {
+    collect();
+    MessagePage*& page = last_[static_cast<size_t>(receiver)];
+    uint32_t number = page->count.load(std::memory_order_relaxed);
+    if (number == MessagePage::kRecords) {
+      page = add_page(*page);
+      number = 0;
+    }
+    MessageRecord& record = page->records[number];
+    record.call = call;
+    record.source = source;
+    record.state.store(MessageRecord::kPosted, std::memory_order_relaxed);
+    page->count.store(number + 1, std::memory_order_seq_cst);
+    world_.bell_of(channel_.slot(receiver).world_rank).ring();
+    return record;
+  }
+
+ private:
+  /// The one after `last` in its list.
+  MessagePage* add_page(MessagePage& last) {
+    auto* const made = new (world_.arena()->allocate(sizeof(MessagePage))) MessagePage();
+    pages_.push_back(made);
+    last.next = *world_.arena()->find(made, sizeof(MessagePage));
+    last.has_next.store(1, std::memory_order_release);
+    return made;
+  }
+
+  /// Frees what both sides are through with.
+  void collect() {
+    std::erase_if(pages_, [this](MessagePage* page) {
+      const bool is_over = page->is_over();
+      if (is_over) world_.arena()->free(reinterpret_cast<char*>(page));
+      return is_over;
+    });
+  }
+
+  World& world_;
+  Channel& channel_;
+  std::vector<MessagePage*> last_;   // by receiver
+  std::vector<MessagePage*> pages_;  // but the first of each list; all that are not freed
+};
+
 namespace {
 
 /// A message that this rank has sent, until its receiver has taken it. One that goes with it is
 /// withdrawn, but a copy stays for a receiver that may look there later.
 class Sent final : public Transfer {
  public:
-  Sent(Link& link, Outbox& outbox, const Call& call) : link_(link), outbox_(outbox) {
+  Sent(Link& link, Outbox& outbox, const Call& call)
+      : link_(link), to_(call.record().signature.peer) {
     const at::Tensor& tensor = call.collective().input;
     const auto bytes = static_cast<int64_t>(tensor.nbytes());
-    to_ = call.record().signature.peer;
     std::optional<SharedRange> source;
     if (bytes > ProcessGroup::kBufferedBytes) source = link.find(tensor.const_data_ptr(), bytes);
     if (source.has_value()) {
@@ -46,31 +155,23 @@ class Sent final : public Transfer {
       return State::kMoving;
     }
     if (copy_ != nullptr) link_.world().arena()->free(copy_);
-    outbox_.release(*std::exchange(record_, nullptr));
+    std::exchange(record_, nullptr)->state.store(MessageRecord::kReleased);
     return State::kOver;
   }
   std::vector<int> awaited() override { return {to_}; }
 
  private:
   Link& link_;
-  Outbox& outbox_;
-  int to_ = 0;
+  const int to_;
   MessageRecord* record_ = nullptr;
   char* copy_ = nullptr;  // in the arena
   at::Tensor in_place_;
 };
 
-/// A message that has been received.
-class Received final : public Transfer {
- public:
-  State advance() override { return State::kOver; }
-  std::vector<int> awaited() override { return {}; }
-};
-
 }  // namespace
 
 std::unique_ptr<Transfer> Link::send(const Call& call) {
-  if (!outbox_.has_value()) outbox_.emplace(world_, channel_, rank_);
+  if (outbox_ == nullptr) outbox_ = std::make_shared<Outbox>(*this);
   drop_taken();
   auto sent = std::make_unique<Sent>(*this, *outbox_, call);
   if (static_cast<int64_t>(call.collective().input.nbytes()) > ProcessGroup::kBufferedBytes) {
@@ -100,7 +201,7 @@ std::unique_ptr<Transfer> Link::receive(const Arrival& arrival, const Call& call
   record.state.store(MessageRecord::kTaken, std::memory_order_seq_cst);
   world_->bell_of(world_rank(arrival.from)).ring();
   wake();  // another thread of this rank may wait for it
-  return std::make_unique<Received>();
+  return nullptr;
 }
 
 std::optional<Arrival> Link::next_arrival() {
@@ -112,19 +213,14 @@ std::optional<Arrival> Link::next_arrival() {
   return std::nullopt;
 }
 
-MessagePage* Link::first_page(int sender) {
-  ChannelSlot& slot = channel_.slot(sender);
-  if (slot.has_outbox.load(std::memory_order_acquire) == 0) return nullptr;
-  OutboxEntry& entry = reinterpret_cast<OutboxEntry*>(resolve(slot.outbox))[rank_];
-  if (entry.has_first.load(std::memory_order_acquire) == 0) return nullptr;
-  return reinterpret_cast<MessagePage*>(resolve(entry.first));
-}
-
 std::optional<Arrival> Link::next_arrival_from(int sender) {
   if (sender == rank_) return std::nullopt;
   Cursor& cursor = cursors_[static_cast<size_t>(sender)];
   try {
-    if (cursor.page == nullptr) cursor.page = first_page(sender);
+    const ChannelSlot& slot = channel_.slot(sender);
+    if (cursor.page == nullptr && slot.has_outbox.load(std::memory_order_acquire) != 0) {
+      cursor.page = reinterpret_cast<MessagePage*>(resolve(slot.outbox)) + rank_;
+    }
     while (cursor.page != nullptr) {
       MessagePage& page = *cursor.page;
       if (cursor.next < page.count.load(std::memory_order_acquire)) {

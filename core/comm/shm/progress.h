@@ -3,6 +3,7 @@
 #include <atomic>
 #include <memory>
 #include <mutex>
+#include <utility>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
@@ -15,29 +16,54 @@ namespace tessera::internal::shm {
 /// Note [Calls under way]. Thread-safe. Not to be used in a child of fork().
 class Progress {
  public:
-  void add(std::weak_ptr<Member> member);
+  /// Also in a call that is gone on with, which may make a group.
+  void add(std::weak_ptr<Member> member) {
+    const std::lock_guard lock(added_mutex_);
+    added_.push_back(std::move(member));
+  }
   /// So many more groups (negative: fewer) have something under way.
   void count(int groups) { busy_.fetch_add(groups, std::memory_order_relaxed); }
   /// Local. Goes on with all groups, if more than the caller's has something under way; returns at
   /// once if another thread is at it.
   void advance() noexcept {
-    if (busy_.load(std::memory_order_relaxed) > 1) advance_all();
+    if (busy_.load(std::memory_order_relaxed) <= 1) return;
+    const std::unique_lock lock(mutex_, std::try_to_lock);
+    if (!lock.owns_lock()) return;
+    take_added();
+    for (const auto& one : members_) {
+      if (const auto member = one.lock()) member->help();
+    }
   }
   /// This rank makes no more calls in any group.
-  void leave();
+  void leave() {
+    std::unique_lock lock(mutex_);
+    take_added();
+    const auto members = members_;
+    lock.unlock();  // what is waited for may make groups
+    for (const auto& one : members) {
+      if (const auto member = one.lock()) member->leave();
+    }
+  }
   /// Keeps memory that peers may still write to as long as this is there.
-  void keep(at::Tensor tensor);
+  void keep(at::Tensor tensor) {
+    const std::lock_guard lock(added_mutex_);
+    kept_.push_back(std::move(tensor));
+  }
 
  private:
-  void advance_all() noexcept;
-  void take_added();
+  void take_added() {
+    const std::lock_guard lock(added_mutex_);
+    if (added_.empty()) return;
+    std::erase_if(members_, [](const auto& one) { return one.expired(); });
+    members_.insert(members_.end(), added_.begin(), added_.end());
+    added_.clear();
+  }
 
   std::atomic<int> busy_{0};
   std::mutex mutex_;
   std::vector<std::weak_ptr<Member>> members_;
   std::mutex added_mutex_;
   std::vector<std::weak_ptr<Member>> added_;  // since members_ were last looked at
-  std::mutex kept_mutex_;
   std::vector<at::Tensor> kept_;
 };
 

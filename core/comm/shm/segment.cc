@@ -30,39 +30,29 @@
 namespace tessera::internal::shm {
 namespace {
 
-std::string errno_text() { return std::strerror(errno); }
-
-std::string path_of(const SharedRange& range) {
-  return absl::StrCat("/proc/", range.pid, "/fd/", range.fd);
-}
-
-SegmentId id_of(const struct stat& file) { return {.device = file.st_dev, .inode = file.st_ino}; }
-
-/// Throws unless `fd` is the segment that `range` lies in. A peer that has closed its own may have
-/// given the number to any other file since.
-void check_segment(const SharedRange& range, const FileDescriptor& fd) {
-  const std::string name = path_of(range);
+/// The device and inode of a file, and its size. A descriptor that is open always has them.
+struct stat status_of(const FileDescriptor& fd) {
   struct stat file {};
-  TORCH_CHECK(::fstat(fd.get(), &file) == 0, "[comm] shared memory: got no answer about ", name,
-              " (", errno_text(), "), expected a segment");
-  TORCH_CHECK(id_of(file) == range.segment && S_ISREG(file.st_mode) &&
-                  static_cast<uint64_t>(file.st_size) > range.offset_bytes &&
-                  static_cast<uint64_t>(file.st_size) <= range.segment_bytes,
-              "[comm] shared memory: got another file at ", name, " (device ", file.st_dev,
-              ", inode ", file.st_ino, ", ", file.st_size, " bytes), expected the segment (device ",
-              range.segment.device, ", inode ", range.segment.inode, ", at most ",
-              range.segment_bytes, " bytes) that the peer made known; the peer has closed it");
+  ::fstat(fd.get(), &file);
+  return file;
 }
 
 /// The descriptor of a segment that another rank has made, or this one. A peer that has closed its
 /// own may have given the number to any other file since.
 FileDescriptor descriptor_of(const SharedRange& range) {
-  const std::string path = path_of(range);
+  const std::string path = absl::StrCat("/proc/", range.pid, "/fd/", range.fd);
   FileDescriptor fd(above_standard_streams(::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NONBLOCK)));
   TORCH_CHECK(fd.is_open(), "[comm] shared memory: got no access to ", path, " of a peer (",
-              errno == EMFILE ? system_refusal("open", errno) : errno_text(),
+              errno == EMFILE ? system_refusal("open", errno) : std::strerror(errno),
               "), expected a file that it has open; ", access_problem(range.pid));
-  check_segment(range, fd);
+  const struct stat file = status_of(fd);
+  const auto bytes = static_cast<uint64_t>(file.st_size);
+  TORCH_CHECK(file.st_dev == range.segment.device && file.st_ino == range.segment.inode &&
+                  S_ISREG(file.st_mode) && bytes > range.offset_bytes &&
+                  bytes <= range.segment_bytes,
+              "[comm] shared memory: got another file at ", path, " (inode ", file.st_ino, ", ",
+              bytes, " bytes), expected the segment (inode ", range.segment.inode, ", at most ",
+              range.segment_bytes, " bytes) that the peer made known; the peer has closed it");
   return fd;
 }
 
@@ -178,23 +168,18 @@ void Segment::make_private() noexcept {
 std::shared_ptr<Segment> Segment::create(int64_t bytes, int64_t room_bytes) {
   const int64_t size_bytes = round_up(std::max<int64_t>(bytes, 1), kPageBytes);
   const std::string what = no_space_text(size_bytes);
-  FileDescriptor fd = FileDescriptor(
-      above_standard_streams(::memfd_create("tessera", MFD_CLOEXEC | MFD_ALLOW_SEALING)));
+  FileDescriptor fd(above_standard_streams(::memfd_create("tessera", MFD_CLOEXEC)));
   TORCH_CHECK(fd.is_open(), "[comm] shared memory: got no file for a segment of ", size_bytes,
               " bytes, expected one; ", system_refusal("memfd_create", errno));
   take_memory(fd.get(), 0, size_bytes);
-  struct stat file {};
-  TORCH_CHECK(::fstat(fd.get(), &file) == 0, what, "fstat said: ", errno_text());
-
+  const struct stat file = status_of(fd);
   const int64_t mapped_bytes = std::max(size_bytes, room_bytes / kPageBytes * kPageBytes);
   char* const data = map_on_huge_page(mapped_bytes, fd.get(), Writes::kShared);
   TORCH_CHECK(data != nullptr, what, system_refusal("mmap", errno));
   // Before peers map it, so that they touch huge pages.
   move_into_huge_pages(data, size_bytes);
-  std::shared_ptr<Segment> segment(
-      new Segment(id_of(file), fd.release(), data, size_bytes, mapped_bytes));
-  TORCH_CHECK(::fcntl(segment->fd_, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_SEAL) == 0, what,
-              system_refusal("fcntl(F_ADD_SEALS)", errno));
+  std::shared_ptr<Segment> segment(new Segment({.device = file.st_dev, .inode = file.st_ino},
+                                               fd.release(), data, size_bytes, mapped_bytes));
   Mapped& mapped = Mapped::get();
   const std::lock_guard lock(mapped.mutex);
   mapped.segments.push_back(segment.get());
@@ -212,10 +197,9 @@ void Segment::grow(int64_t bytes) {
 }
 
 std::shared_ptr<Segment> Segment::open(const SharedRange& range) {
-  std::shared_ptr<Segment> segment;
   Mapped& mapped = Mapped::get();
   const std::lock_guard lock(mapped.mutex);
-  segment = mapped.find(range.segment);
+  std::shared_ptr<Segment> segment = mapped.find(range.segment);
   if (segment != nullptr) return segment;
   const FileDescriptor fd = descriptor_of(range);
   char* data = map(range, fd, Writes::kShared);

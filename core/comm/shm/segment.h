@@ -48,9 +48,9 @@ struct SharedRange {
 class Segment : public std::enable_shared_from_this<Segment> {
  public:
   /// Local. A new segment of `bytes` (rounded up to pages), backed by memory from the start,
-  /// close-on-exec, which nobody can make smaller. Its creator can make it larger: grow(). Mappings
-  /// cover `room_bytes` from the start, here and in peers, which takes addresses and no memory, and
-  /// `bytes` at least. Throws c10::Error that names the size if there is no space.
+  /// close-on-exec. Its creator can make it larger: grow(). Mappings cover `room_bytes` from the
+  /// start, here and in peers, which takes addresses and no memory, and `bytes` at least. Throws
+  /// c10::Error that names the size if there is no space.
   static std::shared_ptr<Segment> create(int64_t bytes, int64_t room_bytes = 0);
 
   /// Local. The segment that `range` lies in; its creator must be alive. Throws c10::Error if it

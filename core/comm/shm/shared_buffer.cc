@@ -1,11 +1,17 @@
-#include "tessera/core/comm/shm/shared_buffer.h"
+#include "tessera/shared_buffer.h"
 
+#include <fcntl.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstring>
+#include <memory>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -15,23 +21,30 @@
 #include <c10/util/Exception.h>
 
 #include "tessera/core/comm/agreement/refusal.h"
+#include "tessera/core/comm/shm/link.h"
 #include "tessera/core/process/error_text.h"
+#include "tessera/core/process/file_descriptor.h"
+#include "tessera/core/process/fork.h"
+#include "tessera/core/process/standard_streams.h"
 #include "tessera/process_group.h"
 
 namespace tessera::internal::shm {
 namespace {
 
-at::Tensor tensor_in(char* memory, int64_t size_bytes, int64_t offset_bytes, int64_t numel,
-                     at::ScalarType dtype, std::shared_ptr<void> keeper) {
-  const auto item = static_cast<int64_t>(c10::elementSize(dtype));
-  TORCH_CHECK(offset_bytes >= 0 && offset_bytes % item == 0 && numel >= 0 &&
-                  offset_bytes + numel * item <= size_bytes,
-              "[comm] shared buffer: got ", numel, " elements of ", c10::toString(dtype),
-              " from byte ", offset_bytes, ", expected a part of its ", size_bytes,
-              " bytes that begins on an element");
-  return at::from_blob(
-      memory + offset_bytes, {numel}, [keeper = std::move(keeper)](void*) {},
-      at::TensorOptions().dtype(dtype));
+constexpr const char* kPageMap = "/proc/self/pagemap";
+
+int64_t page_bytes() {
+  static const int64_t bytes = ::sysconf(_SC_PAGESIZE);
+  return bytes;
+}
+
+/// Whether a word of the page map is one of a page that the kernel has copied because this process,
+/// and not a child of it, wrote it. Bit 63: present, 62: swapped out, 61: belongs to a file or to
+/// shared memory. Source: Documentation/admin-guide/mm/pagemap.rst.
+bool is_copied(uint64_t word) {
+  constexpr uint64_t kThere = uint64_t{3} << 62;
+  constexpr uint64_t kOfFile = uint64_t{1} << 61;
+  return (word & kThere) != 0 && (word & kOfFile) == 0;
 }
 
 /// What `body` throws; "" if nothing.
@@ -45,10 +58,121 @@ std::string problem_of(const Body& body) {
   }
 }
 
+/// One segment of the first rank, mapped twice by every rank: shared, and private (copy on write).
+/// A write by mistake through the private mapping detaches a page of one rank from the others', so
+/// the kernel must show which pages this rank has written, and drop them.
+class SharedPages final : public SharedBuffer {
+ public:
+  /// Throws c10::Error if this rank cannot map a view, or cannot see or drop what it writes.
+  SharedPages(std::shared_ptr<Segment> segment, const SharedRange& range, int rank)
+      : rank_(rank),
+        segment_(std::move(segment)),
+        view_(Segment::map_privately(range)),
+        page_map_(above_standard_streams(::open(kPageMap, O_RDONLY | O_CLOEXEC))) {
+    TORCH_CHECK(page_map_.is_open(), "[comm] page map: got no access to ", kPageMap, " (",
+                std::strerror(errno),
+                "), expected the kernel's list of pages; mount /proc, or allow more descriptors "
+                "(ulimit -n)");
+    TORCH_CHECK(next_copied(0) == pages(), "pages show as copied that nobody has written");
+    drop(pages() - 1, 1);  // throws where memory is locked
+  }
+
+  at::Tensor common(int64_t offset_bytes, int64_t numel, at::ScalarType dtype) override {
+    return tensor_in(segment_->data(), offset_bytes, numel, dtype, segment_);
+  }
+  at::Tensor view(int64_t offset_bytes, int64_t numel, at::ScalarType dtype) override {
+    return tensor_in(view_.get(), offset_bytes, numel, dtype, view_);
+  }
+
+  std::optional<int64_t> find_own_write() override {
+    require_own_process();
+    for (int64_t page = 0; (page = next_copied(page)) < pages(); ++page) {
+      const int64_t begin = page * page_bytes();
+      const char* const mine = view_.get() + begin;
+      const char* const end = mine + page_bytes();
+      const char* const differs = std::mismatch(mine, end, segment_->data() + begin).first;
+      if (differs != end) return begin + (differs - mine);
+      drop(page, 1);
+    }
+    return std::nullopt;
+  }
+
+  void drop_own_writes() override {
+    require_own_process();
+    drop(0, pages());
+    // At once: otherwise the next forward meets the pages one by one.
+    ::madvise(view_.get(), segment_->room_bytes(), MADV_POPULATE_READ);
+  }
+
+ private:
+  void require_own_process() const {
+    TORCH_CHECK(origin_.is_here(),
+                "[comm] shared buffer: ", origin_.fork_error(absl::StrCat("rank ", rank_)));
+  }
+  int64_t pages() const { return segment_->room_bytes() / page_bytes(); }
+
+  at::Tensor tensor_in(char* memory, int64_t offset_bytes, int64_t numel, at::ScalarType dtype,
+                       std::shared_ptr<void> keeper) const {
+    require_own_process();
+    const auto item = static_cast<int64_t>(c10::elementSize(dtype));
+    TORCH_CHECK(offset_bytes >= 0 && offset_bytes % item == 0 && numel >= 0 &&
+                    offset_bytes + numel * item <= segment_->room_bytes(),
+                "[comm] shared buffer: got ", numel, " elements of ", c10::toString(dtype),
+                " from byte ", offset_bytes, ", expected a part of its ", segment_->room_bytes(),
+                " bytes that begins on an element");
+    return at::from_blob(
+        memory + offset_bytes, {numel}, [keeper = std::move(keeper)](void*) {},
+        at::TensorOptions().dtype(dtype));
+  }
+
+  /// The first page of the view from number `page` on that was copied; pages() if there is none.
+  /// Throws c10::Error if the system does not show it.
+  int64_t next_copied(int64_t page) const {
+    constexpr auto kWordBytes = static_cast<int64_t>(sizeof(uint64_t));
+    const auto first =
+        static_cast<int64_t>(reinterpret_cast<uintptr_t>(view_.get())) / page_bytes();
+    std::array<uint64_t, 4096> words;
+    while (page < pages()) {
+      const int64_t wanted = std::min<int64_t>(pages() - page, words.size()) * kWordBytes;
+      const ssize_t got =
+          ::pread(page_map_.get(), words.data(), wanted, (first + page) * kWordBytes);
+      TORCH_CHECK(got >= kWordBytes, "[comm] page map: got ", got, " bytes of ", kPageMap,
+                  ", expected up to ", wanted,
+                  "; without it a write to shared parameters goes unseen. Leave the descriptor "
+                  "open, or set Options::share_parameters = false");
+      const auto* const end = words.cbegin() + got / kWordBytes;
+      const auto* const found = std::find_if(words.cbegin(), end, is_copied);
+      page += found - words.cbegin();
+      if (found != end) return page;
+    }
+    return pages();
+  }
+
+  /// What this rank has written to `count` pages from `page` on gives way to the common memory.
+  void drop(int64_t page, int64_t count) const {
+    TORCH_CHECK(
+        ::madvise(view_.get() + page * page_bytes(), count * page_bytes(), MADV_DONTNEED) == 0,
+        "[comm] shared buffer: got pages that cannot be dropped, expected this rank's writes "
+        "to be; madvise said: ",
+        std::strerror(errno),
+        ". Do not lock or seal the memory of parameters, or set Options::share_parameters = false");
+  }
+
+  const Origin origin_;
+  const int rank_;
+  const std::shared_ptr<Segment> segment_;
+  const std::shared_ptr<char> view_;  // this rank's private mapping of the segment
+  // Opened at the start, so that it can be read when descriptors have run out.
+  const FileDescriptor page_map_;
+};
+
 }  // namespace
 
-std::unique_ptr<SharedBuffer> SharedBuffer::make(ProcessGroup& group, int64_t bytes,
-                                                 std::string_view name) {
+/// `bytes` zero bytes. If the first rank has no space, or another cannot map them, all ranks throw
+/// c10::Error that names it. Null on all ranks if one cannot map a view, or does not see what it
+/// writes; the first one warns with the reason, once per process.
+std::unique_ptr<SharedBuffer> Link::make_shared_buffer(ProcessGroup& group, int64_t bytes,
+                                                       std::string_view name) {
   const std::string what = absl::StrCat("shared buffer '", std::string(name), "'");
   std::shared_ptr<Segment> segment;
   struct Offer {
@@ -58,7 +182,7 @@ std::unique_ptr<SharedBuffer> SharedBuffer::make(ProcessGroup& group, int64_t by
   // Everything that can fail is tried before the ranks go on together.
   const std::string no_offer = problem_of([&] {
     TORCH_CHECK(bytes >= 0, "got ", bytes, " bytes, expected at least 0");
-    if (group.rank() != 0) return;
+    if (rank_ != 0) return;
     segment = Segment::create(bytes);
     offer.range = segment->range(0);
   });
@@ -71,93 +195,24 @@ std::unique_ptr<SharedBuffer> SharedBuffer::make(ProcessGroup& group, int64_t by
   const std::string no_segment = problem_of([&] {
     TORCH_CHECK(offer.bytes == bytes, "got ", bytes, " bytes where rank 0 asked for ", offer.bytes,
                 ", expected equal sizes on all ranks");
-    if (group.rank() != 0) segment = Segment::open(offer.range);
+    if (rank_ != 0) segment = Segment::open(offer.range);
   });
   refuse_on_all_ranks(group, no_segment, what);
 
   // From here on a problem is one of sharing: ranks can keep copies.
   std::unique_ptr<SharedBuffer> buffer;
-  const std::string unshared = problem_of([&] {
-    buffer.reset(new SharedBuffer(segment, Segment::map_privately(offer.range), group.rank()));
-    buffer->try_own_write();
-  });
+  const std::string unshared =
+      problem_of([&] { buffer = std::make_unique<SharedPages>(segment, offer.range, rank_); });
   const std::vector<std::string> problems = group.all_gather_bytes(unshared, name);
   const auto first = std::find_if(problems.begin(), problems.end(),
                                   [](const std::string& problem) { return !problem.empty(); });
   if (first == problems.end()) return buffer;
   // All ranks know it, and a later buffer would be told the same.
-  if (group.rank() == 0) {
+  if (rank_ == 0) {
     TORCH_WARN_ONCE("[comm] ", what, ": every rank keeps a copy of its own, for rank ",
                     first - problems.begin(), " cannot share: ", *first);
   }
   return nullptr;
-}
-
-SharedBuffer::SharedBuffer(std::shared_ptr<Segment> segment, std::shared_ptr<char> view, int rank)
-    : rank_(rank), segment_(std::move(segment)), view_(std::move(view)) {}
-
-int64_t SharedBuffer::next_copied(int64_t page) const {
-  return page_map_.next_copied(view_.get(), page, pages());
-}
-
-/// What this rank has written to `count` pages from `page` on gives way to the common memory.
-void SharedBuffer::drop(int64_t page, int64_t count) const {
-  const int64_t page_bytes = PageMap::page_bytes();
-  TORCH_CHECK(::madvise(view_.get() + page * page_bytes, count * page_bytes, MADV_DONTNEED) == 0,
-              "[comm] shared buffer: got pages that cannot be dropped, expected this rank's writes "
-              "to be; madvise said: ",
-              std::strerror(errno),
-              ". Do not lock or seal the memory of parameters, or set Options::share_parameters"
-              " = false");
-}
-
-void SharedBuffer::try_own_write() {
-  const int64_t last = pages() - 1;
-  TORCH_CHECK(next_copied(0) == pages(), "pages show as copied that nobody has written");
-  char* const page = view_.get() + last * PageMap::page_bytes();
-  const char* const common = segment_->data() + last * PageMap::page_bytes();
-  *static_cast<volatile char*>(page) = 1;
-  TORCH_CHECK(*static_cast<const volatile char*>(common) == 0, "its private writes are common");
-  TORCH_CHECK(next_copied(0) == last, "a page that it wrote does not show as copied");
-  drop(last, 1);
-  TORCH_CHECK(next_copied(0) == pages() && *static_cast<volatile char*>(page) == 0,
-              "a page that it wrote cannot be dropped");
-}
-
-void SharedBuffer::require_own_process() const {
-  TORCH_CHECK(origin_.is_here(),
-              "[comm] shared buffer: ", origin_.fork_error(absl::StrCat("rank ", rank_)));
-}
-
-at::Tensor SharedBuffer::common(int64_t offset_bytes, int64_t numel, at::ScalarType dtype) {
-  require_own_process();
-  return tensor_in(segment_->data(), segment_->room_bytes(), offset_bytes, numel, dtype, segment_);
-}
-
-at::Tensor SharedBuffer::view(int64_t offset_bytes, int64_t numel, at::ScalarType dtype) {
-  require_own_process();
-  return tensor_in(view_.get(), segment_->room_bytes(), offset_bytes, numel, dtype, view_);
-}
-
-std::optional<int64_t> SharedBuffer::find_own_write() {
-  require_own_process();
-  const int64_t page_bytes = PageMap::page_bytes();
-  for (int64_t page = 0; (page = next_copied(page)) < pages(); ++page) {
-    const int64_t begin = page * page_bytes;
-    const char* const mine = view_.get() + begin;
-    const char* const end = mine + page_bytes;
-    const char* const differs = std::mismatch(mine, end, segment_->data() + begin).first;
-    if (differs != end) return begin + (differs - mine);
-    drop(page, 1);
-  }
-  return std::nullopt;
-}
-
-void SharedBuffer::drop_own_writes() {
-  require_own_process();
-  drop(0, pages());
-  // At once: otherwise the next forward meets the pages one by one.
-  ::madvise(view_.get(), segment_->room_bytes(), MADV_POPULATE_READ);
 }
 
 }  // namespace tessera::internal::shm

@@ -4,30 +4,19 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <climits>
-#include <cstring>
 #include <ctime>
-#include <new>
 
 namespace tessera::internal::shm {
-namespace {
-
-uint32_t* futex_word(std::atomic<uint32_t>& word) { return reinterpret_cast<uint32_t*>(&word); }
-
-}  // namespace
 
 void futex_wait(std::atomic<uint32_t>& word, uint32_t value, std::chrono::nanoseconds limit) {
-  const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(limit);
-  timespec wait{};
-  wait.tv_sec = seconds.count();
-  wait.tv_nsec = (limit - seconds).count();
+  const timespec wait{0, limit.count()};
   // Not FUTEX_PRIVATE: the word is shared between processes.
-  ::syscall(SYS_futex, futex_word(word), FUTEX_WAIT, value, &wait, nullptr, 0);
+  ::syscall(SYS_futex, &word, FUTEX_WAIT, value, &wait, nullptr, 0);
 }
 
 void futex_wake_all(std::atomic<uint32_t>& word) {
-  ::syscall(SYS_futex, futex_word(word), FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
+  ::syscall(SYS_futex, &word, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
 }
 
 bool Poison::set(std::string_view cause, int64_t detail) noexcept {
@@ -49,13 +38,6 @@ std::string Poison::cause() const {
   if (state_.load(std::memory_order_acquire) != kSet)
     return "a rank died while it reported an error";
   return std::string(text_, length_);
-}
-
-Channel* Channel::create(void* memory, int size) {
-  auto* channel = new (memory) Channel();
-  channel->size = size;
-  for (int rank = 0; rank < size; ++rank) new (&channel->slot(rank)) ChannelSlot();
-  return channel;
 }
 
 }  // namespace tessera::internal::shm

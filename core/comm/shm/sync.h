@@ -1,10 +1,10 @@
 #pragma once
 
-#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <new>
 #include <string>
 #include <string_view>
 #include <type_traits>
@@ -20,8 +20,8 @@ namespace tessera::internal::shm {
 static_assert(std::atomic<uint32_t>::is_always_lock_free);
 static_assert(std::atomic<uint64_t>::is_always_lock_free);
 
-/// Blocks until `word` differs from `value`, someone wakes it, or `limit` has passed; may return
-/// early.
+/// Blocks until `word` differs from `value`, someone wakes it, or `limit` has passed, which is less
+/// than a second; may return early.
 void futex_wait(std::atomic<uint32_t>& word, uint32_t value, std::chrono::nanoseconds limit);
 void futex_wake_all(std::atomic<uint32_t>& word);
 
@@ -110,15 +110,18 @@ struct alignas(64) ChannelSlot {
 /// The shared side of a process group. `size` slots follow it in memory. Counters only grow; a rank
 /// that makes something true of all ranks rings their bells.
 struct alignas(64) Channel {
-  int32_t size;
+  const int32_t size;
   Poison poison;
+
+  /// In zeroed memory of bytes(size).
+  explicit Channel(int size) : size(size) {
+    for (int rank = 0; rank < size; ++rank) new (&slot(rank)) ChannelSlot();
+  }
 
   ChannelSlot& slot(int rank) { return reinterpret_cast<ChannelSlot*>(this + 1)[rank]; }
   static int64_t bytes(int size) {
     return static_cast<int64_t>(sizeof(Channel) + size * sizeof(ChannelSlot));
   }
-  /// Makes a channel in zeroed memory of bytes(size).
-  static Channel* create(void* memory, int size);
 };
 
 }  // namespace tessera::internal::shm

@@ -24,13 +24,12 @@ class Memory final : public RemoteMemory {
   Memory(const Link& link, const Call& call)
       : group_poison_(link.memory(), &link.channel().poison),
         world_poison_(link.world().segment(), &link.world().poison()),
-        segments_(static_cast<size_t>(link.size())),
         sources_(static_cast<size_t>(link.size())) {
     if (call.collective().input.numel() == 0) return;
     for (size_t rank = 0; rank < sources_.size(); ++rank) {
       const SharedRange& range = link.call_of(static_cast<int>(rank), call.sequence()).source;
-      segments_[rank] = Segment::open(range);
-      sources_[rank] = segments_[rank]->data() + range.offset_bytes;
+      const std::shared_ptr<Segment> segment = Segment::open(range);
+      sources_[rank] = {segment, segment->data() + range.offset_bytes};
     }
   }
 
@@ -42,7 +41,7 @@ class Memory final : public RemoteMemory {
   std::shared_ptr<Work> read(int rank, int64_t begin_bytes, const at::Tensor& to,
                              std::string_view /*tag*/, int64_t /*version*/) override {
     char* const target = data_of(to);
-    const char* const source = sources_[static_cast<size_t>(rank)] + begin_bytes;
+    const char* const source = sources_[static_cast<size_t>(rank)].get() + begin_bytes;
     const auto bytes = static_cast<int64_t>(to.nbytes());
     // A rank that reads its own memory may copy to where it reads.
     const bool is_apart = target + bytes <= source || source + bytes <= target;
@@ -56,15 +55,14 @@ class Memory final : public RemoteMemory {
   }
 
   int64_t load(int rank, int64_t begin_bytes) override {
-    return load_word(sources_[static_cast<size_t>(rank)] + begin_bytes);
+    return load_word(sources_[static_cast<size_t>(rank)].get() + begin_bytes);
   }
 
  private:
-  // Each keeps the page that it lies in.
+  // Each keeps the mapping that it lies in.
   const std::shared_ptr<const Poison> group_poison_;
   const std::shared_ptr<const Poison> world_poison_;
-  std::vector<std::shared_ptr<Segment>> segments_;  // by rank; of empty windows none
-  std::vector<const char*> sources_;                // by rank
+  std::vector<std::shared_ptr<const char>> sources_;  // by rank; of empty windows none
 };
 
 }  // namespace

@@ -5,9 +5,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cerrno>
-#include <cstring>
 #include <new>
 #include <optional>
 #include <utility>
@@ -39,25 +37,24 @@ std::shared_ptr<World> World::create(const std::vector<int>& pids, int own_rank,
   auto segment = Segment::create(ControlPage::bytes(size));
   auto* page = new (segment->data()) ControlPage();
   page->size = size;
-  part.host.copy(page->host, sizeof(page->host) - 1);
-  Channel::create(&page->channel(), size);
+  new (&page->channel()) Channel(size);
   for (int rank = 0; rank < size; ++rank) {
-    RankState& state = *new (&page->rank(rank)) RankState();
-    state.pid = pids[rank];
-    state.number = part.numbers.empty() ? rank : part.numbers[static_cast<size_t>(rank)];
+    (new (&page->rank(rank)) RankState())->pid = pids[rank];
     page->channel().slot(rank).world_rank = rank;
     new (&page->ring(rank)) FlightRing();
   }
-  return std::shared_ptr<World>(new World(own_rank, size, std::move(segment)));
+  return std::shared_ptr<World>(new World(own_rank, size, std::move(segment), part));
 }
 
-std::shared_ptr<World> World::open(int rank, int size, const SharedRange& page) {
-  return std::shared_ptr<World>(new World(rank, size, Segment::open(page)));
+std::shared_ptr<World> World::open(int rank, int size, const SharedRange& page,
+                                   const PartOfJob& part) {
+  return std::shared_ptr<World>(new World(rank, size, Segment::open(page), part));
 }
 
-World::World(int rank, int size, std::shared_ptr<Segment> segment)
+World::World(int rank, int size, std::shared_ptr<Segment> segment, const PartOfJob& part)
     : rank_(rank),
       size_(size),
+      part_(part),
       segment_(std::move(segment)),
       page_(reinterpret_cast<ControlPage*>(segment_->data())) {
   check_access();
@@ -72,7 +69,7 @@ void World::check_access() const {
     if (pid_of(peer) == ::getpid()) continue;
     const std::string problem = access_problem(pid_of(peer));
     TORCH_CHECK(problem.empty(), "[comm] shared memory: got no access to the memory of rank ",
-                page_->rank(peer).number, place_of(peer), ": ", problem);
+                number_of(peer), place_of(peer), ": ", problem);
   }
 }
 
@@ -96,8 +93,7 @@ void World::await_end_of(int pid) const {
 }
 
 std::string World::place_of(int rank) const {
-  const std::string host(page_->host, ::strnlen(page_->host, sizeof(page_->host)));
-  return absl::StrCat(" (pid ", pid_of(rank), host.empty() ? "" : " on ", host, ")");
+  return absl::StrCat(" (pid ", pid_of(rank), part_.host.empty() ? "" : " on ", part_.host, ")");
 }
 
 std::string World::activity_of(int rank) const {
@@ -140,8 +136,8 @@ bool World::check_peers(const std::function<std::string(const std::string&)>& de
     }
     // Asked again: it may have left in an orderly way just before its process ended.
     if (ended && state.left.load(std::memory_order_acquire) == 0) {
-      const std::string cause = absl::StrCat("rank ", state.number, place_of(rank), " died");
-      if (!poison().is_set()) report_failure(state.number, describe(cause));
+      const std::string cause = absl::StrCat("rank ", number_of(rank), place_of(rank), " died");
+      if (!poison().is_set()) report_failure(number_of(rank), describe(cause));
       poison().set(cause, Poison::kNobody);
       dump_flights(cause);
       return true;
@@ -154,7 +150,7 @@ RankFlight World::flight_of(int rank) const {
   const FlightRing& ring = page_->ring(rank);
   return {.rank = number_of(rank),
           .pid = pid_of(rank),
-          .host = page_->host,
+          .host = part_.host,
           .state = process_state(pid_of(rank)),
           .begun = ring.begun(),
           .records = ring.last()};

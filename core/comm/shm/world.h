@@ -1,7 +1,6 @@
 #pragma once
 
 #include <atomic>
-#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -9,8 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "tessera/core/comm/flight_recorder/flight_dump.h"
-#include "tessera/core/comm/flight_recorder/flight_ring.h"
+#include "tessera/core/comm/flight_recorder/flight_recorder.h"
 #include "tessera/core/comm/group/host_ranks.h"
 #include "tessera/core/comm/shm/arena.h"
 #include "tessera/core/comm/shm/progress.h"
@@ -23,7 +21,6 @@ namespace tessera::internal::shm {
 /// One rank's side of the control page.
 struct alignas(64) RankState {
   int32_t pid;
-  int32_t number;              // what the job calls the rank, of whose world this may be a part
   std::atomic<uint32_t> left;  // 1 once the rank's last group is gone
   Bell bell;
 };
@@ -34,7 +31,6 @@ struct alignas(64) ControlPage {
   std::atomic<uint32_t> dump_claimed;  // 1 once a rank writes down what all have called
   int32_t size;
   Poison poison;
-  char host[64];  // PartOfJob::host, as far as there is room; ends with 0
 
   RankState& rank(int rank) { return reinterpret_cast<RankState*>(this + 1)[rank]; }
   Channel& channel() { return *reinterpret_cast<Channel*>(&rank(size)); }
@@ -63,7 +59,8 @@ class World final : public HostRanks {
   /// range that it made known.
   static std::shared_ptr<World> create(const std::vector<int>& pids, int own_rank = 0,
                                        const PartOfJob& part = {});
-  static std::shared_ptr<World> open(int rank, int size, const SharedRange& page);
+  static std::shared_ptr<World> open(int rank, int size, const SharedRange& page,
+                                     const PartOfJob& part = {});
   ~World() override;
   World(const World&) = delete;
   World& operator=(const World&) = delete;
@@ -71,7 +68,9 @@ class World final : public HostRanks {
   int rank() const { return rank_; }
   int size() const { return size_; }
   /// What messages call a rank.
-  int number_of(int rank) const { return page_->rank(rank).number; }
+  int number_of(int rank) const {
+    return part_.numbers.empty() ? rank : part_.numbers[static_cast<size_t>(rank)];
+  }
   /// The process of the rank.
   const Origin& origin() const { return origin_; }
   const std::shared_ptr<Arena>& arena() const { return arena_; }
@@ -125,11 +124,12 @@ class World final : public HostRanks {
 
  private:
   void check_access() const;
-  World(int rank, int size, std::shared_ptr<Segment> segment);
+  World(int rank, int size, std::shared_ptr<Segment> segment, const PartOfJob& part);
 
   const Origin origin_;
   const int rank_;
   const int size_;
+  const PartOfJob part_;
   const std::shared_ptr<Segment> segment_;
   ControlPage* const page_;
   const std::shared_ptr<Arena> arena_ = Arena::create();

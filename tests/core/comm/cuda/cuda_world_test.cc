@@ -247,10 +247,8 @@ TEST(CudaWorld, ARankWhoseDriverStallsIsNamedAtTheTimeOut) {
   options.environment_of_rank[1]["FAKE_CUDA_STALLS"] = "1";
   testing::RankProcesses ranks(3, "init_on_cuda", options);
   for (const int rank : {0, 2}) {
-    EXPECT_TRUE(
-        ranks.wait_for_output(rank, absl::StrCat("timed out after ", kLimitOfProcesses,
-                                                 " ms: rank 1 came, but did not report success "
-                                                 "or failure")));
+    EXPECT_TRUE(ranks.wait_for_output(rank, absl::StrCat("timed out: waited ", kLimitOfProcesses,
+                                                         " ms for rank 1, which does not answer")));
   }
   ranks.kill(1);
   ranks.wait();

@@ -8,7 +8,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "tessera/core/comm/agreement/fingerprint.h"
+#include "tessera/core/comm/agreement/refusal.h"
 #include "tessera/device_mesh.h"
 #include "tessera/process_group.h"
 #include "tessera/tests/support/rank_threads.h"

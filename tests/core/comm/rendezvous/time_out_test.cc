@@ -9,8 +9,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "tessera/core/comm/agreement/refusal.h"
-#include "tessera/core/comm/meeting/job_table.h"
 #include "tessera/rendezvous.h"
 #include "tessera/tests/support/rank_threads.h"
 
@@ -46,18 +44,6 @@ TEST(TimeOut, OneTooLongToCountIsLong) {
           EXPECT_TRUE(at::equal(sum, at::full({3}, 3.0F)));
         },
         options);
-  }
-}
-
-TEST(TimeOut, OneTooLongToCountIsLongAtATableToo) {
-  for (const milliseconds timeout : endless()) {
-    SCOPED_TRACE(timeout.count());
-    JobTable table;
-    testing::run_ranks(3, [&](std::shared_ptr<ProcessGroup> world) {
-      const RanksAtTable ranks{table, world->rank(), world->size(), timeout};
-      EXPECT_THAT([&] { refuse_on_all_ranks(ranks, world->rank() == 1 ? "no GPU" : "", "start"); },
-                  ::testing::ThrowsMessage<c10::Error>(HasSubstr("[start] rank 1: no GPU")));
-    });
   }
 }
 

@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <cstdint>
 #include <cstdio>
+#include <fstream>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -261,7 +262,6 @@ TEST_P(SharedBufferTest, APageMapThatFailsLaterIsAnError) {
   });
 }
 
-/// What the proof wrote is gone.
 TEST_P(SharedBufferTest, FollowsTheCommonMemoryInAllPagesFromTheStart) {
   on_ranks(size(), kNumel, [](ProcessGroup& world, SharedBuffer& buffer) {
     const at::Tensor whole = buffer.view(0, kNumel, at::kFloat);

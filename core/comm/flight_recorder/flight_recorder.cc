@@ -1,5 +1,6 @@
-#include "tessera/core/comm/flight_recorder/flight_dump.h"
+#include "tessera/core/comm/flight_recorder/flight_recorder.h"
 
+#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -9,20 +10,20 @@
 #include <exception>
 #include <filesystem>
 #include <fstream>
-#include <limits>
-#include <map>
 #include <optional>
 #include <system_error>
 
 #include <absl/strings/str_cat.h>
 #include <absl/strings/str_format.h>
-#include <absl/strings/str_join.h>
 
 #include "tessera/core/process/process_status.h"
 #include "tessera/environment.h"
 
 namespace tessera::internal {
 namespace {
+
+// Of the word that end() changes alone.
+constexpr size_t kEndWord = offsetof(FlightRecord, end_ns) / sizeof(uint64_t);
 
 std::string ago(int64_t then_ns, int64_t now_ns) {
   return absl::StrFormat("%.3f s ago", static_cast<double>(now_ns - then_ns) / 1e9);
@@ -33,67 +34,6 @@ std::string times_of(const FlightRecord& call, int64_t now_ns) {
   if (call.end_ns == 0) return absl::StrCat(began, ", not over");
   return absl::StrFormat("%s, took %.3f ms", began,
                          static_cast<double>(call.end_ns - call.begin_ns) / 1e6);
-}
-
-bool is_same_call(const FlightRecord& a, const FlightRecord& b) {
-  return a.signature == b.signature && a.tag == b.tag;
-}
-
-/// The calls of one group by sequence, then by rank.
-using CallsOfGroup = std::map<int64_t, std::map<int, const FlightRecord*>>;
-
-std::map<std::string, CallsOfGroup> by_group(const std::vector<RankFlight>& ranks) {
-  std::map<std::string, CallsOfGroup> groups;
-  for (const RankFlight& rank : ranks) {
-    for (const FlightRecord& call : rank.records) {
-      if (call.sequence >= 0)
-        groups[std::string(call.group.beginning())][call.sequence][rank.rank] = &call;
-    }
-  }
-  return groups;
-}
-
-/// Two ranks' calls with one number that differ, the earliest ones; "" if there are none.
-std::string describe_differing(const std::map<std::string, CallsOfGroup>& groups) {
-  std::string text;
-  int64_t earliest_ns = std::numeric_limits<int64_t>::max();
-  for (const auto& [name, calls] : groups) {
-    for (const auto& [sequence, of_rank] : calls) {
-      const auto& [base_rank, base] = *of_rank.begin();
-      for (const auto& [rank, call] : of_rank) {
-        if (is_same_call(*base, *call) || base->begin_ns >= earliest_ns) continue;
-        earliest_ns = base->begin_ns;
-        text = absl::StrCat("rank ", base_rank, " called ", base->text(), " where rank ", rank,
-                            " called ", call->text());
-      }
-    }
-  }
-  return text;
-}
-
-/// What some ranks have begun last and others have not, group by group.
-std::string describe_missing(const std::map<std::string, CallsOfGroup>& groups) {
-  std::vector<std::string> texts;
-  for (const auto& [name, calls] : groups) {
-    std::map<int, const FlightRecord*> last_of;  // of the ranks that have used the group
-    for (const auto& [sequence, of_rank] : calls) {
-      for (const auto& [rank, call] : of_rank) last_of[rank] = call;
-    }
-    const auto& [last, there] = *calls.rbegin();
-    std::vector<std::string> begun, missing;
-    for (const auto& [rank, call] : last_of) {
-      if (there.count(rank) != 0) {
-        begun.push_back(absl::StrCat(rank));
-      } else {
-        missing.push_back(absl::StrCat("rank ", rank, ", whose last there is ", call->text()));
-      }
-    }
-    if (missing.empty()) continue;
-    texts.push_back(absl::StrCat("rank ", absl::StrJoin(begun, ", "), " has begun ",
-                                 there.begin()->second->text(), ", but not ",
-                                 absl::StrJoin(missing, ", nor ")));
-  }
-  return absl::StrJoin(texts, "; ");
 }
 
 /// " (pid 7 on nodeB)".
@@ -120,6 +60,67 @@ std::string last_seen(const RankFlight& rank, int64_t now_ns) {
 
 }  // namespace
 
+int64_t flight_time_ns() {
+  timespec now{};
+  ::clock_gettime(CLOCK_REALTIME, &now);
+  return static_cast<int64_t>(now.tv_sec) * 1000000000 + now.tv_nsec;
+}
+
+std::string FlightRecord::text() const {
+  return absl::StrCat(sequence >= 0 ? absl::StrCat("#", sequence, " ") : std::string(),
+                      describe(signature, tag.beginning()), " on group '",
+                      std::string(group.beginning()), "'");
+}
+
+uint64_t FlightRing::begin(const CallSignature& signature, int64_t sequence, std::string_view tag,
+                           std::string_view group) {
+  FlightRecord record;
+  record.sequence = sequence;
+  record.begin_ns = flight_time_ns();
+  record.signature = signature;
+  record.tag.set(tag);
+  record.group.set(group);
+  Words words;
+  std::memcpy(words.data(), &record, sizeof(record));
+  const uint64_t number = begun_.fetch_add(1, std::memory_order_relaxed);
+  Slot& slot = slots_[number % kRecords];
+  // A thread that was kept waiting here while others made kRecords calls meets one of them in its
+  // slot, which keeps it.
+  uint64_t version = slot.version.load(std::memory_order_relaxed);
+  if (version > number || !slot.version.compare_exchange_strong(version, kWritten)) return number;
+  // Each word is released after this: a reader that sees one sees that the old record is gone.
+  for (size_t i = 0; i < kWords; ++i) slot.words[i].store(words[i], std::memory_order_release);
+  slot.version.store(number + 1, std::memory_order_release);
+  return number;
+}
+
+void FlightRing::end(uint64_t number) {
+  Slot& slot = slots_[number % kRecords];
+  if (slot.version.load(std::memory_order_relaxed) != number + 1) return;
+  slot.words[kEndWord].store(static_cast<uint64_t>(flight_time_ns()), std::memory_order_relaxed);
+}
+
+bool FlightRing::read(uint64_t number, FlightRecord& record) const {
+  const Slot& slot = slots_[number % kRecords];
+  if (slot.version.load(std::memory_order_acquire) != number + 1) return false;
+  Words words;
+  for (size_t i = 0; i < kWords; ++i) words[i] = slot.words[i].load(std::memory_order_acquire);
+  if (slot.version.load(std::memory_order_relaxed) != number + 1) return false;
+  std::memcpy(static_cast<void*>(&record), words.data(), sizeof(record));
+  return true;
+}
+
+std::vector<FlightRecord> FlightRing::last() const {
+  const uint64_t end = begun();
+  std::vector<FlightRecord> records;
+  const uint64_t kept = std::min(end, kRecords);
+  for (uint64_t number = end - kept; number < end; ++number) {
+    FlightRecord record;
+    if (read(number, record)) records.push_back(record);
+  }
+  return records;
+}
+
 std::string process_state(int pid) {
   if (pid == ::getpid()) return "is a thread of this process";
   const std::optional<ProcessStatus> status = process_status(pid);
@@ -129,18 +130,9 @@ std::string process_state(int pid) {
   return text.empty() ? "runs" : text;
 }
 
-std::string first_difference(const std::vector<RankFlight>& ranks) {
-  const auto groups = by_group(ranks);
-  const std::string differing = describe_differing(groups);
-  if (!differing.empty()) return differing;
-  const std::string missing = describe_missing(groups);
-  return missing.empty() ? "none: the ranks' last calls agree" : missing;
-}
-
 std::string merged_text(const std::vector<RankFlight>& ranks, std::string_view cause,
                         int64_t now_ns) {
-  std::string text = absl::StrCat("flight recorder\ncause: ", std::string(cause),
-                                  "\nfirst difference: ", first_difference(ranks), "\n");
+  std::string text = absl::StrCat("flight recorder\ncause: ", std::string(cause), "\n");
   for (const RankFlight& rank : ranks) {
     absl::StrAppend(&text, "rank ", rank.rank, place_of(rank), " ", rank.state, "; ", rank.begun,
                     " calls, the last:\n");
@@ -157,6 +149,7 @@ std::string flight_dump_directory() {
 
 void write_flight_dump(const std::string& directory, int rank, const std::vector<RankFlight>& ranks,
                        std::string_view cause, std::string_view name) noexcept {
+  if (directory.empty()) return;
   try {
     const std::string path =
         absl::StrCat(directory, "/", std::string(name), "-", rank, "-", ::getpid(), ".txt");
@@ -167,8 +160,7 @@ void write_flight_dump(const std::string& directory, int rank, const std::vector
     file << merged_text(ranks, cause, flight_time_ns());
     file.close();
     if (file) {
-      std::fprintf(stderr, "[comm] flight recorder: wrote %s; first difference: %s\n", path.c_str(),
-                   first_difference(ranks).c_str());
+      std::fprintf(stderr, "[comm] flight recorder: wrote %s\n", path.c_str());
     } else {
       std::fprintf(stderr, "[comm] flight recorder: cannot write '%s' (%s)\n", path.c_str(),
                    std::strerror(errno));
