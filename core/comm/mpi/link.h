@@ -19,6 +19,13 @@
 
 namespace tessera::internal::mpi {
 
+/// A transfer whose data MPI may still move when it is given up.
+class Transfer : public internal::Transfer {
+ public:
+  /// What MPI has not ended; null if there is nothing.
+  virtual Exchange* exchange() = 0;
+};
+
 /// Ranks that communicate by MPI between CPUs, on any number of hosts. The process's progress
 /// thread (Progress) goes on with its groups. Sums are those of shared memory, to the bit (Note
 /// [Traffic]). Windows are served by the owners' progress threads (Note [Windows over MPI]); there
@@ -27,7 +34,6 @@ namespace tessera::internal::mpi {
 class Link final : public internal::Link {
  public:
   explicit Link(std::shared_ptr<Ranks> ranks);
-  ~Link() override;
 
   int rank() const override { return ranks_->rank(); }
   int size() const override { return ranks_->size(); }
@@ -45,15 +51,15 @@ class Link final : public internal::Link {
   bool may_announce(const Call& /*call*/, int64_t under_way) const override {
     return under_way < kMostAnnounced;
   }
-  std::unique_ptr<Transfer> prepare(Call& call) override;
+  std::unique_ptr<internal::Transfer> prepare(Call& call) override;
   const CallRecord* record_of(int rank, int64_t sequence) const override;
   bool have_all_called(int64_t sequence) const override;
   void note_over(int64_t sequence) override;
-  void abandon(std::unique_ptr<Transfer> transfer, const Collective& collective) override;
+  void abandon(std::unique_ptr<internal::Transfer> transfer, const Collective& collective) override;
 
-  std::unique_ptr<Transfer> send(const Call& call) override;
+  std::unique_ptr<internal::Transfer> send(const Call& call) override;
   std::optional<Arrival> next_arrival() override;
-  std::unique_ptr<Transfer> receive(const Arrival& arrival, const Call& call) override;
+  std::unique_ptr<internal::Transfer> receive(const Arrival& arrival, const Call& call) override;
   void drop(const Arrival& arrival) override;
 
   void go_on() override;

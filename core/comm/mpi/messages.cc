@@ -6,7 +6,6 @@
 
 #include "tessera/core/comm/groups/host_memory.h"
 #include "tessera/core/comm/mpi/link.h"
-#include "tessera/core/comm/mpi/transfer.h"
 #include "tessera/process_group.h"
 
 namespace tessera::internal::mpi {

@@ -1,8 +1,11 @@
 #include "tessera/core/comm/mpi/windows.h"
 
+#include <algorithm>
 #include <cstring>
+#include <vector>
 
 #include <ATen/ops/empty.h>
+#include <absl/strings/str_cat.h>
 
 #include "tessera/core/comm/groups/host_memory.h"
 #include "tessera/core/comm/mpi/progress.h"
@@ -10,6 +13,11 @@
 
 namespace tessera::internal::mpi {
 namespace {
+
+// Together what a link of 10 Gbit/s carries in half a millisecond.
+constexpr int64_t kPartBytes = 4 * Exchange::kUnaskedBytes;
+constexpr int kPartsUnderWay = 3;
+constexpr auto kLong = std::chrono::seconds(1);
 
 class Memory final : public RemoteMemory {
  public:
@@ -76,9 +84,204 @@ class Memory final : public RemoteMemory {
 
 }  // namespace
 
+// The owner's side.
+
+void Windows::open(int64_t number, at::Tensor own) {
+  if (ranks_->has_failed()) return;  // nobody would end it
+  Served served{.memory = std::move(own), .readers = {}};
+  for (int rank = 0; rank < ranks_->size(); ++rank) {
+    if (rank != ranks_->rank()) served.readers.insert(rank);
+  }
+  served_.insert_or_assign(number, std::move(served));
+}
+
+void Windows::close(int64_t number) {
+  const auto found = served_.find(number);
+  if (found == served_.end() || !found->second.is_open) return;
+  found->second.is_open = false;
+  Envelope closed = ranks_->envelope(Envelope::Kind::kClosed);
+  closed.number = number;
+  ranks_->send_to_others(closed);
+  drop_unused();
+}
+
+void Windows::close_all() {
+  std::vector<int64_t> numbers;
+  for (const auto& [number, served] : served_) numbers.push_back(number);
+  for (const int64_t number : numbers) close(number);
+}
+
+void Windows::note_closed(int reader, int64_t number) {
+  const auto found = served_.find(number);
+  if (found == served_.end()) return;
+  found->second.readers.erase(reader);
+  drop_unused();
+}
+
+void Windows::drop_unused() {
+  std::erase_if(served_, [](const auto& entry) {
+    return !entry.second.is_open && entry.second.readers.empty();
+  });
+}
+
+bool Windows::is_asked() const {
+  for (const auto& [number, served] : served_) {
+    if (!served.readers.empty()) return true;
+  }
+  return false;
+}
+
+void Windows::answer(int reader, const Envelope& request) {
+  ReadRequest asked;
+  std::memcpy(&asked, request.payload(), sizeof(asked));
+  const auto found = served_.find(asked.window);
+  if (found == served_.end()) return;  // the group has failed
+  Envelope answer = ranks_->envelope(Envelope::Kind::kAnswer);
+  answer.number = request.number;
+  const at::Tensor& memory = found->second.memory;
+  const char* const begin = data_of(memory) + asked.begin_bytes;
+  answer.data_bytes = asked.bytes;
+  if (asked.is_word != 0) {
+    const int64_t word = load_word(begin);
+    std::memcpy(answer.payload(), &word, sizeof(word));
+    return ranks_->send(answer, reader);
+  }
+  if (asked.bytes <= static_cast<int64_t>(Envelope::kPayloadBytes)) {
+    std::memcpy(answer.payload(), begin, static_cast<size_t>(asked.bytes));
+    return ranks_->send(answer, reader);
+  }
+  World& world = ranks_->world();
+  answer.data_tag = world.communicator().draw_tag();
+  ranks_->send(answer, reader);
+  auto sent = std::make_shared<PairExchange>(world.communicator(), ranks_->world_rank(reader),
+                                             answer.data_tag, memory);
+  sent->exchange.send_in_pieces(0, begin, asked.bytes);
+  world.keep(sent->exchange, sent);
+}
+
 void Windows::note_ended(int rank) {
   for (auto& [number, served] : served_) served.readers.erase(rank);
   drop_unused();
+}
+
+// The reader's side.
+
+char* Windows::Part::target() const { return data_of(read->to) + begin_bytes; }
+
+void Windows::read(const std::shared_ptr<Call>& call, int owner, const ReadRequest& request) {
+  if (ranks_->has_failed()) return call->fail(ranks_->failure().cause);
+  owners_[owner].waiting.push_back(
+      std::make_shared<Read>(Read{call, call->collective().output, owner, request}));
+  // Words, on which others wait, do not stand behind what is large.
+  if (request.bytes <= static_cast<int64_t>(Envelope::kPayloadBytes)) {
+    return ask_for_part(owners_[owner].waiting.back());
+  }
+  ask(owner);
+}
+
+/// For as much as may be under way.
+void Windows::ask(int owner) {
+  Owner& asked = owners_[owner];
+  while (asked.open < kPartsUnderWay && !asked.waiting.empty()) {
+    ask_for_part(asked.waiting.front());
+  }
+}
+
+void Windows::ask_for_part(std::shared_ptr<Read> read) {
+  const int64_t begin = read->asked_bytes;
+  const int64_t bytes = std::min(kPartBytes, read->request.bytes - begin);
+  read->asked_bytes += bytes;
+  ReadRequest request = read->request;
+  request.begin_bytes += begin;
+  request.bytes = bytes;
+  const int64_t number = ++last_;
+  Envelope envelope = ranks_->envelope(Envelope::Kind::kRead);
+  envelope.number = number;
+  std::memcpy(envelope.payload(), &request, sizeof(request));
+  ranks_->send(envelope, read->owner);
+  Owner& asked = owners_[read->owner];
+  ++asked.open;
+  if (read->asked_bytes == read->request.bytes) std::erase(asked.waiting, read);
+  parts_[number] = std::make_shared<Part>(Part{std::move(read), begin, bytes, ranks_, nullptr});
+}
+
+void Windows::take(int owner, const Envelope& answer) {
+  World& world = ranks_->world();
+  const auto found = parts_.find(answer.number);
+  if (found == parts_.end() || found->second->read->owner != owner) {
+    return world.drain(ranks_->world_rank(owner), answer);
+  }
+  const std::shared_ptr<Part> part = found->second;
+  if (part->bytes <= static_cast<int64_t>(Envelope::kPayloadBytes)) {
+    std::memcpy(part->target(), answer.payload(), static_cast<size_t>(part->bytes));
+    parts_.erase(found);
+    return finish(*part);
+  }
+  part->exchange =
+      std::make_unique<Exchange>(world.communicator(), ranks_->world_ranks(), Exchange::kNoTag);
+  part->exchange->set_tag_of(owner, answer.data_tag);
+  part->exchange->receive_in_pieces(owner, part->target(), part->bytes);
+}
+
+/// Its data is there.
+void Windows::finish(const Part& part) {
+  Read& read = *part.read;
+  read.come_bytes += part.bytes;
+  if (read.come_bytes == read.request.bytes) read.call->finish();
+  --owners_[read.owner].open;
+  ask(read.owner);
+}
+
+void Windows::advance(const internal::Link& link, Call::Clock::time_point now) {
+  if (ranks_->has_failed()) {
+    served_.clear();
+    return end_reads(ranks_->failure().cause);
+  }
+  std::vector<std::shared_ptr<Part>> over;
+  std::erase_if(parts_, [&over](const auto& entry) {
+    const auto& exchange = entry.second->exchange;
+    if (exchange == nullptr || !exchange->is_over()) return false;
+    over.push_back(entry.second);
+    return true;
+  });
+  for (const auto& part : over) finish(*part);
+  for (const auto& [number, part] : parts_) {
+    look_for_late(*part->read, part->exchange != nullptr, link, now);
+  }
+  for (const auto& [owner, wanted] : owners_) {
+    for (const auto& read : wanted.waiting) look_for_late(*read, false, link, now);
+  }
+}
+
+void Windows::look_for_late(const Read& read, bool is_answered, const internal::Link& link,
+                            Call::Clock::time_point now) const {
+  const Member::Patience patience = ranks_->world().patience();
+  const auto waited = read.call->waited(now);
+  // Who waits for this rank then sees what keeps it.
+  if (waited >= kLong) read.call->record(ranks_->world().flights());
+  if (waited >= patience.timeout) {
+    const std::string& tag = read.call->tag();
+    throw Fault{absl::StrCat("timed out: rank ", ranks_->world().rank(), " waited ",
+                             patience.timeout.count(), " ms for ", link.name_of(read.owner),
+                             link.place_of(read.owner), " to ",
+                             is_answered ? "send the data of a " : "answer a ", read.call->name(),
+                             tag.empty() ? "" : absl::StrCat(" of '", tag, "'")),
+                read.owner};
+  }
+  if (read.call->is_to_be_reported(now, patience.report_after)) {
+    link.report_wait(*read.call, {read.owner}, now, patience.timeout);
+  }
+}
+
+void Windows::end_reads(const std::string& cause) {
+  for (const auto& [owner, wanted] : std::exchange(owners_, {})) {
+    for (const auto& read : wanted.waiting) read->call->fail(cause);
+  }
+  for (const auto& [number, part] : std::exchange(parts_, {})) {
+    part->read->call->fail(cause);
+    // Its data is under way: not taking it would keep the owner's send from ending.
+    if (part->exchange != nullptr) ranks_->world().keep(*part->exchange, part);
+  }
 }
 
 std::shared_ptr<RemoteMemory> open_memory(std::shared_ptr<Windows> windows, const Call& made_by,

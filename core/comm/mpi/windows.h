@@ -64,7 +64,7 @@ class Windows {
 
   const Ranks& ranks() const { return *ranks_; }
 
-  // The owner's side (window_server.cc).
+  // The owner's side.
 
   /// This rank's part of window `number` is served from now on.
   void open(int64_t number, at::Tensor own);
@@ -77,7 +77,7 @@ class Windows {
   /// Whether others may come with requests at any time.
   bool is_asked() const;
 
-  // The reader's side (remote_reads.cc).
+  // The reader's side.
 
   /// Asks rank `owner`; the data comes to the output of `call`.
   void read(const std::shared_ptr<Call>& call, int owner, const ReadRequest& request);

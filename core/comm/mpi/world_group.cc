@@ -79,8 +79,7 @@ WorldGroup make_world(const Calls& calls, Handle comm, Member::Patience patience
     if (std::chrono::steady_clock::now() > deadline) {
       world->set_failure("the ranks have not met");
       time_out(absl::StrCat(", and not all ranks of the communicator have come; each must call ",
-                            function,
-                            " with this communicator, in the same order as for others"));
+                            function, " with this communicator, in the same order as for others"));
     }
     std::this_thread::sleep_for(std::chrono::microseconds(100));
   }
