@@ -10,7 +10,7 @@ Exchange::Exchange(Communicator& communicator, const std::vector<int>& world_ran
     : communicator_(communicator),
       world_ranks_(world_ranks),
       own_tag_(own_tag),
-      tags_(world_ranks.size(), kNoTag) {}
+      tags_(world_ranks.size()) {}
 
 void Exchange::send(int to, const char* data, int64_t bytes) {
   if (bytes == 0) return;

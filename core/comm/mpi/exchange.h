@@ -15,8 +15,6 @@ namespace tessera::internal::mpi {
 /// alone.
 class Exchange {
  public:
-  static constexpr int kNoTag = 0;
-
   /// `world_ranks` by rank of the group; `own_tag` marks what this rank sends. References must
   /// outlive it.
   Exchange(Communicator& communicator, const std::vector<int>& world_ranks, int own_tag);
@@ -63,7 +61,8 @@ class Exchange {
   int64_t step_ = 0;
 };
 
-/// One with one rank of the world, which is number 0 here, and the memory of its data.
+/// One with one rank of the world, which is number 0 here, and the memory of its data, which either
+/// side marks with `tag`.
 struct PairExchange {
   PairExchange(Communicator& communicator, int world_rank, int tag, at::Tensor kept)
       : ranks{world_rank}, memory(std::move(kept)), exchange(communicator, ranks, tag) {

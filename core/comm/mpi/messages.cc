@@ -12,8 +12,6 @@ namespace tessera::internal::mpi {
 
 namespace {
 
-bool is_inside(int64_t bytes) { return bytes <= static_cast<int64_t>(Envelope::kPayloadBytes); }
-
 /// Of which no data is under way: it has come inside the envelope, or, if it is awaited, is a large
 /// one to a rank that has left, which never receives it.
 class MessageWithoutData final : public Transfer {
@@ -34,46 +32,40 @@ class MessageTransfer final : public Transfer {
   /// The tag is the sender's.
   MessageTransfer(Link& link, int peer, int data_tag, bool sends, const at::Tensor& tensor)
       : link_(link),
-        ranks_(link.ranks()),
         peer_(peer),
         data_tag_(data_tag),
         sends_(sends),
-        has_receipt_(static_cast<int64_t>(tensor.nbytes()) > ProcessGroup::kBufferedBytes),
-        tensor_(tensor),
-        exchange_(link.world().communicator(), ranks_->world_ranks(),
-                  sends ? data_tag : Exchange::kNoTag) {
+        data_(link.world().communicator(), link.number_of(peer), data_tag, tensor) {
     const auto bytes = static_cast<int64_t>(tensor.nbytes());
+    has_receipt_ = bytes > ProcessGroup::kBufferedBytes;
     if (sends) {
-      exchange_.send(peer, data_of(tensor), bytes);
+      data_.exchange.send(0, data_of(tensor), bytes);
     } else {
-      exchange_.set_tag_of(peer, data_tag);
-      exchange_.receive(peer, data_of(tensor), bytes);
+      data_.exchange.receive(0, data_of(tensor), bytes);
     }
   }
 
   State advance() override {
-    if (!exchange_.is_over()) return State::kMoving;
+    if (!data_.exchange.is_over()) return State::kMoving;
     if (!has_receipt_) return State::kOver;
     if (sends_) {
       return link_.take_receipt(peer_, data_tag_) ? State::kOver : State::kMoving;
     }
-    Envelope receipt = ranks_->envelope(Envelope::Kind::kReceived);
+    Envelope receipt = link_.ranks()->envelope(Envelope::Kind::kReceived);
     receipt.data_tag = data_tag_;
-    ranks_->send(receipt, peer_);
+    link_.ranks()->send(receipt, peer_);
     return State::kOver;
   }
   std::vector<int> awaited() override { return {peer_}; }
-  Exchange* exchange() override { return &exchange_; }
+  Exchange* exchange() override { return &data_.exchange; }
 
  private:
   Link& link_;
-  const std::shared_ptr<Ranks> ranks_;
   const int peer_;
   const int data_tag_;
   const bool sends_;
-  const bool has_receipt_;
-  const at::Tensor tensor_;
-  Exchange exchange_;
+  PairExchange data_;
+  bool has_receipt_;
 };
 
 }  // namespace
@@ -89,7 +81,7 @@ std::unique_ptr<internal::Transfer> Link::send(const Call& call) {
   Envelope envelope = ranks_->envelope(Envelope::Kind::kMessage);
   envelope.record = call.record();
   envelope.data_bytes = bytes;
-  if (is_inside(bytes)) {
+  if (Envelope::holds(bytes)) {
     copy_bytes(envelope.payload(), data_of(tensor), bytes);
     ranks_->send(envelope, to);
     return nullptr;
@@ -126,7 +118,7 @@ std::unique_ptr<internal::Transfer> Link::receive(const Arrival& arrival, const 
   const auto node = arrived_.extract(arrival.place);
   const Envelope& envelope = node.mapped()->envelope;
   const at::Tensor& output = call.collective().output;
-  if (!is_inside(envelope.data_bytes)) {
+  if (!Envelope::holds(envelope.data_bytes)) {
     return std::make_unique<MessageTransfer>(*this, arrival.from, envelope.data_tag,
                                              /*sends=*/false, output);
   }

@@ -85,6 +85,5 @@ int64_t payload_bytes(const Collective& call);
 std::unique_ptr<Steps> make_steps(const StepContext& context);
 
 std::unique_ptr<Steps> make_reduce_steps(const StepContext& context);
-std::unique_ptr<Steps> make_move_steps(const StepContext& context);
 
 }  // namespace tessera::internal::mpi

@@ -141,18 +141,17 @@ void Windows::answer(int reader, const Envelope& request) {
   const at::Tensor& memory = found->second.memory;
   const char* const begin = data_of(memory) + asked.begin_bytes;
   answer.data_bytes = asked.bytes;
+  World& world = ranks_->world();
   if (asked.is_word != 0) {
     const int64_t word = load_word(begin);
     std::memcpy(answer.payload(), &word, sizeof(word));
-    return ranks_->send(answer, reader);
-  }
-  if (asked.bytes <= static_cast<int64_t>(Envelope::kPayloadBytes)) {
+  } else if (Envelope::holds(asked.bytes)) {
     std::memcpy(answer.payload(), begin, static_cast<size_t>(asked.bytes));
-    return ranks_->send(answer, reader);
+  } else {
+    answer.data_tag = world.communicator().draw_tag();
   }
-  World& world = ranks_->world();
-  answer.data_tag = world.communicator().draw_tag();
   ranks_->send(answer, reader);
+  if (Envelope::holds(asked.bytes)) return;
   auto sent = std::make_shared<PairExchange>(world.communicator(), ranks_->world_rank(reader),
                                              answer.data_tag, memory);
   sent->exchange.send_in_pieces(0, begin, asked.bytes);
@@ -173,9 +172,7 @@ void Windows::read(const std::shared_ptr<Call>& call, int owner, const ReadReque
   owners_[owner].waiting.push_back(
       std::make_shared<Read>(Read{call, call->collective().output, owner, request}));
   // Words, on which others wait, do not stand behind what is large.
-  if (request.bytes <= static_cast<int64_t>(Envelope::kPayloadBytes)) {
-    return ask_for_part(owners_[owner].waiting.back());
-  }
+  if (Envelope::holds(request.bytes)) return ask_for_part(owners_[owner].waiting.back());
   ask(owner);
 }
 
@@ -202,7 +199,7 @@ void Windows::ask_for_part(std::shared_ptr<Read> read) {
   Owner& asked = owners_[read->owner];
   ++asked.open;
   if (read->asked_bytes == read->request.bytes) std::erase(asked.waiting, read);
-  parts_[number] = std::make_shared<Part>(Part{std::move(read), begin, bytes, ranks_, nullptr});
+  parts_[number] = std::make_shared<Part>(Part{std::move(read), begin, bytes, nullptr});
 }
 
 void Windows::take(int owner, const Envelope& answer) {
@@ -212,15 +209,14 @@ void Windows::take(int owner, const Envelope& answer) {
     return world.drain(ranks_->world_rank(owner), answer);
   }
   const std::shared_ptr<Part> part = found->second;
-  if (part->bytes <= static_cast<int64_t>(Envelope::kPayloadBytes)) {
+  if (Envelope::holds(part->bytes)) {
     std::memcpy(part->target(), answer.payload(), static_cast<size_t>(part->bytes));
     parts_.erase(found);
     return finish(*part);
   }
-  part->exchange =
-      std::make_unique<Exchange>(world.communicator(), ranks_->world_ranks(), Exchange::kNoTag);
-  part->exchange->set_tag_of(owner, answer.data_tag);
-  part->exchange->receive_in_pieces(owner, part->target(), part->bytes);
+  part->data = std::make_shared<PairExchange>(world.communicator(), ranks_->world_rank(owner),
+                                              answer.data_tag, part->read->to);
+  part->data->exchange.receive_in_pieces(0, part->target(), part->bytes);
 }
 
 /// Its data is there.
@@ -239,14 +235,14 @@ void Windows::advance(const internal::Link& link, Call::Clock::time_point now) {
   }
   std::vector<std::shared_ptr<Part>> over;
   std::erase_if(parts_, [&over](const auto& entry) {
-    const auto& exchange = entry.second->exchange;
-    if (exchange == nullptr || !exchange->is_over()) return false;
+    const auto& data = entry.second->data;
+    if (data == nullptr || !data->exchange.is_over()) return false;
     over.push_back(entry.second);
     return true;
   });
   for (const auto& part : over) finish(*part);
   for (const auto& [number, part] : parts_) {
-    look_for_late(*part->read, part->exchange != nullptr, link, now);
+    look_for_late(*part->read, part->data != nullptr, link, now);
   }
   for (const auto& [owner, wanted] : owners_) {
     for (const auto& read : wanted.waiting) look_for_late(*read, false, link, now);
@@ -280,7 +276,7 @@ void Windows::end_reads(const std::string& cause) {
   for (const auto& [number, part] : std::exchange(parts_, {})) {
     part->read->call->fail(cause);
     // Its data is under way: not taking it would keep the owner's send from ending.
-    if (part->exchange != nullptr) ranks_->world().keep(*part->exchange, part);
+    if (part->data != nullptr) ranks_->world().keep(part->data->exchange, part->data);
   }
 }
 

@@ -112,8 +112,7 @@ class Windows {
     std::shared_ptr<Read> read;
     int64_t begin_bytes;  // in the read
     int64_t bytes;
-    std::shared_ptr<const Ranks> ranks;  // which the exchange uses
-    std::unique_ptr<Exchange> exchange;  // once the answer is there
+    std::shared_ptr<PairExchange> data;  // once the answer is there
 
     char* target() const;
   };

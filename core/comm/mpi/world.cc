@@ -94,7 +94,7 @@ void World::keep(Exchange& exchange, std::shared_ptr<void> owner) {
 }
 
 void World::drain(int from, const Envelope& message) {
-  if (message.data_bytes <= static_cast<int64_t>(Envelope::kPayloadBytes)) return;
+  if (Envelope::holds(message.data_bytes)) return;
   auto drained = std::make_shared<PairExchange>(*communicator_, from, message.data_tag,
                                                 at::empty({message.data_bytes}, at::kByte));
   char* const data = data_of(drained->memory);
