@@ -1,10 +1,13 @@
+#include "tessera/core/comm/hosts/transfers.h"
+
 #include <utility>
 
 #include "tessera/core/comm/groups/host_memory.h"
-#include "tessera/core/comm/hosts/transfers.h"
 
 namespace tessera::internal::hosts {
-namespace sums {  // coroutines keep these, so they have names
+namespace {
+
+constexpr int64_t kSmallBytes = 512;
 
 /// What each level does of a reduction: Note [Sums of two levels].
 class TwoLevels {
@@ -117,11 +120,6 @@ at::Tensor packed_by_column(const Levels& levels, const Collective& call,
   return packed;
 }
 
-}  // namespace sums
-
-using sums::Shares;
-using sums::TwoLevels;
-
 Steps all_reduce(StepContext context) {
   const auto& [levels, call, slices, is_first] = context;
   const TwoLevels two(levels, call);
@@ -199,7 +197,7 @@ Steps reduce_scatter(StepContext context) {
   const TwoLevels two(levels, call);
   const int locals = levels.locals();
   const at::Tensor sums = levels.scratch(numel * levels.hosts(), call.output.scalar_type());
-  const std::vector<sums::Wanted> runs = sums::wanted_in_each_run(levels, slices);
+  const std::vector<Wanted> runs = wanted_in_each_run(levels, slices);
   int first = 0;
   for (const auto& [slice, host] : runs) {
     co_await two.scatter_inside(part_of(sums, host * numel, numel),
@@ -207,12 +205,82 @@ Steps reduce_scatter(StepContext context) {
     first += locals;
   }
   if (runs.empty()) {  // in any other order they are brought together first
-    const at::Tensor packed = sums::packed_by_column(levels, call, slices);
+    const at::Tensor packed = packed_by_column(levels, call, slices);
     co_await two.scatter_inside(sums, packed, levels.local());
   }
   const std::shared_ptr<Work> sum = two.scatter_across(part_of(call.output, 0, numel), sums);
   co_yield Steps::Given();
   co_await sum;
+}
+
+std::shared_ptr<Work> give(Member& member, const at::Tensor& tensor, int root,
+                           std::string_view tag) {
+  return member.start(
+      {.op = Op::kBroadcast, .output = tensor, .input = tensor, .peer = root, .tag = tag});
+}
+
+Steps all_gather(StepContext context) {
+  const auto& [levels, call, slices, is_first] = context;
+  const int64_t numel = call.input.numel();
+  if (numel == 0) co_return;
+  const int hosts = levels.hosts();
+  const int locals = levels.locals();
+  const at::Tensor column = levels.scratch(numel * hosts, call.input.scalar_type());
+  const std::shared_ptr<Work> come =
+      start_all_gather(*levels.across, column, part_of(call.input, 0, numel), call.tag);
+  co_yield Steps::Given();
+  co_await come;
+  co_await is_first;
+  for (int host = 0; host < hosts; ++host) {
+    const at::Tensor of_host = part_of(call.output, host * locals * numel, locals * numel);
+    co_await start_all_gather(*levels.last, of_host, part_of(column, host * numel, numel),
+                              call.tag);
+  }
+}
+
+Steps broadcast(StepContext context) {
+  const auto& [levels, call, slices, is_first] = context;
+  const at::Tensor tensor = part_of(call.output, 0, call.output.numel());
+  if (tensor.numel() == 0) co_return;
+  const int root_local = levels.layout.local_of(call.peer);
+  std::shared_ptr<Work> come;
+  if (levels.local() == root_local) {
+    come = give(*levels.across, tensor, levels.layout.host_of(call.peer), call.tag);
+  }
+  co_yield Steps::Given();
+  co_await come;
+  co_await is_first;
+  co_await give(*levels.last, tensor, root_local, call.tag);
+}
+
+/// What gains nothing by levels.
+Steps move_flat(StepContext context) {
+  const std::shared_ptr<Work> work = context.levels.flat->start(context.call);
+  co_yield Steps::Given();
+  co_await work;
+}
+
+}  // namespace
+
+Steps steps_of(StepContext context) {
+  switch (context.call.op) {
+    case Op::kAllReduce:
+      return all_reduce(std::move(context));
+    case Op::kReduce:
+      return reduce(std::move(context));
+    case Op::kReduceScatter:
+      return reduce_scatter(std::move(context));
+    case Op::kAllGather:
+      return all_gather(std::move(context));
+    case Op::kBroadcast:
+      return broadcast(std::move(context));
+    case Op::kGather:
+    case Op::kScatter:
+    case Op::kAllToAll:
+      return move_flat(std::move(context));
+    default:
+      return {};  // a barrier: all ranks have called
+  }
 }
 
 }  // namespace tessera::internal::hosts
