@@ -139,7 +139,8 @@ void Link::abandon(std::unique_ptr<internal::Transfer> transfer, const Collectiv
   Exchange* const exchange = static_cast<Transfer&>(*transfer).exchange();
   if (exchange == nullptr) return;
   exchange->cancel();
-  world().keep(*exchange, std::make_shared<Abandoned>(Abandoned{std::move(transfer), collective}));
+  const auto owner = std::make_shared<Abandoned>(Abandoned{std::move(transfer), collective});
+  world().keep({owner, exchange});
 }
 
 void Link::open(Call& call) {

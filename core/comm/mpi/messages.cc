@@ -96,7 +96,7 @@ std::unique_ptr<internal::Transfer> Link::send(const Call& call) {
   auto sent = std::make_shared<PairExchange>(world().communicator(), number_of(to),
                                              envelope.data_tag, copy);
   sent->exchange.send(0, data_of(copy), bytes);
-  world().keep(sent->exchange, sent);
+  world().keep({sent, &sent->exchange});
   return nullptr;
 }
 

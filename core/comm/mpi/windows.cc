@@ -155,7 +155,7 @@ void Windows::answer(int reader, const Envelope& request) {
   auto sent = std::make_shared<PairExchange>(world.communicator(), ranks_->world_rank(reader),
                                              answer.data_tag, memory);
   sent->exchange.send_in_pieces(0, begin, asked.bytes);
-  world.keep(sent->exchange, sent);
+  world.keep({sent, &sent->exchange});
 }
 
 void Windows::note_ended(int rank) {
@@ -276,7 +276,7 @@ void Windows::end_reads(const std::string& cause) {
   for (const auto& [number, part] : std::exchange(parts_, {})) {
     part->read->call->fail(cause);
     // Its data is under way: not taking it would keep the owner's send from ending.
-    if (part->data != nullptr) ranks_->world().keep(part->data->exchange, part->data);
+    if (part->data != nullptr) ranks_->world().keep({part->data, &part->data->exchange});
   }
 }
 
