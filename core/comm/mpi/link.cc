@@ -115,7 +115,7 @@ void Link::announce(const Call& call) {
   const int64_t payload = payload_bytes(collective);
   if (payload > 0) copy_bytes(made.payload(), data_of(collective.input), payload);
   make_round(call.sequence()).set(rank(), made);
-  ranks_->note_called(rank(), call.sequence() + 1);
+  ranks_->told(rank()).called = call.sequence() + 1;
   ranks_->send_to_others(made);
 }
 
@@ -167,8 +167,8 @@ std::string Link::activity_of(int rank) const {
 
 /// Who has come to a call has finished those that are over here.
 int64_t Link::finished_by(int rank) const {
-  if (has_left(rank)) return ranks_->left_after(rank);
-  return rank == this->rank() ? finished_ : std::min(finished_, ranks_->called_by(rank));
+  if (has_left(rank)) return ranks_->told(rank).left_after;
+  return rank == this->rank() ? finished_ : std::min(finished_, called_by(rank));
 }
 
 RankFlight Link::flight_of(int rank) const {
@@ -232,7 +232,7 @@ void Link::take(int world_rank, const Envelope& envelope) {
   if (rank < 0) return;
   switch (envelope.kind) {
     case Envelope::Kind::kCall:
-      ranks_->note_called(rank, envelope.record.sequence + 1);
+      ranks_->told(rank).called = envelope.record.sequence + 1;
       if (!is_gone_) make_round(envelope.record.sequence).set(rank, envelope);
       return;
     case Envelope::Kind::kMessage:
@@ -241,7 +241,8 @@ void Link::take(int world_rank, const Envelope& envelope) {
       receipts_.insert({rank, envelope.data_tag});
       return;
     case Envelope::Kind::kLeft:
-      return ranks_->note_left(rank, envelope.number);
+      ranks_->told(rank).left_after = envelope.number;
+      return;
     case Envelope::Kind::kFailed:
       if (!ranks_->set_failure({std::string(envelope.cause()), envelope.number})) return;
       world().note_failed_group(std::string(envelope.cause()));

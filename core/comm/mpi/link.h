@@ -68,9 +68,9 @@ class Link final : public internal::Link {
   std::string place_of(int rank) const override { return world().place_of(number_of(rank)); }
   int pid_of(int rank) const override { return world().place(number_of(rank)).pid; }
   std::string activity_of(int rank) const override;
-  int64_t called_by(int rank) const override { return ranks_->called_by(rank); }
+  int64_t called_by(int rank) const override { return ranks_->told(rank).called; }
   int64_t finished_by(int rank) const override;
-  bool has_left(int rank) const override { return ranks_->has_left(rank); }
+  bool has_left(int rank) const override { return ranks_->told(rank).left_after >= 0; }
   RankFlight flight_of(int rank) const override;
   std::shared_ptr<FlightRing> flights() const override { return world().flights(); }
   void watch(std::weak_ptr<HostRanks> host) override { world().watch(std::move(host)); }

@@ -90,7 +90,6 @@ class Progress {
   bool is_started_ = false;
   bool process_ends_ = false;
   bool has_ended_ = false;
-  std::shared_future<void> overdue_;  // the last job that run() has not waited for
   std::vector<std::shared_ptr<World>> worlds_;
   const Calls* owned_ = nullptr;
   bool hears_finalize_ = false;  // of an application's

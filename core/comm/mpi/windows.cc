@@ -88,47 +88,44 @@ class Memory final : public RemoteMemory {
 
 void Windows::open(int64_t number, at::Tensor own) {
   if (ranks_->has_failed()) return;  // nobody would end it
-  Served served{.memory = std::move(own), .readers = {}};
-  for (int rank = 0; rank < ranks_->size(); ++rank) {
-    if (rank != ranks_->rank()) served.readers.insert(rank);
-  }
-  served_.insert_or_assign(number, std::move(served));
+  Served& served = served_[number];
+  served.memory = std::move(own);
+  for (int rank = 0; rank < ranks_->size(); ++rank) served.users.insert(rank);
+}
+
+bool Windows::drop_user(int rank, int64_t number) {
+  const auto found = served_.find(number);
+  const bool was_user = found != served_.end() && found->second.users.erase(rank) != 0;
+  if (was_user && found->second.users.empty()) served_.erase(found);
+  return was_user;
 }
 
 void Windows::close(int64_t number) {
-  const auto found = served_.find(number);
-  if (found == served_.end() || !found->second.is_open) return;
-  found->second.is_open = false;
+  if (!drop_user(ranks_->rank(), number)) return;
   Envelope closed = ranks_->envelope(Envelope::Kind::kClosed);
   closed.number = number;
   ranks_->send_to_others(closed);
-  drop_unused();
+}
+
+std::vector<int64_t> Windows::numbers() const {
+  std::vector<int64_t> numbers;
+  for (const auto& [number, served] : served_) numbers.push_back(number);
+  return numbers;
 }
 
 void Windows::close_all() {
-  std::vector<int64_t> numbers;
-  for (const auto& [number, served] : served_) numbers.push_back(number);
-  for (const int64_t number : numbers) close(number);
+  for (const int64_t number : numbers()) close(number);
 }
 
-void Windows::note_closed(int reader, int64_t number) {
-  const auto found = served_.find(number);
-  if (found == served_.end()) return;
-  found->second.readers.erase(reader);
-  drop_unused();
-}
-
-void Windows::drop_unused() {
-  std::erase_if(served_, [](const auto& entry) {
-    return !entry.second.is_open && entry.second.readers.empty();
-  });
+void Windows::note_ended(int rank) {
+  for (const int64_t number : numbers()) drop_user(rank, number);
 }
 
 bool Windows::is_asked() const {
-  for (const auto& [number, served] : served_) {
-    if (!served.readers.empty()) return true;
-  }
-  return false;
+  return std::any_of(served_.begin(), served_.end(), [this](const auto& entry) {
+    const std::set<int>& users = entry.second.users;
+    return users.size() > users.count(ranks_->rank());
+  });
 }
 
 void Windows::answer(int reader, const Envelope& request) {
@@ -156,11 +153,6 @@ void Windows::answer(int reader, const Envelope& request) {
                                              answer.data_tag, memory);
   sent->exchange.send_in_pieces(0, begin, asked.bytes);
   world.keep({sent, &sent->exchange});
-}
-
-void Windows::note_ended(int rank) {
-  for (auto& [number, served] : served_) served.readers.erase(rank);
-  drop_unused();
 }
 
 // The reader's side.

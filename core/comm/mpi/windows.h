@@ -9,6 +9,7 @@
 #include <string>
 #include <type_traits>
 #include <utility>
+#include <vector>
 
 #include <ATen/core/Tensor.h>
 
@@ -73,7 +74,7 @@ class Windows {
   void close_all();
   void answer(int reader, const Envelope& request);
   /// `reader` has destroyed its window.
-  void note_closed(int reader, int64_t number);
+  void note_closed(int reader, int64_t number) { drop_user(reader, number); }
   /// Whether others may come with requests at any time.
   bool is_asked() const;
 
@@ -97,8 +98,7 @@ class Windows {
  private:
   struct Served {
     at::Tensor memory;
-    std::set<int> readers;  // that have not destroyed theirs
-    bool is_open = true;    // this rank has not, either
+    std::set<int> users;  // ranks that have not destroyed theirs
   };
   struct Read {
     std::shared_ptr<Call> call;
@@ -122,7 +122,8 @@ class Windows {
     int open = 0;                               // parts under way
   };
 
-  void drop_unused();
+  bool drop_user(int rank, int64_t number);
+  std::vector<int64_t> numbers() const;
   void ask(int owner);
   void ask_for_part(std::shared_ptr<Read> read);
   void finish(const Part& part);
