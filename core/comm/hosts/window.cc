@@ -57,7 +57,7 @@ class Memory final : public RemoteMemory {
         if (!cause.empty()) throw CommError({"read", group, -1, rank, tag}, cause);
       }
     };
-    return ReadCache::start_read(cache_, key, to, fetch, check);
+    return cache_->start_read(key, to, fetch, check);
   }
 
   int64_t load(int rank, int64_t begin_bytes) override {
