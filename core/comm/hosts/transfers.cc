@@ -24,35 +24,23 @@ class TwoLevels {
     dividing.divisor = call.divisor != 0.0 ? call.divisor : levels.layout.ranks();
   }
 
-  /// In place, all ranks of the host get the sum.
-  std::shared_ptr<Work> all_reduce_inside(const at::Tensor& tensor) const {
-    return start(*levels_.inside, inside_, Op::kAllReduce, tensor, tensor);
+  /// `which`: the root, or of a reduce-scatter the slice of `input` that comes to `output`.
+  std::shared_ptr<Work> inside(Op op, const at::Tensor& output, const at::Tensor& input,
+                               int which = -1) const {
+    return start(*levels_.inside, inside_, op, output, input, which);
   }
-  /// `slice`: which one of `input` comes to `output`.
-  std::shared_ptr<Work> scatter_inside(const at::Tensor& output, const at::Tensor& input,
-                                       int slice) const {
-    return start(*levels_.inside, inside_, Op::kReduceScatter, output, input, kNoPeer, slice);
-  }
-  std::shared_ptr<Work> all_reduce_across(const at::Tensor& tensor) const {
-    return start(*levels_.across, across_, Op::kAllReduce, tensor, tensor);
-  }
-  std::shared_ptr<Work> reduce_across(const at::Tensor& tensor, int root_host) const {
-    return start(*levels_.across, across_, Op::kReduce, tensor, tensor, root_host);
-  }
-  std::shared_ptr<Work> scatter_across(const at::Tensor& output, const at::Tensor& input) const {
-    return start(*levels_.across, across_, Op::kReduceScatter, output, input, kNoPeer,
-                 levels_.host());
+  std::shared_ptr<Work> across(Op op, const at::Tensor& output, const at::Tensor& input,
+                               int which = -1) const {
+    return start(*levels_.across, across_, op, output, input, which);
   }
 
  private:
   static std::shared_ptr<Work> start(Member& member, Collective call, Op op,
-                                     const at::Tensor& output, const at::Tensor& input,
-                                     int peer = kNoPeer, int slice = -1) {
+                                     const at::Tensor& output, const at::Tensor& input, int which) {
     call.op = op;
     call.output = output;
     call.input = input;
-    call.peer = peer;
-    call.slice = slice;
+    (op == Op::kReduce ? call.peer : call.slice) = which;
     return member.start(call);
   }
 
@@ -126,8 +114,8 @@ Steps all_reduce(StepContext context) {
   const at::Tensor whole = part_of(call.output, 0, call.output.numel());
   if (whole.numel() == 0) co_return;
   if (static_cast<int64_t>(whole.nbytes()) <= kSmallBytes) {
-    co_await two.all_reduce_inside(whole);
-    const std::shared_ptr<Work> sum = two.all_reduce_across(whole);
+    co_await two.inside(Op::kAllReduce, whole, whole);
+    const std::shared_ptr<Work> sum = two.across(Op::kAllReduce, whole, whole);
     co_yield Steps::Given();
     co_await sum;
     co_return;
@@ -135,13 +123,13 @@ Steps all_reduce(StepContext context) {
   const Shares shares(levels, whole);
   const at::Tensor bulk = part_of(whole, 0, shares.bulk);
   const at::Tensor own = part_of(whole, shares.own_begin, shares.part);
-  co_await two.scatter_inside(own, bulk, levels.local());
-  const std::shared_ptr<Work> sum = two.all_reduce_across(own);
+  co_await two.inside(Op::kReduceScatter, own, bulk, levels.local());
+  const std::shared_ptr<Work> sum = two.across(Op::kAllReduce, own, own);
   std::shared_ptr<Work> rest_sum;
   if (shares.rest > 0) {
     const at::Tensor rest = part_of(whole, shares.bulk, shares.rest);
-    co_await two.all_reduce_inside(rest);
-    rest_sum = two.all_reduce_across(rest);
+    co_await two.inside(Op::kAllReduce, rest, rest);
+    rest_sum = two.across(Op::kAllReduce, rest, rest);
   }
   co_yield Steps::Given();
   co_await sum;
@@ -163,14 +151,15 @@ Steps reduce(StepContext context) {
   const at::Tensor rest = part_of(sums, shares.part, shares.rest);
   std::shared_ptr<Work> sum, rest_sum;
   if (shares.part > 0) {
-    co_await two.scatter_inside(own, part_of(call.input, 0, shares.bulk), levels.local());
-    sum = two.reduce_across(own, root_host);
+    co_await two.inside(Op::kReduceScatter, own, part_of(call.input, 0, shares.bulk),
+                        levels.local());
+    sum = two.across(Op::kReduce, own, own, root_host);
   }
   if (shares.rest > 0) {
     copy_bytes(data_of(rest), data_of(part_of(call.input, shares.bulk, shares.rest)),
                static_cast<int64_t>(rest.nbytes()));
-    co_await two.all_reduce_inside(rest);
-    if (levels.local() == root_local) rest_sum = two.reduce_across(rest, root_host);
+    co_await two.inside(Op::kAllReduce, rest, rest);
+    if (levels.local() == root_local) rest_sum = two.across(Op::kReduce, rest, rest, root_host);
   }
   co_yield Steps::Given();
   co_await sum;
@@ -200,15 +189,16 @@ Steps reduce_scatter(StepContext context) {
   const std::vector<Wanted> runs = wanted_in_each_run(levels, slices);
   int first = 0;
   for (const auto& [slice, host] : runs) {
-    co_await two.scatter_inside(part_of(sums, host * numel, numel),
-                                part_of(call.input, first * numel, locals * numel), slice - first);
+    co_await two.inside(Op::kReduceScatter, part_of(sums, host * numel, numel),
+                        part_of(call.input, first * numel, locals * numel), slice - first);
     first += locals;
   }
   if (runs.empty()) {  // in any other order they are brought together first
     const at::Tensor packed = packed_by_column(levels, call, slices);
-    co_await two.scatter_inside(sums, packed, levels.local());
+    co_await two.inside(Op::kReduceScatter, sums, packed, levels.local());
   }
-  const std::shared_ptr<Work> sum = two.scatter_across(part_of(call.output, 0, numel), sums);
+  const std::shared_ptr<Work> sum =
+      two.across(Op::kReduceScatter, part_of(call.output, 0, numel), sums, levels.host());
   co_yield Steps::Given();
   co_await sum;
 }
