@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <limits>
 #include <utility>
 #include <vector>
 
@@ -24,15 +25,14 @@ class Exchange {
   /// What rank `rank` marks its data with.
   void set_tag_of(int rank, int tag) { tags_[static_cast<size_t>(rank)] = tag; }
 
-  void send(int to, const char* data, int64_t bytes);
-  void receive(int from, char* data, int64_t bytes);
-
-  /// As above, in several messages that MPI sends unasked; both ranks cut alike. Note [Steps under
-  /// way].
-  void send_in_pieces(int to, const char* data, int64_t bytes);
-  void receive_in_pieces(int from, char* data, int64_t bytes);
-  /// The largest such message: Open MPI over TCP asks from 64 KiB on.
+  static constexpr int64_t kWhole = std::numeric_limits<int64_t>::max();
+  /// The largest message that MPI sends unasked: Open MPI over TCP asks from 64 KiB on. Note [Steps
+  /// under way].
   static constexpr int64_t kUnaskedBytes = int64_t{60} << 10;
+
+  /// In messages of `most` bytes, which both ranks say alike.
+  void send(int to, const char* data, int64_t bytes, int64_t most = kWhole);
+  void receive(int from, char* data, int64_t bytes, int64_t most = kWhole);
 
   /// Whether all of them are over. Looks.
   bool is_over() { return is_over_but_for(0); }

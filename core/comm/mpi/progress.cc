@@ -280,9 +280,9 @@ void Progress::end() {
   }
   if (finalizes(kMaxWait, kPatience)) return;
   std::fprintf(stderr,
-               "[mpi] this process ends, and MPI_Finalize has not returned within %d s, although "
-               "all ranks are in it: nothing is lost, but the launcher may call it a failure. "
-               "MPICH 4.0 over UCX and TCP is known for it; use another MPICH, or Open MPI\n",
+               "[mpi] this process ends, and MPI_Finalize has not returned within %d s: nothing is "
+               "lost, but the launcher may call it a failure. MPICH 4.0 over UCX and TCP is known "
+               "for it; use another MPICH, or Open MPI\n",
                static_cast<int>(kPatience.count()));
 }
 

@@ -151,7 +151,7 @@ void Windows::answer(int reader, const Envelope& request) {
   if (Envelope::holds(asked.bytes)) return;
   auto sent = std::make_shared<PairExchange>(world.communicator(), ranks_->world_rank(reader),
                                              answer.data_tag, memory);
-  sent->exchange.send_in_pieces(0, begin, asked.bytes);
+  sent->exchange.send(0, begin, asked.bytes, Exchange::kUnaskedBytes);
   world.keep({sent, &sent->exchange});
 }
 
@@ -208,7 +208,7 @@ void Windows::take(int owner, const Envelope& answer) {
   }
   part->data = std::make_shared<PairExchange>(world.communicator(), ranks_->world_rank(owner),
                                               answer.data_tag, part->read->to);
-  part->data->exchange.receive_in_pieces(0, part->target(), part->bytes);
+  part->data->exchange.receive(0, part->target(), part->bytes, Exchange::kUnaskedBytes);
 }
 
 /// Its data is there.

@@ -103,12 +103,9 @@ void World::drain(int from, const Envelope& message) {
   if (Envelope::holds(message.data_bytes)) return;
   auto drained = std::make_shared<PairExchange>(*communicator_, from, message.data_tag,
                                                 at::empty({message.data_bytes}, at::kByte));
-  char* const data = data_of(drained->memory);
-  if (message.kind == Envelope::Kind::kAnswer) {
-    drained->exchange.receive_in_pieces(0, data, message.data_bytes);
-  } else {
-    drained->exchange.receive(0, data, message.data_bytes);
-  }
+  const bool is_answer = message.kind == Envelope::Kind::kAnswer;
+  drained->exchange.receive(0, data_of(drained->memory), message.data_bytes,
+                            is_answer ? Exchange::kUnaskedBytes : Exchange::kWhole);
   keep({drained, &drained->exchange});
 }
 
