@@ -1,6 +1,8 @@
 #include "tessera/core/comm/hosts/transfers.h"
 
+#include <algorithm>
 #include <utility>
+#include <vector>
 
 #include "tessera/core/comm/groups/host_memory.h"
 
@@ -63,34 +65,6 @@ struct Shares {
   int64_t rest;
   int64_t own_begin;
 };
-
-/// A slice that the own column asks for, and on which host.
-struct Wanted {
-  int slice;
-  int host;
-};
-
-/// If each run of as many slices as a host has ranks has one for each column: the own column's in
-/// each run; else empty.
-std::vector<Wanted> wanted_in_each_run(const Levels& levels, const std::vector<int>& slices) {
-  const auto locals = static_cast<size_t>(levels.locals());
-  std::vector<int> rank_of_slice(slices.size());
-  for (size_t rank = 0; rank < slices.size(); ++rank) {
-    rank_of_slice[static_cast<size_t>(slices[rank])] = static_cast<int>(rank);
-  }
-  std::vector<Wanted> own;
-  for (size_t begin = 0; begin < slices.size(); begin += locals) {
-    std::vector<bool> seen(locals, false);
-    for (size_t slice = begin; slice < begin + locals; ++slice) {
-      const int column = levels.layout.local_of(rank_of_slice[slice]);
-      if (seen[static_cast<size_t>(column)]) return {};
-      seen[static_cast<size_t>(column)] = true;
-      if (column != levels.local()) continue;
-      own.push_back({static_cast<int>(slice), levels.layout.host_of(rank_of_slice[slice])});
-    }
-  }
-  return own;
-}
 
 /// The slices that the columns ask for, brought together by column.
 at::Tensor packed_by_column(const Levels& levels, const Collective& call,
@@ -186,14 +160,13 @@ Steps reduce_scatter(StepContext context) {
   const TwoLevels two(levels, call);
   const int locals = levels.locals();
   const at::Tensor sums = levels.scratch(numel * levels.hosts(), call.output.scalar_type());
-  const std::vector<Wanted> runs = wanted_in_each_run(levels, slices);
-  int first = 0;
-  for (const auto& [slice, host] : runs) {
-    co_await two.inside(Op::kReduceScatter, part_of(sums, host * numel, numel),
-                        part_of(call.input, first * numel, locals * numel), slice - first);
-    first += locals;
-  }
-  if (runs.empty()) {  // in any other order they are brought together first
+  if (std::is_sorted(slices.begin(), slices.end())) {  // each host's are neighbours
+    for (int host = 0; host < levels.hosts(); ++host) {
+      co_await two.inside(Op::kReduceScatter, part_of(sums, host * numel, numel),
+                          part_of(call.input, host * locals * numel, locals * numel),
+                          levels.local());
+    }
+  } else {  // in any other order they are brought together first
     const at::Tensor packed = packed_by_column(levels, call, slices);
     co_await two.inside(Op::kReduceScatter, sums, packed, levels.local());
   }
