@@ -1,6 +1,5 @@
 #include "tessera/core/comm/hosts/host_layout.h"
 
-#include <bit>
 #include <set>
 
 namespace tessera::internal::hosts {
@@ -18,23 +17,6 @@ std::optional<HostLayout> HostLayout::of(const std::vector<int>& host_of_rank) {
     }
   }
   return layout;
-}
-
-std::vector<int> HostLayout::ranks_of(int host) const {
-  std::vector<int> ranks;
-  for (int local = 0; local < locals; ++local) ranks.push_back(rank_of(host, local));
-  return ranks;
-}
-
-std::vector<int> HostLayout::column(int local) const {
-  std::vector<int> ranks;
-  for (int host = 0; host < hosts; ++host) ranks.push_back(rank_of(host, local));
-  return ranks;
-}
-
-bool HostLayout::sums_are_one_tree() const {
-  return std::has_single_bit(static_cast<unsigned>(hosts)) &&
-         std::has_single_bit(static_cast<unsigned>(locals));
 }
 
 }  // namespace tessera::internal::hosts

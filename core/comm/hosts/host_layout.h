@@ -1,5 +1,6 @@
 #pragma once
 
+#include <bit>
 #include <optional>
 #include <vector>
 
@@ -20,15 +21,26 @@ struct HostLayout {
   /// The number of a rank among the ranks of its host.
   int local_of(int rank) const { return rank % locals; }
   int rank_of(int host, int local) const { return host * locals + local; }
-  /// The ranks of a host, and those with this local number, by host.
-  std::vector<int> ranks_of(int host) const;
-  std::vector<int> column(int local) const;
+  std::vector<int> ranks_of(int host) const {
+    std::vector<int> ranks;
+    for (int local = 0; local < locals; ++local) ranks.push_back(rank_of(host, local));
+    return ranks;
+  }
+  /// The ranks with this local number, by host.
+  std::vector<int> column(int local) const {
+    std::vector<int> ranks;
+    for (int host = 0; host < hosts; ++host) ranks.push_back(rank_of(host, local));
+    return ranks;
+  }
 
   /// Whether two levels are a gain: several hosts with several ranks each.
   bool is_two_level() const { return hosts > 1 && locals > 1; }
   /// Whether sums inside each host and then over hosts, each as a binary tree, are the one tree
   /// over all ranks.
-  bool sums_are_one_tree() const;
+  bool sums_are_one_tree() const {
+    return std::has_single_bit(static_cast<unsigned>(hosts)) &&
+           std::has_single_bit(static_cast<unsigned>(locals));
+  }
 };
 
 }  // namespace tessera::internal::hosts

@@ -1,7 +1,6 @@
 #include "tessera/core/comm/mpi/steps.h"
 
 #include <algorithm>
-#include <cstring>
 #include <string>
 #include <utility>
 #include <vector>
@@ -13,47 +12,31 @@
 namespace tessera::internal::mpi {
 namespace {
 
-/// All data is in the envelopes.
-class PayloadSteps final : public Steps {
- public:
-  explicit PayloadSteps(const StepContext& context) : context_(context) {}
-
-  bool advance(Exchange& /*exchange*/) override {
-    const Collective& call = context_.call;
-    const OpTraits traits = traits_of(call.op);
-    if (!traits.takes(context_.rank, call.peer)) return false;
-    char* const output = data_of(call.output);
-    if (traits.reduces) {
-      reduce(output);
-    } else if (call.op == Op::kBroadcast) {
-      std::memcpy(output, payload_of(call.peer), static_cast<size_t>(call.output.nbytes()));
-    } else {
-      const auto bytes = static_cast<size_t>(call.input.nbytes());
-      for (int rank = 0; rank < context_.size; ++rank) {
-        std::memcpy(output + static_cast<size_t>(rank) * bytes, payload_of(rank), bytes);
-      }
-    }
-    return false;
+/// Of a call whose data is all in the envelopes.
+void take_payloads(const StepContext& context) {
+  const Collective& call = context.call;
+  const OpTraits traits = traits_of(call.op);
+  if (!traits.takes(context.rank, call.peer)) return;
+  const auto payload_of = [&](int rank) { return context.round.of(rank).payload(); };
+  char* output = data_of(call.output);
+  if (call.op == Op::kBroadcast) {
+    const auto bytes = static_cast<int64_t>(call.output.nbytes());
+    return copy_bytes(output, payload_of(call.peer), bytes);
   }
-
- private:
-  const char* payload_of(int rank) const { return context_.round.of(rank).payload(); }
-
-  void reduce(char* output) const {
-    const Collective& call = context_.call;
-    const int64_t numel = call.output.numel();
-    const int64_t offset =
-        call.op == Op::kReduceScatter ? call.slice * numel * call.output.element_size() : 0;
-    std::vector<const char*> sources;
-    for (int rank = 0; rank < context_.size; ++rank) {
-      sources.push_back(payload_of(rank) + offset);
+  const auto bytes = static_cast<int64_t>(call.input.nbytes());
+  if (!traits.reduces) {
+    for (int rank = 0; rank < context.size; ++rank) {
+      copy_bytes(output + rank * bytes, payload_of(rank), bytes);
     }
-    kernels::reduce(call.output.scalar_type(), call.reduce, sources.data(), context_.size, &output,
-                    1, numel, kernels::Stores::kCached, call.divisor, call.order);
+    return;
   }
-
-  const StepContext context_;
-};
+  const bool scatters = call.op == Op::kReduceScatter;
+  const int64_t offset = scatters ? call.slice * static_cast<int64_t>(call.output.nbytes()) : 0;
+  std::vector<const char*> sources;
+  for (int rank = 0; rank < context.size; ++rank) sources.push_back(payload_of(rank) + offset);
+  kernels::reduce(call.output.scalar_type(), call.reduce, sources.data(), context.size, &output, 1,
+                  call.output.numel(), kernels::Stores::kCached, call.divisor, call.order);
+}
 
 constexpr int64_t kDirectBytes = int64_t{64} << 10;  // a root sends so much to everyone itself
 
@@ -265,8 +248,8 @@ int64_t payload_bytes(const Collective& call) {
 std::unique_ptr<Steps> make_steps(const StepContext& context) {
   const int64_t payload = payload_bytes(context.call);
   const OpTraits traits = traits_of(context.call.op);
-  if (payload == 0 || traits.tensors == OpTraits::Tensors::kNone) return nullptr;
-  if (payload > 0) return std::make_unique<PayloadSteps>(context);
+  if (payload > 0) take_payloads(context);
+  if (payload >= 0 || traits.tensors == OpTraits::Tensors::kNone) return nullptr;
   if (traits.reduces) return make_reduce_steps(context);
   return std::make_unique<MoveSteps>(context);
 }
