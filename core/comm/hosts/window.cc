@@ -1,5 +1,6 @@
 // Windows of several hosts.
 #include <algorithm>
+#include <string>
 #include <utility>
 #include <vector>
 

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <numeric>
 #include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -14,6 +15,7 @@
 #include "tessera/errors.h"
 
 namespace tessera::internal::hosts {
+
 /// One of the links of a group, which one of the links it is made of makes. A coroutine keeps it,
 /// so its type has a name.
 struct LinkPart {

@@ -5,6 +5,7 @@
 
 #include <cstdio>
 #include <cstdlib>
+#include <future>
 #include <ranges>
 #include <utility>
 

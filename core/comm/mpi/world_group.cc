@@ -3,6 +3,7 @@
 #include <chrono>
 #include <numeric>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <utility>
 #include <vector>

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <memory>
 
 #include "tessera/core/comm/group/group.h"
@@ -14,7 +15,7 @@ struct WorldGroup {
 };
 
 /// Who calls MPI_Init_thread and MPI_Finalize.
-enum class MpiOwner { kApplication, kTessera };
+enum class MpiOwner : uint8_t { kApplication, kTessera };
 
 /// Collective over the ranks of `comm`, which is duplicated. Has this process use that MPI from the
 /// progress thread. Unless the application has initialised MPI, initialises it, if `owner` says so,
