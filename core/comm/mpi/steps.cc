@@ -84,15 +84,15 @@ class MoveSteps final : public Steps {
  public:
   explicit MoveSteps(const StepContext& context)
       : context_(context), lag_(steps_under_way(context.size) - 1) {
-    switch (context.call.op) {
-      case Op::kScatter:
-        return scatter();
-      case Op::kBroadcast:
-        return broadcast();
-      case Op::kAllToAll:
-        return all_to_all();
-      default:
-        return gather(context.call.op == Op::kGather ? context.call.peer : -1);
+    const Op op = context.call.op;
+    if (op == Op::kScatter) {
+      scatter();
+    } else if (op == Op::kBroadcast) {
+      broadcast();
+    } else if (op == Op::kAllToAll) {
+      all_to_all();
+    } else {
+      gather(op == Op::kGather ? context.call.peer : -1);
     }
   }
 
