@@ -61,6 +61,13 @@ Links make_links(internal::Group& flat, internal::Group& inside, const HostLayou
   return links;
 }
 
+/// Begins to make one of the links of the subgroup that `call` makes.
+std::shared_ptr<Call> start_link(const Levels& levels, const Call& call, bool is_inside,
+                                 const std::vector<int>& ranks) {
+  Member& member = is_inside ? *levels.inside : *levels.flat;
+  return member.start({.op = Op::kSubgroup, .tag = call.tag()}, ranks);
+}
+
 }  // namespace
 
 Steps make_subgroup(const Levels& levels, const GroupSetting& setting, Call& call) {
@@ -71,14 +78,11 @@ Steps make_subgroup(const Levels& levels, const GroupSetting& setting, Call& cal
     if (levels.is_here(rank)) locals.push_back(levels.layout.local_of(rank));
   }
   const std::optional<HostLayout> layout = HostLayout::of(host_of_rank);
-  const auto make_part = [&](bool is_inside, const std::vector<int>& of) {
-    const auto& member = is_inside ? levels.inside : levels.flat;
-    return member->start({.op = Op::kSubgroup, .tag = call.tag()}, of);
-  };
   if (!layout.has_value() || !layout->is_two_level()) {
     const bool is_inside = layout.has_value() && layout->hosts == 1;
     if (is_inside && locals.empty()) co_return;
-    const std::shared_ptr<Call> made = make_part(is_inside, is_inside ? locals : ranks);
+    const std::shared_ptr<Call> made =
+        start_link(levels, call, is_inside, is_inside ? locals : ranks);
     co_await made;
     call.made().link = std::move(made->made().link);
     co_return;
@@ -86,7 +90,7 @@ Steps make_subgroup(const Levels& levels, const GroupSetting& setting, Call& cal
   Links links;
   const std::vector<LinkPart> parts = link_parts(*layout, ranks, locals);
   for (const auto& [is_inside, of, place] : parts) {
-    const std::shared_ptr<Call> made = make_part(is_inside, of);
+    const std::shared_ptr<Call> made = start_link(levels, call, is_inside, of);
     co_await made;
     if (made->made().link != nullptr) links.*place = std::move(made->made().link);
   }

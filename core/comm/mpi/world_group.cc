@@ -3,7 +3,6 @@
 #include <chrono>
 #include <numeric>
 #include <string>
-#include <string_view>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -56,7 +55,7 @@ WorldGroup make_world(const Calls& calls, Handle comm, Member::Patience patience
   const auto fail = [&](const std::string& cause) {
     throw CommError({function, "world", -1, -1, "mpi"}, cause);
   };
-  const auto time_out = [&](std::string_view what) {
+  const auto time_out = [&](const std::string& what) {
     fail(absl::StrCat("timed out: waited ", patience.timeout.count(), " ms", what));
   };
   Progress& progress = Progress::instance();
