@@ -18,8 +18,9 @@ RankBody on_hosts(const std::vector<int>& host_of_rank, const RankBody& body) {
 std::shared_ptr<ProcessGroup> as_on_hosts(const std::shared_ptr<ProcessGroup>& world,
                                           const std::vector<int>& host_of_rank) {
   const auto inside = std::dynamic_pointer_cast<Group>(split(*world, host_of_rank, "host"));
-  return hosts::make_group(std::dynamic_pointer_cast<Group>(world), inside,
-                           hosts::HostLayout(host_of_rank));
+  const auto layout = hosts::HostLayout::of(host_of_rank);
+  if (!layout.has_value() || !layout->is_two_level()) return world;  // as a job does
+  return hosts::make_group(std::dynamic_pointer_cast<Group>(world), inside, *layout);
 }
 
 void run_host_ranks(const std::vector<int>& host_of_rank, const RankBody& body,

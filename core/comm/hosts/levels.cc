@@ -11,7 +11,7 @@ namespace tessera::internal::hosts {
 
 Levels::Levels(Links links, HostLayout host_layout, const std::string& group,
                Member::Patience patience)
-    : layout(std::move(host_layout)) {
+    : layout(host_layout) {
   const Member::Patience endless{kMaxTimeOut, std::chrono::milliseconds(0)};
   const auto make = [&](std::unique_ptr<internal::Link> link, const char* part,
                         Member::Patience of_part) {
@@ -27,7 +27,6 @@ Levels::Levels(Links links, HostLayout host_layout, const std::string& group,
   };
   inside = make(std::move(links.inside), " (inside)", endless);
   last = make(std::move(links.last), " (inside, last)", endless);
-  moves = make(std::move(links.moves), " (all)", endless);
   calls = make(std::move(links.calls), " (calls)", endless);
   across = make(std::move(links.across), " (across)", endless);
   flat = make(std::move(links.flat), "", patience);
@@ -35,14 +34,14 @@ Levels::Levels(Links links, HostLayout host_layout, const std::string& group,
 
 void Levels::fail(const std::string& cause) {
   const Failure failure{.cause = cause, .calls = kEveryCall};
-  for (const auto& member : {moves, calls, across, inside, last}) {
+  for (const auto& member : {calls, across, inside, last}) {
     if (!member->link().has_failed()) member->link().fail(failure);
     member->link().wake();
   }
 }
 
 Levels::~Levels() {
-  for (const auto& member : {flat, moves, calls, across, inside, last}) member->close();
+  for (const auto& member : {flat, calls, across, inside, last}) member->close();
 }
 
 void Levels::leave() {
@@ -50,10 +49,7 @@ void Levels::leave() {
 }
 
 std::vector<Member::Awaited> Levels::awaited() const {
-  std::vector<Member::Awaited> ranks;
-  for (const auto& member : {flat, moves}) {
-    for (const Member::Awaited& one : member->awaited_ranks()) ranks.push_back(one);
-  }
+  std::vector<Member::Awaited> ranks = flat->awaited_ranks();
   for (const auto& member : {inside, last}) {
     for (const auto& [place, has_gone] : member->awaited_ranks()) {
       ranks.push_back({layout.rank_of(host(), place), has_gone});

@@ -17,8 +17,8 @@ namespace tessera::internal::hosts {
 
 /// The links of a group of several hosts.
 struct Links {
-  std::unique_ptr<internal::Link> flat;    ///< all ranks: messages, windows, failures
-  std::unique_ptr<internal::Link> moves;   ///< all ranks: collectives that gain nothing by levels
+  /// All ranks: messages, windows, failures, and collectives that gain nothing by levels.
+  std::unique_ptr<internal::Link> flat;
   std::unique_ptr<internal::Link> calls;   ///< one rank of each host: what ranks call
   std::unique_ptr<internal::Link> across;  ///< the same: data
   std::unique_ptr<internal::Link> inside;  ///< of this host: what comes before anything is sent
@@ -33,7 +33,8 @@ class Levels {
  public:
   /// `patience`: of messages and reads.
   Levels(Links links, HostLayout layout, const std::string& group, Member::Patience patience);
-  /// Fails these links. Calls that all ranks have begun may still end well, within kGrace.
+  /// Fails these links, of which `flat` has failed. Calls that all ranks have begun may still end
+  /// well, within kGrace.
   void fail(const std::string& cause);
   /// Ends the calls under way.
   ~Levels();
@@ -43,11 +44,11 @@ class Levels {
   void leave();
 
   const HostLayout layout;
-  std::shared_ptr<Member> inside, last, flat, moves, calls, across;
+  std::shared_ptr<Member> inside, last, flat, calls, across;
 
   int rank() const { return flat->link().rank(); }
-  int hosts() const { return layout.hosts(); }
-  int locals() const { return layout.ranks_per_host(); }
+  int hosts() const { return layout.hosts; }
+  int locals() const { return layout.locals; }
   int host() const { return layout.host_of(rank()); }
   int local() const { return layout.local_of(rank()); }
   bool is_here(int rank) const { return layout.host_of(rank) == host(); }

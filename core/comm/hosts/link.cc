@@ -2,16 +2,17 @@
 
 #include <algorithm>
 #include <cstring>
+#include <map>
+#include <optional>
 #include <set>
 #include <utility>
+#include <vector>
 
 #include <absl/strings/match.h>
 #include <absl/strings/str_cat.h>
-#include <absl/strings/str_join.h>
 
 #include "tessera/core/comm/groups/call_record.h"
 #include "tessera/core/comm/groups/host_memory.h"
-#include "tessera/core/comm/hosts/memory.h"
 #include "tessera/core/comm/hosts/transfers.h"
 
 namespace tessera::internal::hosts {
@@ -37,85 +38,171 @@ void put_at(const at::Tensor& bytes, int64_t begin, const T& value) {
   std::memcpy(data_of(bytes) + begin, &value, sizeof(T));
 }
 
-std::shared_ptr<Call> make_link(Member& member, const Call& call, const std::vector<int>& ranks) {
-  return member.start({.op = Op::kSubgroup, .tag = call.tag()}, ranks);
-}
-
-}  // namespace
-
-/// What the ranks have called.
-struct Link::Round {
-  std::vector<std::optional<CallRecord>> calls;  // by rank
-  int64_t inside = 0;        // the number of the exchange among this host's calls
-  bool is_complete = false;  // all are known, or two that differ
-  Steps exchange;
-};
-
-class Link::CallTransfer final : public Transfer {
+/// Note [Calls of two levels]
+class Link final : public internal::Link {
  public:
-  CallTransfer(Link& link, Call& call) : link_(link), call_(call) {}
+  Link(Links links, const std::string& group, GroupSetting setting)
+      : levels_(std::move(links), setting.layout, group, setting.of_messages),
+        setting_(std::move(setting)) {}
 
-  void announce() override {
-    Round& round = link_.rounds_[call_.sequence()];
-    round.calls.resize(static_cast<size_t>(link_.size()));
-    round.exchange = link_.exchange_calls(round, call_.record());
-    round.exchange.go_on();
+  int rank() const override { return levels_.rank(); }
+  int size() const override { return levels_.layout.ranks(); }
+  std::string_view backend() const override { return "hosts"; }
+  Capabilities can() const override {
+    return {.in_background = true,
+            .one_sided_reads = flat().can().one_sided_reads,
+            .crosses_network = true,
+            .tree_sums = levels_.layout.sums_are_one_tree()};
+  }
+  const Origin& origin() const override { return flat().origin(); }
+  at::Tensor allocate(int64_t numel, at::ScalarType dtype) override {
+    return inside().allocate(numel, dtype);
+  }
+  bool is_in_place(const at::Tensor& /*tensor*/) const override { return true; }
+  bool wants_thread() const override { return true; }
+  std::unique_ptr<SharedBuffer> make_shared_buffer(ProcessGroup& group, int64_t bytes,
+                                                   std::string_view name) override {
+    group.barrier(
+        absl::StrCat("make_shared_buffer '", std::string(name), "' of ", bytes, " bytes"));
+    return nullptr;
   }
 
-  State advance() override {
-    if (!std::exchange(has_begun_, true)) steps_ = link_.begin(call_);
-    const bool is_over = steps_.go_on();
-    if (!steps_.has_given()) return State::kMoving;
-    link_.given_ = std::max(link_.given_, call_.sequence() + 1);
-    return is_over ? State::kOver : State::kGiven;
+  bool may_announce(const Call& call, int64_t /*under_way*/) const override {
+    return given_ == call.sequence();
+  }
+  std::unique_ptr<Transfer> prepare(Call& call) override {
+    return std::make_unique<CallTransfer>(*this, call);
+  }
+  const CallRecord* record_of(int rank, int64_t sequence) const override {
+    const auto round = rounds_.find(sequence);
+    if (round == rounds_.end()) return nullptr;
+    const auto& call = round->second.calls[static_cast<size_t>(rank)];
+    return call.has_value() ? &*call : nullptr;
+  }
+  bool have_all_called(int64_t sequence) const override {
+    const auto round = rounds_.find(sequence);
+    return round != rounds_.end() && round->second.is_complete;
+  }
+  void note_over(int64_t sequence) override {
+    rounds_.erase(sequence);
+    finished_ = sequence + 1;
+  }
+  /// The calls that it is made of keep their tensors. They fail with the group.
+  void abandon(std::unique_ptr<Transfer> transfer, const Collective& /*collective*/) override {
+    transfer.reset();
+    if (has_failed()) levels_.fail(failure().cause);
   }
 
-  std::vector<int> awaited() override {
-    std::set<int> ranks;
-    for (const auto& one : link_.levels_.awaited()) ranks.insert(one.rank);
-    return {ranks.begin(), ranks.end()};
+  Member* messages() override { return levels_.flat.get(); }
+  std::unique_ptr<Transfer> send(const Call& /*call*/) override { return nullptr; }
+  std::optional<Arrival> next_arrival() override { return std::nullopt; }
+  std::unique_ptr<Transfer> receive(const Arrival& /*arrival*/, const Call& /*call*/) override {
+    return nullptr;
   }
+  void go_on() override {
+    for (auto& [sequence, round] : rounds_) {
+      if (!round.is_complete) round.exchange.go_on();
+    }
+  }
+
+  int number_of(int rank) const override { return flat().number_of(rank); }
+  std::string place_of(int rank) const override { return flat().place_of(rank); }
+  int pid_of(int rank) const override { return flat().pid_of(rank); }
+  std::string activity_of(int rank) const override {
+    return is_here(rank) ? inside().activity_of(local_of(rank)) : flat().activity_of(rank);
+  }
+  int64_t called_by(int rank) const override;
+  int64_t finished_by(int rank) const override;
+  bool has_left(int rank) const override;
+  RankFlight flight_of(int rank) const override {
+    return is_here(rank) ? inside().flight_of(local_of(rank)) : flat().flight_of(rank);
+  }
+  std::shared_ptr<FlightRing> flights() const override { return inside().flights(); }
+  std::chrono::milliseconds extra_patience(int rank, const Call& call) const override;
+  std::shared_ptr<HostRanks> host_ranks() override { return inside().host_ranks(); }
+
+  bool has_failed() const override { return flat().has_failed() || inside().has_failed(); }
+  Failure failure() const override;
+  bool fail(const Failure& failure) noexcept override {
+    const bool is_first = !has_failed() && flat().fail(failure);
+    pass_on_failure();
+    return is_first;
+  }
+  /// Which tells the ranks of this host, too.
+  bool fail_world(std::string_view cause) noexcept override { return flat().fail_world(cause); }
+  void pass_on_failure() noexcept override;
+  void look_for_dead(const std::function<std::string(const std::string&)>& describe) override {
+    inside().look_for_dead(describe);
+  }
+  void dump_flights(std::string_view cause) noexcept override { inside().dump_flights(cause); }
+
+  /// Tells the ranks of this host. Other hosts are told when this is destroyed, or the process
+  /// leaves MPI.
+  void leave() noexcept override { levels_.leave(); }
+
+  void before_look(Rest& rest) override { inside().before_look(rest); }
+  void rest(Rest& rest) override { inside().rest(rest); }
+  void end_rest(Rest& rest) override { inside().end_rest(rest); }
+  void wake() override { inside().wake(); }
+  void attach(std::weak_ptr<Member> member) override { inside().attach(std::move(member)); }
+  void note_busy(bool is_busy) override { inside().note_busy(is_busy); }
+  void advance_others() override { inside().advance_others(); }
 
  private:
-  Link& link_;
-  Call& call_;
-  bool has_begun_ = false;
-  Steps steps_;
+  /// What the ranks have called.
+  struct Round {
+    std::vector<std::optional<CallRecord>> calls;  // by rank
+    int64_t inside = 0;        // the number of the exchange among this host's calls
+    bool is_complete = false;  // all are known, or two that differ
+    Steps exchange;
+  };
+
+  class CallTransfer final : public Transfer {
+   public:
+    CallTransfer(Link& link, Call& call) : link_(link), call_(call) {}
+
+    void announce() override {
+      Round& round = link_.rounds_[call_.sequence()];
+      round.calls.resize(static_cast<size_t>(link_.size()));
+      round.exchange = link_.exchange_calls(round, call_.record());
+      round.exchange.go_on();
+    }
+
+    State advance() override {
+      if (!std::exchange(has_begun_, true)) steps_ = link_.begin(call_);
+      const bool is_over = steps_.go_on();
+      if (!steps_.has_given()) return State::kMoving;
+      link_.given_ = std::max(link_.given_, call_.sequence() + 1);
+      return is_over ? State::kOver : State::kGiven;
+    }
+
+    std::vector<int> awaited() override {
+      std::set<int> ranks;
+      for (const auto& one : link_.levels_.awaited()) ranks.insert(one.rank);
+      return {ranks.begin(), ranks.end()};
+    }
+
+   private:
+    Link& link_;
+    Call& call_;
+    bool has_begun_ = false;
+    Steps steps_;
+  };
+
+  internal::Link& flat() const { return levels_.flat->link(); }
+  internal::Link& inside() const { return levels_.inside->link(); }
+  bool is_here(int rank) const { return levels_.is_here(rank); }
+  int local_of(int rank) const { return levels_.layout.local_of(rank); }
+  bool has_gone(int rank) const;
+  Steps exchange_calls(Round& round, CallRecord own);
+  Steps begin(Call& call);
+
+  Levels levels_;
+  const GroupSetting setting_;
+  std::map<int64_t, Round> rounds_;  // by sequence
+  int64_t given_ = 0;                // calls after which the next one may be announced
+  int64_t finished_ = 0;
 };
-
-Link::Link(Links links, HostLayout layout, const std::string& group, Member::Patience of_messages,
-           std::shared_ptr<ReadCache> cache, uint64_t id)
-    : levels_(std::move(links), std::move(layout), group, of_messages),
-      of_messages_(of_messages),
-      cache_(std::move(cache)),
-      id_(id) {}
-
-Link::~Link() = default;
-
-Capabilities Link::can() const {
-  return {.in_background = true,
-          .one_sided_reads = flat().can().one_sided_reads,
-          .crosses_network = true,
-          .tree_sums = levels_.layout.sums_are_one_tree()};
-}
-
-at::Tensor Link::allocate(int64_t numel, at::ScalarType dtype) {
-  return inside().allocate(numel, dtype);
-}
-
-std::unique_ptr<SharedBuffer> Link::make_shared_buffer(ProcessGroup& group, int64_t bytes,
-                                                       std::string_view name) {
-  group.barrier(absl::StrCat("make_shared_buffer '", std::string(name), "' of ", bytes, " bytes"));
-  return nullptr;
-}
-
-bool Link::may_announce(const Call& call, int64_t /*under_way*/) const {
-  return given_ == call.sequence();
-}
-
-std::unique_ptr<Transfer> Link::prepare(Call& call) {
-  return std::make_unique<CallTransfer>(*this, call);
-}
 
 Steps Link::exchange_calls(Round& round, CallRecord own) {
   const HostLayout& layout = levels_.layout;
@@ -155,39 +242,10 @@ Steps Link::exchange_calls(Round& round, CallRecord own) {
   round.is_complete = true;
 }
 
-void Link::go_on() {
-  for (auto& [sequence, round] : rounds_) {
-    if (!round.is_complete) round.exchange.go_on();
-  }
-}
-
-bool Link::have_all_called(int64_t sequence) const {
-  const auto round = rounds_.find(sequence);
-  return round != rounds_.end() && round->second.is_complete;
-}
-
-const CallRecord* Link::record_of(int rank, int64_t sequence) const {
-  const auto round = rounds_.find(sequence);
-  if (round == rounds_.end()) return nullptr;
-  const auto& call = round->second.calls[static_cast<size_t>(rank)];
-  return call.has_value() ? &*call : nullptr;
-}
-
-void Link::note_over(int64_t sequence) {
-  rounds_.erase(sequence);
-  finished_ = sequence + 1;
-}
-
-/// The calls that it is made of keep their tensors. They fail with the group.
-void Link::abandon(std::unique_ptr<Transfer> transfer, const Collective& /*collective*/) {
-  transfer.reset();
-  if (has_failed()) levels_.fail(failure().cause);
-}
-
 Steps Link::begin(Call& call) {
   const Op op = call.collective().op;
-  if (op == Op::kMakeWindow) return make_window(call);
-  if (op == Op::kSubgroup) return make_subgroup(call);
+  if (op == Op::kMakeWindow) return make_window(levels_, setting_, call);
+  if (op == Op::kSubgroup) return make_subgroup(levels_, setting_, call);
   StepContext context{levels_, call.collective(), {}, [this, sequence = call.sequence()] {
                         return finished_ == sequence;
                       }};
@@ -197,108 +255,16 @@ Steps Link::begin(Call& call) {
   return steps_of(std::move(context));
 }
 
-/// If one host's ranks refuse the window, all do.
-Steps Link::make_window(Call& call) {
-  const at::Tensor own = call.collective().input;
-  const Collective made{.op = Op::kMakeWindow, .output = own, .input = own, .tag = call.tag()};
-  const std::shared_ptr<Call> inside = levels_.inside->start(made);
-  co_await inside;
-  constexpr int64_t kText = 480;
-  const at::Tensor texts = levels_.scratch(kText * levels_.hosts(), at::kByte).zero_();
-  const at::Tensor text = part_of(texts, kText * levels_.host(), kText);
-  inside->made().problem.copy(data_of(text), kText - 1);
-  co_await start_all_gather(*levels_.across, texts, text, "make_window");
-  std::vector<std::string> problems;
-  for (int host = 0; host < levels_.hosts(); ++host) {
-    std::string problem = data_of(texts) + kText * host;
-    const bool is_known = std::count(problems.begin(), problems.end(), problem) > 0;
-    if (!problem.empty() && !is_known) problems.push_back(std::move(problem));
-  }
-  if (!problems.empty()) {
-    call.made().problem = absl::StrJoin(problems, "\n");
-    co_return;
-  }
-  const std::shared_ptr<Call> flat = levels_.flat->start(made);
-  co_yield Steps::Given();
-  co_await flat;
-  // Of each unit a part as large as this from every rank of another host: for one that some ranks
-  // still read, one that is read, one that comes and one that is asked for.
-  constexpr int64_t kUnits = 4;
-  const int64_t others = size() - levels_.locals();
-  cache_->reserve(kUnits * others * static_cast<int64_t>(own.nbytes()));
-  const uint64_t number = hash_of_tag(absl::StrCat(id_, "/", call.sequence()));
-  call.made().memory =
-      std::make_shared<Memory>(levels_.layout, rank(), *call.group(), inside->made().memory,
-                               flat->made().memory, cache_, static_cast<int64_t>(number >> 1));
-}
-
-Steps Link::make_subgroup(Call& call) {
-  const std::vector<int> ranks = call.ranks();
-  const HostLayout layout = levels_.layout.of(ranks);
-  const bool is_in = std::count(ranks.begin(), ranks.end(), rank()) > 0;
-  std::vector<int> locals;  // of this host
-  for (const int rank : ranks) {
-    if (levels_.is_here(rank)) locals.push_back(levels_.layout.local_of(rank));
-  }
-  if (!layout.is_two_level()) {
-    const bool is_inside = layout.hosts() == 1;
-    if (is_inside && locals.empty()) co_return;
-    const std::shared_ptr<Call> made = is_inside ? make_link(*levels_.inside, call, locals)
-                                                 : make_link(*levels_.moves, call, ranks);
-    co_await made;
-    call.made().link = std::move(made->made().link);
-    co_return;
-  }
-  Links links;
-  if (!locals.empty()) {
-    for (auto* const link : {&links.inside, &links.last}) {
-      const std::shared_ptr<Call> made = make_link(*levels_.inside, call, locals);
-      co_await made;
-      *link = std::move(made->made().link);
-    }
-  }
-  for (auto* const link : {&links.flat, &links.moves}) {
-    const std::shared_ptr<Call> made = make_link(*levels_.moves, call, ranks);
-    co_await made;
-    *link = std::move(made->made().link);
-  }
-  for (int local = 0; local < layout.ranks_per_host(); ++local) {
-    std::vector<int> column = layout.column(local);
-    for (int& rank : column) rank = ranks[static_cast<size_t>(rank)];
-    for (auto* const link : {&links.calls, &links.across}) {
-      const std::shared_ptr<Call> made = make_link(*levels_.moves, call, column);
-      co_await made;
-      if (made->made().link != nullptr) *link = std::move(made->made().link);
-    }
-  }
-  if (!is_in) co_return;
-  const std::string name =
-      absl::StrCat(*call.group(), "/", call.tag().substr(0, call.tag().rfind(" [")));
-  call.made().link = std::make_unique<Link>(std::move(links), layout, name, of_messages_, cache_,
-                                            hash_of_tag(absl::StrCat(id_, "/", call.sequence())));
-}
-
-std::string Link::activity_of(int rank) const {
-  return levels_.is_here(rank) ? inside().activity_of(levels_.layout.local_of(rank))
-                               : flat().activity_of(rank);
-}
-
-RankFlight Link::flight_of(int rank) const {
-  return levels_.is_here(rank) ? inside().flight_of(levels_.layout.local_of(rank))
-                               : flat().flight_of(rank);
-}
-
 /// Until all ranks of this host have called, those of other hosts are not reported as missing.
 int64_t Link::called_by(int rank) const {
   const auto round = rounds_.find(finished_);
   if (round == rounds_.end()) return finished_;
-  const HostLayout& layout = levels_.layout;
   const bool has_come =
       record_of(rank, finished_) != nullptr ||
-      (levels_.is_here(rank)
-           ? inside().called_by(layout.local_of(rank)) > round->second.inside
+      (is_here(rank)
+           ? inside().called_by(local_of(rank)) > round->second.inside
            : record_of(this->rank(), finished_) == nullptr ||
-                 levels_.calls->link().called_by(layout.host_of(rank)) > finished_);
+                 levels_.calls->link().called_by(levels_.layout.host_of(rank)) > finished_);
   return has_come ? finished_ + 1 : finished_;
 }
 
@@ -306,7 +272,7 @@ int64_t Link::called_by(int rank) const {
 /// its last exchange of calls tells.
 int64_t Link::finished_by(int rank) const {
   const bool has_exchanged = have_all_called(finished_) || !has_left(rank);
-  return levels_.is_here(rank) || has_exchanged
+  return is_here(rank) || has_exchanged
              ? finished_
              : levels_.calls->link().finished_by(levels_.layout.host_of(rank));
 }
@@ -315,15 +281,13 @@ int64_t Link::finished_by(int rank) const {
 /// rank only its column knows. Why it left has come before the word of `flat`.
 bool Link::has_left(int rank) const {
   if (have_all_called(finished_)) return has_gone(rank);
-  const HostLayout& layout = levels_.layout;
-  if (levels_.is_here(rank)) return inside().has_left(layout.local_of(rank));
-  return layout.local_of(rank) == levels_.local() && flat().has_left(rank) &&
-         levels_.calls->link().has_left(layout.host_of(rank));
+  if (is_here(rank)) return inside().has_left(local_of(rank));
+  return local_of(rank) == levels_.local() && flat().has_left(rank) &&
+         levels_.calls->link().has_left(levels_.layout.host_of(rank));
 }
 
 bool Link::has_gone(int rank) const {
-  const bool has_left = levels_.is_here(rank) ? inside().has_left(levels_.layout.local_of(rank))
-                                              : flat().has_left(rank);
+  const bool has_left = is_here(rank) ? inside().has_left(local_of(rank)) : flat().has_left(rank);
   if (!has_left) return false;
   const std::vector<Member::Awaited> awaited = levels_.awaited();
   return std::any_of(awaited.begin(), awaited.end(),
@@ -334,13 +298,11 @@ bool Link::has_gone(int rank) const {
 /// this one waiting only because another one does not come there: that is the cause which all
 /// shall hear.
 std::chrono::milliseconds Link::extra_patience(int rank, const Call& call) const {
-  if (!levels_.is_here(rank)) return kForOtherHost;
+  if (!is_here(rank)) return kForOtherHost;
   if (absl::StartsWith(activity_of(rank), "is stopped")) return {};
   const bool waits = call.is_compared() || is_in_other_call(rank, call);
   return waits ? kForWaiting : std::chrono::milliseconds();
 }
-
-bool Link::has_failed() const { return flat().has_failed() || inside().has_failed(); }
 
 /// The ranks of this host hear of each other's failures sooner. Then what `flat` says, which is
 /// more exact, is still on its way.
@@ -349,12 +311,6 @@ Failure Link::failure() const {
   Failure failure = inside().failure();
   if (failure.author >= 0) failure.author = levels_.layout.rank_of(levels_.host(), failure.author);
   return failure;
-}
-
-bool Link::fail(const Failure& failure) noexcept {
-  const bool is_first = !has_failed() && flat().fail(failure);
-  pass_on_failure();
-  return is_first;
 }
 
 /// All ranks know the cause before they can see that this one leaves because of it. That a rank of
@@ -369,11 +325,15 @@ void Link::pass_on_failure() noexcept {
   inside().fail({.cause = known.cause, .calls = kEveryCall});
 }
 
-/// Which tells the ranks of this host, too.
-bool Link::fail_world(std::string_view cause) noexcept { return flat().fail_world(cause); }
+}  // namespace
 
-void Link::look_for_dead(const std::function<std::string(const std::string&)>& describe) {
-  inside().look_for_dead(describe);
+uint64_t GroupSetting::id_of_made(int64_t sequence) const {
+  return hash_of_tag(absl::StrCat(id, "/", sequence));
+}
+
+std::unique_ptr<internal::Link> make_link(Links links, const std::string& group,
+                                          GroupSetting setting) {
+  return std::make_unique<Link>(std::move(links), group, std::move(setting));
 }
 
 }  // namespace tessera::internal::hosts

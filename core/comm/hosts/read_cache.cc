@@ -38,10 +38,8 @@ enum State : uint32_t {
   kFailed,  // something may still write to its memory
 };
 
-}  // namespace
-
 /// One part. What is pinned stays where it is.
-struct ReadCache::Entry {
+struct Entry {
   ReadKey key;
   int64_t offset = 0;
   std::atomic<uint32_t> state;
@@ -52,66 +50,113 @@ struct ReadCache::Entry {
     return state.load(std::memory_order_acquire) == kReady &&
            pins.load(std::memory_order_acquire) == 0;
   }
+  void unpin() { pins.fetch_sub(1, std::memory_order_release); }
 };
 
-/// The beginning of the segment; the data follows. Entries [first, end) are a queue in a ring.
-struct ReadCache::Header {
+/// The beginning of the segment, which is zeros at first; the data follows. Entries [first, end)
+/// are a queue in a ring. Whoever uses them holds the lock.
+struct Ring {
   std::atomic<uint32_t> lock;
   std::atomic<int64_t> capacity;
   int64_t first = 0;
   int64_t end = 0;
   Entry entries[kEntries];
 
+  static Ring& in(const shm::Segment& segment) { return *reinterpret_cast<Ring*>(segment.data()); }
   Entry& entry(int64_t number) { return entries[number % kEntries]; }
-};
 
-const int64_t ReadCache::kHeaderBytes =
-    round_up(static_cast<int64_t>(sizeof(Header)), shm::kPageBytes);
-
-/// Held while alive, unless its holder has died.
-class ReadCache::Lock {
- public:
-  explicit Lock(std::atomic<uint32_t>& word) : word_(word) {
-    for (int i = 0; i < kTries && !is_held_; ++i) {
+  /// Not where its holder has died.
+  bool try_lock() {
+    for (int i = 0; i < kTries; ++i) {
       uint32_t expected = 0;
-      is_held_ = word_.compare_exchange_weak(expected, 1, std::memory_order_acquire);
-      if (!is_held_) ::sched_yield();
+      if (lock.compare_exchange_weak(expected, 1, std::memory_order_acquire)) return true;
+      ::sched_yield();
     }
+    return false;
   }
-  ~Lock() {
-    if (is_held_) word_.store(0, std::memory_order_release);
-  }
-  Lock(const Lock&) = delete;
-  Lock& operator=(const Lock&) = delete;
-  bool is_held() const { return is_held_; }
+  void unlock() { lock.store(0, std::memory_order_release); }
 
- private:
-  std::atomic<uint32_t>& word_;
-  bool is_held_ = false;
+  Entry* find(const ReadKey& key);
+  Entry* claim(const ReadKey& key);
+  int64_t place_for(int64_t bytes);
 };
+
+constexpr int64_t kRingBytes = round_up(static_cast<int64_t>(sizeof(Ring)), shm::kPageBytes);
+
+char* data_in(const shm::Segment& segment, const Entry& entry) {
+  return segment.data() + kRingBytes + entry.offset;
+}
+
+Entry* Ring::find(const ReadKey& key) {
+  for (int64_t number = end - 1; number >= first; --number) {
+    Entry& one = entry(number);
+    if (one.key == key && one.state.load(std::memory_order_acquire) != kFailed) return &one;
+  }
+  return nullptr;
+}
+
+/// Where the next part of this size begins, behind the newest, once older ones have gone that lie
+/// there; negative if they cannot.
+int64_t Ring::place_for(int64_t bytes) {
+  const int64_t room = capacity.load();
+  if (bytes > room) return -1;
+  int64_t begin = 0;
+  if (first < end) {
+    const Entry& newest = entry(end - 1);
+    begin = newest.offset + rounded(newest.key.bytes);
+    if (begin + bytes > room) begin = 0;
+  }
+  const auto is_in_the_way = [&](const Entry& one) {
+    return one.offset < begin + bytes && begin < one.offset + rounded(one.key.bytes);
+  };
+  // The oldest go first. Those that end behind the newest are the oldest, too.
+  const auto blocks = [&] {
+    if (end - first == kEntries) return true;
+    for (int64_t number = first; number < end; ++number) {
+      if (is_in_the_way(entry(number))) return true;
+    }
+    return false;
+  };
+  while (blocks()) {
+    if (!entry(first).is_over()) return -1;
+    ++first;
+  }
+  return begin;
+}
+
+/// Null if there is no room.
+Entry* Ring::claim(const ReadKey& key) {
+  const int64_t offset = place_for(rounded(key.bytes));
+  if (offset < 0) return nullptr;
+  Entry& one = entry(end++);
+  one.key = key;
+  one.offset = offset;
+  one.pins.store(1, std::memory_order_relaxed);
+  one.is_awaited.store(0, std::memory_order_relaxed);
+  one.state.store(kFetching, std::memory_order_release);
+  return &one;
+}
 
 /// A part that this rank fetches, for itself and the others.
-class ReadCache::Fetching final : public Work {
+class Fetching final : public Work {
  public:
-  Fetching(std::shared_ptr<ReadCache> cache, Entry& entry, at::Tensor to)
-      : cache_(std::move(cache)), entry_(entry), to_(std::move(to)) {}
-  ~Fetching() override {
-    try {
-      if (inner_ != nullptr) wait();
-    } catch (...) {  // nobody asks any more
-    }
-  }
-
   /// What goes wrong here, or later, lets the others read for themselves.
-  void begin(const Fetch& fetch) {
+  Fetching(std::shared_ptr<shm::Segment> segment, Entry& entry, at::Tensor to,
+           const ReadCache::Fetch& fetch)
+      : segment_(std::move(segment)), entry_(entry), to_(std::move(to)) {
     try {
-      const at::Tensor memory = at::from_blob(
-          cache_->data_of_entry(entry_), {to_.numel()}, [cache = cache_](void*) {},
-          at::TensorOptions().dtype(to_.scalar_type()));
-      inner_ = fetch(memory);
+      inner_ = fetch(at::from_blob(
+          data_in(*segment_, entry_), {to_.numel()}, [segment = segment_](void*) {},
+          at::TensorOptions().dtype(to_.scalar_type())));
     } catch (...) {
       end(kFailed);
       throw;
+    }
+  }
+  ~Fetching() override {
+    try {
+      wait();
+    } catch (...) {  // nobody asks any more
     }
   }
 
@@ -141,17 +186,17 @@ class ReadCache::Fetching final : public Work {
       throw;
     }
     entry_.state.store(kReady, std::memory_order_release);  // before this rank copies it
-    copy_bytes(data_of(to_), cache_->data_of_entry(entry_), entry_.key.bytes);
+    copy_bytes(data_of(to_), data_in(*segment_, entry_), entry_.key.bytes);
     end(kReady);
   }
 
  private:
   void end(State state) {
     entry_.state.store(state, std::memory_order_release);
-    entry_.pins.fetch_sub(1, std::memory_order_release);
+    entry_.unpin();
   }
 
-  const std::shared_ptr<ReadCache> cache_;
+  const std::shared_ptr<shm::Segment> segment_;
   Entry& entry_;
   const at::Tensor to_;
   std::shared_ptr<Work> inner_;
@@ -160,10 +205,11 @@ class ReadCache::Fetching final : public Work {
 };
 
 /// A part that another rank fetches.
-class ReadCache::Waiting final : public Work {
+class Waiting final : public Work {
  public:
-  Waiting(std::shared_ptr<ReadCache> cache, Entry& entry, at::Tensor to, Fetch fetch, Check check)
-      : cache_(std::move(cache)),
+  Waiting(std::shared_ptr<shm::Segment> segment, Entry& entry, at::Tensor to,
+          ReadCache::Fetch fetch, ReadCache::Check check)
+      : segment_(std::move(segment)),
         entry_(entry),
         to_(std::move(to)),
         fetch_(std::move(fetch)),
@@ -180,7 +226,7 @@ class ReadCache::Waiting final : public Work {
     const std::lock_guard<std::mutex> lock(mutex_);
     if (is_over_) return;
     if (is_ready()) {
-      copy_bytes(data_of(to_), cache_->data_of_entry(entry_), entry_.key.bytes);
+      copy_bytes(data_of(to_), data_in(*segment_, entry_), entry_.key.bytes);
       unpin();
     } else {
       unpin();
@@ -212,18 +258,20 @@ class ReadCache::Waiting final : public Work {
   }
 
   void unpin() {
-    if (!std::exchange(is_unpinned_, true)) entry_.pins.fetch_sub(1, std::memory_order_release);
+    if (!std::exchange(is_unpinned_, true)) entry_.unpin();
   }
 
-  const std::shared_ptr<ReadCache> cache_;
+  const std::shared_ptr<shm::Segment> segment_;
   Entry& entry_;
   const at::Tensor to_;
-  const Fetch fetch_;
-  const Check check_;
+  const ReadCache::Fetch fetch_;
+  const ReadCache::Check check_;
   std::mutex mutex_;
   bool is_over_ = false;
   bool is_unpinned_ = false;
 };
+
+}  // namespace
 
 std::shared_ptr<ReadCache> ReadCache::make(ProcessGroup& inside) {
   std::shared_ptr<shm::Segment> segment;
@@ -231,7 +279,7 @@ std::shared_ptr<ReadCache> ReadCache::make(ProcessGroup& inside) {
   auto& range = *reinterpret_cast<shm::SharedRange*>(data_of(word));
   const bool is_first = inside.rank() == 0;
   if (is_first) {
-    segment = shm::Segment::create(kHeaderBytes, kHeaderBytes + kMostBytes);
+    segment = shm::Segment::create(kRingBytes, kRingBytes + kMostBytes);
     range = segment->range(0);
   }
   inside.broadcast(word, 0, "read cache")->wait();
@@ -240,19 +288,10 @@ std::shared_ptr<ReadCache> ReadCache::make(ProcessGroup& inside) {
   return std::shared_ptr<ReadCache>(new ReadCache(std::move(segment), is_first));
 }
 
-/// The segment begins as zeros, which is how an empty one looks.
-ReadCache::Header& ReadCache::header() const {
-  return *reinterpret_cast<Header*>(segment_->data());
-}
-
-char* ReadCache::data_of_entry(const Entry& entry) const {
-  return segment_->data() + kHeaderBytes + entry.offset;
-}
-
 void ReadCache::reserve(int64_t bytes) {
   if (!is_first_) return;
-  std::atomic<int64_t>& capacity = header().capacity;
-  const int64_t most = std::min(kMostBytes, segment_->room_bytes() - kHeaderBytes);
+  std::atomic<int64_t>& capacity = Ring::in(*segment_).capacity;
+  const int64_t most = std::min(kMostBytes, segment_->room_bytes() - kRingBytes);
   const int64_t more = round_up(std::min(bytes, most), shm::kPageBytes) - capacity.load();
   if (more <= 0) return;
   try {
@@ -263,80 +302,23 @@ void ReadCache::reserve(int64_t bytes) {
   capacity.fetch_add(more);
 }
 
-/// The lock is held.
-ReadCache::Entry* ReadCache::find(const ReadKey& key) {
-  Header& all = header();
-  for (int64_t number = all.end - 1; number >= all.first; --number) {
-    Entry& entry = all.entry(number);
-    if (entry.key == key && entry.state.load(std::memory_order_acquire) != kFailed) return &entry;
-  }
-  return nullptr;
-}
-
-/// Where the next part of this size begins, behind the newest, once older ones have gone that lie
-/// there; negative if they cannot. The lock is held.
-int64_t ReadCache::place_for(int64_t bytes) {
-  Header& all = header();
-  const int64_t capacity = all.capacity.load();
-  if (bytes > capacity) return -1;
-  int64_t begin = 0;
-  if (all.first < all.end) {
-    const Entry& newest = all.entry(all.end - 1);
-    begin = newest.offset + rounded(newest.key.bytes);
-    if (begin + bytes > capacity) begin = 0;
-  }
-  const auto is_in_the_way = [&](const Entry& entry) {
-    return entry.offset < begin + bytes && begin < entry.offset + rounded(entry.key.bytes);
-  };
-  // The oldest go first. Those that end behind the newest are the oldest, too.
-  const auto blocks = [&] {
-    if (all.end - all.first == kEntries) return true;
-    for (int64_t number = all.first; number < all.end; ++number) {
-      if (is_in_the_way(all.entry(number))) return true;
-    }
-    return false;
-  };
-  while (blocks()) {
-    if (!all.entry(all.first).is_over()) return -1;
-    ++all.first;
-  }
-  return begin;
-}
-
-/// The lock is held. Null if there is no room.
-ReadCache::Entry* ReadCache::claim(const ReadKey& key) {
-  const int64_t offset = place_for(rounded(key.bytes));
-  if (offset < 0) return nullptr;
-  Header& all = header();
-  Entry& entry = all.entry(all.end++);
-  entry.key = key;
-  entry.offset = offset;
-  entry.pins.store(1, std::memory_order_relaxed);
-  entry.is_awaited.store(0, std::memory_order_relaxed);
-  entry.state.store(kFetching, std::memory_order_release);
-  return &entry;
-}
-
-std::shared_ptr<Work> ReadCache::start_read(const std::shared_ptr<ReadCache>& cache,
-                                            const ReadKey& key, const at::Tensor& to, Fetch fetch,
+std::shared_ptr<Work> ReadCache::start_read(const ReadKey& key, const at::Tensor& to, Fetch fetch,
                                             Check check) {
+  Ring& ring = Ring::in(*segment_);
   Entry* entry = nullptr;
   bool is_own = false;
   {
-    const Lock lock(cache->header().lock);
-    if (!lock.is_held()) return fetch(to);
-    entry = cache->find(key);
+    const std::unique_lock<Ring> lock(ring, std::try_to_lock);
+    if (!lock.owns_lock()) return fetch(to);
+    entry = ring.find(key);
     is_own = entry == nullptr;
-    if (is_own) entry = cache->claim(key);
+    if (is_own) entry = ring.claim(key);
     if (entry == nullptr) return fetch(to);
     if (!is_own) entry->pins.fetch_add(1, std::memory_order_acquire);
   }
-  if (is_own) {
-    auto fetching = std::make_shared<Fetching>(cache, *entry, to);
-    fetching->begin(fetch);
-    return fetching;
-  }
-  auto waiting = std::make_shared<Waiting>(cache, *entry, to, std::move(fetch), std::move(check));
+  if (is_own) return std::make_shared<Fetching>(segment_, *entry, to, fetch);
+  auto waiting =
+      std::make_shared<Waiting>(segment_, *entry, to, std::move(fetch), std::move(check));
   if (waiting->is_completed()) waiting->wait();  // a copy, now that it is there
   return waiting;
 }

@@ -58,25 +58,12 @@ class ReadCache {
 
   /// Local. Brings what `key` says into `to`, by `fetch` if no rank of the host has it. Results and
   /// errors are those of `fetch`, after Work::wait().
-  static std::shared_ptr<Work> start_read(const std::shared_ptr<ReadCache>& cache,
-                                          const ReadKey& key, const at::Tensor& to, Fetch fetch,
-                                          Check check);
+  std::shared_ptr<Work> start_read(const ReadKey& key, const at::Tensor& to, Fetch fetch,
+                                   Check check);
 
  private:
-  struct Entry;
-  struct Header;
-  class Lock;
-  class Fetching;
-  class Waiting;
-
   ReadCache(std::shared_ptr<shm::Segment> segment, bool is_first)
       : segment_(std::move(segment)), is_first_(is_first) {}
-  static const int64_t kHeaderBytes;
-  Header& header() const;
-  Entry* find(const ReadKey& key);
-  Entry* claim(const ReadKey& key);
-  int64_t place_for(int64_t bytes);
-  char* data_of_entry(const Entry& entry) const;
 
   const std::shared_ptr<shm::Segment> segment_;
   const bool is_first_;  // of the host's ranks, who has made the segment

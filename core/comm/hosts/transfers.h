@@ -38,14 +38,4 @@ struct StepContext {
 /// sum overflows that the result would not. In SumOrder::kBinaryTree both levels are trees.
 Steps steps_of(StepContext context);
 
-inline constexpr int64_t kSmallBytes = 512;
-
-Steps all_reduce(StepContext context);
-Steps reduce(StepContext context);
-Steps reduce_scatter(StepContext context);
-Steps all_gather(StepContext context);
-Steps broadcast(StepContext context);
-/// What gains nothing by levels.
-Steps move_flat(StepContext context);
-
 }  // namespace tessera::internal::hosts

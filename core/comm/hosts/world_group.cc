@@ -1,6 +1,10 @@
+// Groups of several hosts: of all ranks, and those that are made of such a one.
 #include "tessera/core/comm/hosts/world_group.h"
 
+#include <algorithm>
 #include <numeric>
+#include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -11,46 +15,107 @@
 #include "tessera/errors.h"
 
 namespace tessera::internal::hosts {
+
+/// One of the links of a group, which one of the links it is made of makes. A coroutine keeps it,
+/// so its type has a name.
+struct LinkPart {
+  bool is_inside;          // or of all ranks
+  std::vector<int> ranks;  // of it
+  std::unique_ptr<internal::Link> Links::*place;
+};
+
 namespace {
 
-std::vector<int> all_ranks(const ProcessGroup& group) {
-  std::vector<int> ranks(static_cast<size_t>(group.size()));
-  std::iota(ranks.begin(), ranks.end(), 0);
-  return ranks;
+/// In the order in which they are made. `ranks` has this layout; `locals`: those of this host.
+std::vector<LinkPart> link_parts(const HostLayout& layout, const std::vector<int>& ranks,
+                                 const std::vector<int>& locals) {
+  std::vector<LinkPart> parts;
+  if (!locals.empty()) {
+    parts.push_back({true, locals, &Links::inside});
+    parts.push_back({true, locals, &Links::last});
+  }
+  parts.push_back({false, ranks, &Links::flat});
+  for (int local = 0; local < layout.locals; ++local) {
+    std::vector<int> column = layout.column(local);
+    for (int& rank : column) rank = ranks[static_cast<size_t>(rank)];
+    parts.push_back({false, column, &Links::calls});
+    parts.push_back({false, column, &Links::across});
+  }
+  return parts;
+}
+
+std::vector<int> first_numbers(int count) {
+  std::vector<int> numbers(static_cast<size_t>(count));
+  std::iota(numbers.begin(), numbers.end(), 0);
+  return numbers;
 }
 
 Links make_links(internal::Group& flat, internal::Group& inside, const HostLayout& layout) {
   Links links;
-  links.inside = inside.make_link(all_ranks(inside), "hosts: inside");
-  links.last = inside.make_link(all_ranks(inside), "hosts: last");
-  links.flat = flat.make_link(all_ranks(flat), "hosts: flat");
-  links.moves = flat.make_link(all_ranks(flat), "hosts: moves");
-  for (int local = 0; local < layout.ranks_per_host(); ++local) {
-    const std::vector<int> column = layout.column(local);
-    auto calls = flat.make_link(column, absl::StrCat("hosts: calls ", local));
-    auto across = flat.make_link(column, absl::StrCat("hosts: across ", local));
-    if (calls != nullptr) links.calls = std::move(calls);
-    if (across != nullptr) links.across = std::move(across);
+  int made = 0;
+  for (const auto& [is_inside, ranks, place] :
+       link_parts(layout, first_numbers(layout.ranks()), first_numbers(layout.locals))) {
+    auto link = (is_inside ? inside : flat).make_link(ranks, absl::StrCat("hosts: ", ++made));
+    if (link != nullptr) links.*place = std::move(link);
   }
   return links;
 }
 
+/// Begins to make one of the links of the subgroup that `call` makes.
+std::shared_ptr<Call> start_link(const Levels& levels, const Call& call, bool is_inside,
+                                 const std::vector<int>& ranks) {
+  Member& member = is_inside ? *levels.inside : *levels.flat;
+  return member.start({.op = Op::kSubgroup, .tag = call.tag()}, ranks);
+}
+
 }  // namespace
+
+Steps make_subgroup(const Levels& levels, const GroupSetting& setting, Call& call) {
+  const std::vector<int> ranks = call.ranks();
+  std::vector<int> host_of_rank, locals;  // of this host
+  for (const int rank : ranks) {
+    host_of_rank.push_back(levels.layout.host_of(rank));
+    if (levels.is_here(rank)) locals.push_back(levels.layout.local_of(rank));
+  }
+  const std::optional<HostLayout> layout = HostLayout::of(host_of_rank);
+  if (!layout.has_value() || !layout->is_two_level()) {
+    const bool is_inside = layout.has_value() && layout->hosts == 1;
+    if (is_inside && locals.empty()) co_return;
+    const std::shared_ptr<Call> made =
+        start_link(levels, call, is_inside, is_inside ? locals : ranks);
+    co_await made;
+    call.made().link = std::move(made->made().link);
+    co_return;
+  }
+  Links links;
+  const std::vector<LinkPart> parts = link_parts(*layout, ranks, locals);
+  for (const auto& [is_inside, of, place] : parts) {
+    const std::shared_ptr<Call> made = start_link(levels, call, is_inside, of);
+    co_await made;
+    if (made->made().link != nullptr) links.*place = std::move(made->made().link);
+  }
+  if (links.flat == nullptr) co_return;  // this rank is not in it
+  const std::string name =
+      absl::StrCat(*call.group(), "/", call.tag().substr(0, call.tag().rfind(" [")));
+  GroupSetting made = setting;
+  made.layout = *layout;
+  made.id = setting.id_of_made(call.sequence());
+  call.made().link = make_link(std::move(links), name, std::move(made));
+}
 
 std::shared_ptr<ProcessGroup> make_group(const std::shared_ptr<internal::Group>& flat,
                                          const std::shared_ptr<internal::Group>& inside,
                                          HostLayout layout) {
-  if (!layout.is_two_level()) return flat;
-  TORCH_INTERNAL_ASSERT(layout.ranks() == flat->size() &&
-                        inside->size() == layout.ranks_per_host() &&
+  TORCH_INTERNAL_ASSERT(layout.is_two_level() && layout.ranks() == flat->size() &&
+                        inside->size() == layout.locals &&
                         inside->rank() == layout.local_of(flat->rank()));
-  const std::shared_ptr<HostRanks> host = inside->link().host_ranks();
-  std::shared_ptr<ReadCache> cache;
+  GroupSetting setting{
+      .layout = layout, .of_messages = flat->patience(), .cache = nullptr, .id = 1};
   Links links;
   try {
-    cache = ReadCache::make(*inside);
+    setting.cache = ReadCache::make(*inside);
     links = make_links(*flat, *inside, layout);
-    flat->link().watch(host);
+    flat->link().watch(inside->link().host_ranks());
   } catch (const CommError& error) {
     // The others have made theirs and gone on, and failed. What unwinds here would be another cause
     // for the ranks of this host.
@@ -59,10 +124,8 @@ std::shared_ptr<ProcessGroup> make_group(const std::shared_ptr<internal::Group>&
     throw;
   }
   const std::string name(flat->name());
-  auto link = std::make_unique<Link>(std::move(links), std::move(layout), name, flat->patience(),
-                                     std::move(cache), /*id=*/1);
-  return std::make_shared<internal::Group>(std::move(link), name, Lane::Mode::kInline,
-                                           inside->patience());
+  return std::make_shared<internal::Group>(make_link(std::move(links), name, std::move(setting)),
+                                           name, Lane::Mode::kInline, inside->patience());
 }
 
 }  // namespace tessera::internal::hosts

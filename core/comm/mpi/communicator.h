@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string_view>
 #include <utility>
 
@@ -46,17 +47,16 @@ class Communicator {
     TORCH_CHECK(false, function, ": ", text);
   }
 
-  /// Whether it is over; of a receive, whom it came from.
-  bool is_over(Handle& request, int& source) {
+  /// Whom it came from, or any number of a send, once it is over.
+  std::optional<int> source_if_over(Handle& request) {
     int is_over = 0;
-    check(calls_.test(&request, &is_over, &source), "MPI_Test");
-    if (is_over != 0) ++ended_;
-    return is_over != 0;
-  }
-  bool is_over(Handle& request) {
     int source = 0;
-    return is_over(request, source);
+    check(calls_.test(&request, &is_over, &source), "MPI_Test");
+    if (is_over == 0) return std::nullopt;
+    ++ended_;
+    return source;
   }
+  bool is_over(Handle& request) { return source_if_over(request).has_value(); }
   /// How much has ended on it so far: whether something moves.
   uint64_t ended() const { return ended_; }
 

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <string_view>
 #include <type_traits>
 
@@ -37,7 +36,7 @@ struct Envelope {
     kAnswer,    ///< the answer
     kClosed,    ///< the sender has destroyed its window `number`
   };
-  static constexpr size_t kPayloadBytes = 512;
+  static constexpr int64_t kPayloadBytes = 512;
   static constexpr size_t kCauseBytes = 672;
 
   Kind kind = Kind::kCall;
@@ -49,6 +48,8 @@ struct Envelope {
   uint32_t cause_length = 0;                 ///< of all of it, though less may be kept
   alignas(int64_t) char bytes[kCauseBytes];  ///< the cause of a failure, or a payload
 
+  /// Whether so much data travels inside.
+  static bool holds(int64_t bytes) { return bytes <= kPayloadBytes; }
   char* payload() { return bytes; }
   const char* payload() const { return bytes; }
   std::string_view cause() const { return {bytes, std::min<size_t>(cause_length, sizeof(bytes))}; }

@@ -10,38 +10,29 @@ Exchange::Exchange(Communicator& communicator, const std::vector<int>& world_ran
     : communicator_(communicator),
       world_ranks_(world_ranks),
       own_tag_(own_tag),
-      tags_(world_ranks.size(), kNoTag) {}
+      tags_(world_ranks.size()) {}
 
-void Exchange::send(int to, const char* data, int64_t bytes) {
-  if (bytes == 0) return;
+void Exchange::send(int to, const char* data, int64_t bytes, int64_t most) {
   const int world_rank = world_ranks_[static_cast<size_t>(to)];
-  Handle request = 0;
-  const int code = communicator_.calls().send(data, static_cast<size_t>(bytes), world_rank,
-                                              own_tag_, communicator_.comm(), &request);
-  if (code != 0) communicator_.check(code, absl::StrCat("MPI_Isend to rank ", world_rank));
-  open_.push_back({request, to, /*receives=*/false, step_});
-}
-
-void Exchange::receive(int from, char* data, int64_t bytes) {
-  if (bytes == 0) return;
-  const auto index = static_cast<size_t>(from);
-  Handle request = 0;
-  communicator_.check(
-      communicator_.calls().receive(data, static_cast<size_t>(bytes), world_ranks_[index],
-                                    tags_[index], communicator_.comm(), &request),
-      "MPI_Irecv");
-  open_.push_back({request, from, /*receives=*/true, step_});
-}
-
-void Exchange::send_in_pieces(int to, const char* data, int64_t bytes) {
-  for (int64_t begin = 0; begin < bytes; begin += kUnaskedBytes) {
-    send(to, data + begin, std::min(kUnaskedBytes, bytes - begin));
+  for (int64_t begin = 0; begin < bytes; begin += most) {
+    const auto length = static_cast<size_t>(std::min(most, bytes - begin));
+    Handle request = 0;
+    const int code = communicator_.calls().send(data + begin, length, world_rank, own_tag_,
+                                                communicator_.comm(), &request);
+    if (code != 0) communicator_.check(code, absl::StrCat("MPI_Isend to rank ", world_rank));
+    open_.push_back({request, to, /*receives=*/false, step_});
   }
 }
 
-void Exchange::receive_in_pieces(int from, char* data, int64_t bytes) {
-  for (int64_t begin = 0; begin < bytes; begin += kUnaskedBytes) {
-    receive(from, data + begin, std::min(kUnaskedBytes, bytes - begin));
+void Exchange::receive(int from, char* data, int64_t bytes, int64_t most) {
+  const auto index = static_cast<size_t>(from);
+  for (int64_t begin = 0; begin < bytes; begin += most) {
+    const auto length = static_cast<size_t>(std::min(most, bytes - begin));
+    Handle request = 0;
+    const int code = communicator_.calls().receive(data + begin, length, world_ranks_[index],
+                                                   tags_[index], communicator_.comm(), &request);
+    communicator_.check(code, "MPI_Irecv");
+    open_.push_back({request, from, /*receives=*/true, step_});
   }
 }
 

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <limits>
 #include <utility>
 #include <vector>
 
@@ -15,8 +16,6 @@ namespace tessera::internal::mpi {
 /// alone.
 class Exchange {
  public:
-  static constexpr int kNoTag = 0;
-
   /// `world_ranks` by rank of the group; `own_tag` marks what this rank sends. References must
   /// outlive it.
   Exchange(Communicator& communicator, const std::vector<int>& world_ranks, int own_tag);
@@ -26,15 +25,14 @@ class Exchange {
   /// What rank `rank` marks its data with.
   void set_tag_of(int rank, int tag) { tags_[static_cast<size_t>(rank)] = tag; }
 
-  void send(int to, const char* data, int64_t bytes);
-  void receive(int from, char* data, int64_t bytes);
-
-  /// As above, in several messages that MPI sends unasked; both ranks cut alike. Note [Steps under
-  /// way].
-  void send_in_pieces(int to, const char* data, int64_t bytes);
-  void receive_in_pieces(int from, char* data, int64_t bytes);
-  /// The largest such message: Open MPI over TCP asks from 64 KiB on.
+  static constexpr int64_t kWhole = std::numeric_limits<int64_t>::max();
+  /// The largest message that MPI sends unasked: Open MPI over TCP asks from 64 KiB on. Note [Steps
+  /// under way].
   static constexpr int64_t kUnaskedBytes = int64_t{60} << 10;
+
+  /// In messages of `most` bytes, which both ranks say alike.
+  void send(int to, const char* data, int64_t bytes, int64_t most = kWhole);
+  void receive(int from, char* data, int64_t bytes, int64_t most = kWhole);
 
   /// Whether all of them are over. Looks.
   bool is_over() { return is_over_but_for(0); }
@@ -63,7 +61,8 @@ class Exchange {
   int64_t step_ = 0;
 };
 
-/// One with one rank of the world, which is number 0 here, and the memory of its data.
+/// One with one rank of the world, which is number 0 here, and the memory of its data, which either
+/// side marks with `tag`.
 struct PairExchange {
   PairExchange(Communicator& communicator, int world_rank, int tag, at::Tensor kept)
       : ranks{world_rank}, memory(std::move(kept)), exchange(communicator, ranks, tag) {

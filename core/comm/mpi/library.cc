@@ -2,14 +2,12 @@
 
 #include <dlfcn.h>
 
-#include <algorithm>
-#include <functional>
 #include <mutex>
 #include <string>
 #include <vector>
 
+#include <absl/algorithm/container.h>
 #include <absl/status/status.h>
-#include <absl/strings/match.h>
 #include <absl/strings/str_cat.h>
 #include <absl/strings/str_join.h>
 
@@ -20,7 +18,6 @@
 namespace tessera::internal::mpi {
 namespace {
 
-constexpr const char* kVariable = "TESSERA_MPI";
 constexpr const char* kRemedy =
     "install the MPI whose mpirun starts the program (Debian: openmpi-bin or mpich), or set "
     "TESSERA_MPI to openmpi, mpich or the path of its libmpi";
@@ -31,30 +28,17 @@ constexpr const char* kModuleRemedy =
 
 /// A family of MPIs whose binary interfaces are one.
 struct Abi {
-  const char* name;
+  std::string name;
   std::vector<std::string> files;  ///< what its library is called
-  std::vector<const char*> signs;  ///< variables that its launchers set
-  ModuleLibrary module;
+  std::vector<std::string> signs;  ///< variables that its launchers set
 };
 
 const std::vector<Abi>& abis() {
   static const std::vector<Abi> all = {
       {"openmpi",
        {"libmpi.so.40", "libmpi.so.80"},
-       {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "PMIX_RANK"},
-       {.part = "mpi",
-        .file = "libtessera_mpi_openmpi.so",
-        .variable = "TESSERA_MPI_MODULE",
-        .what = "Tessera's module for Open MPI",
-        .remedy = kModuleRemedy}},
-      {"mpich",
-       {"libmpi.so.12", "libmpich.so.12"},
-       {"PMI_RANK", "PMI_FD", "MV2_COMM_WORLD_RANK"},
-       {.part = "mpi",
-        .file = "libtessera_mpi_mpich.so",
-        .variable = "TESSERA_MPI_MODULE",
-        .what = "Tessera's module for MPICH",
-        .remedy = kModuleRemedy}},
+       {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "PMIX_RANK"}},
+      {"mpich", {"libmpi.so.12", "libmpich.so.12"}, {"PMI_RANK", "PMI_FD", "MV2_COMM_WORLD_RANK"}},
   };
   return all;
 }
@@ -64,47 +48,48 @@ const Abi& abi_of(void* library) {
   return abis()[::dlsym(library, "ompi_mpi_comm_world") != nullptr ? 0 : 1];
 }
 
-bool is_path(const std::string& named) { return absl::StrContains(named, '/'); }
-
-/// The ABI whose launchers set a variable of which `is_set` holds, or null.
-const Abi* abi_with(const std::function<bool(const char*)>& is_set) {
-  for (const Abi& abi : abis()) {
-    if (std::any_of(abi.signs.begin(), abi.signs.end(), is_set)) return &abi;
-  }
-  return nullptr;
-}
-
 /// The likely one first.
-std::vector<std::string> files_to_try(const std::string& named) {
-  if (is_path(named)) return {named};
+std::vector<std::string> files_to_try() {
+  const std::string named = process_environment("TESSERA_MPI").value_or("");
   for (const Abi& abi : abis()) {
     if (named == abi.name) return abi.files;
   }
+  if (!named.empty()) return {named};
   // In another MPI than its launcher's every process would be a world of one. The variables of an
   // outer launcher may be there, too: who says the rank comes first.
   const auto environment = read_environment(process_environment, {.store = false});
   const std::string says_rank = environment.ok() ? environment->rank_variable : std::string();
-  const Abi* launchers = abi_with([&](const char* sign) { return says_rank == sign; });
-  if (launchers == nullptr) {
-    launchers = abi_with([](const char* sign) { return process_environment(sign).has_value(); });
+  for (const Abi& abi : abis()) {
+    if (absl::c_linear_search(abi.signs, says_rank)) return abi.files;
   }
-  if (launchers != nullptr) return launchers->files;
+  for (const Abi& abi : abis()) {
+    for (const std::string& sign : abi.signs) {
+      if (process_environment(sign.c_str()).has_value()) return abi.files;
+    }
+  }
   std::vector<std::string> all = abis()[0].files;
   all.insert(all.end(), abis()[1].files.begin(), abis()[1].files.end());
   return all;
 }
 
 absl::StatusOr<const Calls*> with_module(const Abi& abi) {
-  const absl::StatusOr<void*> module = open_module(abi.module, process_environment);
+  const std::string file = absl::StrCat("libtessera_mpi_", abi.name, ".so");
+  const std::string what = absl::StrCat("Tessera's module for ", abi.name);
+  const ModuleLibrary library{.part = "mpi",
+                              .file = file.c_str(),
+                              .variable = "TESSERA_MPI_MODULE",
+                              .what = what.c_str(),
+                              .remedy = kModuleRemedy};
+  const absl::StatusOr<void*> module = open_module(library, process_environment);
   if (!module.ok()) return module.status();
   const std::string path = path_of_library(*module);
   const Calls* (*calls)() = nullptr;
   EntryPoints entries(*module);
   entries.require(calls, "tessera_mpi_calls");
-  absl::Status complete = require_none_missing(abi.module, path, entries.missing());
+  absl::Status complete = require_none_missing(library, path, entries.missing());
   if (!complete.ok()) return complete;
   if (calls()->version != Calls::kVersion) {
-    return other_interface(abi.module, path, calls()->version, Calls::kVersion);
+    return other_interface(library, path, calls()->version, Calls::kVersion);
   }
   return calls();
 }
@@ -113,14 +98,8 @@ absl::StatusOr<const Calls*> load() {
   if (::dlsym(RTLD_DEFAULT, "MPI_Init_thread") != nullptr) {
     return with_module(abi_of(RTLD_DEFAULT));
   }
-  const std::string named = process_environment(kVariable).value_or("");
-  if (!named.empty() && !is_path(named) && named != abis()[0].name && named != abis()[1].name) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("[mpi] ", kVariable, ": got '", named,
-                     "', expected openmpi, mpich or the path of a libmpi; ", kRemedy));
-  }
   std::vector<std::string> failures;
-  for (const std::string& file : files_to_try(named)) {
+  for (const std::string& file : files_to_try()) {
     void* const library = ::dlopen(file.c_str(), RTLD_NOW | RTLD_GLOBAL);
     if (library != nullptr) return with_module(abi_of(library));
     failures.push_back(loader_error());

@@ -6,7 +6,6 @@
 
 #include "tessera/core/comm/groups/host_memory.h"
 #include "tessera/core/comm/mpi/progress.h"
-#include "tessera/core/comm/mpi/transfer.h"
 #include "tessera/core/process/failure_report.h"
 #include "tessera/core/process/process_status.h"
 
@@ -19,14 +18,86 @@ struct Abandoned {
   Collective collective;
 };
 
+/// Whether the last messages need no other memory than the call's.
+bool is_stream(Op op) {
+  return op == Op::kAllReduce || op == Op::kReduceScatter || op == Op::kAllGather;
+}
+
+/// This rank's part in a collective of a group: the steps of its data, one after the other.
+///
+/// Note [Calls that follow]
+/// ~~~~~~~~~~~~~~~~~~~~~~~~
+/// Calls are over one after the other. But when all messages of one have begun, what is under way
+/// takes a while to come, and the wire would lie idle until both ranks have seen its end: the next
+/// call begins meanwhile, if both are of the ops whose last messages need no other memory than the
+/// call's.
+class CallTransfer final : public Transfer {
+ public:
+  CallTransfer(Link& link, Call& call) : link_(link), call_(call), ranks_(link.ranks()) {}
+
+  void announce() override { link_.announce(call_); }
+
+  State advance() override {
+    if (exchange_ == nullptr) begin();
+    has_begun_all_ = has_begun_all_ || take_steps();
+    const bool is_first = link_.finished() == call_.sequence();
+    if (!is_first || !has_begun_all_ || !exchange_->is_over()) {
+      const bool may_follow = is_first && has_begun_all_ && is_stream(call_.record().signature.op);
+      return may_follow ? State::kGiven : State::kMoving;
+    }
+    const std::string problem = steps_ == nullptr ? "" : steps_->problem();
+    if (!problem.empty()) throw Fault{problem};
+    link_.open(call_);
+    return State::kOver;
+  }
+
+  std::vector<int> awaited() override {
+    return exchange_ == nullptr ? std::vector<int>() : exchange_->open_ranks();
+  }
+  Exchange* exchange() override { return exchange_.get(); }
+
+ private:
+  void begin() {
+    round_ = link_.round_of(call_.sequence());
+    exchange_ = std::make_unique<Exchange>(link_.world().communicator(), ranks_->world_ranks(),
+                                           round_->of(link_.rank()).data_tag);
+    for (int rank = 0; rank < link_.size(); ++rank) {
+      exchange_->set_tag_of(rank, round_->of(rank).data_tag);
+    }
+    steps_ = make_steps({.call = call_.collective(),
+                         .round = *round_,
+                         .rank = link_.rank(),
+                         .size = link_.size(),
+                         .link = link_,
+                         .scratch = link_.scratch()});
+  }
+
+  /// As many as can begin now; whether there are no more.
+  bool take_steps() {
+    while (steps_ != nullptr && exchange_->is_over_but_for(steps_->lag())) {
+      exchange_->begin_step();
+      if (!steps_->advance(*exchange_)) return true;
+    }
+    return steps_ == nullptr;
+  }
+
+  Link& link_;
+  Call& call_;
+  const std::shared_ptr<Ranks> ranks_;  // which MPI may use when it is given up, as what follows
+  std::shared_ptr<const Round> round_;
+  std::unique_ptr<Exchange> exchange_;
+  std::unique_ptr<Steps> steps_;  // null where nothing is to be moved
+  bool has_begun_all_ = false;
+};
+
 }  // namespace
 
 Link::Link(std::shared_ptr<Ranks> ranks)
     : ranks_(std::move(ranks)), windows_(std::make_shared<Windows>(ranks_)) {}
 
-Link::~Link() = default;
-
-std::unique_ptr<internal::Transfer> Link::prepare(Call& call) { return make_transfer(*this, call); }
+std::unique_ptr<internal::Transfer> Link::prepare(Call& call) {
+  return std::make_unique<CallTransfer>(*this, call);
+}
 
 Round& Link::make_round(int64_t sequence) {
   auto& round = rounds_[sequence];
@@ -44,7 +115,7 @@ void Link::announce(const Call& call) {
   const int64_t payload = payload_bytes(collective);
   if (payload > 0) copy_bytes(made.payload(), data_of(collective.input), payload);
   make_round(call.sequence()).set(rank(), made);
-  ranks_->note_called(rank(), call.sequence() + 1);
+  ranks_->told(rank()).called = call.sequence() + 1;
   ranks_->send_to_others(made);
 }
 
@@ -68,7 +139,8 @@ void Link::abandon(std::unique_ptr<internal::Transfer> transfer, const Collectiv
   Exchange* const exchange = static_cast<Transfer&>(*transfer).exchange();
   if (exchange == nullptr) return;
   exchange->cancel();
-  world().keep(*exchange, std::make_shared<Abandoned>(Abandoned{std::move(transfer), collective}));
+  const auto owner = std::make_shared<Abandoned>(Abandoned{std::move(transfer), collective});
+  world().keep({owner, exchange});
 }
 
 void Link::open(Call& call) {
@@ -95,8 +167,8 @@ std::string Link::activity_of(int rank) const {
 
 /// Who has come to a call has finished those that are over here.
 int64_t Link::finished_by(int rank) const {
-  if (has_left(rank)) return ranks_->left_after(rank);
-  return rank == this->rank() ? finished_ : std::min(finished_, ranks_->called_by(rank));
+  if (has_left(rank)) return ranks_->told(rank).left_after;
+  return rank == this->rank() ? finished_ : std::min(finished_, called_by(rank));
 }
 
 RankFlight Link::flight_of(int rank) const {
@@ -160,7 +232,7 @@ void Link::take(int world_rank, const Envelope& envelope) {
   if (rank < 0) return;
   switch (envelope.kind) {
     case Envelope::Kind::kCall:
-      ranks_->note_called(rank, envelope.record.sequence + 1);
+      ranks_->told(rank).called = envelope.record.sequence + 1;
       if (!is_gone_) make_round(envelope.record.sequence).set(rank, envelope);
       return;
     case Envelope::Kind::kMessage:
@@ -169,7 +241,8 @@ void Link::take(int world_rank, const Envelope& envelope) {
       receipts_.insert({rank, envelope.data_tag});
       return;
     case Envelope::Kind::kLeft:
-      return ranks_->note_left(rank, envelope.number);
+      ranks_->told(rank).left_after = envelope.number;
+      return;
     case Envelope::Kind::kFailed:
       if (!ranks_->set_failure({std::string(envelope.cause()), envelope.number})) return;
       world().note_failed_group(std::string(envelope.cause()));

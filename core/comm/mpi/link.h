@@ -19,6 +19,13 @@
 
 namespace tessera::internal::mpi {
 
+/// A transfer whose data MPI may still move when it is given up.
+class Transfer : public internal::Transfer {
+ public:
+  /// What MPI has not ended; null if there is nothing.
+  virtual Exchange* exchange() = 0;
+};
+
 /// Ranks that communicate by MPI between CPUs, on any number of hosts. The process's progress
 /// thread (Progress) goes on with its groups. Sums are those of shared memory, to the bit (Note
 /// [Traffic]). Windows are served by the owners' progress threads (Note [Windows over MPI]); there
@@ -27,7 +34,6 @@ namespace tessera::internal::mpi {
 class Link final : public internal::Link {
  public:
   explicit Link(std::shared_ptr<Ranks> ranks);
-  ~Link() override;
 
   int rank() const override { return ranks_->rank(); }
   int size() const override { return ranks_->size(); }
@@ -45,15 +51,15 @@ class Link final : public internal::Link {
   bool may_announce(const Call& /*call*/, int64_t under_way) const override {
     return under_way < kMostAnnounced;
   }
-  std::unique_ptr<Transfer> prepare(Call& call) override;
+  std::unique_ptr<internal::Transfer> prepare(Call& call) override;
   const CallRecord* record_of(int rank, int64_t sequence) const override;
   bool have_all_called(int64_t sequence) const override;
   void note_over(int64_t sequence) override;
-  void abandon(std::unique_ptr<Transfer> transfer, const Collective& collective) override;
+  void abandon(std::unique_ptr<internal::Transfer> transfer, const Collective& collective) override;
 
-  std::unique_ptr<Transfer> send(const Call& call) override;
+  std::unique_ptr<internal::Transfer> send(const Call& call) override;
   std::optional<Arrival> next_arrival() override;
-  std::unique_ptr<Transfer> receive(const Arrival& arrival, const Call& call) override;
+  std::unique_ptr<internal::Transfer> receive(const Arrival& arrival, const Call& call) override;
   void drop(const Arrival& arrival) override;
 
   void go_on() override;
@@ -61,9 +67,9 @@ class Link final : public internal::Link {
   int number_of(int rank) const override { return ranks_->world_rank(rank); }
   std::string place_of(int rank) const override { return world().place_of(number_of(rank)); }
   std::string activity_of(int rank) const override;
-  int64_t called_by(int rank) const override { return ranks_->called_by(rank); }
+  int64_t called_by(int rank) const override { return ranks_->told(rank).called; }
   int64_t finished_by(int rank) const override;
-  bool has_left(int rank) const override { return ranks_->has_left(rank); }
+  bool has_left(int rank) const override { return ranks_->told(rank).left_after >= 0; }
   RankFlight flight_of(int rank) const override;
   std::shared_ptr<FlightRing> flights() const override { return world().flights(); }
   void watch(std::weak_ptr<HostRanks> host) override { world().watch(std::move(host)); }

@@ -1,80 +1,58 @@
 // Messages between two ranks of a group. MPI keeps the order of envelopes between two ranks, and
 // the tag of a message's data is in its envelope.
+#include <optional>
 #include <utility>
 
 #include <ATen/ops/empty_like.h>
 
 #include "tessera/core/comm/groups/host_memory.h"
 #include "tessera/core/comm/mpi/link.h"
-#include "tessera/core/comm/mpi/transfer.h"
 #include "tessera/process_group.h"
 
 namespace tessera::internal::mpi {
 
 namespace {
 
-bool is_inside(int64_t bytes) { return bytes <= static_cast<int64_t>(Envelope::kPayloadBytes); }
-
-/// Of which no data is under way: it has come inside the envelope, or, if it is awaited, is a large
-/// one to a rank that has left, which never receives it.
-class MessageWithoutData final : public Transfer {
- public:
-  explicit MessageWithoutData(std::vector<int> awaited = {}) : awaited_(std::move(awaited)) {}
-  State advance() override { return awaited_.empty() ? State::kOver : State::kMoving; }
-  std::vector<int> awaited() override { return awaited_; }
-  Exchange* exchange() override { return nullptr; }
-
- private:
-  const std::vector<int> awaited_;
-};
-
-/// Data of one message. A large one is sent when its receiver says that it has it, for that MPI has
-/// moved the data does not tell a receiver from one that has failed and drains it.
+/// One message. A large one is sent when its receiver says that it has it, for that MPI has moved
+/// the data does not tell a receiver from one that has failed and drains it.
 class MessageTransfer final : public Transfer {
  public:
   /// The tag is the sender's.
-  MessageTransfer(Link& link, int peer, int data_tag, bool sends, const at::Tensor& tensor)
-      : link_(link),
-        ranks_(link.ranks()),
-        peer_(peer),
-        data_tag_(data_tag),
-        sends_(sends),
-        has_receipt_(static_cast<int64_t>(tensor.nbytes()) > ProcessGroup::kBufferedBytes),
-        tensor_(tensor),
-        exchange_(link.world().communicator(), ranks_->world_ranks(),
-                  sends ? data_tag : Exchange::kNoTag) {
+  MessageTransfer(Link& link, int peer, int data_tag, bool sends, bool is_large)
+      : link_(link), peer_(peer), data_tag_(data_tag), sends_(sends), is_large_(is_large) {}
+
+  /// Its data follows. Else it has come inside the envelope, or never comes.
+  void move(const at::Tensor& tensor) {
     const auto bytes = static_cast<int64_t>(tensor.nbytes());
-    if (sends) {
-      exchange_.send(peer, data_of(tensor), bytes);
+    data_.emplace(link_.world().communicator(), link_.number_of(peer_), data_tag_, tensor);
+    if (sends_) {
+      data_->exchange.send(0, data_of(tensor), bytes);
     } else {
-      exchange_.set_tag_of(peer, data_tag);
-      exchange_.receive(peer, data_of(tensor), bytes);
+      data_->exchange.receive(0, data_of(tensor), bytes);
     }
   }
 
   State advance() override {
-    if (!exchange_.is_over()) return State::kMoving;
-    if (!has_receipt_) return State::kOver;
+    if (data_.has_value() && !data_->exchange.is_over()) return State::kMoving;
+    if (!is_large_) return State::kOver;
     if (sends_) {
       return link_.take_receipt(peer_, data_tag_) ? State::kOver : State::kMoving;
     }
-    Envelope receipt = ranks_->envelope(Envelope::Kind::kReceived);
+    Envelope receipt = link_.ranks()->envelope(Envelope::Kind::kReceived);
     receipt.data_tag = data_tag_;
-    ranks_->send(receipt, peer_);
+    link_.ranks()->send(receipt, peer_);
     return State::kOver;
   }
   std::vector<int> awaited() override { return {peer_}; }
-  Exchange* exchange() override { return &exchange_; }
+  Exchange* exchange() override { return data_.has_value() ? &data_->exchange : nullptr; }
 
  private:
   Link& link_;
-  const std::shared_ptr<Ranks> ranks_;
   const int peer_;
   const int data_tag_;
   const bool sends_;
-  const bool has_receipt_;
-  const at::Tensor tensor_;
-  Exchange exchange_;
+  const bool is_large_;
+  std::optional<PairExchange> data_;
 };
 
 }  // namespace
@@ -84,28 +62,27 @@ std::unique_ptr<internal::Transfer> Link::send(const Call& call) {
   const auto bytes = static_cast<int64_t>(tensor.nbytes());
   const int to = call.record().signature.peer;
   const bool is_large = bytes > ProcessGroup::kBufferedBytes;
-  if (has_left(to)) {
-    return is_large ? std::make_unique<MessageWithoutData>(std::vector<int>{to}) : nullptr;
-  }
   Envelope envelope = ranks_->envelope(Envelope::Kind::kMessage);
   envelope.record = call.record();
   envelope.data_bytes = bytes;
-  if (is_inside(bytes)) {
-    copy_bytes(envelope.payload(), data_of(tensor), bytes);
-    ranks_->send(envelope, to);
-    return nullptr;
-  }
   envelope.data_tag = world().communicator().draw_tag();
-  ranks_->send(envelope, to);
-  if (is_large) {
-    return std::make_unique<MessageTransfer>(*this, to, envelope.data_tag, /*sends=*/true, tensor);
+  const bool is_inside = Envelope::holds(bytes);
+  if (is_inside) copy_bytes(envelope.payload(), data_of(tensor), bytes);
+  const bool has_left = this->has_left(to);
+  if (!has_left) ranks_->send(envelope, to);
+  if (is_large) {  // who has left never receives it
+    auto sent = std::make_unique<MessageTransfer>(*this, to, envelope.data_tag, /*sends=*/true,
+                                                  /*is_large=*/true);
+    if (!has_left) sent->move(tensor);
+    return sent;
   }
+  if (is_inside || has_left) return nullptr;
   const at::Tensor copy = at::empty_like(tensor);
   copy_bytes(data_of(copy), data_of(tensor), bytes);
   auto sent = std::make_shared<PairExchange>(world().communicator(), number_of(to),
                                              envelope.data_tag, copy);
   sent->exchange.send(0, data_of(copy), bytes);
-  world().keep(sent->exchange, sent);
+  world().keep({sent, &sent->exchange});
   return nullptr;
 }
 
@@ -127,12 +104,15 @@ std::unique_ptr<internal::Transfer> Link::receive(const Arrival& arrival, const 
   const auto node = arrived_.extract(arrival.place);
   const Envelope& envelope = node.mapped()->envelope;
   const at::Tensor& output = call.collective().output;
-  if (!is_inside(envelope.data_bytes)) {
-    return std::make_unique<MessageTransfer>(*this, arrival.from, envelope.data_tag,
-                                             /*sends=*/false, output);
+  auto come = std::make_unique<MessageTransfer>(
+      *this, arrival.from, envelope.data_tag, /*sends=*/false,
+      /*is_large=*/envelope.data_bytes > ProcessGroup::kBufferedBytes);
+  if (Envelope::holds(envelope.data_bytes)) {
+    copy_bytes(data_of(output), envelope.payload(), envelope.data_bytes);
+  } else {
+    come->move(output);
   }
-  copy_bytes(data_of(output), envelope.payload(), envelope.data_bytes);
-  return std::make_unique<MessageWithoutData>();
+  return come;
 }
 
 void Link::drop(const Arrival& arrival) {

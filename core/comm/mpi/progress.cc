@@ -5,6 +5,7 @@
 
 #include <cstdio>
 #include <cstdlib>
+#include <future>
 #include <ranges>
 #include <utility>
 
@@ -71,13 +72,9 @@ bool Progress::run(std::function<void()> job, std::chrono::milliseconds timeout)
   TORCH_CHECK(origin_.is_here(), "[mpi] process: got ", origin_.fork_error("a process of MPI"),
               ", expected the process that has begun to use MPI; make groups there");
   const auto task = std::make_shared<std::packaged_task<void()>>(std::move(job));
-  const auto result = task->get_future().share();
+  std::future<void> result = task->get_future();
   if (!post([task] { (*task)(); })) (*task)();
-  if (result.wait_for(timeout) != std::future_status::ready) {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    overdue_ = result;
-    return false;
-  }
+  if (result.wait_for(timeout) != std::future_status::ready) return false;
   result.get();
   return true;
 }
@@ -157,17 +154,13 @@ void Progress::loop() {
   thread_ = std::thread::id();  // the system gives it to another thread
 }
 
-/// Not to be expected where it is in a call of MPI's that has not returned within its time-out.
 bool Progress::ask_to_end() {
-  bool is_stuck = false;
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     process_ends_ = true;
-    is_stuck =
-        overdue_.valid() && overdue_.wait_for(std::chrono::seconds(0)) != std::future_status::ready;
   }
   changed_.notify_one();
-  return !is_stuck;
+  return true;
 }
 
 /// Behind it nothing is under way that a thread of this process could wait for.
@@ -288,9 +281,9 @@ void Progress::end() {
   }
   if (finalizes(kMaxWait, kPatience)) return;
   std::fprintf(stderr,
-               "[mpi] this process ends, and MPI_Finalize has not returned within %d s, although "
-               "all ranks are in it: nothing is lost, but the launcher may call it a failure. "
-               "MPICH 4.0 over UCX and TCP is known for it; use another MPICH, or Open MPI\n",
+               "[mpi] this process ends, and MPI_Finalize has not returned within %d s: nothing is "
+               "lost, but the launcher may call it a failure. MPICH 4.0 over UCX and TCP is known "
+               "for it; use another MPICH, or Open MPI\n",
                static_cast<int>(kPatience.count()));
 }
 

@@ -5,7 +5,6 @@
 #include <condition_variable>
 #include <deque>
 #include <functional>
-#include <future>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -90,7 +89,6 @@ class Progress {
   bool is_started_ = false;
   bool process_ends_ = false;
   bool has_ended_ = false;
-  std::shared_future<void> overdue_;  // the last job that run() has not waited for
   std::vector<std::shared_ptr<World>> worlds_;
   const Calls* owned_ = nullptr;
   bool hears_finalize_ = false;  // of an application's

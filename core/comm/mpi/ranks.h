@@ -1,10 +1,12 @@
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <memory>
 #include <mutex>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tessera/core/comm/group/link.h"
@@ -18,7 +20,12 @@ namespace tessera::internal::mpi {
 class Ranks {
  public:
   /// `world_ranks` in ascending order; `key`: of the group in envelopes.
-  Ranks(std::shared_ptr<World> world, uint64_t key, std::vector<int> world_ranks, int rank);
+  Ranks(std::shared_ptr<World> world, uint64_t key, std::vector<int> world_ranks, int rank)
+      : world_(std::move(world)),
+        key_(key),
+        world_ranks_(std::move(world_ranks)),
+        rank_(rank),
+        told_(world_ranks_.size()) {}
 
   World& world() const { return *world_; }
   const std::shared_ptr<World>& world_ptr() const { return world_; }
@@ -28,51 +35,77 @@ class Ranks {
   const std::vector<int>& world_ranks() const { return world_ranks_; }
   int world_rank(int rank) const { return world_ranks_[static_cast<size_t>(rank)]; }
   /// -1 of a rank that is not in the group.
-  int rank_of(int world_rank) const;
+  int rank_of(int world_rank) const {
+    const auto found = std::lower_bound(world_ranks_.begin(), world_ranks_.end(), world_rank);
+    const bool is_in = found != world_ranks_.end() && *found == world_rank;
+    return is_in ? static_cast<int>(found - world_ranks_.begin()) : -1;
+  }
 
   // What a rank has told.
 
-  /// It has begun so many calls.
-  void note_called(int rank, int64_t calls) { known(rank).called = calls; }
-  int64_t called_by(int rank) const { return known(rank).called; }
-  /// It has left after so many calls, all of which it had finished.
-  void note_left(int rank, int64_t calls) { known(rank).left_after = calls; }
-  bool has_left(int rank) const { return known(rank).left_after >= 0; }
-  int64_t left_after(int rank) const { return known(rank).left_after; }
+  struct Told {
+    std::atomic<int64_t> called{0};       ///< it has begun so many calls
+    std::atomic<int64_t> left_after{-1};  ///< and left after so many, all of which it had finished
+  };
+  Told& told(int rank) { return told_[static_cast<size_t>(rank)]; }
+  const Told& told(int rank) const { return told_[static_cast<size_t>(rank)]; }
 
   // Failure: of the group, else of the world.
 
   bool has_failed() const { return has_failed_ || world_->has_failed(); }
-  Failure failure() const;
+  Failure failure() const {
+    Failure failure = failure_of_group();
+    if (failure.cause.empty()) {
+      failure.cause = world_->failure();
+      const int author = world_->author_of_failure();
+      if (author >= 0) failure.author = rank_of(author) < 0 ? Failure::kOutsider : rank_of(author);
+    }
+    if (ends_at_once_) failure = {.cause = failure.cause};
+    return failure;
+  }
   /// Of the group alone, and not of its world; without a cause if there is none.
-  Failure failure_of_group() const;
+  Failure failure_of_group() const {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return failure_;
+  }
   /// Of the group; whether there was none before.
-  bool set_failure(const Failure& failure);
+  bool set_failure(const Failure& failure) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (!failure_.cause.empty()) return false;
+    failure_ = failure;
+    has_failed_ = true;
+    return true;
+  }
   /// After a failure no call ends well any more.
   void end_at_once() { ends_at_once_ = true; }
 
   // The progress thread's.
 
-  Envelope envelope(Envelope::Kind kind) const;
+  Envelope envelope(Envelope::Kind kind) const {
+    Envelope made;
+    made.kind = kind;
+    made.group = key_;
+    return made;
+  }
   void send(const Envelope& envelope, int rank) const { world_->send(envelope, world_rank(rank)); }
-  /// Tells the others that the group has failed.
-  void tell_failure(const Failure& failure) const;
   /// To this rank's neighbour first, so that ranks do not all send to rank 0 at once.
-  void send_to_others(const Envelope& envelope) const;
+  void send_to_others(const Envelope& envelope) const {
+    for (int peer = 1; peer < size(); ++peer) send(envelope, (rank_ + peer) % size());
+  }
+  /// Tells the others that the group has failed.
+  void tell_failure(const Failure& failure) const {
+    Envelope failed = envelope(Envelope::Kind::kFailed);
+    failed.number = failure.calls;
+    failed.set_cause(failure.cause);
+    send_to_others(failed);
+  }
 
  private:
-  struct Known {
-    std::atomic<int64_t> called{0};
-    std::atomic<int64_t> left_after{-1};
-  };
-  Known& known(int rank) { return known_[static_cast<size_t>(rank)]; }
-  const Known& known(int rank) const { return known_[static_cast<size_t>(rank)]; }
-
   const std::shared_ptr<World> world_;
   const uint64_t key_;
   const std::vector<int> world_ranks_;
   const int rank_;
-  std::vector<Known> known_;
+  std::vector<Told> told_;
   std::atomic<bool> has_failed_{false};
   std::atomic<bool> ends_at_once_{false};
   mutable std::mutex mutex_;

@@ -62,7 +62,7 @@ class Steps {
   /// Starts the next step; false if there is none, also when asked again.
   virtual bool advance(Exchange& exchange) = 0;
   /// How many of the last steps may still be under way when the next one starts.
-  virtual int64_t lag() const { return 0; }
+  virtual int64_t lag() const = 0;
   /// Why the ranks' calls do not fit, found on the way, equal on all ranks; "" if they do.
   virtual std::string problem() const { return ""; }
 };
@@ -81,10 +81,10 @@ struct StepContext {
 /// ranks whose calls match.
 int64_t payload_bytes(const Collective& call);
 
-/// Null where nothing is to be moved.
+/// Null where nothing is to be moved, or all of it has come with the calls, and is in its place
+/// now.
 std::unique_ptr<Steps> make_steps(const StepContext& context);
 
 std::unique_ptr<Steps> make_reduce_steps(const StepContext& context);
-std::unique_ptr<Steps> make_move_steps(const StepContext& context);
 
 }  // namespace tessera::internal::mpi

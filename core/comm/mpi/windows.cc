@@ -1,8 +1,11 @@
 #include "tessera/core/comm/mpi/windows.h"
 
+#include <algorithm>
 #include <cstring>
+#include <vector>
 
 #include <ATen/ops/empty.h>
+#include <absl/strings/str_cat.h>
 
 #include "tessera/core/comm/groups/host_memory.h"
 #include "tessera/core/comm/mpi/progress.h"
@@ -10,6 +13,11 @@
 
 namespace tessera::internal::mpi {
 namespace {
+
+// Together what a link of 10 Gbit/s carries in half a millisecond.
+constexpr int64_t kPartBytes = 4 * Exchange::kUnaskedBytes;
+constexpr int kPartsUnderWay = 3;
+constexpr auto kLong = std::chrono::seconds(1);
 
 class Memory final : public RemoteMemory {
  public:
@@ -76,9 +84,192 @@ class Memory final : public RemoteMemory {
 
 }  // namespace
 
+// The owner's side.
+
+void Windows::open(int64_t number, at::Tensor own) {
+  if (ranks_->has_failed()) return;  // nobody would end it
+  Served& served = served_[number];
+  served.memory = std::move(own);
+  for (int rank = 0; rank < ranks_->size(); ++rank) served.users.insert(rank);
+}
+
+bool Windows::drop_user(int rank, int64_t number) {
+  const auto found = served_.find(number);
+  const bool was_user = found != served_.end() && found->second.users.erase(rank) != 0;
+  if (was_user && found->second.users.empty()) served_.erase(found);
+  return was_user;
+}
+
+void Windows::close(int64_t number) {
+  if (!drop_user(ranks_->rank(), number)) return;
+  Envelope closed = ranks_->envelope(Envelope::Kind::kClosed);
+  closed.number = number;
+  ranks_->send_to_others(closed);
+}
+
+std::vector<int64_t> Windows::numbers() const {
+  std::vector<int64_t> numbers;
+  for (const auto& [number, served] : served_) numbers.push_back(number);
+  return numbers;
+}
+
+void Windows::close_all() {
+  for (const int64_t number : numbers()) close(number);
+}
+
 void Windows::note_ended(int rank) {
-  for (auto& [number, served] : served_) served.readers.erase(rank);
-  drop_unused();
+  for (const int64_t number : numbers()) drop_user(rank, number);
+}
+
+bool Windows::is_asked() const {
+  return std::any_of(served_.begin(), served_.end(), [this](const auto& entry) {
+    const std::set<int>& users = entry.second.users;
+    return users.size() > users.count(ranks_->rank());
+  });
+}
+
+void Windows::answer(int reader, const Envelope& request) {
+  ReadRequest asked;
+  std::memcpy(&asked, request.payload(), sizeof(asked));
+  const auto found = served_.find(asked.window);
+  if (found == served_.end()) return;  // the group has failed
+  Envelope answer = ranks_->envelope(Envelope::Kind::kAnswer);
+  answer.number = request.number;
+  const at::Tensor& memory = found->second.memory;
+  const char* const begin = data_of(memory) + asked.begin_bytes;
+  answer.data_bytes = asked.bytes;
+  World& world = ranks_->world();
+  if (asked.is_word != 0) {
+    const int64_t word = load_word(begin);
+    std::memcpy(answer.payload(), &word, sizeof(word));
+  } else if (Envelope::holds(asked.bytes)) {
+    std::memcpy(answer.payload(), begin, static_cast<size_t>(asked.bytes));
+  } else {
+    answer.data_tag = world.communicator().draw_tag();
+  }
+  ranks_->send(answer, reader);
+  if (Envelope::holds(asked.bytes)) return;
+  auto sent = std::make_shared<PairExchange>(world.communicator(), ranks_->world_rank(reader),
+                                             answer.data_tag, memory);
+  sent->exchange.send(0, begin, asked.bytes, Exchange::kUnaskedBytes);
+  world.keep({sent, &sent->exchange});
+}
+
+// The reader's side.
+
+char* Windows::Part::target() const { return data_of(read->to) + begin_bytes; }
+
+void Windows::read(const std::shared_ptr<Call>& call, int owner, const ReadRequest& request) {
+  if (ranks_->has_failed()) return call->fail(ranks_->failure().cause);
+  owners_[owner].waiting.push_back(
+      std::make_shared<Read>(Read{call, call->collective().output, owner, request}));
+  // Words, on which others wait, do not stand behind what is large.
+  if (Envelope::holds(request.bytes)) return ask_for_part(owners_[owner].waiting.back());
+  ask(owner);
+}
+
+/// For as much as may be under way.
+void Windows::ask(int owner) {
+  Owner& asked = owners_[owner];
+  while (asked.open < kPartsUnderWay && !asked.waiting.empty()) {
+    ask_for_part(asked.waiting.front());
+  }
+}
+
+void Windows::ask_for_part(std::shared_ptr<Read> read) {
+  const int64_t begin = read->asked_bytes;
+  const int64_t bytes = std::min(kPartBytes, read->request.bytes - begin);
+  read->asked_bytes += bytes;
+  ReadRequest request = read->request;
+  request.begin_bytes += begin;
+  request.bytes = bytes;
+  const int64_t number = ++last_;
+  Envelope envelope = ranks_->envelope(Envelope::Kind::kRead);
+  envelope.number = number;
+  std::memcpy(envelope.payload(), &request, sizeof(request));
+  ranks_->send(envelope, read->owner);
+  Owner& asked = owners_[read->owner];
+  ++asked.open;
+  if (read->asked_bytes == read->request.bytes) std::erase(asked.waiting, read);
+  parts_[number] = std::make_shared<Part>(Part{std::move(read), begin, bytes, nullptr});
+}
+
+void Windows::take(int owner, const Envelope& answer) {
+  World& world = ranks_->world();
+  const auto found = parts_.find(answer.number);
+  if (found == parts_.end() || found->second->read->owner != owner) {
+    return world.drain(ranks_->world_rank(owner), answer);
+  }
+  const std::shared_ptr<Part> part = found->second;
+  if (Envelope::holds(part->bytes)) {
+    std::memcpy(part->target(), answer.payload(), static_cast<size_t>(part->bytes));
+    parts_.erase(found);
+    return finish(*part);
+  }
+  part->data = std::make_shared<PairExchange>(world.communicator(), ranks_->world_rank(owner),
+                                              answer.data_tag, part->read->to);
+  part->data->exchange.receive(0, part->target(), part->bytes, Exchange::kUnaskedBytes);
+}
+
+/// Its data is there.
+void Windows::finish(const Part& part) {
+  Read& read = *part.read;
+  read.come_bytes += part.bytes;
+  if (read.come_bytes == read.request.bytes) read.call->finish();
+  --owners_[read.owner].open;
+  ask(read.owner);
+}
+
+void Windows::advance(const internal::Link& link, Call::Clock::time_point now) {
+  if (ranks_->has_failed()) {
+    served_.clear();
+    return end_reads(ranks_->failure().cause);
+  }
+  std::vector<std::shared_ptr<Part>> over;
+  std::erase_if(parts_, [&over](const auto& entry) {
+    const auto& data = entry.second->data;
+    if (data == nullptr || !data->exchange.is_over()) return false;
+    over.push_back(entry.second);
+    return true;
+  });
+  for (const auto& part : over) finish(*part);
+  for (const auto& [number, part] : parts_) {
+    look_for_late(*part->read, part->data != nullptr, link, now);
+  }
+  for (const auto& [owner, wanted] : owners_) {
+    for (const auto& read : wanted.waiting) look_for_late(*read, false, link, now);
+  }
+}
+
+void Windows::look_for_late(const Read& read, bool is_answered, const internal::Link& link,
+                            Call::Clock::time_point now) const {
+  const Member::Patience patience = ranks_->world().patience();
+  const auto waited = read.call->waited(now);
+  // Who waits for this rank then sees what keeps it.
+  if (waited >= kLong) read.call->record(ranks_->world().flights());
+  if (waited >= patience.timeout) {
+    const std::string& tag = read.call->tag();
+    throw Fault{absl::StrCat("timed out: rank ", ranks_->world().rank(), " waited ",
+                             patience.timeout.count(), " ms for ", link.name_of(read.owner),
+                             link.place_of(read.owner), " to ",
+                             is_answered ? "send the data of a " : "answer a ", read.call->name(),
+                             tag.empty() ? "" : absl::StrCat(" of '", tag, "'")),
+                read.owner};
+  }
+  if (read.call->is_to_be_reported(now, patience.report_after)) {
+    link.report_wait(*read.call, {read.owner}, now, patience.timeout);
+  }
+}
+
+void Windows::end_reads(const std::string& cause) {
+  for (const auto& [owner, wanted] : std::exchange(owners_, {})) {
+    for (const auto& read : wanted.waiting) read->call->fail(cause);
+  }
+  for (const auto& [number, part] : std::exchange(parts_, {})) {
+    part->read->call->fail(cause);
+    // Its data is under way: not taking it would keep the owner's send from ending.
+    if (part->data != nullptr) ranks_->world().keep({part->data, &part->data->exchange});
+  }
 }
 
 std::shared_ptr<RemoteMemory> open_memory(std::shared_ptr<Windows> windows, const Call& made_by,

@@ -4,11 +4,11 @@
 #include <deque>
 #include <map>
 #include <memory>
-#include <optional>
 #include <set>
 #include <string>
 #include <type_traits>
 #include <utility>
+#include <vector>
 
 #include <ATen/core/Tensor.h>
 
@@ -64,7 +64,7 @@ class Windows {
 
   const Ranks& ranks() const { return *ranks_; }
 
-  // The owner's side (window_server.cc).
+  // The owner's side.
 
   /// This rank's part of window `number` is served from now on.
   void open(int64_t number, at::Tensor own);
@@ -73,11 +73,11 @@ class Windows {
   void close_all();
   void answer(int reader, const Envelope& request);
   /// `reader` has destroyed its window.
-  void note_closed(int reader, int64_t number);
+  void note_closed(int reader, int64_t number) { drop_user(reader, number); }
   /// Whether others may come with requests at any time.
   bool is_asked() const;
 
-  // The reader's side (remote_reads.cc).
+  // The reader's side.
 
   /// Asks rank `owner`; the data comes to the output of `call`.
   void read(const std::shared_ptr<Call>& call, int owner, const ReadRequest& request);
@@ -97,8 +97,7 @@ class Windows {
  private:
   struct Served {
     at::Tensor memory;
-    std::set<int> readers;  // that have not destroyed theirs
-    bool is_open = true;    // this rank has not, either
+    std::set<int> users;  // ranks that have not destroyed theirs
   };
   struct Read {
     std::shared_ptr<Call> call;
@@ -112,8 +111,7 @@ class Windows {
     std::shared_ptr<Read> read;
     int64_t begin_bytes;  // in the read
     int64_t bytes;
-    std::shared_ptr<const Ranks> ranks;  // which the exchange uses
-    std::unique_ptr<Exchange> exchange;  // once the answer is there
+    std::shared_ptr<PairExchange> data;  // once the answer is there
 
     char* target() const;
   };
@@ -123,7 +121,8 @@ class Windows {
     int open = 0;                               // parts under way
   };
 
-  void drop_unused();
+  bool drop_user(int rank, int64_t number);
+  std::vector<int64_t> numbers() const;
   void ask(int owner);
   void ask_for_part(std::shared_ptr<Read> read);
   void finish(const Part& part);

@@ -1,6 +1,9 @@
 #include "tessera/core/comm/mpi/world.h"
 
+#include <unistd.h>
+
 #include <algorithm>
+#include <thread>
 #include <utility>
 
 #include <ATen/ops/empty.h>
@@ -9,12 +12,19 @@
 
 #include "tessera/core/comm/groups/host_memory.h"
 #include "tessera/core/comm/mpi/link.h"
+#include "tessera/core/process/error_text.h"
+#include "tessera/core/process/failure_report.h"
 
 namespace tessera::internal::mpi {
 namespace {
 
 constexpr int kEnvelopeTag = 0;
 constexpr auto kBetweenLooks = std::chrono::milliseconds(20);  // for what is late
+constexpr auto kBetweenLooksAtHost = std::chrono::milliseconds(100);
+// For a collective of several hosts to go on inside this one; before the thrower may end all.
+constexpr auto kUntilHostFails = internal::Link::kGrace * 3 / 4;
+// For the host of a rank that has ended to tell of it. Who sends to that rank may learn sooner.
+constexpr auto kUntilTold = 3 * kBetweenLooksAtHost;
 
 }  // namespace
 
@@ -89,21 +99,14 @@ void World::add(const std::shared_ptr<Member>& member, Link& link) {
   early_.erase(early);
 }
 
-void World::keep(Exchange& exchange, std::shared_ptr<void> owner) {
-  kept_.push_back({&exchange, std::move(owner)});
-}
-
 void World::drain(int from, const Envelope& message) {
-  if (message.data_bytes <= static_cast<int64_t>(Envelope::kPayloadBytes)) return;
+  if (Envelope::holds(message.data_bytes)) return;
   auto drained = std::make_shared<PairExchange>(*communicator_, from, message.data_tag,
                                                 at::empty({message.data_bytes}, at::kByte));
-  char* const data = data_of(drained->memory);
-  if (message.kind == Envelope::Kind::kAnswer) {
-    drained->exchange.receive_in_pieces(0, data, message.data_bytes);
-  } else {
-    drained->exchange.receive(0, data, message.data_bytes);
-  }
-  keep(drained->exchange, drained);
+  const bool is_answer = message.kind == Envelope::Kind::kAnswer;
+  drained->exchange.receive(0, data_of(drained->memory), message.data_bytes,
+                            is_answer ? Exchange::kUnaskedBytes : Exchange::kWhole);
+  keep({drained, &drained->exchange});
 }
 
 void World::end_calls(std::string_view cause) {
@@ -161,12 +164,12 @@ void World::look() {
   const auto over = absl::MakeCleanup([this] { is_looking_ = false; });
   while (true) {
     UnderWay& incoming = incoming_[next_];
-    int source = 0;
-    if (!communicator_->is_over(incoming.request, source)) break;
+    const std::optional<int> source = communicator_->source_if_over(incoming.request);
+    if (!source.has_value()) break;
     const Envelope envelope = incoming.envelope;
     await_envelope(incoming);
     next_ = (next_ + 1) % kReceives;
-    dispatch(source, envelope);
+    dispatch(*source, envelope);
   }
   look_at_outgoing();
 }
@@ -181,9 +184,9 @@ void World::look_at_outgoing() {
       return true;
     }
   });
-  kept_.remove_if([](Kept& kept) {
+  kept_.remove_if([](const auto& exchange) {
     try {
-      return kept.exchange->is_over();
+      return exchange->is_over();
     } catch (...) {  // given up already, and its other side may be gone
       return true;
     }
@@ -239,8 +242,8 @@ void World::retire(Clock::time_point now) {
     patient_until_ = now + patience_.timeout;
     return;
   }
-  if (!outgoing_.empty() ||
-      !kept_.empty()) {  // the other side of a transfer may have been given up
+  // The other side of a transfer may have been given up.
+  if (!outgoing_.empty() || !kept_.empty()) {
     if (now > patient_until_) set_failure("what was under way when all ranks left has not ended");
     return;
   }
@@ -259,6 +262,125 @@ void World::retire(Clock::time_point now) {
   }
   communicator_->release();
   retired_ = true;
+}
+
+// How it fails, by what, and who is told.
+
+std::string World::failure() const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return failure_;
+}
+
+bool World::set_failure(std::string_view cause, int author) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (!failure_.empty()) return false;
+  failure_ = cause.empty() ? "no cause given" : cause;
+  author_.store(author, std::memory_order_relaxed);
+  has_failed_.store(true, std::memory_order_release);
+  return true;
+}
+
+void World::watch(std::weak_ptr<HostRanks> host) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  host_ = std::move(host);
+}
+
+std::shared_ptr<HostRanks> World::host() const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return host_.lock();
+}
+
+std::shared_ptr<FlightRing> World::flights() const {
+  const std::shared_ptr<HostRanks> host = this->host();
+  return host == nullptr ? flights_ : host->flights();
+}
+
+void World::dump_flights(std::string_view cause) {
+  if (const std::shared_ptr<HostRanks> host = this->host()) return host->dump_flights(cause);
+  if (flight_directory_.empty() || std::exchange(has_dumped_, true)) return;
+  const RankFlight own{.rank = rank(),
+                       .pid = ::getpid(),
+                       .host = place(rank()).host,
+                       .state = "runs",
+                       .begun = flights_->begun(),
+                       .records = flights_->last()};
+  write_flight_dump(flight_directory_, rank(), {own}, cause, "flight-mpi-rank");
+}
+
+void World::tell_failure() {
+  const std::string cause = failure();
+  dump_flights(cause);
+  const std::shared_ptr<HostRanks> host = this->host();
+  const bool is_lost = host != nullptr && !host->lost_rank().empty();
+  Envelope envelope;
+  envelope.kind = is_lost ? Envelope::Kind::kLost : Envelope::Kind::kFailed;
+  envelope.set_cause(cause);
+  send_to_others(envelope);
+  fail_host();
+}
+
+/// The ranks of this host hear of it a little later, for a collective of several hosts goes on
+/// among them.
+void World::take_failure(int from, const Envelope& envelope) {
+  const bool is_lost = envelope.kind == Envelope::Kind::kLost;
+  if (!set_failure(envelope.cause(), is_lost ? -1 : from)) return;
+  dump_flights(envelope.cause());
+  if (is_lost) return fail_host();
+  host_fails_at_ = Clock::now() + kUntilHostFails;
+}
+
+/// An error of MPI itself, or of this rank's part in a call, which the others wait for.
+void World::fail_by(const std::exception& error) {
+  if (!has_failed()) await_cause();
+  const std::string cause = absl::StrCat(
+      is_ready() ? absl::StrCat("rank ", rank(), " failed: ") : std::string(), error_text(error));
+  if (!set_failure(cause)) return;
+  report_failure(-1, cause);
+  try {
+    if (is_ready()) tell_failure();
+  } catch (...) {  // what failed once may fail again; peers then time out
+  }
+}
+
+/// MPI does not tell that a process has ended, and ranks may wait for others that wait for it. When
+/// this rank has ended, who was the first to see all ranks' ends may be gone.
+void World::look_at_host(Clock::time_point now) {
+  if (now < next_look_at_host_ || !is_ready() || ended_) return;
+  next_look_at_host_ = now + kBetweenLooksAtHost;
+  fail_if_lost();
+}
+
+/// Also where the ranks of this host have failed by themselves.
+void World::fail_if_lost() {
+  const std::shared_ptr<HostRanks> host = this->host();
+  const std::string cause = host == nullptr ? "" : host->failure();
+  if (!cause.empty() && set_failure(cause)) tell_failure();
+}
+
+/// An error of MPI's may come of a rank's end, of which its host tells.
+void World::await_cause() {
+  if (!is_ready() || host() == nullptr) return;
+  for (const auto end = Clock::now() + kUntilTold; !has_failed() && Clock::now() < end;) {
+    try {
+      fail_if_lost();
+      look();
+    } catch (...) {  // another one
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+}
+
+void World::fail_host() {
+  host_fails_at_ = Clock::time_point::max();
+  if (const std::shared_ptr<HostRanks> host = this->host())
+    host->fail(failure(), /*is_author=*/false);
+}
+
+void World::abort_all() {
+  // Of a duplicate, MPICH tells its ranks one by one, and those that do not call MPI do not hear
+  // it; of MPI_COMM_WORLD it tells the launcher, which ends them.
+  const bool is_of_all = comm_ == calls_.world();
+  calls_.abort(is_ready() && !is_of_all ? communicator_->comm() : comm_, 1);
 }
 
 }  // namespace tessera::internal::mpi

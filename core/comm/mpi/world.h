@@ -13,6 +13,7 @@
 #include <set>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "tessera/core/comm/flight_recorder/flight_recorder.h"
@@ -89,8 +90,8 @@ class World : public std::enable_shared_from_this<World> {
   void send_to_others(const Envelope& envelope);
   /// A group of this rank, until Link::is_over().
   void add(const std::shared_ptr<Member>& member, Link& link);
-  /// Looks at `exchange`, which `owner` keeps, until it is over.
-  void keep(Exchange& exchange, std::shared_ptr<void> owner);
+  /// Looks at it until it is over.
+  void keep(std::shared_ptr<Exchange> exchange) { kept_.push_back(std::move(exchange)); }
   /// Takes data that comes with a message which nobody receives, or its sender would keep it.
   void drain(int from, const Envelope& message);
   /// Writes down this rank's calls, where TESSERA_FLIGHT_DUMP says so; once.
@@ -141,17 +142,12 @@ class World : public std::enable_shared_from_this<World> {
     Handle request = 0;
     Envelope envelope;
   };
-  struct Kept {
-    Exchange* exchange;
-    std::shared_ptr<void> owner;
-  };
   struct Group {
     std::shared_ptr<Member> member;
     Link* link;
   };
 
   void fail_by(const std::exception& error);
-  std::string early_failure() const;
   void take_failure(int from, const Envelope& envelope);
   void look_at_host(Clock::time_point now);
   void fail_if_lost();
@@ -187,7 +183,7 @@ class World : public std::enable_shared_from_this<World> {
   size_t next_ = 0;  // of them, as MPI fills them in this order
   bool is_looking_ = false;
   std::list<UnderWay> outgoing_;
-  std::list<Kept> kept_;
+  std::list<std::shared_ptr<Exchange>> kept_;
   std::map<uint64_t, Group> groups_;                 // by key
   std::map<uint64_t, std::vector<Received>> early_;  // for groups that this rank has not made
   std::set<uint64_t> gone_;

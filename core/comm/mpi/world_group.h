@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <memory>
 
 #include "tessera/core/comm/group/group.h"
@@ -13,10 +14,15 @@ struct WorldGroup {
   std::shared_ptr<World> world;
 };
 
-/// Collective over the ranks of `comm`, which is duplicated. MPI is initialised at
-/// MPI_THREAD_SERIALIZED or above. Throws CommError where ranks do not come, which names
-/// `function`, what the program has called.
-WorldGroup make_world(const char* function, const Calls& calls, Handle comm,
-                      Member::Patience patience);
+/// Who calls MPI_Init_thread and MPI_Finalize.
+enum class MpiOwner : uint8_t { kApplication, kTessera };
+
+/// Collective over the ranks of `comm`, which is duplicated. Has this process use that MPI from the
+/// progress thread. Unless the application has initialised MPI, initialises it, if `owner` says so,
+/// and finalises it at the end of the process. Throws c10::Error if MPI has been finalised, is not
+/// initialised and may not be, or is or becomes initialised at a lower level than
+/// MPI_THREAD_SERIALIZED; CommError where ranks do not come, also to MPI_Init_thread, or where the
+/// progress thread is in a call of MPI's that does not return.
+WorldGroup make_world(const Calls& calls, Handle comm, Member::Patience patience, MpiOwner owner);
 
 }  // namespace tessera::internal::mpi

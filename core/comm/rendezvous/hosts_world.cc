@@ -1,5 +1,6 @@
 #include "tessera/core/comm/rendezvous/worlds.h"
 
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <map>
@@ -27,7 +28,8 @@ using hosts::HostLayout;
 // which knows it, and not by others that miss who waits for it there.
 constexpr auto kGrace = std::chrono::seconds(1);
 
-HostLayout find_layout(ProcessGroup& flat, const Environment& environment) {
+/// By rank.
+std::vector<int> find_hosts(ProcessGroup& flat, const Environment& environment) {
   const std::string id =
       environment.host.empty() ? host_id() : absl::StrCat("TESSERA_HOST ", environment.host);
   const std::vector<std::string> ids = flat.all_gather_bytes(id, "hosts");
@@ -37,7 +39,7 @@ HostLayout find_layout(ProcessGroup& flat, const Environment& environment) {
     host_of_rank.push_back(
         numbers.try_emplace(one, static_cast<int>(numbers.size())).first->second);
   }
-  return HostLayout(host_of_rank);
+  return host_of_rank;
 }
 
 /// The world of this host's ranks. All ranks throw if some host cannot make its own.
@@ -49,7 +51,7 @@ std::shared_ptr<Group> meet_on_hosts(ProcessGroup& flat, const HostLayout& layou
                 .own = layout.local_of(flat.rank()),
                 .host = host_name(environment),
                 .name = {}};
-  if (layout.hosts() > 1) part.group = absl::StrCat("world inside ", part.host);
+  if (layout.hosts > 1) part.group = absl::StrCat("world inside ", part.host);
   part.name =
       flat.all_gather_bytes(absl::StrCat("tessera/", MacKey::new_nonce()),
                             "where ranks of a host meet")[static_cast<size_t>(part.ranks.front())];
@@ -65,13 +67,16 @@ std::shared_ptr<Group> meet_on_hosts(ProcessGroup& flat, const HostLayout& layou
   return inside;
 }
 
-void say_no_levels(const HostLayout& layout) {
-  std::vector<size_t> counts;
-  for (int host = 0; host < layout.hosts(); ++host) counts.push_back(layout.ranks_of(host).size());
+void say_no_levels(const std::vector<int>& host_of_rank) {
+  std::vector<int> counts;
+  for (const int host : host_of_rank) {
+    counts.resize(std::max(counts.size(), static_cast<size_t>(host) + 1));
+    ++counts[static_cast<size_t>(host)];
+  }
   std::fprintf(stderr,
                "[rendezvous] %d hosts with %s ranks: all communicate by MPI, each for itself; "
                "shared memory inside hosts needs equally many on each, several, and in order\n",
-               layout.hosts(), absl::StrJoin(counts, ", ").c_str());
+               static_cast<int>(counts.size()), absl::StrJoin(counts, ", ").c_str());
 }
 
 }  // namespace
@@ -83,14 +88,15 @@ std::shared_ptr<ProcessGroup> make_hosts_world(ProcessGroupOptions options,
   of_flat.timeout = bounded(options.timeout + kGrace);
   auto flat = make_mpi_world(of_flat, environment);
   if (flat->size() == 1) return flat;
-  HostLayout layout = find_layout(*flat, environment);
-  if (layout.hosts() > 1 && !layout.is_two_level()) {
-    if (environment.is_verbose && flat->rank() == 0) say_no_levels(layout);
+  const std::vector<int> host_of_rank = find_hosts(*flat, environment);
+  const auto layout = HostLayout::of(host_of_rank);
+  if (!layout.has_value() || (layout->hosts > 1 && !layout->is_two_level())) {
+    if (environment.is_verbose && flat->rank() == 0) say_no_levels(host_of_rank);
     return flat;
   }
-  const auto inside = meet_on_hosts(*flat, layout, options, environment);
-  if (layout.hosts() == 1) return inside;
-  return hosts::make_group(flat, inside, std::move(layout));
+  const auto inside = meet_on_hosts(*flat, *layout, options, environment);
+  if (layout->hosts == 1) return inside;
+  return hosts::make_group(flat, inside, *layout);
 }
 
 }  // namespace tessera::internal

@@ -12,7 +12,6 @@
 #include <c10/util/Exception.h>
 
 #include "tessera/core/comm/agreement/refusal.h"
-#include "tessera/core/comm/mpi/initialize.h"
 #include "tessera/core/comm/mpi/library.h"
 #include "tessera/core/comm/mpi/world_group.h"
 #include "tessera/core/comm/rendezvous/core_share.h"
@@ -57,10 +56,9 @@ std::shared_ptr<Group> make_mpi_world(ProcessGroupOptions options, const Environ
   const auto library = mpi::load_library();
   TORCH_CHECK(library.ok(), std::string(library.status().message()));
   const mpi::Calls& calls = **library;
-  mpi::initialize(calls, options.timeout, /*may_initialize=*/true);
-  mpi::WorldGroup made =
-      mpi::make_world("init_process_group", calls, calls.world(),
-                      {.timeout = options.timeout, .report_after = options.report_after});
+  mpi::WorldGroup made = mpi::make_world(
+      calls, calls.world(), {.timeout = options.timeout, .report_after = options.report_after},
+      mpi::MpiOwner::kTessera);
   std::shared_ptr<Group>& group = made.group;
   const int size = group->size();
   // Alike on all ranks, each of which is alone: its group ends in order and says nothing itself.

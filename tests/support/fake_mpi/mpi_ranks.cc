@@ -8,7 +8,6 @@
 #include <ATen/Parallel.h>
 #include <absl/strings/str_cat.h>
 
-#include "tessera/core/comm/mpi/initialize.h"
 #include "tessera/core/comm/mpi/progress.h"
 #include "tessera/core/comm/mpi/world_group.h"
 #include "tessera/core/process/error_text.h"
@@ -47,9 +46,9 @@ std::vector<std::string> run_mpi_worlds_expecting_errors(int size, const MpiWorl
     ranks.emplace_back([&, rank] {
       at::set_num_threads(1);
       try {
-        mpi::initialize(fake_mpi(), timeout, /*may_initialize=*/false);
-        body(mpi::make_world("process_group", fake_mpi(), communicators[static_cast<size_t>(rank)],
-                             {.timeout = timeout, .report_after = report_after}));
+        body(mpi::make_world(fake_mpi(), communicators[static_cast<size_t>(rank)],
+                             {.timeout = timeout, .report_after = report_after},
+                             mpi::MpiOwner::kApplication));
       } catch (const std::exception& error) {
         errors[static_cast<size_t>(rank)] = error_text(error);
       }

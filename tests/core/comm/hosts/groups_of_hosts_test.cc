@@ -182,7 +182,7 @@ TEST(ReadCache, FetchesEveryPartOnceForAHost) {
         const int rank = (part + group.rank() * 3) % 8;
         at::Tensor to = at::zeros({1001});
         const hosts::ReadKey key{.window = 1, .rank = rank, .bytes = 4004, .version = version};
-        hosts::ReadCache::start_read(cache, key, to, counting(count, rank, version), [] {})->wait();
+        cache->start_read(key, to, counting(count, rank, version), [] {})->wait();
         EXPECT_TRUE(at::equal(to, values_of(rank, 1001, version)));
       }
       group.barrier("version");
@@ -201,7 +201,7 @@ TEST(ReadCache, MakesRoomOrDoesWithout) {
         at::Tensor to = at::zeros({numel});
         const hosts::ReadKey key{
             .window = 2, .rank = rank, .begin = numel, .bytes = 4 * numel, .version = version};
-        hosts::ReadCache::start_read(cache, key, to, counting(count, rank, version), [] {})->wait();
+        cache->start_read(key, to, counting(count, rank, version), [] {})->wait();
         ASSERT_TRUE(at::equal(to, values_of(rank, numel, version)));
       }
     }
@@ -230,9 +230,8 @@ constexpr hosts::ReadKey kHeldKey{.window = 1, .rank = 5, .bytes = 400, .version
 /// Fetches it into `to` [100] when it is told to.
 std::shared_ptr<Work> start_held(const std::shared_ptr<hosts::ReadCache>& cache, at::Tensor& to,
                                  std::atomic<int>& told) {
-  return hosts::ReadCache::start_read(
-      cache, kHeldKey, to, [&told](const at::Tensor&) { return std::make_shared<HeldWork>(told); },
-      [] {});
+  return cache->start_read(
+      kHeldKey, to, [&told](const at::Tensor&) { return std::make_shared<HeldWork>(told); }, [] {});
 }
 
 TEST(ReadCache, WhoseFetchFailsHoldsUpNobody) {
@@ -246,8 +245,7 @@ TEST(ReadCache, WhoseFetchFailsHoldsUpNobody) {
       return;
     }
     while (claimed.load() == 0) std::this_thread::yield();
-    const auto work =
-        hosts::ReadCache::start_read(cache, kHeldKey, to, counting(count, 5, 1), [] {});
+    const auto work = cache->start_read(kHeldKey, to, counting(count, 5, 1), [] {});
     if (group.rank() == 2) {
       EXPECT_FALSE(work->is_completed());
       told = -1;
@@ -275,7 +273,7 @@ TEST(ReadCache, WhatIsFetchedAheadHoldsUpNobody) {
     const auto give_up = [&checks] {
       if (++checks > 300) throw std::runtime_error("waits for a rank that waits for this one");
     };
-    hosts::ReadCache::start_read(cache, kHeldKey, to, counting(count, 5, 1), give_up)->wait();
+    cache->start_read(kHeldKey, to, counting(count, 5, 1), give_up)->wait();
     EXPECT_TRUE(at::equal(to, values_of(5, 100, 1)));
     group.barrier("before it is needed here");
   });
@@ -293,8 +291,8 @@ TEST(ReadCache, WhoWaitsLearnsThatTheGroupHasFailed) {
       return;
     }
     while (claimed.load() == 0) std::this_thread::yield();
-    const auto work = hosts::ReadCache::start_read(cache, kHeldKey, to, counting(count, 5, 1),
-                                                   [] { throw std::runtime_error("rank 7 died"); });
+    const auto work = cache->start_read(kHeldKey, to, counting(count, 5, 1),
+                                        [] { throw std::runtime_error("rank 7 died"); });
     EXPECT_THAT(message_of([&] { work->wait(); }), HasSubstr("rank 7 died"));
     told = 1;
   });

@@ -30,9 +30,9 @@ inline std::string place_of_host(int host) {
 inline std::vector<std::string> run_mpi_hosts_expecting_errors(
     const std::vector<int>& host_of_rank, const MpiBody& body,
     std::chrono::milliseconds timeout = std::chrono::seconds(20)) {
-  const hosts::HostLayout layout(host_of_rank);
+  const hosts::HostLayout layout = hosts::HostLayout::of(host_of_rank).value();
   std::vector<std::string> meetings;
-  for (int host = 0; host < layout.hosts(); ++host) {
+  for (int host = 0; host < layout.hosts; ++host) {
     meetings.push_back(absl::StrCat("tessera/test/", MacKey::new_nonce()));
   }
   // As of a job: between hosts ranks wait longer, so that its own host names who is missing.

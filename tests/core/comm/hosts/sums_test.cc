@@ -35,7 +35,7 @@ bool is_half(at::ScalarType dtype) { return dtype == at::kBFloat16 || dtype == a
 at::Tensor summed(const HostLayout& layout, int64_t numel, at::ScalarType dtype, ReduceOp op) {
   const at::ScalarType wide = is_half(dtype) ? at::kFloat : dtype;
   at::Tensor over_hosts;
-  for (int host = 0; host < layout.hosts(); ++host) {
+  for (int host = 0; host < layout.hosts; ++host) {
     at::Tensor inside;
     for (const int rank : layout.ranks_of(host)) {
       const at::Tensor own = host_numbers_of(rank, numel, dtype).to(wide);
@@ -59,7 +59,7 @@ const std::vector<std::vector<int>>& layouts() {
 
 TEST(SumsOfHosts, AreThoseOfEachHostAndThenOfHosts) {
   for (const std::vector<int>& host_of_rank : layouts()) {
-    const HostLayout layout(host_of_rank);
+    const HostLayout layout = *HostLayout::of(host_of_rank);
     run_host_ranks(host_of_rank, [&](std::shared_ptr<ProcessGroup> group) {
       for (const auto dtype : {at::kFloat, at::kDouble, at::kBFloat16, at::kHalf}) {
         for (const ReduceOp op : {ReduceOp::kSum, ReduceOp::kAvg}) {
@@ -83,7 +83,7 @@ TEST(SumsOfHosts, AreThoseOfEachHostAndThenOfHosts) {
 
 // The negative control: a sum in the order of the ranks has other bits.
 TEST(SumsOfHosts, AreNotThoseInTheOrderOfTheRanks) {
-  const HostLayout two(hosts_in_order(2, 2)), one({0, 0, 0, 0}), four({0, 1, 2, 3});
+  const HostLayout two{2, 2}, one{1, 4}, four{4, 1};
   const auto sum = [](const HostLayout& layout) {
     return summed(layout, 1001, at::kFloat, ReduceOp::kSum);
   };
@@ -93,7 +93,7 @@ TEST(SumsOfHosts, AreNotThoseInTheOrderOfTheRanks) {
 
 TEST(SumsOfHosts, ScatteredInAnyPermutationHaveTheBitsOfTheWhole) {
   for (const std::vector<int>& host_of_rank : layouts()) {
-    const HostLayout layout(host_of_rank);
+    const HostLayout layout = *HostLayout::of(host_of_rank);
     const int size = layout.ranks();
     run_host_ranks(host_of_rank, [&](std::shared_ptr<ProcessGroup> group) {
       std::vector<int> slice_of(static_cast<size_t>(size));

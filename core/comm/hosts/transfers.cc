@@ -1,10 +1,15 @@
-#include <utility>
-
-#include "tessera/core/comm/groups/host_memory.h"
 #include "tessera/core/comm/hosts/transfers.h"
 
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "tessera/core/comm/groups/host_memory.h"
+
 namespace tessera::internal::hosts {
-namespace sums {  // coroutines keep these, so they have names
+namespace {
+
+constexpr int64_t kSmallBytes = 512;
 
 /// What each level does of a reduction: Note [Sums of two levels].
 class TwoLevels {
@@ -21,35 +26,23 @@ class TwoLevels {
     dividing.divisor = call.divisor != 0.0 ? call.divisor : levels.layout.ranks();
   }
 
-  /// In place, all ranks of the host get the sum.
-  std::shared_ptr<Work> all_reduce_inside(const at::Tensor& tensor) const {
-    return start(*levels_.inside, inside_, Op::kAllReduce, tensor, tensor);
+  /// `which`: the root, or of a reduce-scatter the slice of `input` that comes to `output`.
+  std::shared_ptr<Work> inside(Op op, const at::Tensor& output, const at::Tensor& input,
+                               int which = -1) const {
+    return start(*levels_.inside, inside_, op, output, input, which);
   }
-  /// `slice`: which one of `input` comes to `output`.
-  std::shared_ptr<Work> scatter_inside(const at::Tensor& output, const at::Tensor& input,
-                                       int slice) const {
-    return start(*levels_.inside, inside_, Op::kReduceScatter, output, input, kNoPeer, slice);
-  }
-  std::shared_ptr<Work> all_reduce_across(const at::Tensor& tensor) const {
-    return start(*levels_.across, across_, Op::kAllReduce, tensor, tensor);
-  }
-  std::shared_ptr<Work> reduce_across(const at::Tensor& tensor, int root_host) const {
-    return start(*levels_.across, across_, Op::kReduce, tensor, tensor, root_host);
-  }
-  std::shared_ptr<Work> scatter_across(const at::Tensor& output, const at::Tensor& input) const {
-    return start(*levels_.across, across_, Op::kReduceScatter, output, input, kNoPeer,
-                 levels_.host());
+  std::shared_ptr<Work> across(Op op, const at::Tensor& output, const at::Tensor& input,
+                               int which = -1) const {
+    return start(*levels_.across, across_, op, output, input, which);
   }
 
  private:
   static std::shared_ptr<Work> start(Member& member, Collective call, Op op,
-                                     const at::Tensor& output, const at::Tensor& input,
-                                     int peer = kNoPeer, int slice = -1) {
+                                     const at::Tensor& output, const at::Tensor& input, int which) {
     call.op = op;
     call.output = output;
     call.input = input;
-    call.peer = peer;
-    call.slice = slice;
+    (op == Op::kReduce ? call.peer : call.slice) = which;
     return member.start(call);
   }
 
@@ -73,34 +66,6 @@ struct Shares {
   int64_t own_begin;
 };
 
-/// A slice that the own column asks for, and on which host.
-struct Wanted {
-  int slice;
-  int host;
-};
-
-/// If each run of as many slices as a host has ranks has one for each column: the own column's in
-/// each run; else empty.
-std::vector<Wanted> wanted_in_each_run(const Levels& levels, const std::vector<int>& slices) {
-  const auto locals = static_cast<size_t>(levels.locals());
-  std::vector<int> rank_of_slice(slices.size());
-  for (size_t rank = 0; rank < slices.size(); ++rank) {
-    rank_of_slice[static_cast<size_t>(slices[rank])] = static_cast<int>(rank);
-  }
-  std::vector<Wanted> own;
-  for (size_t begin = 0; begin < slices.size(); begin += locals) {
-    std::vector<bool> seen(locals, false);
-    for (size_t slice = begin; slice < begin + locals; ++slice) {
-      const int column = levels.layout.local_of(rank_of_slice[slice]);
-      if (seen[static_cast<size_t>(column)]) return {};
-      seen[static_cast<size_t>(column)] = true;
-      if (column != levels.local()) continue;
-      own.push_back({static_cast<int>(slice), levels.layout.host_of(rank_of_slice[slice])});
-    }
-  }
-  return own;
-}
-
 /// The slices that the columns ask for, brought together by column.
 at::Tensor packed_by_column(const Levels& levels, const Collective& call,
                             const std::vector<int>& slices) {
@@ -117,19 +82,14 @@ at::Tensor packed_by_column(const Levels& levels, const Collective& call,
   return packed;
 }
 
-}  // namespace sums
-
-using sums::Shares;
-using sums::TwoLevels;
-
 Steps all_reduce(StepContext context) {
   const auto& [levels, call, slices, is_first] = context;
   const TwoLevels two(levels, call);
   const at::Tensor whole = part_of(call.output, 0, call.output.numel());
   if (whole.numel() == 0) co_return;
   if (static_cast<int64_t>(whole.nbytes()) <= kSmallBytes) {
-    co_await two.all_reduce_inside(whole);
-    const std::shared_ptr<Work> sum = two.all_reduce_across(whole);
+    co_await two.inside(Op::kAllReduce, whole, whole);
+    const std::shared_ptr<Work> sum = two.across(Op::kAllReduce, whole, whole);
     co_yield Steps::Given();
     co_await sum;
     co_return;
@@ -137,13 +97,13 @@ Steps all_reduce(StepContext context) {
   const Shares shares(levels, whole);
   const at::Tensor bulk = part_of(whole, 0, shares.bulk);
   const at::Tensor own = part_of(whole, shares.own_begin, shares.part);
-  co_await two.scatter_inside(own, bulk, levels.local());
-  const std::shared_ptr<Work> sum = two.all_reduce_across(own);
+  co_await two.inside(Op::kReduceScatter, own, bulk, levels.local());
+  const std::shared_ptr<Work> sum = two.across(Op::kAllReduce, own, own);
   std::shared_ptr<Work> rest_sum;
   if (shares.rest > 0) {
     const at::Tensor rest = part_of(whole, shares.bulk, shares.rest);
-    co_await two.all_reduce_inside(rest);
-    rest_sum = two.all_reduce_across(rest);
+    co_await two.inside(Op::kAllReduce, rest, rest);
+    rest_sum = two.across(Op::kAllReduce, rest, rest);
   }
   co_yield Steps::Given();
   co_await sum;
@@ -165,14 +125,15 @@ Steps reduce(StepContext context) {
   const at::Tensor rest = part_of(sums, shares.part, shares.rest);
   std::shared_ptr<Work> sum, rest_sum;
   if (shares.part > 0) {
-    co_await two.scatter_inside(own, part_of(call.input, 0, shares.bulk), levels.local());
-    sum = two.reduce_across(own, root_host);
+    co_await two.inside(Op::kReduceScatter, own, part_of(call.input, 0, shares.bulk),
+                        levels.local());
+    sum = two.across(Op::kReduce, own, own, root_host);
   }
   if (shares.rest > 0) {
     copy_bytes(data_of(rest), data_of(part_of(call.input, shares.bulk, shares.rest)),
                static_cast<int64_t>(rest.nbytes()));
-    co_await two.all_reduce_inside(rest);
-    if (levels.local() == root_local) rest_sum = two.reduce_across(rest, root_host);
+    co_await two.inside(Op::kAllReduce, rest, rest);
+    if (levels.local() == root_local) rest_sum = two.across(Op::kReduce, rest, rest, root_host);
   }
   co_yield Steps::Given();
   co_await sum;
@@ -199,20 +160,90 @@ Steps reduce_scatter(StepContext context) {
   const TwoLevels two(levels, call);
   const int locals = levels.locals();
   const at::Tensor sums = levels.scratch(numel * levels.hosts(), call.output.scalar_type());
-  const std::vector<sums::Wanted> runs = sums::wanted_in_each_run(levels, slices);
-  int first = 0;
-  for (const auto& [slice, host] : runs) {
-    co_await two.scatter_inside(part_of(sums, host * numel, numel),
-                                part_of(call.input, first * numel, locals * numel), slice - first);
-    first += locals;
+  if (std::is_sorted(slices.begin(), slices.end())) {  // each host's are neighbours
+    for (int host = 0; host < levels.hosts(); ++host) {
+      co_await two.inside(Op::kReduceScatter, part_of(sums, host * numel, numel),
+                          part_of(call.input, host * locals * numel, locals * numel),
+                          levels.local());
+    }
+  } else {  // in any other order they are brought together first
+    const at::Tensor packed = packed_by_column(levels, call, slices);
+    co_await two.inside(Op::kReduceScatter, sums, packed, levels.local());
   }
-  if (runs.empty()) {  // in any other order they are brought together first
-    const at::Tensor packed = sums::packed_by_column(levels, call, slices);
-    co_await two.scatter_inside(sums, packed, levels.local());
-  }
-  const std::shared_ptr<Work> sum = two.scatter_across(part_of(call.output, 0, numel), sums);
+  const std::shared_ptr<Work> sum =
+      two.across(Op::kReduceScatter, part_of(call.output, 0, numel), sums, levels.host());
   co_yield Steps::Given();
   co_await sum;
+}
+
+std::shared_ptr<Work> give(Member& member, const at::Tensor& tensor, int root,
+                           std::string_view tag) {
+  return member.start(
+      {.op = Op::kBroadcast, .output = tensor, .input = tensor, .peer = root, .tag = tag});
+}
+
+Steps all_gather(StepContext context) {
+  const auto& [levels, call, slices, is_first] = context;
+  const int64_t numel = call.input.numel();
+  if (numel == 0) co_return;
+  const int hosts = levels.hosts();
+  const int locals = levels.locals();
+  const at::Tensor column = levels.scratch(numel * hosts, call.input.scalar_type());
+  const std::shared_ptr<Work> come =
+      start_all_gather(*levels.across, column, part_of(call.input, 0, numel), call.tag);
+  co_yield Steps::Given();
+  co_await come;
+  co_await is_first;
+  for (int host = 0; host < hosts; ++host) {
+    const at::Tensor of_host = part_of(call.output, host * locals * numel, locals * numel);
+    co_await start_all_gather(*levels.last, of_host, part_of(column, host * numel, numel),
+                              call.tag);
+  }
+}
+
+Steps broadcast(StepContext context) {
+  const auto& [levels, call, slices, is_first] = context;
+  const at::Tensor tensor = part_of(call.output, 0, call.output.numel());
+  if (tensor.numel() == 0) co_return;
+  const int root_local = levels.layout.local_of(call.peer);
+  std::shared_ptr<Work> come;
+  if (levels.local() == root_local) {
+    come = give(*levels.across, tensor, levels.layout.host_of(call.peer), call.tag);
+  }
+  co_yield Steps::Given();
+  co_await come;
+  co_await is_first;
+  co_await give(*levels.last, tensor, root_local, call.tag);
+}
+
+/// What gains nothing by levels.
+Steps move_flat(StepContext context) {
+  const std::shared_ptr<Work> work = context.levels.flat->start(context.call);
+  co_yield Steps::Given();
+  co_await work;
+}
+
+}  // namespace
+
+Steps steps_of(StepContext context) {
+  switch (context.call.op) {
+    case Op::kAllReduce:
+      return all_reduce(std::move(context));
+    case Op::kReduce:
+      return reduce(std::move(context));
+    case Op::kReduceScatter:
+      return reduce_scatter(std::move(context));
+    case Op::kAllGather:
+      return all_gather(std::move(context));
+    case Op::kBroadcast:
+      return broadcast(std::move(context));
+    case Op::kGather:
+    case Op::kScatter:
+    case Op::kAllToAll:
+      return move_flat(std::move(context));
+    default:
+      return {};  // a barrier: all ranks have called
+  }
 }
 
 }  // namespace tessera::internal::hosts
