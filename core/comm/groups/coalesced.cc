@@ -8,7 +8,7 @@
 #include <absl/strings/str_cat.h>
 #include <c10/util/Exception.h>
 
-#include "tessera/core/comm/groups/continued_work.h"
+#include "tessera/core/comm/groups/works.h"
 
 namespace tessera {
 using namespace internal;

@@ -14,7 +14,7 @@
 #include "tessera/core/comm/groups/host_memory.h"
 #include "tessera/core/comm/groups/op_traits.h"
 #include "tessera/core/comm/groups/remote_memory.h"
-#include "tessera/core/comm/groups/stream_work.h"
+#include "tessera/core/comm/groups/works.h"
 #include "tessera/core/process/fork.h"
 #include "tessera/errors.h"
 
@@ -30,14 +30,16 @@ struct LoopbackGroup::World {
     if (!cause.has_value()) cause = std::string(text);
   }
 
+  std::optional<std::string> failure() {
+    if (!origin.is_here()) return origin.fork_error("rank 0");
+    const std::lock_guard<std::mutex> lock(mutex);
+    return cause;
+  }
+
   void throw_if_failed(const char* op, const std::string& group, int64_t sequence,
                        std::string_view tag) {
-    const auto error = [&](std::string text) {
-      return CommError({op, group, sequence, 0, std::string(tag)}, std::move(text));
-    };
-    if (!origin.is_here()) throw error(origin.fork_error("rank 0"));
-    const std::lock_guard<std::mutex> lock(mutex);
-    if (cause.has_value()) throw error(*cause);
+    const std::optional<std::string> why = failure();
+    if (why.has_value()) throw CommError({op, group, sequence, 0, std::string(tag)}, *why);
   }
 };
 
@@ -47,10 +49,7 @@ class LoopbackGroup::OwnMemory final : public RemoteMemory {
   OwnMemory(std::shared_ptr<World> world, at::Tensor own)
       : world_(std::move(world)), own_(std::move(own)) {}
 
-  std::string failure() const override {
-    const std::lock_guard<std::mutex> lock(world_->mutex);
-    return world_->cause.value_or("");
-  }
+  std::string failure() const override { return world_->failure().value_or(""); }
 
   std::shared_ptr<Work> read(int /*rank*/, int64_t begin_bytes, const at::Tensor& to,
                              std::string_view /*tag*/, int64_t /*version*/) override {
@@ -86,26 +85,22 @@ std::shared_ptr<Work> LoopbackGroup::run(const Collective& collective) {
   if (!traits.is_collective) refuse(collective);
   if (traits.tensors == OpTraits::Tensors::kMessage) {
     world_->throw_if_failed(traits.name, name_, -1, collective.tag);
-    return collective.op == Op::kSend ? messages_.send(collective) : messages_.receive(collective);
+    return messages_.run(collective);
   }
   world_->throw_if_failed(traits.name, name_, sequence_++, collective.tag);
   if (collective.after != nullptr) collective.after->wait();
   if (traits.tensors == OpTraits::Tensors::kNone) return completed_work();
-  if (!collective.input_counts.empty()) check_counts(collective);
+  if (collective.input_counts != collective.output_counts) {
+    world_->fail(count_mismatch("rank 0", collective.input_counts[0], "rank 0",
+                                collective.output_counts[0], collective.tag));
+    world_->throw_if_failed(traits.name, name_, sequence_ - 1, collective.tag);
+  }
   queue_copy(traits.is_on_host ? nullptr : device_.get(), collective.output, collective.input);
   if (collective.divisor != 0.0) {
     const at::NoGradGuard no_grad;
     collective.output.detach().div_(collective.divisor);
   }
   return traits.is_on_host ? completed_work() : queued_work(device_);
-}
-
-void LoopbackGroup::check_counts(const Collective& collective) {
-  const int64_t given = collective.input_counts[0];
-  const int64_t expected = collective.output_counts[0];
-  if (given == expected) return;
-  world_->fail(count_mismatch("rank 0", given, "rank 0", expected, collective.tag));
-  world_->throw_if_failed("all_to_all", name_, sequence_ - 1, collective.tag);
 }
 
 at::Tensor LoopbackGroup::allocate(int64_t numel, at::ScalarType dtype) {

@@ -53,7 +53,6 @@ class LoopbackGroup final : public ProcessGroup {
   class OwnMemory;
 
   LoopbackGroup(std::string name, std::shared_ptr<World> world, std::shared_ptr<Device> device);
-  void check_counts(const Collective& collective);
 
   const std::string name_;
   const std::shared_ptr<World> world_;
