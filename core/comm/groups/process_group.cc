@@ -178,13 +178,11 @@ void ProcessGroup::refuse(const Collective& collective, std::string_view detail)
 
 void check_subgroup(const std::vector<int>& ranks, std::string_view name, int size,
                     const std::set<std::string, std::less<>>& names) {
-  TORCH_CHECK(!name.empty(),
-              "[comm] subgroup: got an empty name, expected a new one; give it a name");
-  TORCH_CHECK(name.find('/') == std::string_view::npos, "[comm] subgroup: got the name '", name,
-              "', expected one without '/', which stands between the names of a group and of those "
-              "made of it; use another name");
-  TORCH_CHECK(names.find(name) == names.end(), "[comm] subgroup: got the name '", name,
-              "', expected one that this group has not given yet; use another name");
+  const bool is_new = names.find(name) == names.end();
+  TORCH_CHECK(is_new && !name.empty() && name.find('/') == std::string_view::npos,
+              "[comm] subgroup: got the name '", name,
+              "', expected one that this group has not given yet, not empty and without '/'; use"
+              " another name");
   const bool is_ascending =
       std::adjacent_find(ranks.begin(), ranks.end(), std::greater_equal<>()) == ranks.end();
   const bool is_valid = is_ascending && !ranks.empty() && ranks.front() >= 0 && ranks.back() < size;
