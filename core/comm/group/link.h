@@ -49,8 +49,6 @@ class Transfer {
   };
 
   virtual ~Transfer() = default;
-  Transfer(const Transfer&) = delete;
-  Transfer& operator=(const Transfer&) = delete;
 
   /// Tells the others what this rank calls, and where its data is. Not of a message.
   virtual void announce() {}
@@ -58,9 +56,6 @@ class Transfer {
   virtual State advance() = 0;
   /// The ranks of the group whose part this one waits for.
   virtual std::vector<int> awaited() = 0;
-
- protected:
-  Transfer() = default;
 };
 
 /// A message that has come to this rank.
@@ -77,8 +72,6 @@ struct Arrival {
 class Link {
  public:
   virtual ~Link() = default;
-  Link(const Link&) = delete;
-  Link& operator=(const Link&) = delete;
 
   // What it is. Any thread.
 
@@ -146,9 +139,8 @@ class Link {
   /// "rank 1", or "rank 3 of the world" where its number there is another one.
   std::string name_of(int rank) const;
   std::string own_name() const { return name_of(rank()); }
-  /// " (pid 7 on nodeB)", and its process; "" and 0 if unknown.
+  /// " (pid 7 on nodeB)"; "" if unknown.
   virtual std::string place_of(int /*rank*/) const { return ""; }
-  virtual int pid_of(int /*rank*/) const { return 0; }
   /// What its process does, such as "is stopped (SIGSTOP)"; "" if it is unknown.
   virtual std::string activity_of(int /*rank*/) const { return ""; }
   /// How many calls the rank has begun, and finished, as far as is known. The first: any thread, of
@@ -234,9 +226,6 @@ class Link {
   virtual void note_busy(bool /*is_busy*/) {}
   /// Goes on with the groups of the world, of which this one has something under way.
   virtual void advance_others() = 0;
-
- protected:
-  Link() = default;
 };
 
 }  // namespace tessera::internal

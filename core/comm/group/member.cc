@@ -28,7 +28,6 @@ class Member::Pause {
   explicit Pause(Member& member) : member_(member) {}
   ~Pause() { member_.link_->end_rest(rest_); }
   Pause(const Pause&) = delete;
-  Pause& operator=(const Pause&) = delete;
 
   void before_look() { member_.link_->before_look(rest_); }
   void rest() {

@@ -47,8 +47,6 @@ class Member : public std::enable_shared_from_this<Member> {
   Member(std::unique_ptr<Link> link, std::string name, Lane::Mode mode, Patience patience,
          std::function<void()> after_call = nullptr);
   ~Member();
-  Member(const Member&) = delete;
-  Member& operator=(const Member&) = delete;
 
   Link& link() const { return *link_; }
   const std::string& name() const { return *name_; }

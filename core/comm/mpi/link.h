@@ -60,7 +60,7 @@ class Link final : public internal::Link {
 
   int number_of(int rank) const override { return ranks_->world_rank(rank); }
   std::string place_of(int rank) const override { return world().place_of(number_of(rank)); }
-  int pid_of(int rank) const override { return world().place(number_of(rank)).pid; }
+  int pid_of(int rank) const { return world().place(number_of(rank)).pid; }
   std::string activity_of(int rank) const override;
   int64_t called_by(int rank) const override { return ranks_->called_by(rank); }
   int64_t finished_by(int rank) const override;

@@ -53,7 +53,6 @@ class Link final : public internal::Link {
 
   std::string place_of(int rank) const override { return world_->place_of(world_rank(rank)); }
   int number_of(int rank) const override { return world_->number_of(world_rank(rank)); }
-  int pid_of(int rank) const override { return world_->pid_of(world_rank(rank)); }
   std::string activity_of(int rank) const override { return world_->activity_of(world_rank(rank)); }
   int64_t called_by(int rank) const override;
   int64_t finished_by(int rank) const override;
