@@ -36,6 +36,7 @@ struct Failure {
 struct Fault {
   std::string cause;
   int culprit = Failure::kNobody;  ///< the rank of the group that began it
+  bool is_of_world = false;        ///< all groups that were made of the world fail
 };
 
 /// This rank's part in moving the data of a call. It begins when the ranks' calls were found equal;

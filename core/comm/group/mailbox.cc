@@ -123,28 +123,23 @@ std::vector<int> Mailbox::awaited(const Call& call) const {
   return ranks;
 }
 
-bool Mailbox::have_left(const std::vector<int>& ranks) const {
+/// Whether nobody is left who could send or take it.
+bool Mailbox::is_lost(Call& call) const {
+  if (call.is_over() || (!sends(call) && call.transfer() != nullptr)) return false;
+  const std::vector<int> ranks = awaited(call);
   return !ranks.empty() &&
          std::all_of(ranks.begin(), ranks.end(), [this](int rank) { return link_.has_left(rank); });
 }
 
-std::vector<std::shared_ptr<Call>> Mailbox::open_calls() const {
+void Mailbox::look_for_late(Call::Clock::time_point now, const Patience& patience) {
   std::vector<std::shared_ptr<Call>> calls(moving_.begin(), moving_.end());
   calls.insert(calls.end(), receives_.begin(), receives_.end());
-  return calls;
-}
-
-void Mailbox::look_for_late(Call::Clock::time_point now, const Patience& patience) {
-  std::vector<std::shared_ptr<Call>> lost = open_calls();
-  std::erase_if(lost, [this](const auto& call) {
-    const bool is_coming = !sends(*call) && call->transfer() != nullptr;
-    return is_coming || !have_left(awaited(*call));
-  });
-  if (!lost.empty()) advance();  // a rank sends before it leaves
-  for (const auto& call : lost) {
-    if (!call->is_over()) fail_as_left(*call);
-  }
-  for (const auto& call : open_calls()) {
+  for (const auto& call : calls) {
+    if (is_lost(*call)) {
+      advance();  // a rank sends before it leaves
+      if (is_lost(*call)) fail_as_left(*call);
+    }
+    if (call->is_over()) continue;
     if (call->is_to_be_reported(now, patience.report_after)) {
       link_.report_wait(*call, awaited(*call), now, patience.timeout);
     }

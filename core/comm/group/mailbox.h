@@ -45,8 +45,7 @@ class Mailbox {
   void move(const std::shared_ptr<Call>& call);
   bool advance(Call& call);
   std::vector<int> awaited(const Call& call) const;
-  std::vector<std::shared_ptr<Call>> open_calls() const;
-  bool have_left(const std::vector<int>& ranks) const;
+  bool is_lost(Call& call) const;
   [[noreturn]] void fail_as_left(const Call& call) const;
   [[noreturn]] void time_out(const Call& call, std::chrono::milliseconds timeout) const;
 

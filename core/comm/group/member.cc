@@ -208,7 +208,7 @@ void Member::go_on_until_idle() {
 bool Member::has_to_serve() {
   const std::lock_guard lock(mutex_);
   if (process_ends_) end_calls(kProcessEnds);
-  if (is_closing_ || process_ends_) return false;
+  if (is_closing() || process_ends_) return false;
   take_in();
   return (mode_ == Lane::Mode::kThread && !calls_.empty()) || mailbox_.keeps_sender_waiting();
 }
@@ -248,7 +248,7 @@ void Member::advance() {
     }
   });
   set_idle(calls_.empty() && !mailbox_.is_busy());
-  if (is_closing_ && link_->has_thread()) leave_when_idle();
+  if (is_closing() && link_->has_thread()) leave_when_idle();
 }
 
 /// Calls under way end first: if one rank gives up its part, the others wait for theirs in vain.
@@ -330,9 +330,8 @@ void Member::finish_front() {
 }
 
 void Member::close(const char* cause) {
-  if (is_closing_) return;
-  closes_because_ = cause;
-  if (is_closing_.exchange(true)) return;
+  const char* open = nullptr;
+  if (!closes_because_.compare_exchange_strong(open, cause)) return;
   if (link_->has_thread()) return link_->wake();
   {
     const std::lock_guard lock(mutex_);

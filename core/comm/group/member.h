@@ -110,6 +110,7 @@ class Member : public std::enable_shared_from_this<Member> {
   void finish_front();
   void look_for_late(Call::Clock::time_point now);
   bool is_part() const { return after_call_ != nullptr; }
+  bool is_closing() const { return closes_because_ != nullptr; }
   bool has_gone(int rank, const Call& call) const;
   std::vector<Awaited> find_awaited() const;
   void note_awaited();
@@ -117,7 +118,6 @@ class Member : public std::enable_shared_from_this<Member> {
   bool is_first_of_waiting(const std::vector<int>& missing) const;
   void apply_failure(Call::Clock::time_point now);
   std::string hear_failure();
-  void report(const std::string& text, const std::string& cause, int culprit) const;
   void fail(const Fault& fault);
   void end_calls(const std::string& cause);
 
@@ -128,8 +128,7 @@ class Member : public std::enable_shared_from_this<Member> {
   const Patience patience_;
   const std::function<void()> after_call_;
   int64_t sequence_ = -1;  // the thread's that uses the group
-  std::atomic<bool> is_closing_{false};
-  std::atomic<const char*> closes_because_{""};
+  std::atomic<const char*> closes_because_{nullptr};
   std::atomic<bool> process_ends_{false};
 
   YieldingMutex incoming_mutex_;

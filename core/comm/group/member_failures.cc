@@ -138,7 +138,7 @@ std::vector<Member::Awaited> Member::find_awaited() const {
 void Member::note_awaited() {
   std::vector<Awaited> ranks = find_awaited();
   for (const Awaited& one : ranks) {
-    if (!is_closing_ || !one.has_gone) continue;
+    if (!is_closing() || !one.has_gone) continue;
     throw Fault{departure_cause(*link_, one.rank), one.rank};
   }
   const std::lock_guard lock(awaited_mutex_);
@@ -172,11 +172,7 @@ void Member::time_out(const Call& call, const std::vector<int>& overdue) {
       absl::StrCat("timed out: ", link_->own_name(), " waited ", patience_.timeout.count(), " ms ",
                    is_elsewhere ? absl::StrCat("in ", call.text(), " ") : "", "for ",
                    names_of(*link_, overdue, *name_));
-  if (is_elsewhere) {
-    report(call.error(cause).what(), cause, culprit);
-    link_->fail_world(cause);
-  }
-  throw Fault{cause, culprit};
+  throw Fault{cause, culprit, is_elsewhere};
 }
 
 /// Note [Failure]
@@ -198,21 +194,19 @@ std::string Member::hear_failure() {
   return link_->failure().cause;
 }
 
-/// Tells the launcher, before the others learn of it: of another rank, in which call this one
-/// missed it.
-void Member::report(const std::string& text, const std::string& cause, int culprit) const {
-  if (link_->has_failed()) return;
-  if (culprit < 0 || culprit == link_->rank()) return report_failure(-1, cause);
-  report_failure(link_->number_of(culprit), text);
-}
-
-/// This rank has found it.
+/// This rank has found it, and tells the launcher before the others learn of it: of another rank,
+/// in which call this one missed it.
 void Member::fail(const Fault& fault) {
   const std::string& cause = fault.cause;
   const int64_t calls = calls_.empty() ? begun_ : calls_.front()->sequence();
   const std::string text = calls_.empty() ? cause : calls_.front()->error(cause).what();
-  report(text, cause, fault.culprit);
-  if (link_->fail({cause, calls})) link_->dump_flights(text);
+  const bool is_own = fault.culprit < 0 || fault.culprit == link_->rank();
+  if (!link_->has_failed()) {
+    report_failure(is_own ? -1 : link_->number_of(fault.culprit), is_own ? cause : text);
+  }
+  if (fault.is_of_world ? link_->fail_world(cause) : link_->fail({cause, calls})) {
+    link_->dump_flights(text);
+  }
   const std::string first = link_->failure().cause;
   failed_at_ = Call::Clock::now();
   mailbox_.end_all(first);
