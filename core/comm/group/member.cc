@@ -80,13 +80,12 @@ std::shared_ptr<Call> Member::start(const Collective& collective, std::vector<in
     throw CommError({op, *name_, sequence, link_->rank(), std::string(collective.tag)},
                     hear_failure());
   }
-  const bool is_of_user = !is_message && !is_part();
   const bool has_thread = this->has_thread(collective);
   auto call = std::make_shared<Call>(
       weak_from_this(), link_->origin(),
       Call::Form{collective, sequence, name_, link_->rank(), link_->number_of(link_->rank()),
                  has_thread, std::move(ranks)},
-      is_message || is_of_user ? flights_ : nullptr);
+      is_message || !is_part() ? flights_ : nullptr);
   if (has_thread) {
     {
       const std::lock_guard lock(incoming_mutex_);
@@ -183,12 +182,7 @@ void Member::serve() {
     });
   }
   if (is_serving_.exchange(true)) return link_->wake();
-  try {
-    lane_->post([this] { go_on_until_idle(); });
-  } catch (...) {
-    is_serving_ = false;
-    throw;
-  }
+  lane_->post([this] { go_on_until_idle(); });
 }
 
 void Member::go_on_until_idle() {

@@ -15,6 +15,7 @@
 #include "tessera/core/comm/groups/op_traits.h"
 #include "tessera/core/comm/groups/remote_memory.h"
 #include "tessera/core/comm/groups/works.h"
+#include "tessera/core/memory/private_memory.h"
 #include "tessera/core/process/fork.h"
 #include "tessera/errors.h"
 
@@ -104,9 +105,8 @@ std::shared_ptr<Work> LoopbackGroup::run(const Collective& collective) {
 }
 
 at::Tensor LoopbackGroup::allocate(int64_t numel, at::ScalarType dtype) {
-  if (device_ == nullptr) return allocate_on_host(numel, dtype);
   check_allocate(numel, dtype);
-  return device_->allocate(numel, dtype);
+  return device_ == nullptr ? allocate_private(numel, dtype) : device_->allocate(numel, dtype);
 }
 
 std::unique_ptr<Window> LoopbackGroup::make_window(const at::Tensor& own, std::string_view name) {
@@ -131,11 +131,6 @@ std::shared_ptr<ProcessGroup> LoopbackGroup::subgroup(const std::vector<int>& ra
       new LoopbackGroup(absl::StrCat(name_, "/", std::string(name)), world_, device_));
 }
 
-void LoopbackGroup::abort(std::string_view cause) noexcept {
-  try {
-    world_->fail(cause);
-  } catch (...) {  // out of memory while copying the text; there are no other ranks
-  }
-}
+void LoopbackGroup::abort(std::string_view cause) noexcept { world_->fail(cause); }
 
 }  // namespace tessera::internal
