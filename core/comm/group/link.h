@@ -64,6 +64,7 @@ struct Arrival {
   int from = 0;
   CallRecord record;
   void* place = nullptr;  ///< where the link has it
+  at::Tensor copy = {};   ///< of one to itself, which the link does not have
 };
 
 /// One rank's end of what connects the ranks of one group. A Group numbers and compares calls,

@@ -31,7 +31,7 @@ void Mailbox::send(const std::shared_ptr<Call>& call) {
   const at::Tensor& tensor = call->collective().input;
   const auto bytes = static_cast<int64_t>(tensor.nbytes());
   if (peer_of(*call) == link_.rank()) {
-    Waiting own{{link_.rank(), call->record()}, at::empty_like(tensor)};
+    Arrival own{link_.rank(), call->record(), nullptr, at::empty_like(tensor)};
     copy_bytes(data_of(own.copy), data_of(tensor), bytes);
     call->finish();
     return take(std::move(own));
@@ -43,45 +43,44 @@ void Mailbox::send(const std::shared_ptr<Call>& call) {
 
 void Mailbox::receive(const std::shared_ptr<Call>& call) {
   const auto there = std::find_if(waiting_.begin(), waiting_.end(),
-                                  [&](const Waiting& one) { return fits(*call, one.arrival); });
+                                  [&](const Arrival& one) { return fits(*call, one); });
   if (there == waiting_.end()) {
     receives_.push_back(call);
     return take_arrivals();
   }
-  const Waiting waiting = std::move(*there);
+  const Arrival arrival = std::move(*there);
   waiting_.erase(there);
-  deliver(call, waiting);
+  deliver(call, arrival);
 }
 
-void Mailbox::take(Waiting waiting) {
+void Mailbox::take(Arrival arrival) {
   const auto receive = std::find_if(receives_.begin(), receives_.end(),
-                                    [&](const auto& call) { return fits(*call, waiting.arrival); });
+                                    [&](const auto& call) { return fits(*call, arrival); });
   if (receive == receives_.end()) {
-    waiting_.push_back(std::move(waiting));
+    waiting_.push_back(std::move(arrival));
     return;
   }
   const std::shared_ptr<Call> call = *receive;
   receives_.erase(receive);
-  deliver(call, waiting);
+  deliver(call, arrival);
 }
 
-void Mailbox::deliver(const std::shared_ptr<Call>& receive, const Waiting& waiting) {
-  const int from = waiting.arrival.from;
-  const CallSignature& sent = waiting.arrival.record.signature;
+void Mailbox::deliver(const std::shared_ptr<Call>& receive, const Arrival& arrival) {
+  const CallSignature& sent = arrival.record.signature;
   const CallSignature& expected = receive->record().signature;
   if (!internal::fits(sent, expected)) {
     receives_.push_back(receive);  // which fails with the others
-    if (!waiting.copy.defined()) link_.drop(waiting.arrival);
-    throw Fault{
-        message_mismatch(link_.own_name(), expected, link_.name_of(from), sent, receive->tag())};
+    if (!arrival.copy.defined()) link_.drop(arrival);
+    throw Fault{message_mismatch(link_.own_name(), expected, link_.name_of(arrival.from), sent,
+                                 receive->tag())};
   }
-  receive->set_source(from);
-  if (waiting.copy.defined()) {
+  receive->set_source(arrival.from);
+  if (arrival.copy.defined()) {
     const at::Tensor& output = receive->collective().output;
-    copy_bytes(data_of(output), data_of(waiting.copy), static_cast<int64_t>(output.nbytes()));
+    copy_bytes(data_of(output), data_of(arrival.copy), static_cast<int64_t>(output.nbytes()));
     return receive->finish();
   }
-  receive->transfer() = link_.receive(waiting.arrival, *receive);
+  receive->transfer() = link_.receive(arrival, *receive);
   move(receive);
 }
 
@@ -99,7 +98,7 @@ bool Mailbox::advance(Call& call) {
 }
 
 void Mailbox::take_arrivals() {
-  while (std::optional<Arrival> arrival = link_.next_arrival()) take({*arrival, {}});
+  while (std::optional<Arrival> arrival = link_.next_arrival()) take(std::move(*arrival));
 }
 
 void Mailbox::advance() {
@@ -154,19 +153,16 @@ void Mailbox::end_all(const std::string& cause) {
     link_.abandon(std::move(call->transfer()), collective);
     call->fail(cause);
   }
-  for (const Waiting& waiting : std::exchange(waiting_, {})) {
-    if (!waiting.copy.defined()) link_.drop(waiting.arrival);
+  for (const Arrival& arrival : std::exchange(waiting_, {})) {
+    if (!arrival.copy.defined()) link_.drop(arrival);
   }
 }
 
 void Mailbox::fail_as_left(const Call& call) const {
   const int peer = peer_of(call);
   const std::string who = peer >= 0 ? link_.name_of(peer) : "every other rank";
-  throw Fault{sends(call)
-                  ? absl::StrCat(who, " left the group without receiving '", call.tag(), "'")
-                  : absl::StrCat(who, " left the group without sending '", call.tag(),
-                                 "', or before it was received, and it is lost"),
-              peer};
+  const char* const what = sends(call) ? "receiving" : "sending";
+  throw Fault{absl::StrCat(who, " left the group without ", what, " '", call.tag(), "'"), peer};
 }
 
 void Mailbox::time_out(const Call& call, std::chrono::milliseconds timeout) const {
@@ -180,10 +176,10 @@ void Mailbox::time_out(const Call& call, std::chrono::milliseconds timeout) cons
   if (!activity.empty()) absl::StrAppend(&cause, "; it ", activity);
   constexpr int kShown = 4;
   int shown = 0;
-  for (const Waiting& one : waiting_) {
+  for (const Arrival& one : waiting_) {
     if (sends(call) || shown == kShown) break;
-    absl::StrAppend(&cause, shown++ == 0 ? "; what has come: " : ", ", one.arrival.record.text(),
-                    " of ", link_.name_of(one.arrival.from));
+    absl::StrAppend(&cause, shown++ == 0 ? "; what has come: " : ", ", one.record.text(), " of ",
+                    link_.name_of(one.from));
   }
   throw Fault{cause, peer};
 }

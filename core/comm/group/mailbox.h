@@ -31,17 +31,11 @@ class Mailbox {
   bool keeps_sender_waiting() const;
 
  private:
-  /// A message that has come and that no receive has asked for.
-  struct Waiting {
-    Arrival arrival;
-    at::Tensor copy;  ///< of one to itself
-  };
-
   void send(const std::shared_ptr<Call>& call);
   void receive(const std::shared_ptr<Call>& call);
   void take_arrivals();
-  void take(Waiting waiting);
-  void deliver(const std::shared_ptr<Call>& receive, const Waiting& waiting);
+  void take(Arrival arrival);
+  void deliver(const std::shared_ptr<Call>& receive, const Arrival& arrival);
   void move(const std::shared_ptr<Call>& call);
   bool advance(Call& call);
   std::vector<int> awaited(const Call& call) const;
@@ -50,7 +44,7 @@ class Mailbox {
   [[noreturn]] void time_out(const Call& call, std::chrono::milliseconds timeout) const;
 
   Link& link_;
-  std::list<Waiting> waiting_;
+  std::list<Arrival> waiting_;  // which no receive has asked for
   std::list<std::shared_ptr<Call>> receives_;
   std::list<std::shared_ptr<Call>> moving_;  // whose data is under way
 };

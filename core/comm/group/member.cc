@@ -330,8 +330,7 @@ void Member::close(const char* cause) {
   {
     const std::lock_guard lock(mutex_);
     advance();  // what has come by now
-    end_calls(link_->has_failed() ? link_->failure().cause
-                                  : "the group was destroyed while this collective ran");
+    end_calls(link_->has_failed() ? link_->failure().cause : cause);
     mailbox_.end_all(cause);
     set_idle(true);
     link_->leave();

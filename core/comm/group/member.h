@@ -84,7 +84,7 @@ class Member : public std::enable_shared_from_this<Member> {
 
   /// This rank makes no more calls, because of `cause`. What is under way fails; over a link with a
   /// thread calls end first. Does not block.
-  void close(const char* cause = "the group was destroyed before this message was through");
+  void close(const char* cause = "the group was destroyed before this was over");
   /// The process ends: blocks until the calls that a thread goes on with have ended, then marks
   /// this rank as having left.
   void leave();
@@ -114,6 +114,7 @@ class Member : public std::enable_shared_from_this<Member> {
   bool has_gone(int rank, const Call& call) const;
   std::vector<Awaited> find_awaited() const;
   void note_awaited();
+  void fail_as_left(const std::vector<Awaited>& ranks) const;
   [[noreturn]] void time_out(const Call& call, const std::vector<int>& overdue);
   bool is_first_of_waiting(const std::vector<int>& missing) const;
   void apply_failure(Call::Clock::time_point now);

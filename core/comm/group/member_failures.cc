@@ -20,12 +20,6 @@ std::string collectives_text(int64_t count) {
   return absl::StrCat(count, count == 1 ? " collective" : " collectives");
 }
 
-/// The cause of a call that waits for a rank that has left.
-std::string departure_cause(const Link& link, int rank) {
-  return absl::StrCat(link.name_of(rank), " left the group after ",
-                      collectives_text(link.finished_by(rank)));
-}
-
 /// The ranks that the call, which has been announced, waits for.
 std::vector<int> awaited(const Link& link, Call& call) {
   if (call.is_compared()) return call.transfer()->awaited();
@@ -106,10 +100,7 @@ void Member::look_for_late(Call::Clock::time_point now) {
   if (std::any_of(missing.begin(), missing.end(), [&](int rank) { return has_gone(rank, call); })) {
     advance();  // it may have done its part before it left
     if (calls_.empty() || calls_.front() != front || link_->has_failed()) return;
-    for (const int rank : awaited(*link_, call)) {
-      if (has_gone(rank, call)) throw Fault{departure_cause(*link_, rank), rank};
-    }
-    return;
+    return fail_as_left(find_awaited());
   }
   const bool is_first = is_first_of_waiting(missing);
   if (waited >= patience_.timeout) {
@@ -134,13 +125,18 @@ std::vector<Member::Awaited> Member::find_awaited() const {
   return ranks;
 }
 
+void Member::fail_as_left(const std::vector<Awaited>& ranks) const {
+  for (const auto& [rank, has_gone] : ranks) {
+    if (!has_gone) continue;
+    const std::string finished = collectives_text(link_->finished_by(rank));
+    throw Fault{absl::StrCat(link_->name_of(rank), " left the group after ", finished), rank};
+  }
+}
+
 /// The group that this is part of judges what is noted here, unless it has gone.
 void Member::note_awaited() {
   std::vector<Awaited> ranks = find_awaited();
-  for (const Awaited& one : ranks) {
-    if (!is_closing() || !one.has_gone) continue;
-    throw Fault{departure_cause(*link_, one.rank), one.rank};
-  }
+  if (is_closing()) fail_as_left(ranks);
   const std::lock_guard lock(awaited_mutex_);
   awaited_ = std::move(ranks);
 }

@@ -67,13 +67,10 @@ class LoopbackGroup::OwnMemory final : public RemoteMemory {
   const at::Tensor own_;
 };
 
-LoopbackGroup::LoopbackGroup(std::shared_ptr<Device> device)
-    : LoopbackGroup("world", std::make_shared<World>(), std::move(device)) {}
-
 LoopbackGroup::LoopbackGroup(std::string name, std::shared_ptr<World> world,
                              std::shared_ptr<Device> device)
     : name_(std::move(name)),
-      world_(std::move(world)),
+      world_(world != nullptr ? std::move(world) : std::make_shared<World>()),
       device_(std::move(device)),
       messages_(0, device_,
                 [world = world_, group = name_](const std::string& tag, const std::string& cause) {
