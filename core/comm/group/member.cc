@@ -182,7 +182,12 @@ void Member::serve() {
     });
   }
   if (is_serving_.exchange(true)) return link_->wake();
-  lane_->post([this] { go_on_until_idle(); });
+  try {
+    lane_->post([this] { go_on_until_idle(); });
+  } catch (...) {
+    is_serving_ = false;
+    throw;
+  }
 }
 
 void Member::go_on_until_idle() {
