@@ -126,7 +126,7 @@ class Link {
   virtual std::unique_ptr<Transfer> send(const Call& call) = 0;
   /// Each message once, in the order in which its sender has sent them.
   virtual std::optional<Arrival> next_arrival() = 0;
-  /// Brings it into the tensor of the call, whose record fits.
+  /// Brings it into the tensor of the call, whose record fits; null if it is there at once.
   virtual std::unique_ptr<Transfer> receive(const Arrival& arrival, const Call& call) = 0;
   /// It is never received.
   virtual void drop(const Arrival& /*arrival*/) {}

@@ -38,60 +38,55 @@ void Mailbox::send(const std::shared_ptr<Call>& call) {
   }
   call->transfer() = link_.send(*call);
   if (call->transfer() == nullptr) return call->finish();
-  move(call);
+  open_.push_back(call);  // first: with the others it fails
+  if (advance(*call)) open_.pop_back();
 }
 
 void Mailbox::receive(const std::shared_ptr<Call>& call) {
+  open_.push_back(call);
   const auto there = std::find_if(waiting_.begin(), waiting_.end(),
                                   [&](const Arrival& one) { return fits(*call, one); });
-  if (there == waiting_.end()) {
-    receives_.push_back(call);
-    return take_arrivals();
-  }
+  if (there == waiting_.end()) return take_arrivals();
   const Arrival arrival = std::move(*there);
   waiting_.erase(there);
-  deliver(call, arrival);
+  if (deliver(*call, arrival)) open_.pop_back();
 }
 
 void Mailbox::take(Arrival arrival) {
-  const auto receive = std::find_if(receives_.begin(), receives_.end(),
-                                    [&](const auto& call) { return fits(*call, arrival); });
-  if (receive == receives_.end()) {
+  const auto receive = std::find_if(open_.begin(), open_.end(), [&](const auto& call) {
+    return !sends(*call) && call->transfer() == nullptr && fits(*call, arrival);
+  });
+  if (receive == open_.end()) {
     waiting_.push_back(std::move(arrival));
-    return;
+  } else if (deliver(**receive, arrival)) {
+    open_.erase(receive);
   }
-  const std::shared_ptr<Call> call = *receive;
-  receives_.erase(receive);
-  deliver(call, arrival);
 }
 
-void Mailbox::deliver(const std::shared_ptr<Call>& receive, const Arrival& arrival) {
+/// Whether the receive, which is open, is over.
+bool Mailbox::deliver(Call& receive, const Arrival& arrival) {
   const CallSignature& sent = arrival.record.signature;
-  const CallSignature& expected = receive->record().signature;
+  const CallSignature& expected = receive.record().signature;
   if (!internal::fits(sent, expected)) {
-    receives_.push_back(receive);  // which fails with the others
     if (!arrival.copy.defined()) link_.drop(arrival);
     throw Fault{message_mismatch(link_.own_name(), expected, link_.name_of(arrival.from), sent,
-                                 receive->tag())};
+                                 receive.tag())};
   }
-  receive->set_source(arrival.from);
+  receive.set_source(arrival.from);
   if (arrival.copy.defined()) {
-    const at::Tensor& output = receive->collective().output;
+    const at::Tensor& output = receive.collective().output;
     copy_bytes(data_of(output), data_of(arrival.copy), static_cast<int64_t>(output.nbytes()));
-    return receive->finish();
+  } else {
+    receive.transfer() = link_.receive(arrival, receive);
   }
-  receive->transfer() = link_.receive(arrival, *receive);
-  move(receive);
+  return advance(receive);
 }
 
-void Mailbox::move(const std::shared_ptr<Call>& call) {
-  moving_.push_back(call);  // first: with the others it fails
-  if (advance(*call)) moving_.pop_back();
-}
-
-/// Whether it is over.
+/// Whether it is over: nothing is left to move.
 bool Mailbox::advance(Call& call) {
-  if (call.transfer()->advance() != Transfer::State::kOver) return false;
+  if (call.transfer() != nullptr && call.transfer()->advance() != Transfer::State::kOver) {
+    return false;
+  }
   call.transfer() = nullptr;
   call.finish();
   return true;
@@ -103,12 +98,14 @@ void Mailbox::take_arrivals() {
 
 void Mailbox::advance() {
   take_arrivals();
-  moving_.remove_if([this](const auto& call) { return advance(*call); });
+  open_.remove_if(
+      [this](const auto& call) { return call->transfer() != nullptr && advance(*call); });
 }
 
 bool Mailbox::keeps_sender_waiting() const {
-  return std::any_of(receives_.begin(), receives_.end(), [](const auto& call) {
-    return static_cast<int64_t>(call->collective().output.nbytes()) > ProcessGroup::kBufferedBytes;
+  return std::any_of(open_.begin(), open_.end(), [](const auto& call) {
+    const auto bytes = static_cast<int64_t>(call->collective().output.nbytes());
+    return !sends(*call) && call->transfer() == nullptr && bytes > ProcessGroup::kBufferedBytes;
   });
 }
 
@@ -131,8 +128,7 @@ bool Mailbox::is_lost(Call& call) const {
 }
 
 void Mailbox::look_for_late(Call::Clock::time_point now, const Patience& patience) {
-  std::vector<std::shared_ptr<Call>> calls(moving_.begin(), moving_.end());
-  calls.insert(calls.end(), receives_.begin(), receives_.end());
+  const std::vector<std::shared_ptr<Call>> calls(open_.begin(), open_.end());
   for (const auto& call : calls) {
     if (is_lost(*call)) {
       advance();  // a rank sends before it leaves
@@ -147,10 +143,9 @@ void Mailbox::look_for_late(Call::Clock::time_point now, const Patience& patienc
 }
 
 void Mailbox::end_all(const std::string& cause) {
-  for (const auto& call : std::exchange(receives_, {})) call->fail(cause);
-  for (const auto& call : std::exchange(moving_, {})) {
+  for (const auto& call : std::exchange(open_, {})) {
     const Collective collective = call->collective();
-    link_.abandon(std::move(call->transfer()), collective);
+    if (call->transfer() != nullptr) link_.abandon(std::move(call->transfer()), collective);
     call->fail(cause);
   }
   for (const Arrival& arrival : std::exchange(waiting_, {})) {

@@ -26,7 +26,7 @@ class Mailbox {
   /// What is under way fails.
   void end_all(const std::string& cause);
 
-  bool is_busy() const { return !receives_.empty() || !moving_.empty(); }
+  bool is_busy() const { return !open_.empty(); }
   /// Whether a receive is open whose sender waits for it.
   bool keeps_sender_waiting() const;
 
@@ -35,8 +35,7 @@ class Mailbox {
   void receive(const std::shared_ptr<Call>& call);
   void take_arrivals();
   void take(Arrival arrival);
-  void deliver(const std::shared_ptr<Call>& receive, const Arrival& arrival);
-  void move(const std::shared_ptr<Call>& call);
+  bool deliver(Call& receive, const Arrival& arrival);
   bool advance(Call& call);
   std::vector<int> awaited(const Call& call) const;
   bool is_lost(Call& call) const;
@@ -44,9 +43,8 @@ class Mailbox {
   [[noreturn]] void time_out(const Call& call, std::chrono::milliseconds timeout) const;
 
   Link& link_;
-  std::list<Arrival> waiting_;  // which no receive has asked for
-  std::list<std::shared_ptr<Call>> receives_;
-  std::list<std::shared_ptr<Call>> moving_;  // whose data is under way
+  std::list<Arrival> waiting_;             // which no receive has asked for
+  std::list<std::shared_ptr<Call>> open_;  // whose data is under way, and receives without any
 };
 
 }  // namespace tessera::internal
