@@ -59,10 +59,7 @@ Member::Member(std::unique_ptr<Link> link, std::string name, Lane::Mode mode, Pa
       after_call_(std::move(after_call)),
       mailbox_(*link_) {}
 
-Member::~Member() {
-  close();
-  lane_.reset();
-}
+Member::~Member() { close(); }
 
 void Member::require_own_process(const char* op, std::string_view tag) const {
   if (link_->origin().is_here()) return;

@@ -111,12 +111,9 @@ class Member : public std::enable_shared_from_this<Member> {
   void look_for_late(Call::Clock::time_point now);
   bool is_part() const { return after_call_ != nullptr; }
   bool is_closing() const { return closes_because_ != nullptr; }
-  bool has_gone(int rank, const Call& call) const;
   std::vector<Awaited> find_awaited() const;
   void note_awaited();
-  void fail_as_left(const std::vector<Awaited>& ranks) const;
   [[noreturn]] void time_out(const Call& call, const std::vector<int>& overdue);
-  bool is_first_of_waiting(const std::vector<int>& missing) const;
   void apply_failure(Call::Clock::time_point now);
   std::string hear_failure();
   void fail(const Fault& fault);

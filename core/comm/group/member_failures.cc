@@ -30,6 +30,26 @@ std::vector<int> awaited(const Link& link, Call& call) {
   return ranks;
 }
 
+/// What it has finished may still be on its way.
+bool has_gone(const Link& link, int rank, const Call& call) {
+  return link.has_left(rank) && link.finished_by(rank) <= call.sequence();
+}
+
+void fail_as_left(const Link& link, const std::vector<Member::Awaited>& ranks) {
+  for (const auto& [rank, has_gone] : ranks) {
+    if (!has_gone) continue;
+    const std::string finished = collectives_text(link.finished_by(rank));
+    throw Fault{absl::StrCat(link.name_of(rank), " left the group after ", finished), rank};
+  }
+}
+
+/// Of several ranks that wait for the same ones, one speaks for all.
+bool is_first_of_waiting(const Link& link, const std::vector<int>& missing) {
+  int first = 0;
+  while (first < link.size() && std::count(missing.begin(), missing.end(), first) > 0) ++first;
+  return first == link.rank();
+}
+
 /// Of the ranks that hold up the others, the one to name to the launcher: preferably one that is
 /// stopped.
 int culprit_among(const Link& link, const std::vector<int>& missing) {
@@ -82,11 +102,6 @@ void Member::look_for_trouble(Call::Clock::time_point now) {
   });
 }
 
-/// What it has finished may still be on its way.
-bool Member::has_gone(int rank, const Call& call) const {
-  return link_->has_left(rank) && link_->finished_by(rank) <= call.sequence();
-}
-
 void Member::look_for_late(Call::Clock::time_point now) {
   if (announced_ == 0) return;
   const std::shared_ptr<Call> front = calls_.front();
@@ -97,12 +112,13 @@ void Member::look_for_late(Call::Clock::time_point now) {
   // Most looks end here, and take nothing from the heap.
   if (!has_any_left && waited < std::min(patience_.timeout, patience_.report_after)) return;
   const std::vector<int> missing = awaited(*link_, call);
-  if (std::any_of(missing.begin(), missing.end(), [&](int rank) { return has_gone(rank, call); })) {
+  if (std::any_of(missing.begin(), missing.end(),
+                  [&](int rank) { return has_gone(*link_, rank, call); })) {
     advance();  // it may have done its part before it left
     if (calls_.empty() || calls_.front() != front || link_->has_failed()) return;
-    return fail_as_left(find_awaited());
+    return fail_as_left(*link_, find_awaited());
   }
-  const bool is_first = is_first_of_waiting(missing);
+  const bool is_first = is_first_of_waiting(*link_, missing);
   if (waited >= patience_.timeout) {
     std::vector<int> overdue;
     for (const int rank : missing) {
@@ -121,22 +137,15 @@ std::vector<Member::Awaited> Member::find_awaited() const {
   std::vector<Awaited> ranks;
   if (announced_ == 0) return ranks;
   Call& call = *calls_.front();
-  for (const int rank : awaited(*link_, call)) ranks.push_back({rank, has_gone(rank, call)});
+  for (const int rank : awaited(*link_, call))
+    ranks.push_back({rank, has_gone(*link_, rank, call)});
   return ranks;
-}
-
-void Member::fail_as_left(const std::vector<Awaited>& ranks) const {
-  for (const auto& [rank, has_gone] : ranks) {
-    if (!has_gone) continue;
-    const std::string finished = collectives_text(link_->finished_by(rank));
-    throw Fault{absl::StrCat(link_->name_of(rank), " left the group after ", finished), rank};
-  }
 }
 
 /// The group that this is part of judges what is noted here, unless it has gone.
 void Member::note_awaited() {
   std::vector<Awaited> ranks = find_awaited();
-  if (is_closing()) fail_as_left(ranks);
+  if (is_closing()) fail_as_left(*link_, ranks);
   const std::lock_guard lock(awaited_mutex_);
   awaited_ = std::move(ranks);
 }
@@ -148,13 +157,6 @@ std::vector<Member::Awaited> Member::awaited_ranks() {
   }
   const std::lock_guard lock(awaited_mutex_);
   return awaited_;
-}
-
-/// Of several ranks that wait for the same ones, one speaks for all.
-bool Member::is_first_of_waiting(const std::vector<int>& missing) const {
-  int first = 0;
-  while (first < link_->size() && std::count(missing.begin(), missing.end(), first) > 0) ++first;
-  return first == link_->rank();
 }
 
 /// Who is in a call of another group holds up the ranks there, too, so all ranks of the world get
