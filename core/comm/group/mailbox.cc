@@ -104,8 +104,8 @@ void Mailbox::advance() {
 
 bool Mailbox::keeps_sender_waiting() const {
   return std::any_of(open_.begin(), open_.end(), [](const auto& call) {
-    const auto bytes = static_cast<int64_t>(call->collective().output.nbytes());
-    return !sends(*call) && call->transfer() == nullptr && bytes > ProcessGroup::kBufferedBytes;
+    if (sends(*call) || call->transfer() != nullptr) return false;
+    return static_cast<int64_t>(call->collective().output.nbytes()) > ProcessGroup::kBufferedBytes;
   });
 }
 

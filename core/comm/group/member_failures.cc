@@ -137,8 +137,9 @@ std::vector<Member::Awaited> Member::find_awaited() const {
   std::vector<Awaited> ranks;
   if (announced_ == 0) return ranks;
   Call& call = *calls_.front();
-  for (const int rank : awaited(*link_, call))
+  for (const int rank : awaited(*link_, call)) {
     ranks.push_back({rank, has_gone(*link_, rank, call)});
+  }
   return ranks;
 }
 
@@ -202,9 +203,8 @@ void Member::fail(const Fault& fault) {
   if (!link_->has_failed()) {
     report_failure(is_own ? -1 : link_->number_of(fault.culprit), is_own ? cause : text);
   }
-  if (fault.is_of_world ? link_->fail_world(cause) : link_->fail({cause, calls})) {
-    link_->dump_flights(text);
-  }
+  if (fault.is_of_world) link_->fail_world(cause);
+  if (link_->fail({cause, calls})) link_->dump_flights(text);
   const std::string first = link_->failure().cause;
   failed_at_ = Call::Clock::now();
   mailbox_.end_all(first);
