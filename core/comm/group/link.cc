@@ -2,6 +2,7 @@
 #include "tessera/core/comm/group/link.h"
 
 #include <algorithm>
+#include <utility>
 
 #include <absl/strings/str_cat.h>
 #include <c10/util/Exception.h>
@@ -13,6 +14,12 @@ namespace tessera::internal {
 std::string Link::name_of(int rank) const {
   const int number = number_of(rank);
   return absl::StrCat("rank ", number, number == rank ? "" : " of the world");
+}
+
+void Link::give_up(Call& call, const std::string& cause) {
+  const Collective collective = call.collective();  // until its transfer is gone
+  if (call.transfer() != nullptr) abandon(std::move(call.transfer()), collective);
+  call.fail(cause);
 }
 
 std::string Link::difference(int64_t sequence) const {

@@ -116,6 +116,8 @@ class Link {
   virtual void note_over(int64_t sequence) = 0;
   /// The call is given up. Keeps what peers may still read or write.
   virtual void abandon(std::unique_ptr<Transfer> transfer, const Collective& collective) = 0;
+  /// A call or a message fails, and is abandoned if it has begun.
+  void give_up(Call& call, const std::string& cause);
 
   // Messages.
 

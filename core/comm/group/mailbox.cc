@@ -143,11 +143,7 @@ void Mailbox::look_for_late(Call::Clock::time_point now, const Patience& patienc
 }
 
 void Mailbox::end_all(const std::string& cause) {
-  for (const auto& call : std::exchange(open_, {})) {
-    const Collective collective = call->collective();
-    if (call->transfer() != nullptr) link_.abandon(std::move(call->transfer()), collective);
-    call->fail(cause);
-  }
+  for (const auto& call : std::exchange(open_, {})) link_.give_up(*call, cause);
   for (const Arrival& arrival : std::exchange(waiting_, {})) {
     if (!arrival.copy.defined()) link_.drop(arrival);
   }

@@ -212,11 +212,7 @@ void Member::fail(const Fault& fault) {
 }
 
 void Member::end_calls(const std::string& cause) {
-  for (const auto& call : std::exchange(calls_, {})) {
-    const Collective collective = call->collective();
-    if (call->transfer() != nullptr) link_->abandon(std::move(call->transfer()), collective);
-    call->fail(cause);
-  }
+  for (const auto& call : std::exchange(calls_, {})) link_->give_up(*call, cause);
   announced_ = 0;
 }
 
