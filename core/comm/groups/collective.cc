@@ -67,8 +67,12 @@ void check_reduce_op(const char* op, const Collective& call, int size) {
               ", expected AVG over 1.2e-38 to 3.4e38, or 0 for the number of ranks");
 }
 
-/// Freed storages keep their tensors' sizes.
+/// Operators see other values in a lazily negated tensor than its memory holds, and zeros in one
+/// that has none. Freed storages keep their tensors' sizes.
 void check_memory(const char* op, const char* argument, const at::Tensor& tensor) {
+  TORCH_CHECK(
+      !tensor.is_neg() && !tensor._is_zerotensor(), "[comm] ", op, ": got ", argument,
+      " that is negated, or zero, lazily, expected its values in memory; call clone() first");
   const auto needed = static_cast<size_t>(tensor.storage_offset()) * tensor.element_size() +
                       static_cast<size_t>(tensor.nbytes());
   const size_t there = tensor.unsafeGetTensorImpl()->unsafe_storage().nbytes();

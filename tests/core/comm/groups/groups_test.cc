@@ -251,11 +251,17 @@ TEST(Groups, MisuseThrowsBeforeAnythingIsSent) {
          g.broadcast(at::zeros({2, 3}).t(), 0);
        },
        "[comm] broadcast: got a non-contiguous tensor of sizes [3, 2] and strides [1, 3]"},
+      {"negated lazily",
+       [](ProcessGroup& g) {
+         const at::Tensor complex = at::view_as_complex(at::ones({1, 2}));
+         g.all_reduce(at::imag(complex.conj()), ReduceOp::kMax);
+       },
+       "got tensor that is negated, or zero, lazily, expected its values in memory; call clone()"},
       {"no memory",
        [](ProcessGroup& g) {
          g.all_gather(at::zeros({2 * g.size()}), at::_efficientzerotensor({2}));
        },
-       "got input of 8 bytes whose storage has"},
+       "got input that is negated, or zero, lazily, expected its values in memory; call clone()"},
       {"freed",
        [](ProcessGroup& g) {
          const at::Tensor freed = at::zeros({6}).narrow(0, 2, 4);
