@@ -14,6 +14,7 @@
 #include "tessera/core/comm/groups/host_memory.h"
 #include "tessera/core/comm/groups/op_traits.h"
 #include "tessera/core/comm/kernels/reduce_kernels.h"
+#include "tessera/core/memory/private_memory.h"
 
 namespace tessera::internal::testing {
 
@@ -174,7 +175,8 @@ std::unique_lock<std::mutex> MemoryLink::lock() const {
 int MemoryLink::size() const { return static_cast<int>(board_->numbers.size()); }
 const Origin& MemoryLink::origin() const { return world_->origin; }
 at::Tensor MemoryLink::allocate(int64_t numel, at::ScalarType dtype) {
-  return allocate_on_host(numel, dtype);
+  check_allocate(numel, dtype);
+  return allocate_private(numel, dtype);
 }
 
 bool MemoryLink::may_announce(const Call& /*call*/, int64_t under_way) const {

@@ -76,15 +76,9 @@ bool Call::await_end(std::chrono::milliseconds longest) {
   return ended_.wait_for(lock, bounded(longest), [this] { return is_over(); });
 }
 
-void Call::finish() {
-  flight_.end();
-  end(std::nullopt);
-}
-
-void Call::fail(const std::string& cause) { end(cause); }
-
 void Call::end(std::optional<std::string> cause) {
   if (is_over()) return;
+  if (!cause.has_value()) flight_.end();
   form_.collective.output = at::Tensor();  // before anyone sees that it is over
   form_.collective.input = at::Tensor();
   form_.collective.after = nullptr;

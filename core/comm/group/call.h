@@ -93,9 +93,9 @@ class Call final : public Work {
   /// Of a receive, once its message has come.
   void set_source(int rank) { source_ = rank; }
   /// It has ended well. Lets go of the tensors.
-  void finish();
+  void finish() { end(std::nullopt); }
   /// It throws this cause.
-  void fail(const std::string& cause);
+  void fail(const std::string& cause) { end(cause); }
 
   /// Of one that is recorded only if it takes long.
   void record(const std::shared_ptr<FlightRing>& flights);

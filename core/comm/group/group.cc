@@ -77,7 +77,6 @@ std::unique_ptr<SharedBuffer> Group::make_shared_buffer(int64_t bytes, std::stri
 }
 
 std::unique_ptr<Link> Group::make_link(const std::vector<int>& ranks, std::string_view name) {
-  member_->require_own_process(to_string(Op::kSubgroup), name);
   check_subgroup(ranks, name, size(), subgroup_names_);
   subgroup_names_.insert(std::string(name));
   const std::string tag = absl::StrCat(std::string(name), " [", absl::StrJoin(ranks, ", "), "]");

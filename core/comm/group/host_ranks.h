@@ -28,11 +28,6 @@ class HostRanks {
   /// This rank makes no more calls in any of their groups, as its process ends. Blocks until what
   /// it has begun in groups of several hosts has ended.
   virtual void leave() = 0;
-
- protected:
-  HostRanks() = default;
-  HostRanks(const HostRanks&) = default;
-  HostRanks& operator=(const HostRanks&) = default;
 };
 
 }  // namespace tessera::internal

@@ -2,6 +2,7 @@
 #include "tessera/core/comm/group/link.h"
 
 #include <algorithm>
+#include <utility>
 
 #include <absl/strings/str_cat.h>
 #include <c10/util/Exception.h>
@@ -9,51 +10,39 @@
 #include "tessera/core/comm/groups/call_record.h"
 
 namespace tessera::internal {
-namespace {
-
-std::string slice_problem(const Link& link, int64_t sequence) {
-  for (int rank = 1; rank < link.size(); ++rank) {
-    const CallRecord* const call = link.record_of(rank, sequence);
-    for (int other = 0; call != nullptr && other < rank; ++other) {
-      const CallRecord* const earlier = link.record_of(other, sequence);
-      if (earlier == nullptr || earlier->slice != call->slice) continue;
-      return slice_mismatch(link.name_of(rank), link.name_of(other), call->slice, call->text());
-    }
-  }
-  return "";
-}
-
-/// Where links do not tell: the last call of the group that the rank is known to have finished, as
-/// this rank has it in its own recorder.
-void note_last_call(const Link& link, int rank, const std::string& group, RankFlight& flight) {
-  for (const FlightRecord& own : link.flights()->last()) {
-    if (own.sequence == link.finished_by(rank) - 1 && own.is_of(group)) flight.records = {own};
-  }
-}
-
-}  // namespace
 
 std::string Link::name_of(int rank) const {
   const int number = number_of(rank);
   return absl::StrCat("rank ", number, number == rank ? "" : " of the world");
 }
 
+void Link::give_up(Call& call, const std::string& cause) {
+  const Collective collective = call.collective();  // until its transfer is gone
+  if (call.transfer() != nullptr) abandon(std::move(call.transfer()), collective);
+  call.fail(cause);
+}
+
 std::string Link::difference(int64_t sequence) const {
-  int first = -1;
-  const CallRecord* call = nullptr;
+  int first = 0;
+  const CallRecord* expected = nullptr;
   for (int rank = 0; rank < size(); ++rank) {
-    const CallRecord* const other = record_of(rank, sequence);
-    if (other == nullptr) continue;
-    if (call == nullptr) {
+    const CallRecord* const call = record_of(rank, sequence);
+    if (call == nullptr) continue;
+    if (expected == nullptr) {
       first = rank;
-      call = other;
+      expected = call;
     }
-    if (call->is_same_call(*other)) continue;
-    return absl::StrCat(name_of(rank), " called ", other->text(), " where ", name_of(first),
-                        " called ", call->text());
+    if (!call->is_same_call(*expected)) {
+      return absl::StrCat(name_of(rank), " called ", call->text(), " where ", name_of(first),
+                          " called ", expected->text());
+    }
+    for (int other = first; call->signature.op == Op::kReduceScatter && other < rank; ++other) {
+      const CallRecord* const earlier = record_of(other, sequence);
+      if (earlier == nullptr || earlier->slice != call->slice) continue;
+      return slice_mismatch(name_of(rank), name_of(other), call->slice, call->text());
+    }
   }
-  const bool has_slices = call != nullptr && call->signature.op == Op::kReduceScatter;
-  return has_slices ? slice_problem(*this, sequence) : "";
+  return "";
 }
 
 bool Link::is_in_other_call(int rank, const Call& call) const {
@@ -68,8 +57,13 @@ void Link::report_wait(Call& call, const std::vector<int>& missing, Call::Clock:
                        std::chrono::milliseconds timeout) const {
   std::vector<RankFlight> flights;
   for (const int rank : missing) {
-    flights.push_back(flight_of(rank));
-    if (flights.back().records.empty()) note_last_call(*this, rank, *call.group(), flights.back());
+    RankFlight& flight = flights.emplace_back(flight_of(rank));
+    if (!flight.records.empty()) continue;
+    // Where links do not tell: the last call of the group that the rank is known to have finished,
+    // as this rank has it in its own recorder.
+    for (const FlightRecord& own : this->flights()->last()) {
+      if (own.sequence == finished_by(rank) - 1 && own.is_of(*call.group())) flight.records = {own};
+    }
   }
   const auto waited = std::chrono::duration_cast<std::chrono::milliseconds>(call.waited(now));
   TORCH_WARN("[comm] ", wait_report(call.text(), own_name(), waited, flights),

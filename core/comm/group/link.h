@@ -36,6 +36,7 @@ struct Failure {
 struct Fault {
   std::string cause;
   int culprit = Failure::kNobody;  ///< the rank of the group that began it
+  bool is_of_world = false;        ///< all groups that were made of the world fail
 };
 
 /// This rank's part in moving the data of a call. It begins when the ranks' calls were found equal;
@@ -49,8 +50,6 @@ class Transfer {
   };
 
   virtual ~Transfer() = default;
-  Transfer(const Transfer&) = delete;
-  Transfer& operator=(const Transfer&) = delete;
 
   /// Tells the others what this rank calls, and where its data is. Not of a message.
   virtual void announce() {}
@@ -58,9 +57,6 @@ class Transfer {
   virtual State advance() = 0;
   /// The ranks of the group whose part this one waits for.
   virtual std::vector<int> awaited() = 0;
-
- protected:
-  Transfer() = default;
 };
 
 /// A message that has come to this rank.
@@ -68,6 +64,7 @@ struct Arrival {
   int from = 0;
   CallRecord record;
   void* place = nullptr;  ///< where the link has it
+  at::Tensor copy = {};   ///< of one to itself, which the link does not have
 };
 
 /// One rank's end of what connects the ranks of one group. A Group numbers and compares calls,
@@ -77,8 +74,6 @@ struct Arrival {
 class Link {
  public:
   virtual ~Link() = default;
-  Link(const Link&) = delete;
-  Link& operator=(const Link&) = delete;
 
   // What it is. Any thread.
 
@@ -121,6 +116,8 @@ class Link {
   virtual void note_over(int64_t sequence) = 0;
   /// The call is given up. Keeps what peers may still read or write.
   virtual void abandon(std::unique_ptr<Transfer> transfer, const Collective& collective) = 0;
+  /// A call or a message fails, and is abandoned if it has begun.
+  void give_up(Call& call, const std::string& cause);
 
   // Messages.
 
@@ -233,9 +230,6 @@ class Link {
   virtual void note_busy(bool /*is_busy*/) {}
   /// Goes on with the groups of the world, of which this one has something under way.
   virtual void advance_others() = 0;
-
- protected:
-  Link() = default;
 };
 
 }  // namespace tessera::internal

@@ -31,85 +31,80 @@ void Mailbox::send(const std::shared_ptr<Call>& call) {
   const at::Tensor& tensor = call->collective().input;
   const auto bytes = static_cast<int64_t>(tensor.nbytes());
   if (peer_of(*call) == link_.rank()) {
-    Waiting own{{link_.rank(), call->record()}, at::empty_like(tensor)};
+    Arrival own{link_.rank(), call->record(), nullptr, at::empty_like(tensor)};
     copy_bytes(data_of(own.copy), data_of(tensor), bytes);
     call->finish();
     return take(std::move(own));
   }
   call->transfer() = link_.send(*call);
   if (call->transfer() == nullptr) return call->finish();
-  move(call);
+  open_.push_back(call);  // first: with the others it fails
+  if (advance(*call)) open_.pop_back();
 }
 
 void Mailbox::receive(const std::shared_ptr<Call>& call) {
+  open_.push_back(call);
   const auto there = std::find_if(waiting_.begin(), waiting_.end(),
-                                  [&](const Waiting& one) { return fits(*call, one.arrival); });
-  if (there == waiting_.end()) {
-    receives_.push_back(call);
-    return take_arrivals();
-  }
-  const Waiting waiting = std::move(*there);
+                                  [&](const Arrival& one) { return fits(*call, one); });
+  if (there == waiting_.end()) return take_arrivals();
+  const Arrival arrival = std::move(*there);
   waiting_.erase(there);
-  deliver(call, waiting);
+  if (deliver(*call, arrival)) open_.pop_back();
 }
 
-void Mailbox::take(Waiting waiting) {
-  const auto receive = std::find_if(receives_.begin(), receives_.end(),
-                                    [&](const auto& call) { return fits(*call, waiting.arrival); });
-  if (receive == receives_.end()) {
-    waiting_.push_back(std::move(waiting));
-    return;
+void Mailbox::take(Arrival arrival) {
+  const auto receive = std::find_if(open_.begin(), open_.end(), [&](const auto& call) {
+    return !sends(*call) && call->transfer() == nullptr && fits(*call, arrival);
+  });
+  if (receive == open_.end()) {
+    waiting_.push_back(std::move(arrival));
+  } else if (deliver(**receive, arrival)) {
+    open_.erase(receive);
   }
-  const std::shared_ptr<Call> call = *receive;
-  receives_.erase(receive);
-  deliver(call, waiting);
 }
 
-void Mailbox::deliver(const std::shared_ptr<Call>& receive, const Waiting& waiting) {
-  const int from = waiting.arrival.from;
-  const CallSignature& sent = waiting.arrival.record.signature;
-  const CallSignature& expected = receive->record().signature;
+/// Whether the receive, which is open, is over.
+bool Mailbox::deliver(Call& receive, const Arrival& arrival) {
+  const CallSignature& sent = arrival.record.signature;
+  const CallSignature& expected = receive.record().signature;
   if (!internal::fits(sent, expected)) {
-    receives_.push_back(receive);  // which fails with the others
-    if (!waiting.copy.defined()) link_.drop(waiting.arrival);
-    throw Fault{
-        message_mismatch(link_.own_name(), expected, link_.name_of(from), sent, receive->tag())};
+    if (!arrival.copy.defined()) link_.drop(arrival);
+    throw Fault{message_mismatch(link_.own_name(), expected, link_.name_of(arrival.from), sent,
+                                 receive.tag())};
   }
-  receive->set_source(from);
-  if (waiting.copy.defined()) {
-    const at::Tensor& output = receive->collective().output;
-    copy_bytes(data_of(output), data_of(waiting.copy), static_cast<int64_t>(output.nbytes()));
-    return receive->finish();
+  receive.set_source(arrival.from);
+  if (arrival.copy.defined()) {
+    const at::Tensor& output = receive.collective().output;
+    copy_bytes(data_of(output), data_of(arrival.copy), static_cast<int64_t>(output.nbytes()));
+  } else {
+    receive.transfer() = link_.receive(arrival, receive);
   }
-  receive->transfer() = link_.receive(waiting.arrival, *receive);
-  if (receive->transfer() == nullptr) return receive->finish();
-  move(receive);
+  return advance(receive);
 }
 
-void Mailbox::move(const std::shared_ptr<Call>& call) {
-  moving_.push_back(call);  // first: with the others it fails
-  if (advance(*call)) moving_.pop_back();
-}
-
-/// Whether it is over.
+/// Whether it is over: nothing is left to move.
 bool Mailbox::advance(Call& call) {
-  if (call.transfer()->advance() != Transfer::State::kOver) return false;
+  if (call.transfer() != nullptr && call.transfer()->advance() != Transfer::State::kOver) {
+    return false;
+  }
   call.transfer() = nullptr;
   call.finish();
   return true;
 }
 
 void Mailbox::take_arrivals() {
-  while (std::optional<Arrival> arrival = link_.next_arrival()) take({*arrival, {}});
+  while (std::optional<Arrival> arrival = link_.next_arrival()) take(std::move(*arrival));
 }
 
 void Mailbox::advance() {
   take_arrivals();
-  moving_.remove_if([this](const auto& call) { return advance(*call); });
+  open_.remove_if(
+      [this](const auto& call) { return call->transfer() != nullptr && advance(*call); });
 }
 
 bool Mailbox::keeps_sender_waiting() const {
-  return std::any_of(receives_.begin(), receives_.end(), [](const auto& call) {
+  return std::any_of(open_.begin(), open_.end(), [](const auto& call) {
+    if (sends(*call) || call->transfer() != nullptr) return false;
     return static_cast<int64_t>(call->collective().output.nbytes()) > ProcessGroup::kBufferedBytes;
   });
 }
@@ -124,28 +119,22 @@ std::vector<int> Mailbox::awaited(const Call& call) const {
   return ranks;
 }
 
-bool Mailbox::have_left(const std::vector<int>& ranks) const {
+/// Whether nobody is left who could send or take it.
+bool Mailbox::is_lost(Call& call) const {
+  if (call.is_over() || (!sends(call) && call.transfer() != nullptr)) return false;
+  const std::vector<int> ranks = awaited(call);
   return !ranks.empty() &&
          std::all_of(ranks.begin(), ranks.end(), [this](int rank) { return link_.has_left(rank); });
 }
 
-std::vector<std::shared_ptr<Call>> Mailbox::open_calls() const {
-  std::vector<std::shared_ptr<Call>> calls(moving_.begin(), moving_.end());
-  calls.insert(calls.end(), receives_.begin(), receives_.end());
-  return calls;
-}
-
 void Mailbox::look_for_late(Call::Clock::time_point now, const Patience& patience) {
-  std::vector<std::shared_ptr<Call>> lost = open_calls();
-  std::erase_if(lost, [this](const auto& call) {
-    const bool is_coming = !sends(*call) && call->transfer() != nullptr;
-    return is_coming || !have_left(awaited(*call));
-  });
-  if (!lost.empty()) advance();  // a rank sends before it leaves
-  for (const auto& call : lost) {
-    if (!call->is_over()) fail_as_left(*call);
-  }
-  for (const auto& call : open_calls()) {
+  const std::vector<std::shared_ptr<Call>> calls(open_.begin(), open_.end());
+  for (const auto& call : calls) {
+    if (is_lost(*call)) {
+      advance();  // a rank sends before it leaves
+      if (is_lost(*call)) fail_as_left(*call);
+    }
+    if (call->is_over()) continue;
     if (call->is_to_be_reported(now, patience.report_after)) {
       link_.report_wait(*call, awaited(*call), now, patience.timeout);
     }
@@ -154,25 +143,17 @@ void Mailbox::look_for_late(Call::Clock::time_point now, const Patience& patienc
 }
 
 void Mailbox::end_all(const std::string& cause) {
-  for (const auto& call : std::exchange(receives_, {})) call->fail(cause);
-  for (const auto& call : std::exchange(moving_, {})) {
-    const Collective collective = call->collective();
-    link_.abandon(std::move(call->transfer()), collective);
-    call->fail(cause);
-  }
-  for (const Waiting& waiting : std::exchange(waiting_, {})) {
-    if (!waiting.copy.defined()) link_.drop(waiting.arrival);
+  for (const auto& call : std::exchange(open_, {})) link_.give_up(*call, cause);
+  for (const Arrival& arrival : std::exchange(waiting_, {})) {
+    if (!arrival.copy.defined()) link_.drop(arrival);
   }
 }
 
 void Mailbox::fail_as_left(const Call& call) const {
   const int peer = peer_of(call);
   const std::string who = peer >= 0 ? link_.name_of(peer) : "every other rank";
-  throw Fault{sends(call)
-                  ? absl::StrCat(who, " left the group without receiving '", call.tag(), "'")
-                  : absl::StrCat(who, " left the group without sending '", call.tag(),
-                                 "', or before it was received, and it is lost"),
-              peer};
+  const char* const what = sends(call) ? "receiving" : "sending";
+  throw Fault{absl::StrCat(who, " left the group without ", what, " '", call.tag(), "'"), peer};
 }
 
 void Mailbox::time_out(const Call& call, std::chrono::milliseconds timeout) const {
@@ -186,10 +167,10 @@ void Mailbox::time_out(const Call& call, std::chrono::milliseconds timeout) cons
   if (!activity.empty()) absl::StrAppend(&cause, "; it ", activity);
   constexpr int kShown = 4;
   int shown = 0;
-  for (const Waiting& one : waiting_) {
+  for (const Arrival& one : waiting_) {
     if (sends(call) || shown == kShown) break;
-    absl::StrAppend(&cause, shown++ == 0 ? "; what has come: " : ", ", one.arrival.record.text(),
-                    " of ", link_.name_of(one.arrival.from));
+    absl::StrAppend(&cause, shown++ == 0 ? "; what has come: " : ", ", one.record.text(), " of ",
+                    link_.name_of(one.from));
   }
   throw Fault{cause, peer};
 }

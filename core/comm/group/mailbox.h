@@ -26,34 +26,25 @@ class Mailbox {
   /// What is under way fails.
   void end_all(const std::string& cause);
 
-  bool is_busy() const { return !receives_.empty() || !moving_.empty(); }
+  bool is_busy() const { return !open_.empty(); }
   /// Whether a receive is open whose sender waits for it.
   bool keeps_sender_waiting() const;
 
  private:
-  /// A message that has come and that no receive has asked for.
-  struct Waiting {
-    Arrival arrival;
-    at::Tensor copy;  ///< of one to itself
-  };
-
   void send(const std::shared_ptr<Call>& call);
   void receive(const std::shared_ptr<Call>& call);
   void take_arrivals();
-  void take(Waiting waiting);
-  void deliver(const std::shared_ptr<Call>& receive, const Waiting& waiting);
-  void move(const std::shared_ptr<Call>& call);
+  void take(Arrival arrival);
+  bool deliver(Call& receive, const Arrival& arrival);
   bool advance(Call& call);
   std::vector<int> awaited(const Call& call) const;
-  std::vector<std::shared_ptr<Call>> open_calls() const;
-  bool have_left(const std::vector<int>& ranks) const;
+  bool is_lost(Call& call) const;
   [[noreturn]] void fail_as_left(const Call& call) const;
   [[noreturn]] void time_out(const Call& call, std::chrono::milliseconds timeout) const;
 
   Link& link_;
-  std::list<Waiting> waiting_;
-  std::list<std::shared_ptr<Call>> receives_;
-  std::list<std::shared_ptr<Call>> moving_;  // whose data is under way
+  std::list<Arrival> waiting_;             // which no receive has asked for
+  std::list<std::shared_ptr<Call>> open_;  // whose data is under way, and receives without any
 };
 
 }  // namespace tessera::internal

@@ -28,7 +28,6 @@ class Member::Pause {
   explicit Pause(Member& member) : member_(member) {}
   ~Pause() { member_.link_->end_rest(rest_); }
   Pause(const Pause&) = delete;
-  Pause& operator=(const Pause&) = delete;
 
   void before_look() { member_.link_->before_look(rest_); }
   void rest() {
@@ -60,10 +59,7 @@ Member::Member(std::unique_ptr<Link> link, std::string name, Lane::Mode mode, Pa
       after_call_(std::move(after_call)),
       mailbox_(*link_) {}
 
-Member::~Member() {
-  close();
-  lane_.reset();
-}
+Member::~Member() { close(); }
 
 void Member::require_own_process(const char* op, std::string_view tag) const {
   if (link_->origin().is_here()) return;
@@ -81,13 +77,12 @@ std::shared_ptr<Call> Member::start(const Collective& collective, std::vector<in
     throw CommError({op, *name_, sequence, link_->rank(), std::string(collective.tag)},
                     hear_failure());
   }
-  const bool is_of_user = !is_message && !is_part();
   const bool has_thread = this->has_thread(collective);
   auto call = std::make_shared<Call>(
       weak_from_this(), link_->origin(),
       Call::Form{collective, sequence, name_, link_->rank(), link_->number_of(link_->rank()),
                  has_thread, std::move(ranks)},
-      is_message || is_of_user ? flights_ : nullptr);
+      is_message || !is_part() ? flights_ : nullptr);
   if (has_thread) {
     {
       const std::lock_guard lock(incoming_mutex_);
@@ -209,7 +204,7 @@ void Member::go_on_until_idle() {
 bool Member::has_to_serve() {
   const std::lock_guard lock(mutex_);
   if (process_ends_) end_calls(kProcessEnds);
-  if (is_closing_ || process_ends_) return false;
+  if (is_closing() || process_ends_) return false;
   take_in();
   return (mode_ == Lane::Mode::kThread && !calls_.empty()) || mailbox_.keeps_sender_waiting();
 }
@@ -249,7 +244,7 @@ void Member::advance() {
     }
   });
   set_idle(calls_.empty() && !mailbox_.is_busy());
-  if (is_closing_ && link_->has_thread()) leave_when_idle();
+  if (is_closing() && link_->has_thread()) leave_when_idle();
 }
 
 /// Calls under way end first: if one rank gives up its part, the others wait for theirs in vain.
@@ -331,15 +326,13 @@ void Member::finish_front() {
 }
 
 void Member::close(const char* cause) {
-  if (is_closing_) return;
-  closes_because_ = cause;
-  if (is_closing_.exchange(true)) return;
+  const char* open = nullptr;
+  if (!closes_because_.compare_exchange_strong(open, cause)) return;
   if (link_->has_thread()) return link_->wake();
   {
     const std::lock_guard lock(mutex_);
     advance();  // what has come by now
-    end_calls(link_->has_failed() ? link_->failure().cause
-                                  : "the group was destroyed while this collective ran");
+    end_calls(link_->has_failed() ? link_->failure().cause : cause);
     mailbox_.end_all(cause);
     set_idle(true);
     link_->leave();

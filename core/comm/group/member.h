@@ -47,8 +47,6 @@ class Member : public std::enable_shared_from_this<Member> {
   Member(std::unique_ptr<Link> link, std::string name, Lane::Mode mode, Patience patience,
          std::function<void()> after_call = nullptr);
   ~Member();
-  Member(const Member&) = delete;
-  Member& operator=(const Member&) = delete;
 
   Link& link() const { return *link_; }
   const std::string& name() const { return *name_; }
@@ -86,7 +84,7 @@ class Member : public std::enable_shared_from_this<Member> {
 
   /// This rank makes no more calls, because of `cause`. What is under way fails; over a link with a
   /// thread calls end first. Does not block.
-  void close(const char* cause = "the group was destroyed before this message was through");
+  void close(const char* cause = "the group was destroyed before this was over");
   /// The process ends: blocks until the calls that a thread goes on with have ended, then marks
   /// this rank as having left.
   void leave();
@@ -112,14 +110,12 @@ class Member : public std::enable_shared_from_this<Member> {
   void finish_front();
   void look_for_late(Call::Clock::time_point now);
   bool is_part() const { return after_call_ != nullptr; }
-  bool has_gone(int rank, const Call& call) const;
+  bool is_closing() const { return closes_because_ != nullptr; }
   std::vector<Awaited> find_awaited() const;
   void note_awaited();
   [[noreturn]] void time_out(const Call& call, const std::vector<int>& overdue);
-  bool is_first_of_waiting(const std::vector<int>& missing) const;
   void apply_failure(Call::Clock::time_point now);
   std::string hear_failure();
-  void report(const std::string& text, const std::string& cause, int culprit) const;
   void fail(const Fault& fault);
   void end_calls(const std::string& cause);
 
@@ -130,8 +126,7 @@ class Member : public std::enable_shared_from_this<Member> {
   const Patience patience_;
   const std::function<void()> after_call_;
   int64_t sequence_ = -1;  // the thread's that uses the group
-  std::atomic<bool> is_closing_{false};
-  std::atomic<const char*> closes_because_{""};
+  std::atomic<const char*> closes_because_{nullptr};
   std::atomic<bool> process_ends_{false};
 
   YieldingMutex incoming_mutex_;

@@ -20,12 +20,6 @@ std::string collectives_text(int64_t count) {
   return absl::StrCat(count, count == 1 ? " collective" : " collectives");
 }
 
-/// The cause of a call that waits for a rank that has left.
-std::string departure_cause(const Link& link, int rank) {
-  return absl::StrCat(link.name_of(rank), " left the group after ",
-                      collectives_text(link.finished_by(rank)));
-}
-
 /// The ranks that the call, which has been announced, waits for.
 std::vector<int> awaited(const Link& link, Call& call) {
   if (call.is_compared()) return call.transfer()->awaited();
@@ -34,6 +28,26 @@ std::vector<int> awaited(const Link& link, Call& call) {
     if (link.called_by(rank) <= call.sequence()) ranks.push_back(rank);
   }
   return ranks;
+}
+
+/// What it has finished may still be on its way.
+bool has_gone(const Link& link, int rank, const Call& call) {
+  return link.has_left(rank) && link.finished_by(rank) <= call.sequence();
+}
+
+void fail_as_left(const Link& link, const std::vector<Member::Awaited>& ranks) {
+  for (const auto& [rank, has_gone] : ranks) {
+    if (!has_gone) continue;
+    const std::string finished = collectives_text(link.finished_by(rank));
+    throw Fault{absl::StrCat(link.name_of(rank), " left the group after ", finished), rank};
+  }
+}
+
+/// Of several ranks that wait for the same ones, one speaks for all.
+bool is_first_of_waiting(const Link& link, const std::vector<int>& missing) {
+  int first = 0;
+  while (first < link.size() && std::count(missing.begin(), missing.end(), first) > 0) ++first;
+  return first == link.rank();
 }
 
 /// Of the ranks that hold up the others, the one to name to the launcher: preferably one that is
@@ -88,11 +102,6 @@ void Member::look_for_trouble(Call::Clock::time_point now) {
   });
 }
 
-/// What it has finished may still be on its way.
-bool Member::has_gone(int rank, const Call& call) const {
-  return link_->has_left(rank) && link_->finished_by(rank) <= call.sequence();
-}
-
 void Member::look_for_late(Call::Clock::time_point now) {
   if (announced_ == 0) return;
   const std::shared_ptr<Call> front = calls_.front();
@@ -103,15 +112,13 @@ void Member::look_for_late(Call::Clock::time_point now) {
   // Most looks end here, and take nothing from the heap.
   if (!has_any_left && waited < std::min(patience_.timeout, patience_.report_after)) return;
   const std::vector<int> missing = awaited(*link_, call);
-  if (std::any_of(missing.begin(), missing.end(), [&](int rank) { return has_gone(rank, call); })) {
+  if (std::any_of(missing.begin(), missing.end(),
+                  [&](int rank) { return has_gone(*link_, rank, call); })) {
     advance();  // it may have done its part before it left
     if (calls_.empty() || calls_.front() != front || link_->has_failed()) return;
-    for (const int rank : awaited(*link_, call)) {
-      if (has_gone(rank, call)) throw Fault{departure_cause(*link_, rank), rank};
-    }
-    return;
+    return fail_as_left(*link_, find_awaited());
   }
-  const bool is_first = is_first_of_waiting(missing);
+  const bool is_first = is_first_of_waiting(*link_, missing);
   if (waited >= patience_.timeout) {
     std::vector<int> overdue;
     for (const int rank : missing) {
@@ -130,17 +137,16 @@ std::vector<Member::Awaited> Member::find_awaited() const {
   std::vector<Awaited> ranks;
   if (announced_ == 0) return ranks;
   Call& call = *calls_.front();
-  for (const int rank : awaited(*link_, call)) ranks.push_back({rank, has_gone(rank, call)});
+  for (const int rank : awaited(*link_, call)) {
+    ranks.push_back({rank, has_gone(*link_, rank, call)});
+  }
   return ranks;
 }
 
 /// The group that this is part of judges what is noted here, unless it has gone.
 void Member::note_awaited() {
   std::vector<Awaited> ranks = find_awaited();
-  for (const Awaited& one : ranks) {
-    if (!is_closing_ || !one.has_gone) continue;
-    throw Fault{departure_cause(*link_, one.rank), one.rank};
-  }
+  if (is_closing()) fail_as_left(*link_, ranks);
   const std::lock_guard lock(awaited_mutex_);
   awaited_ = std::move(ranks);
 }
@@ -154,13 +160,6 @@ std::vector<Member::Awaited> Member::awaited_ranks() {
   return awaited_;
 }
 
-/// Of several ranks that wait for the same ones, one speaks for all.
-bool Member::is_first_of_waiting(const std::vector<int>& missing) const {
-  int first = 0;
-  while (first < link_->size() && std::count(missing.begin(), missing.end(), first) > 0) ++first;
-  return first == link_->rank();
-}
-
 /// Who is in a call of another group holds up the ranks there, too, so all ranks of the world get
 /// the same cause.
 void Member::time_out(const Call& call, const std::vector<int>& overdue) {
@@ -172,11 +171,7 @@ void Member::time_out(const Call& call, const std::vector<int>& overdue) {
       absl::StrCat("timed out: ", link_->own_name(), " waited ", patience_.timeout.count(), " ms ",
                    is_elsewhere ? absl::StrCat("in ", call.text(), " ") : "", "for ",
                    names_of(*link_, overdue, *name_));
-  if (is_elsewhere) {
-    report(call.error(cause).what(), cause, culprit);
-    link_->fail_world(cause);
-  }
-  throw Fault{cause, culprit};
+  throw Fault{cause, culprit, is_elsewhere};
 }
 
 /// Note [Failure]
@@ -198,20 +193,17 @@ std::string Member::hear_failure() {
   return link_->failure().cause;
 }
 
-/// Tells the launcher, before the others learn of it: of another rank, in which call this one
-/// missed it.
-void Member::report(const std::string& text, const std::string& cause, int culprit) const {
-  if (link_->has_failed()) return;
-  if (culprit < 0 || culprit == link_->rank()) return report_failure(-1, cause);
-  report_failure(link_->number_of(culprit), text);
-}
-
-/// This rank has found it.
+/// This rank has found it, and tells the launcher before the others learn of it: of another rank,
+/// in which call this one missed it.
 void Member::fail(const Fault& fault) {
   const std::string& cause = fault.cause;
   const int64_t calls = calls_.empty() ? begun_ : calls_.front()->sequence();
   const std::string text = calls_.empty() ? cause : calls_.front()->error(cause).what();
-  report(text, cause, fault.culprit);
+  const bool is_own = fault.culprit < 0 || fault.culprit == link_->rank();
+  if (!link_->has_failed()) {
+    report_failure(is_own ? -1 : link_->number_of(fault.culprit), is_own ? cause : text);
+  }
+  if (fault.is_of_world) link_->fail_world(cause);
   if (link_->fail({cause, calls})) link_->dump_flights(text);
   const std::string first = link_->failure().cause;
   failed_at_ = Call::Clock::now();
@@ -220,11 +212,7 @@ void Member::fail(const Fault& fault) {
 }
 
 void Member::end_calls(const std::string& cause) {
-  for (const auto& call : std::exchange(calls_, {})) {
-    const Collective collective = call->collective();
-    if (call->transfer() != nullptr) link_->abandon(std::move(call->transfer()), collective);
-    call->fail(cause);
-  }
+  for (const auto& call : std::exchange(calls_, {})) link_->give_up(*call, cause);
   announced_ = 0;
 }
 

@@ -8,7 +8,9 @@ namespace tessera::internal {
 uint64_t hash_of_tag(std::string_view tag) { return XXH3_64bits(tag.data(), tag.size()); }
 
 CallRecord::CallRecord(const Collective& call, int64_t number)
-    : sequence(number), signature(call.signature()), slice(call.slice), tag(call.tag) {}
+    : sequence(number), signature(call.signature()), slice(call.slice) {
+  tag.set(call.tag);
+}
 
 bool fits(const CallSignature& sent, const CallSignature& received) {
   return sent.dtype == received.dtype && sent.numel == received.numel;

@@ -22,9 +22,6 @@ struct CallTag {
   uint32_t length = 0;
   char text[kBytes] = {};
 
-  CallTag() = default;
-  explicit CallTag(std::string_view tag) { set(tag); }
-
   void set(std::string_view tag) {
     hash = hash_of_tag(tag);
     length = static_cast<uint32_t>(tag.size());

@@ -8,30 +8,32 @@
 #include <absl/strings/str_cat.h>
 #include <c10/util/Exception.h>
 
-#include "tessera/core/comm/groups/continued_work.h"
+#include "tessera/core/comm/groups/works.h"
 
 namespace tessera {
 using namespace internal;
 
 namespace {
 
-/// A part of the buffer, and the tensor that it stands for.
-struct Piece {
-  at::Tensor part;
-  at::Tensor tensor;
-};
-
 at::Tensor flat(const at::Tensor& tensor) { return tensor.detach().view({tensor.numel()}); }
 
-void copy(const at::Tensor& to, const at::Tensor& from) {
+/// Between the tensors and their parts of the buffer, which follow each other.
+void copy_all(const at::Tensor& buffer, const std::vector<at::Tensor>& tensors,
+              bool into_buffer = true) {
   const at::NoGradGuard no_grad;
-  if (from.numel() > 0) to.copy_(from);
+  int64_t begin = 0;
+  for (const at::Tensor& tensor : tensors) {
+    const at::Tensor part = buffer.narrow(0, begin, tensor.numel());
+    into_buffer ? part.copy_(flat(tensor)) : flat(tensor).copy_(part);
+    begin += tensor.numel();
+  }
 }
 
 /// Takes the results out of the buffer when they are there.
-std::shared_ptr<Work> with_results(std::shared_ptr<Work> work, std::vector<Piece> results) {
-  return continued(std::move(work), [results = std::move(results)] {
-    for (const Piece& piece : results) copy(piece.tensor, piece.part);
+std::shared_ptr<Work> with_results(std::shared_ptr<Work> work, const at::Tensor& buffer,
+                                   std::vector<at::Tensor> results) {
+  return continued(std::move(work), [buffer, results = std::move(results)] {
+    copy_all(buffer, results, /*into_buffer=*/false);
     return completed_work();
   });
 }
@@ -77,17 +79,6 @@ std::string tag_of(std::string_view tag, const std::vector<at::Tensor>& tensors)
   return text;
 }
 
-/// Parts of `buffer`, one after the other.
-std::vector<Piece> pieces_of(const at::Tensor& buffer, const std::vector<at::Tensor>& tensors) {
-  std::vector<Piece> pieces;
-  int64_t begin = 0;
-  for (const at::Tensor& tensor : tensors) {
-    pieces.push_back({buffer.narrow(0, begin, tensor.numel()), flat(tensor)});
-    begin += tensor.numel();
-  }
-  return pieces;
-}
-
 /// Rank after rank.
 std::vector<at::Tensor> slices_of(const std::vector<at::Tensor>& wholes, int size) {
   std::vector<at::Tensor> slices;
@@ -100,10 +91,6 @@ std::vector<at::Tensor> slices_of(const std::vector<at::Tensor>& wholes, int siz
   return slices;
 }
 
-void fill(const std::vector<Piece>& pieces) {
-  for (const Piece& piece : pieces) copy(piece.part, piece.tensor);
-}
-
 }  // namespace
 
 std::shared_ptr<Work> ProcessGroup::all_reduce_coalesced(const std::vector<at::Tensor>& tensors,
@@ -112,9 +99,8 @@ std::shared_ptr<Work> ProcessGroup::all_reduce_coalesced(const std::vector<at::T
   if (tensors.empty()) return completed_work();
   const int64_t numel = check_coalesced("all_reduce", tensors, device());
   const at::Tensor buffer = buffer_of(*this, numel, tensors[0].scalar_type());
-  std::vector<Piece> pieces = pieces_of(buffer, tensors);
-  fill(pieces);
-  return with_results(all_reduce(buffer, op, tag_of(tag, tensors), divisor), std::move(pieces));
+  copy_all(buffer, tensors);
+  return with_results(all_reduce(buffer, op, tag_of(tag, tensors), divisor), buffer, tensors);
 }
 
 std::shared_ptr<Work> ProcessGroup::broadcast_coalesced(const std::vector<at::Tensor>& tensors,
@@ -122,11 +108,9 @@ std::shared_ptr<Work> ProcessGroup::broadcast_coalesced(const std::vector<at::Te
   if (tensors.empty()) return completed_work();
   const int64_t numel = check_coalesced("broadcast", tensors, device());
   const at::Tensor buffer = buffer_of(*this, numel, tensors[0].scalar_type());
-  std::vector<Piece> pieces = pieces_of(buffer, tensors);
-  if (rank() == root) fill(pieces);
+  if (rank() == root) copy_all(buffer, tensors);
   auto work = broadcast(buffer, root, tag_of(tag, tensors));
-  if (rank() == root) pieces.clear();
-  return with_results(std::move(work), std::move(pieces));
+  return rank() == root ? work : with_results(std::move(work), buffer, tensors);
 }
 
 std::shared_ptr<Work> ProcessGroup::all_gather_coalesced(const std::vector<at::Tensor>& outputs,
@@ -137,9 +121,9 @@ std::shared_ptr<Work> ProcessGroup::all_gather_coalesced(const std::vector<at::T
   const int64_t numel = check_coalesced("all_gather", inputs, device());
   const at::Tensor buffer = buffer_of(*this, numel * size(), inputs[0].scalar_type());
   const at::Tensor own = buffer.narrow(0, rank() * numel, numel);
-  fill(pieces_of(own, inputs));
-  return with_results(all_gather(buffer, own, tag_of(tag, inputs)),
-                      pieces_of(buffer, slices_of(outputs, size())));
+  copy_all(own, inputs);
+  return with_results(all_gather(buffer, own, tag_of(tag, inputs)), buffer,
+                      slices_of(outputs, size()));
 }
 
 std::shared_ptr<Work> ProcessGroup::reduce_scatter_coalesced(const std::vector<at::Tensor>& outputs,
@@ -151,10 +135,10 @@ std::shared_ptr<Work> ProcessGroup::reduce_scatter_coalesced(const std::vector<a
   if (inputs.empty()) return completed_work();
   const int64_t numel = check_coalesced("reduce_scatter", outputs, device());
   const at::Tensor buffer = buffer_of(*this, numel * size(), inputs[0].scalar_type());
-  fill(pieces_of(buffer, slices_of(inputs, size())));
+  copy_all(buffer, slices_of(inputs, size()));
   const at::Tensor own = buffer.narrow(0, rank() * numel, numel);
-  return with_results(reduce_scatter(own, buffer, op, tag_of(tag, outputs), kOwnRank, divisor),
-                      pieces_of(own, outputs));
+  return with_results(reduce_scatter(own, buffer, op, tag_of(tag, outputs), kOwnRank, divisor), own,
+                      outputs);
 }
 
 }  // namespace tessera

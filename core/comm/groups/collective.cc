@@ -29,12 +29,7 @@ constexpr std::pair<at::ScalarType, const char*> kDtypes[] = {
 constexpr std::string_view kReduceOps[] = {"SUM",     "AVG",  "MIN", "MAX",
                                            "PRODUCT", "BAND", "BOR", "BXOR"};
 
-/// Null of a dtype that collectives do not take.
-const char* find_name(at::ScalarType dtype) {
-  const auto* const found = std::find_if(std::begin(kDtypes), std::end(kDtypes),
-                                         [&](const auto& known) { return known.first == dtype; });
-  return found == std::end(kDtypes) ? nullptr : found->second;
-}
+constexpr std::string_view kUnknown = "unknown";
 
 bool is_bitwise(ReduceOp op) {
   return op == ReduceOp::kBitAnd || op == ReduceOp::kBitOr || op == ReduceOp::kBitXor;
@@ -57,8 +52,6 @@ void check_order(const char* op, const Collective& call, int size) {
 }
 
 void check_reduce_op(const char* op, const Collective& call, int size) {
-  TORCH_CHECK(call.reduce <= ReduceOp::kBitXor, "[comm] ", op, ": got the ReduceOp ",
-              static_cast<int>(call.reduce), ", expected one of those in tessera/collective.h");
   check_order(op, call, size);
   const at::ScalarType dtype = call.input.scalar_type();
   TORCH_CHECK(call.reduce != ReduceOp::kAvg || at::isFloatingType(dtype), "[comm] ", op,
@@ -68,21 +61,18 @@ void check_reduce_op(const char* op, const Collective& call, int size) {
               std::string(to_string(call.reduce)), " of ", name_of(dtype),
               ", expected integers or bool; view the tensor as integers");
   if (call.divisor == 0.0) return;
-  TORCH_CHECK(is_fp32_factor(call.divisor), "[comm] ", op, ": got divisor ",
-              number_text(call.divisor),
-              ", expected 1.2e-38 to 3.4e38, or 0 for the number of ranks");
-  TORCH_CHECK(call.reduce == ReduceOp::kAvg, "[comm] ", op, ": got divisor ",
-              number_text(call.divisor), " beside ", std::string(to_string(call.reduce)),
-              ", expected AVG, which divides; leave one of the two out");
+  TORCH_CHECK(call.reduce == ReduceOp::kAvg && is_fp32_factor(call.divisor), "[comm] ", op,
+              ": got divisor ", number_text(call.divisor), " of ",
+              std::string(to_string(call.reduce)),
+              ", expected AVG over 1.2e-38 to 3.4e38, or 0 for the number of ranks");
 }
 
 /// Operators see other values in a lazily negated tensor than its memory holds, and zeros in one
 /// that has none. Freed storages keep their tensors' sizes.
 void check_memory(const char* op, const char* argument, const at::Tensor& tensor) {
-  TORCH_CHECK(!tensor.is_neg() && !tensor._is_zerotensor(), "[comm] ", op, ": got ", argument,
-              tensor.is_neg() ? " that is negated lazily" : " that is zero without memory",
-              ", expected its values in memory; call ",
-              tensor.is_neg() ? "resolve_neg()" : "clone()", " first");
+  TORCH_CHECK(
+      !tensor.is_neg() && !tensor._is_zerotensor(), "[comm] ", op, ": got ", argument,
+      " that is negated, or zero, lazily, expected its values in memory; call clone() first");
   const auto needed = static_cast<size_t>(tensor.storage_offset()) * tensor.element_size() +
                       static_cast<size_t>(tensor.nbytes());
   const size_t there = tensor.unsafeGetTensorImpl()->unsafe_storage().nbytes();
@@ -102,11 +92,6 @@ void check_same_dtype(const char* op, Argument one, Argument other) {
               one.name, " of ", name_of(one.tensor.scalar_type()), " and ", other.name, " of ",
               name_of(other.tensor.scalar_type()),
               ", expected one dtype; convert one of them first");
-}
-
-void check_root(const char* op, int root, int size) {
-  TORCH_CHECK(root >= 0 && root < size, "[comm] ", op, ": got root ", root, ", expected 0 to ",
-              size - 1, "; roots are numbered within the group");
 }
 
 /// A gather and a scatter have a slice on each rank, and of all of them the whole: on every rank,
@@ -180,13 +165,14 @@ void check_message(const char* op, const Collective& call, int size, at::Device 
 const char* to_string(Op op) { return traits_of(op).name; }
 
 const char* dtype_name(c10::ScalarType dtype) {
-  const char* const name = find_name(dtype);
-  return name == nullptr ? "unknown" : name;
+  const auto* const found = std::find_if(std::begin(kDtypes), std::end(kDtypes),
+                                         [&](const auto& known) { return known.first == dtype; });
+  return found == std::end(kDtypes) ? kUnknown.data() : found->second;
 }
 
 std::string_view to_string(ReduceOp op) {
   const auto index = static_cast<size_t>(op);
-  return index < std::size(kReduceOps) ? kReduceOps[index] : "unknown";
+  return index < std::size(kReduceOps) ? kReduceOps[index] : kUnknown;
 }
 
 void check_collective_tensor(const char* op, const char* argument, const at::Tensor& tensor,
@@ -199,8 +185,8 @@ void check_collective_tensor(const char* op, const char* argument, const at::Ten
               ", where this rank's tensors of the group lie; move it there first");
   TORCH_CHECK(tensor.layout() == at::kStrided, "[comm] ", op, ": got ", argument, " of layout ",
               tensor.layout(), ", expected a strided tensor; call to_dense() first");
-  TORCH_CHECK(find_name(tensor.scalar_type()) != nullptr, "[comm] ", op, ": got ", argument, " of ",
-              name_of(tensor.scalar_type()),
+  TORCH_CHECK(dtype_name(tensor.scalar_type()) != kUnknown, "[comm] ", op, ": got ", argument,
+              " of ", name_of(tensor.scalar_type()),
               ", expected float32, float64, bfloat16, float16, int64, int32, int16, int8, uint8 or "
               "bool; convert it first");
   TORCH_CHECK(tensor.is_contiguous(), "[comm] ", op, ": got a non-contiguous ", argument,
@@ -243,9 +229,10 @@ void check(const Collective& collective, int rank, int size, at::Device device) 
   const OpTraits traits = traits_of(collective.op);
   const at::Device place = traits.is_on_host ? at::Device(at::kCPU) : device;
   const bool has_root = traits.root != OpTraits::Root::kNone;
-  if (has_root && traits.tensors != OpTraits::Tensors::kMessage) {
-    check_root(traits.name, collective.peer, size);
-  }
+  TORCH_CHECK(!has_root || traits.tensors == OpTraits::Tensors::kMessage ||
+                  (collective.peer >= 0 && collective.peer < size),
+              "[comm] ", traits.name, ": got root ", collective.peer, ", expected 0 to ", size - 1,
+              "; roots are numbered within the group");
   const bool is_whole_here = !has_root || rank == collective.peer;
   const Argument output{"output", collective.output};
   const Argument input{"input", collective.input};

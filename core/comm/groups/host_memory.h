@@ -9,9 +9,6 @@
 
 namespace tessera::internal {
 
-/// Local. ProcessGroup::allocate() in ordinary memory of the host, aligned to a page.
-at::Tensor allocate_on_host(int64_t numel, at::ScalarType dtype);
-
 /// Where a tensor's elements begin; null of an undefined one.
 inline char* data_of(const at::Tensor& tensor) {
   return tensor.defined() ? static_cast<char*>(tensor.data_ptr()) : nullptr;

@@ -1,5 +1,7 @@
 #include "tessera/core/comm/groups/loopback_group.h"
 
+#include <algorithm>
+#include <cstdlib>
 #include <cstring>
 #include <mutex>
 #include <optional>
@@ -7,6 +9,7 @@
 
 #include <ATen/core/Tensor.h>
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/from_blob.h>
 #include <absl/strings/str_cat.h>
 #include <c10/util/Exception.h>
 
@@ -14,7 +17,8 @@
 #include "tessera/core/comm/groups/host_memory.h"
 #include "tessera/core/comm/groups/op_traits.h"
 #include "tessera/core/comm/groups/remote_memory.h"
-#include "tessera/core/comm/groups/stream_work.h"
+#include "tessera/core/comm/groups/works.h"
+#include "tessera/core/numbers/round_up.h"
 #include "tessera/core/process/fork.h"
 #include "tessera/errors.h"
 
@@ -30,14 +34,16 @@ struct LoopbackGroup::World {
     if (!cause.has_value()) cause = std::string(text);
   }
 
+  std::optional<std::string> failure() {
+    if (!origin.is_here()) return origin.fork_error("rank 0");
+    const std::lock_guard<std::mutex> lock(mutex);
+    return cause;
+  }
+
   void throw_if_failed(const char* op, const std::string& group, int64_t sequence,
                        std::string_view tag) {
-    const auto error = [&](std::string text) {
-      return CommError({op, group, sequence, 0, std::string(tag)}, std::move(text));
-    };
-    if (!origin.is_here()) throw error(origin.fork_error("rank 0"));
-    const std::lock_guard<std::mutex> lock(mutex);
-    if (cause.has_value()) throw error(*cause);
+    const std::optional<std::string> why = failure();
+    if (why.has_value()) throw CommError({op, group, sequence, 0, std::string(tag)}, *why);
   }
 };
 
@@ -47,10 +53,7 @@ class LoopbackGroup::OwnMemory final : public RemoteMemory {
   OwnMemory(std::shared_ptr<World> world, at::Tensor own)
       : world_(std::move(world)), own_(std::move(own)) {}
 
-  std::string failure() const override {
-    const std::lock_guard<std::mutex> lock(world_->mutex);
-    return world_->cause.value_or("");
-  }
+  std::string failure() const override { return world_->failure().value_or(""); }
 
   std::shared_ptr<Work> read(int /*rank*/, int64_t begin_bytes, const at::Tensor& to,
                              std::string_view /*tag*/, int64_t /*version*/) override {
@@ -67,13 +70,10 @@ class LoopbackGroup::OwnMemory final : public RemoteMemory {
   const at::Tensor own_;
 };
 
-LoopbackGroup::LoopbackGroup(std::shared_ptr<Device> device)
-    : LoopbackGroup("world", std::make_shared<World>(), std::move(device)) {}
-
 LoopbackGroup::LoopbackGroup(std::string name, std::shared_ptr<World> world,
                              std::shared_ptr<Device> device)
     : name_(std::move(name)),
-      world_(std::move(world)),
+      world_(world != nullptr ? std::move(world) : std::make_shared<World>()),
       device_(std::move(device)),
       messages_(0, device_,
                 [world = world_, group = name_](const std::string& tag, const std::string& cause) {
@@ -86,12 +86,16 @@ std::shared_ptr<Work> LoopbackGroup::run(const Collective& collective) {
   if (!traits.is_collective) refuse(collective);
   if (traits.tensors == OpTraits::Tensors::kMessage) {
     world_->throw_if_failed(traits.name, name_, -1, collective.tag);
-    return collective.op == Op::kSend ? messages_.send(collective) : messages_.receive(collective);
+    return messages_.run(collective);
   }
   world_->throw_if_failed(traits.name, name_, sequence_++, collective.tag);
   if (collective.after != nullptr) collective.after->wait();
   if (traits.tensors == OpTraits::Tensors::kNone) return completed_work();
-  if (!collective.input_counts.empty()) check_counts(collective);
+  if (collective.input_counts != collective.output_counts) {
+    world_->fail(count_mismatch("rank 0", collective.input_counts[0], "rank 0",
+                                collective.output_counts[0], collective.tag));
+    world_->throw_if_failed(traits.name, name_, sequence_ - 1, collective.tag);
+  }
   queue_copy(traits.is_on_host ? nullptr : device_.get(), collective.output, collective.input);
   if (collective.divisor != 0.0) {
     const at::NoGradGuard no_grad;
@@ -100,18 +104,15 @@ std::shared_ptr<Work> LoopbackGroup::run(const Collective& collective) {
   return traits.is_on_host ? completed_work() : queued_work(device_);
 }
 
-void LoopbackGroup::check_counts(const Collective& collective) {
-  const int64_t given = collective.input_counts[0];
-  const int64_t expected = collective.output_counts[0];
-  if (given == expected) return;
-  world_->fail(count_mismatch("rank 0", given, "rank 0", expected, collective.tag));
-  world_->throw_if_failed("all_to_all", name_, sequence_ - 1, collective.tag);
-}
-
 at::Tensor LoopbackGroup::allocate(int64_t numel, at::ScalarType dtype) {
-  if (device_ == nullptr) return allocate_on_host(numel, dtype);
-  check_allocate(numel, dtype);
-  return device_->allocate(numel, dtype);
+  constexpr int64_t kPageBytes = 4096;
+  const int64_t bytes = check_allocate(numel, dtype);
+  if (device_ != nullptr) return device_->allocate(numel, dtype);
+  void* const data =
+      std::aligned_alloc(kPageBytes, round_up(std::max<int64_t>(bytes, 1), kPageBytes));
+  TORCH_CHECK(data != nullptr, "[comm] allocate: got no memory for ", bytes,
+              " bytes, expected it; use smaller buffers or free memory");
+  return at::from_blob(data, {numel}, std::free, at::TensorOptions().dtype(dtype));
 }
 
 std::unique_ptr<Window> LoopbackGroup::make_window(const at::Tensor& own, std::string_view name) {
@@ -136,11 +137,6 @@ std::shared_ptr<ProcessGroup> LoopbackGroup::subgroup(const std::vector<int>& ra
       new LoopbackGroup(absl::StrCat(name_, "/", std::string(name)), world_, device_));
 }
 
-void LoopbackGroup::abort(std::string_view cause) noexcept {
-  try {
-    world_->fail(cause);
-  } catch (...) {  // out of memory while copying the text; there are no other ranks
-  }
-}
+void LoopbackGroup::abort(std::string_view cause) noexcept { world_->fail(cause); }
 
 }  // namespace tessera::internal

@@ -5,6 +5,7 @@
 #include <set>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "tessera/core/comm/groups/self_messages.h"
@@ -23,7 +24,8 @@ namespace tessera::internal {
 class LoopbackGroup final : public ProcessGroup {
  public:
   /// Tensors lie on `device`; null: on the host.
-  explicit LoopbackGroup(std::shared_ptr<Device> device = nullptr);
+  explicit LoopbackGroup(std::shared_ptr<Device> device = nullptr)
+      : LoopbackGroup("world", nullptr, std::move(device)) {}
 
   int rank() const override { return 0; }
   int size() const override { return 1; }
@@ -53,7 +55,6 @@ class LoopbackGroup final : public ProcessGroup {
   class OwnMemory;
 
   LoopbackGroup(std::string name, std::shared_ptr<World> world, std::shared_ptr<Device> device);
-  void check_counts(const Collective& collective);
 
   const std::string name_;
   const std::shared_ptr<World> world_;

@@ -140,23 +140,20 @@ std::vector<std::string> ProcessGroup::gather_bytes(std::string_view bytes, int 
 
 std::string ProcessGroup::scatter_bytes(const std::vector<std::string>& bytes, int root,
                                         std::string_view tag) {
-  // The root's lengths. A wrong number of texts is sent in their place: then all ranks throw.
-  const at::Tensor lengths = at::zeros({size()}, at::kLong);
-  auto* const own_lengths = lengths.mutable_data_ptr<int64_t>();
-  if (rank() == root && static_cast<int>(bytes.size()) != size()) {
-    own_lengths[0] = -1 - static_cast<int64_t>(bytes.size());
-  } else if (rank() == root) {
-    for (size_t i = 0; i < bytes.size(); ++i) {
-      own_lengths[i] = static_cast<int64_t>(bytes[i].size());
-    }
+  // How many texts the root has, so that all ranks throw if that is wrong, and their lengths.
+  const at::Tensor lengths = at::zeros({1 + size()}, at::kLong);
+  auto* const words = lengths.mutable_data_ptr<int64_t>();
+  words[0] = static_cast<int64_t>(bytes.size());
+  for (size_t i = 0; i < bytes.size() && static_cast<int>(i) < size(); ++i) {
+    words[1 + i] = static_cast<int64_t>(bytes[i].size());
   }
   const at::Tensor lengths_here = lengths.to(device());
   broadcast(lengths_here, root, tag)->wait();
   const at::Tensor known = lengths_here.cpu();
-  const auto* length_of = known.const_data_ptr<int64_t>();
-  TORCH_CHECK(length_of[0] >= 0, "[comm] scatter_bytes: got ", -1 - length_of[0],
-              " texts on the root, rank ", root, ", expected ", size(),
-              ", one for each rank; correct them");
+  const auto* const count = known.const_data_ptr<int64_t>();
+  const auto* const length_of = count + 1;
+  TORCH_CHECK(*count == size(), "[comm] scatter_bytes: got ", *count, " texts on the root, rank ",
+              root, ", expected ", size(), ", one for each rank; correct them");
   const int64_t longest = *std::max_element(length_of, length_of + size());
   at::Tensor all;
   if (rank() == root) {
@@ -178,13 +175,11 @@ void ProcessGroup::refuse(const Collective& collective, std::string_view detail)
 
 void check_subgroup(const std::vector<int>& ranks, std::string_view name, int size,
                     const std::set<std::string, std::less<>>& names) {
-  TORCH_CHECK(!name.empty(),
-              "[comm] subgroup: got an empty name, expected a new one; give it a name");
-  TORCH_CHECK(name.find('/') == std::string_view::npos, "[comm] subgroup: got the name '", name,
-              "', expected one without '/', which stands between the names of a group and of those "
-              "made of it; use another name");
-  TORCH_CHECK(names.find(name) == names.end(), "[comm] subgroup: got the name '", name,
-              "', expected one that this group has not given yet; use another name");
+  const bool is_new = names.find(name) == names.end();
+  TORCH_CHECK(is_new && !name.empty() && name.find('/') == std::string_view::npos,
+              "[comm] subgroup: got the name '", name,
+              "', expected one that this group has not given yet, not empty and without '/'; use"
+              " another name");
   const bool is_ascending =
       std::adjacent_find(ranks.begin(), ranks.end(), std::greater_equal<>()) == ranks.end();
   const bool is_valid = is_ascending && !ranks.empty() && ranks.front() >= 0 && ranks.back() < size;

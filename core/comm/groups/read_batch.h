@@ -14,9 +14,6 @@ namespace tessera::internal {
 /// them, for they write to memory of the caller.
 class ReadBatch {
  public:
-  ReadBatch() = default;
-  ReadBatch(const ReadBatch&) = delete;
-  ReadBatch& operator=(const ReadBatch&) = delete;
   ~ReadBatch() {
     try {
       wait();

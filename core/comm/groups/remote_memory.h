@@ -15,8 +15,6 @@ namespace tessera::internal {
 class RemoteMemory {
  public:
   virtual ~RemoteMemory() = default;
-  RemoteMemory(const RemoteMemory&) = delete;
-  RemoteMemory& operator=(const RemoteMemory&) = delete;
 
   /// Why reads fail; "" if they do not.
   virtual std::string failure() const = 0;
@@ -26,9 +24,6 @@ class RemoteMemory {
                                      std::string_view tag, int64_t version) = 0;
   /// One int64, with acquire order.
   virtual int64_t load(int rank, int64_t begin_bytes) = 0;
-
- protected:
-  RemoteMemory() = default;
 };
 
 /// Which rank of which group has a window. `number`: what the job calls the rank.

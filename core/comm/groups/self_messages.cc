@@ -1,24 +1,24 @@
 #include "tessera/core/comm/groups/self_messages.h"
 
 #include <algorithm>
-#include <utility>
 
 #include <ATen/ops/empty.h>
 #include <absl/strings/str_cat.h>
 
 #include "tessera/core/comm/groups/call_record.h"
-#include "tessera/core/comm/groups/stream_work.h"
+#include "tessera/core/comm/groups/works.h"
 
 namespace tessera::internal {
 
-class SelfMessages::Receive final : public Work {
+/// A send or a receive that waits for the other one of its message. Of a receive also the Work.
+class SelfMessages::Half final : public Work {
  public:
-  Receive(const Collective& message, int rank, Fail fail)
+  Half(const Collective& message, int rank, const Fail& fail)
       : tag(message.tag),
         signature(message.signature()),
-        output_(message.output),
+        tensor(message.op == Op::kSend ? message.input : message.output),
         rank_(rank),
-        fail_(std::move(fail)) {}
+        fail_(fail) {}
 
   bool is_completed() override {
     const auto copied = find_copied();
@@ -33,15 +33,21 @@ class SelfMessages::Receive final : public Work {
 
   int source() const override { return rank_; }
 
-  void take(const std::shared_ptr<Device>& device, const at::Tensor& from) {
+  /// Of a receive.
+  void take(const std::shared_ptr<Device>& device, const Half& sent) {
+    if (!fits(sent.signature, signature)) {
+      const std::string name = absl::StrCat("rank ", rank_);
+      fail_(tag, message_mismatch(name, signature, name, sent.signature, tag));
+    }
     const std::lock_guard<std::mutex> lock(mutex_);
-    queue_copy(device.get(), output_, from);
+    queue_copy(device.get(), tensor, sent.tensor);
     copied_ = queued_work(device);
-    output_ = at::Tensor();
+    tensor = at::Tensor();
   }
 
   const std::string tag;
   const CallSignature signature;
+  at::Tensor tensor;  ///< of a send that is kept: a copy
 
  private:
   std::shared_ptr<Work> find_copied() {
@@ -49,56 +55,31 @@ class SelfMessages::Receive final : public Work {
     return copied_;
   }
 
-  at::Tensor output_;
   const int rank_;
   const Fail fail_;
   std::mutex mutex_;
   std::shared_ptr<Work> copied_;
 };
 
-SelfMessages::SelfMessages(int rank, std::shared_ptr<Device> device, Fail fail)
-    : rank_(rank), device_(std::move(device)), fail_(std::move(fail)) {}
-
-void SelfMessages::deliver(const Sent& message, Receive& receive) {
-  if (!fits(message.signature, receive.signature)) {
-    const std::string name = absl::StrCat("rank ", rank_);
-    fail_(message.tag,
-          message_mismatch(name, receive.signature, name, message.signature, message.tag));
-  }
-  receive.take(device_, message.copy);
-}
-
-std::shared_ptr<Work> SelfMessages::send(const Collective& message) {
-  Sent sent{.tag = std::string(message.tag), .signature = message.signature(), .copy = {}};
+std::shared_ptr<Work> SelfMessages::run(const Collective& message) {
+  const bool is_send = message.op == Op::kSend;
+  const auto half = std::make_shared<Half>(message, rank_, fail_);
   const std::lock_guard<std::mutex> lock(mutex_);
-  const auto place = std::find_if(receives_.begin(), receives_.end(),
-                                  [&](const auto& receive) { return receive->tag == sent.tag; });
-  if (place != receives_.end()) {
-    const std::shared_ptr<Receive> receive = *place;
-    receives_.erase(place);
-    sent.copy = message.input;  // for now: it is copied in the call
-    deliver(sent, *receive);
+  const auto place = std::find_if(open_.begin(), open_.end(), [&](const auto& other) {
+    return other->tag == half->tag && other->signature.op != message.op;
+  });
+  if (place != open_.end()) {
+    const std::shared_ptr<Half> other = *place;
+    open_.erase(place);
+    is_send ? other->take(device_, *half) : half->take(device_, *other);
   } else {
-    sent.copy = at::empty({message.input.numel()}, message.input.options());
-    queue_copy(device_.get(), sent.copy, message.input);
-    sent_.push_back(std::move(sent));
+    if (is_send) {
+      half->tensor = at::empty({message.input.numel()}, message.input.options());
+      queue_copy(device_.get(), half->tensor, message.input);
+    }
+    open_.push_back(half);
   }
-  return queued_work(device_);
-}
-
-std::shared_ptr<Work> SelfMessages::receive(const Collective& message) {
-  auto receive = std::make_shared<Receive>(message, rank_, fail_);
-  const std::lock_guard<std::mutex> lock(mutex_);
-  const auto place = std::find_if(sent_.begin(), sent_.end(),
-                                  [&](const Sent& sent) { return sent.tag == receive->tag; });
-  if (place == sent_.end()) {
-    receives_.push_back(receive);
-    return receive;
-  }
-  const Sent sent = std::move(*place);
-  sent_.erase(place);
-  deliver(sent, *receive);
-  return receive;
+  return is_send ? queued_work(device_) : half;
 }
 
 }  // namespace tessera::internal

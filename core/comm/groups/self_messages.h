@@ -5,6 +5,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <utility>
 
 #include <ATen/core/Tensor.h>
 
@@ -22,29 +23,21 @@ class SelfMessages {
   using Fail = std::function<void(const std::string& tag, const std::string& cause)>;
 
   /// `device`: where tensors lie; null: the host.
-  SelfMessages(int rank, std::shared_ptr<Device> device, Fail fail);
+  SelfMessages(int rank, std::shared_ptr<Device> device, Fail fail)
+      : rank_(rank), device_(std::move(device)), fail_(std::move(fail)) {}
 
-  /// Local. Copies the message; it is over when the copy is.
-  std::shared_ptr<Work> send(const Collective& message);
-  /// Local. wait() fails if nothing has been sent by then: nobody else would send it.
-  std::shared_ptr<Work> receive(const Collective& message);
+  /// Local. A send copies the message, and is over when the copy is. wait() of a receive fails if
+  /// nothing has been sent by then: nobody else would send it.
+  std::shared_ptr<Work> run(const Collective& message);
 
  private:
-  class Receive;
-  struct Sent {
-    std::string tag;
-    CallSignature signature;
-    at::Tensor copy;
-  };
-
-  void deliver(const Sent& message, Receive& receive);
+  class Half;
 
   const int rank_;
   const std::shared_ptr<Device> device_;
   const Fail fail_;
   std::mutex mutex_;
-  std::list<Sent> sent_;                          // not received
-  std::list<std::shared_ptr<Receive>> receives_;  // not sent
+  std::list<std::shared_ptr<Half>> open_;  // those of one tag are all sends, or all receives
 };
 
 }  // namespace tessera::internal

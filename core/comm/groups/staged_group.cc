@@ -5,9 +5,8 @@
 #include <absl/strings/str_cat.h>
 #include <c10/util/Exception.h>
 
-#include "tessera/core/comm/groups/continued_work.h"
 #include "tessera/core/comm/groups/op_traits.h"
-#include "tessera/core/comm/groups/stream_work.h"
+#include "tessera/core/comm/groups/works.h"
 #include "tessera/core/device/graph.h"
 #include "tessera/core/process/error_text.h"
 #include "tessera/errors.h"

@@ -4,10 +4,13 @@
 #include <thread>
 #include <utility>
 
-#include "tessera/core/comm/groups/continued_work.h"
+#include "tessera/core/comm/groups/host_memory.h"
+#include "tessera/core/comm/groups/works.h"
 #include "tessera/time_out.h"
 
 namespace tessera {
+using namespace internal;
+
 namespace {
 
 class CompletedWork final : public Work {
@@ -42,9 +45,57 @@ class ContinuedWork final : public Work {
   std::shared_ptr<Work> begun_;
 };
 
+class StreamWork final : public Work {
+ public:
+  explicit StreamWork(std::shared_ptr<Device> device)
+      : device_(std::move(device)), stream_(device_->current_stream()) {}
+
+  bool is_completed() override {
+    if (end_ == nullptr) record();
+    return end_->is_done();
+  }
+
+  void wait() override {
+    const auto current = device_->current_stream();
+    if (current->handle() == stream_->handle()) return;
+    if (end_ == nullptr) record();
+    current->wait(*end_);
+  }
+
+ private:
+  // Only now, because hardly anyone asks; later than need be, never too early.
+  void record() {
+    end_ = device_->make_event();
+    stream_->record(*end_);
+  }
+
+  const std::shared_ptr<Device> device_;
+  const std::shared_ptr<Stream> stream_;
+  std::shared_ptr<Event> end_;
+};
+
 constexpr auto kBetweenLooks = std::chrono::microseconds(50);
 
 }  // namespace
+
+std::shared_ptr<Work> internal::continued(std::shared_ptr<Work> inner,
+                                          std::function<std::shared_ptr<Work>()> then) {
+  return std::make_shared<ContinuedWork>(std::move(inner), std::move(then));
+}
+
+void internal::queue_copy(Device* device, const at::Tensor& to, const at::Tensor& from) {
+  if (from.numel() == 0 || data_of(to) == data_of(from)) return;
+  if (device == nullptr) {
+    return copy_bytes(data_of(to), data_of(from), static_cast<int64_t>(from.nbytes()));
+  }
+  // Shapes may differ.
+  const auto flat = [](const at::Tensor& tensor) { return tensor.detach().view({tensor.numel()}); };
+  device->current_stream()->copy(flat(to), flat(from));
+}
+
+std::shared_ptr<Work> internal::queued_work(const std::shared_ptr<Device>& device) {
+  return device == nullptr ? completed_work() : std::make_shared<StreamWork>(device);
+}
 
 bool Work::wait_for(std::chrono::milliseconds longest) {
   const auto end = std::chrono::steady_clock::now() + bounded(longest);
@@ -60,11 +111,6 @@ std::shared_ptr<Work> completed_work() {
   // destroyed: Note [End of the process].
   static const auto* const work = new std::shared_ptr<Work>(std::make_shared<CompletedWork>());
   return *work;
-}
-
-std::shared_ptr<Work> internal::continued(std::shared_ptr<Work> inner,
-                                          std::function<std::shared_ptr<Work>()> then) {
-  return std::make_shared<ContinuedWork>(std::move(inner), std::move(then));
 }
 
 }  // namespace tessera

@@ -107,7 +107,6 @@ class Link final : public internal::Link {
 
   int number_of(int rank) const override { return flat().number_of(rank); }
   std::string place_of(int rank) const override { return flat().place_of(rank); }
-  int pid_of(int rank) const override { return flat().pid_of(rank); }
   std::string activity_of(int rank) const override {
     return is_here(rank) ? inside().activity_of(local_of(rank)) : flat().activity_of(rank);
   }

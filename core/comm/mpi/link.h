@@ -16,6 +16,7 @@
 #include "tessera/core/comm/mpi/steps.h"
 #include "tessera/core/comm/mpi/windows.h"
 #include "tessera/core/comm/mpi/world.h"
+#include "tessera/core/memory/private_memory.h"
 
 namespace tessera::internal::mpi {
 
@@ -43,7 +44,8 @@ class Link final : public internal::Link {
   }
   const Origin& origin() const override { return world().origin(); }
   at::Tensor allocate(int64_t numel, at::ScalarType dtype) override {
-    return allocate_on_host(numel, dtype);
+    check_allocate(numel, dtype);
+    return allocate_private(numel, dtype);
   }
   bool is_in_place(const at::Tensor& /*tensor*/) const override { return true; }
   bool has_thread() const override { return true; }

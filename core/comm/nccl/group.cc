@@ -13,6 +13,7 @@
 #include "tessera/core/comm/agreement/refusal.h"
 #include "tessera/core/comm/groups/call_record.h"
 #include "tessera/core/comm/groups/op_traits.h"
+#include "tessera/core/comm/groups/works.h"
 #include "tessera/core/comm/nccl/launch.h"
 #include "tessera/core/comm/nccl/memory.h"
 #include "tessera/core/device/graph.h"
@@ -130,13 +131,9 @@ std::shared_ptr<Pending> Group::make_message(const Collective& message,
   return make_unnumbered(NumberedCall::of(message), std::move(end), {message.output});
 }
 
-std::shared_ptr<Work> Group::run_to_self(const Collective& message) {
-  return message.op == Op::kSend ? own_messages_.send(message) : own_messages_.receive(message);
-}
-
 std::shared_ptr<Work> Group::run_message(const Collective& message) {
   auto pending = make_message(message, gather_.take_event());
-  if (message.peer == rank()) return run_to_self(message);
+  if (message.peer == rank()) return own_messages_.run(message);
   pending->carry_out([&] { world_->watch(pending); });
   queue(gather_, *pending, message);
   return pending;
@@ -150,7 +147,7 @@ std::vector<std::shared_ptr<Work>> Group::run_batch(const std::vector<Collective
   for (const Collective& message : messages) {
     auto pending = make_message(message, end);
     if (message.peer == rank()) {
-      works.push_back(run_to_self(message));
+      works.push_back(own_messages_.run(message));
     } else {
       works.push_back(pending);
       begun.push_back(std::move(pending));

@@ -75,7 +75,6 @@ class Group final : public ProcessGroup {
                                            std::vector<at::Tensor> tensors = {});
   void queue(StreamLane& lane, Pending& pending, const Collective& collective);
   std::shared_ptr<Pending> make_message(const Collective& message, std::shared_ptr<Event> end);
-  std::shared_ptr<Work> run_to_self(const Collective& message);
   std::shared_ptr<Work> run_message(const Collective& message);
   std::shared_ptr<Work> meet(const Collective& barrier);
   std::shared_ptr<Work> gather_on_host(const Collective& collective);

@@ -78,7 +78,7 @@ TEST(Divisor, ThatCannotBeIsRefused) {
                   HasSubstr("[comm] all_reduce: got divisor "));
     }
     EXPECT_THAT(message_of([&] { world->all_reduce(values, ReduceOp::kSum, "a", 2.0); }),
-                HasSubstr("[comm] all_reduce: got divisor 2 beside SUM, expected AVG"));
+                HasSubstr("[comm] all_reduce: got divisor 2 of SUM, expected AVG"));
   });
 }
 

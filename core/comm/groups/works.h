@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <memory>
 
 #include <ATen/core/Tensor.h>
@@ -8,6 +9,11 @@
 #include "tessera/work.h"
 
 namespace tessera::internal {
+
+/// Local. `inner`, and what wait() does when that is over: `then`, once, and waits for what it has
+/// begun.
+std::shared_ptr<Work> continued(std::shared_ptr<Work> inner,
+                                std::function<std::shared_ptr<Work>()> then);
 
 /// Local. Makes `to` equal to `from`, of equal dtype and numel: queued on the calling thread's
 /// current stream of `device`, or copied in the call where that is null. Does nothing in place.
