@@ -21,17 +21,8 @@
 #include "tessera/core/process/system_refusal.h"
 
 namespace tessera::internal {
-namespace {
-
-constexpr uint64_t kFormat = 0x7465737365726103;  // "tessera", 3
-constexpr int kMaxRanks = 65536;
-
-}  // namespace
-
 struct alignas(64) JobPage::Header {
-  uint64_t format;
   uint64_t nonce;
-  int32_t ranks;
 };
 
 struct alignas(64) JobPage::Record {
@@ -76,7 +67,7 @@ absl::StatusOr<std::unique_ptr<JobPage>> JobPage::create(int ranks) {
   void* const data =
       ::mmap(nullptr, bytes(ranks), PROT_READ | PROT_WRITE, MAP_SHARED, file.get(), 0);
   if (data == MAP_FAILED) return failed("mmap");
-  new (data) Header{.format = kFormat, .nonce = nonce, .ranks = ranks};
+  new (data) Header{.nonce = nonce};
   return std::unique_ptr<JobPage>(
       new JobPage(std::move(file), static_cast<char*>(data), ranks, -1));
 }
@@ -90,7 +81,7 @@ std::unique_ptr<JobPage> JobPage::open(const std::string& address, int rank) {
   int ranks = 0;
   uint64_t nonce = 0;
   if (fields.size() != 3 || !absl::SimpleAtoi(fields[1], &ranks) ||
-      !absl::SimpleAtoi(fields[2], &nonce) || ranks > kMaxRanks || rank < 0 || rank >= ranks) {
+      !absl::SimpleAtoi(fields[2], &nonce) || rank < 0 || rank >= ranks) {
     return nullptr;
   }
   // The number may be another process's, in another namespace: any file may lie there.
@@ -103,8 +94,7 @@ std::unique_ptr<JobPage> JobPage::open(const std::string& address, int rank) {
   if (data == MAP_FAILED) return nullptr;
   std::unique_ptr<JobPage> page(
       new JobPage(FileDescriptor(), static_cast<char*>(data), ranks, rank));
-  const Header& header = page->header();
-  if (header.format != kFormat || header.nonce != nonce || header.ranks != ranks) return nullptr;
+  if (page->header().nonce != nonce) return nullptr;
   page->forget_failure();
   page->record(rank).is_open.store(1, std::memory_order_release);
   return page;

@@ -1,15 +1,12 @@
 #include "tessera/core/process/launcher_process.h"
 
-#include <filesystem>
 #include <fstream>
 #include <optional>
-#include <system_error>
 
 #include <absl/strings/match.h>
 #include <absl/strings/str_cat.h>
 
 #include "tessera/core/process/process_status.h"
-#include "tessera/core/process/variable_reader.h"
 #include "tessera/environment.h"
 
 namespace tessera::internal {
@@ -48,25 +45,6 @@ absl::StatusOr<LauncherProcess> find_launcher(const std::string& variable, int p
   }
   return absl::NotFoundError(absl::StrCat("no process that started process ", pid,
                                           " and has not its ", variable, " is to be seen"));
-}
-
-std::map<int, std::vector<int>> launched_ranks(const std::string& rank_variable) {
-  std::map<int, std::vector<int>> pids_of_rank;
-  const auto own = find_launcher(rank_variable);
-  if (!own.ok()) return pids_of_rank;
-  std::error_code none;  // /proc is hidden, or a process has ended
-  std::filesystem::directory_iterator processes("/proc", none);
-  for (; processes != std::filesystem::directory_iterator(); processes.increment(none)) {
-    const auto number = whole_number(processes->path().filename().string(), 1, kGreatest);
-    if (!number) continue;
-    const int pid = static_cast<int>(*number);
-    const std::string text = variable_of_process(pid, rank_variable).value.value_or("");
-    const auto rank = whole_number(text, 0, kGreatest);
-    if (!rank) continue;
-    const auto launcher = find_launcher(rank_variable, pid);
-    if (launcher.ok() && launcher->pid == own->pid) pids_of_rank[*rank].push_back(pid);
-  }
-  return pids_of_rank;
 }
 
 }  // namespace tessera::internal

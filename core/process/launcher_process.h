@@ -3,9 +3,7 @@
 #include <unistd.h>
 
 #include <cstdint>
-#include <map>
 #include <string>
-#include <vector>
 
 #include <absl/status/statusor.h>
 
@@ -23,11 +21,5 @@ struct LauncherProcess {
 /// that do not show their environment (of another user, setuid) are skipped. NotFound if there is
 /// none, or /proc is hidden.
 absl::StatusOr<LauncherProcess> find_launcher(const std::string& variable, int pid = ::getpid());
-
-/// Local. The processes of this host that the launcher of this one has started, with this one, by
-/// the rank that `rank_variable` says to them: one of each rank, or more where a shell is between
-/// or a rank has started others. Processes that do not show their environment are missing; all are
-/// where /proc is hidden. Cost: a look at every process of the host.
-std::map<int, std::vector<int>> launched_ranks(const std::string& rank_variable);
 
 }  // namespace tessera::internal

@@ -18,7 +18,6 @@
 #include "tessera/core/comm/meeting/hello.h"
 #include "tessera/core/comm/meeting/job_table.h"
 #include "tessera/core/comm/meeting/message.h"
-#include "tessera/core/comm/meeting/protocol.h"
 #include "tessera/core/comm/shm/segment.h"
 
 namespace tessera::internal::fuzz {
@@ -90,7 +89,7 @@ bool read_connection_handshake(std::string_view bytes) {
     understood = understood || nonce.has_value();
   }
   for (const MessageKind kind : {MessageKind::kMember, MessageKind::kServer}) {
-    understood = understood || (is_message(*message, kind, 1) &&
+    understood = understood || (message->is(kind, 1) &&
                                 Hello::from_text(message->fields[0]).has_value());
   }
   return understood;
@@ -266,9 +265,9 @@ std::vector<std::string> corpus() {
   inputs.push_back(input_for(Parser::kFramesWithMacs, frames));
   const std::string hello = Hello::of_this_process(1, 3, "cpu", "a build").to_text();
   for (const Message& message :
-       {nonce_message(MessageKind::kMemberNonce, "0123"),
-        nonce_message(MessageKind::kServerNonce, "4567"),
-        make_message(MessageKind::kMember, {hello}), make_message(MessageKind::kServer, {hello})}) {
+       {Message::of(MessageKind::kMemberNonce, {kMeetingProtocol, "0123"}),
+        Message::of(MessageKind::kServerNonce, {kMeetingProtocol, "4567"}),
+        Message::of(MessageKind::kMember, {hello}), Message::of(MessageKind::kServer, {hello})}) {
     inputs.push_back(input_for(Parser::kConnectionHandshake, message.to_bytes()));
   }
   inputs.push_back(input_for(Parser::kHello, hello));

@@ -1,8 +1,7 @@
 #include "tessera/core/comm/meeting/address_place.h"
 
-#include <utility>
-
 #include <absl/strings/str_cat.h>
+#include <c10/util/Exception.h>
 
 namespace tessera::internal {
 
@@ -13,16 +12,6 @@ absl::Status check_token(const TcpAddress& address, const std::string& token) {
       ", which other machines reach; expected a secret that all ranks of the job share: without "
       "it, anybody could take part. Set it, for instance to what `openssl rand -hex 32` prints"));
 }
-
-AddressPlace::AddressPlace(std::string host, int port, std::string host_source,
-                           std::string port_source, Credentials credentials,
-                           std::function<void(const std::string&)> warn)
-    : host_(std::move(host)),
-      port_(port),
-      host_source_(std::move(host_source)),
-      port_source_(std::move(port_source)),
-      credentials_(std::move(credentials)),
-      warn_(std::move(warn)) {}
 
 std::string AddressPlace::text() const {
   if (host_source_ == port_source_) return absl::StrCat(host_source_, " tcp://", host_, ":", port_);
@@ -53,9 +42,9 @@ absl::StatusOr<std::unique_ptr<Listener>> AddressPlace::listen(Deadline /*deadli
   }
   if (!address.ok()) return address.status();
   if (credentials_.token.empty()) {
-    warn_(absl::StrCat("[rendezvous] ", host_source_,
-                       " without TESSERA_JOB_TOKEN: every user of this host may take part in the "
-                       "job; set one, or start the job with tessera-run"));
+    TORCH_WARN("[rendezvous] ", host_source_,
+               " without TESSERA_JOB_TOKEN: every user of this host may take part in the "
+               "job; set one, or start the job with tessera-run");
   }
   auto listener = address->listen();
   if (listener.ok()) return listener;

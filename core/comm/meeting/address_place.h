@@ -1,8 +1,8 @@
 #pragma once
 
-#include <functional>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "tessera/core/comm/meeting/place.h"
 #include "tessera/core/comm/meeting/tcp_address.h"
@@ -14,13 +14,17 @@ namespace tessera::internal {
 class AddressPlace final : public Place {
  public:
   /// `host_source` and `port_source` are where the two were given, for messages: "MASTER_ADDR" and
-  /// "MASTER_PORT", or both "store_url". Rank 0 tells `warn` that there is no token, where there
-  /// need not be one.
+  /// "MASTER_PORT", or both "store_url".
   AddressPlace(std::string host, int port, std::string host_source, std::string port_source,
-               Credentials credentials, std::function<void(const std::string&)> warn);
+               Credentials credentials)
+      : host_(std::move(host)),
+        port_(port),
+        host_source_(std::move(host_source)),
+        port_source_(std::move(port_source)),
+        credentials_(std::move(credentials)) {}
 
   /// FailedPrecondition if the host is unknown or no address of this one, and if there is no token
-  /// although other machines reach it.
+  /// although other machines reach it. Warns that there is none where there need not be one.
   absl::StatusOr<std::unique_ptr<Listener>> listen(Deadline deadline) override;
   /// NotFound if the network does not know the name yet.
   absl::StatusOr<FileDescriptor> connect(Deadline deadline) override;
@@ -36,7 +40,6 @@ class AddressPlace final : public Place {
   const std::string host_source_;
   const std::string port_source_;
   const Credentials credentials_;
-  const std::function<void(const std::string&)> warn_;
   std::optional<TcpAddress> address_;  // once it is known
 };
 

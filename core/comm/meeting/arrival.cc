@@ -1,4 +1,4 @@
-#include "tessera/core/comm/meeting/parts.h"
+#include "tessera/core/comm/meeting/meeting.h"
 
 #include <algorithm>
 #include <string>
@@ -6,8 +6,9 @@
 #include <utility>
 
 #include <absl/strings/str_cat.h>
+#include <c10/util/Exception.h>
 
-#include "tessera/core/comm/meeting/abstract_socket.h"
+#include "tessera/core/process/failure_report.h"
 #include "tessera/core/process/process_status.h"
 
 namespace tessera::internal {
@@ -23,17 +24,18 @@ constexpr auto kMaxProof = std::chrono::seconds(10);
 // For an answer about a place that is taken: by a rank 0 of this job or by another program?
 constexpr auto kTimeToTell = std::chrono::seconds(2);
 
-class Search {
+}  // namespace
+
+class Meeting::Search {
  public:
   Search(Place& place, const MeetingOptions& options, Deadline end)
       : place_(place), options_(options), end_(end) {}
 
-  Meeting::Side listen() {
+  Side listen() {
     while (true) {
       auto listener = place_.listen(end_);
       if (listener.ok()) {
-        return std::make_unique<Server>(*std::move(listener), place_.credentials(), options_.own,
-                                        options_.warn);
+        return std::make_unique<Server>(*std::move(listener), place_.credentials(), options_.own);
       }
       if (absl::IsAlreadyExists(listener.status())) return join_another_rank_0(listener.status());
       note(listener.status());
@@ -41,7 +43,7 @@ class Search {
     }
   }
 
-  Meeting::Side connect() {
+  Side connect() {
     while (true) {
       if (auto connection = enter(std::min(end_, Clock::now() + kMaxProof))) {
         return connection;
@@ -51,7 +53,7 @@ class Search {
   }
 
  private:
-  Meeting::Side join_another_rank_0(const absl::Status& taken) {
+  Side join_another_rank_0(const absl::Status& taken) {
     auto connection = enter(std::min(end_, Clock::now() + kTimeToTell));
     if (connection == nullptr) refuse(taken);
     return connection;
@@ -104,13 +106,13 @@ class Search {
     if (now >= end_) {
       const std::string cause = absl::StrCat("timed out after ", options_.timeout.count(),
                                              " ms: ", place_.text(), ": ", problem_);
-      options_.report(options_.own.rank == 0 ? -1 : 0, cause);
+      report_failure(options_.own.rank == 0 ? -1 : 0, cause);
       throw MeetingFailure{cause};
     }
     if (!has_warned_ && now - start_ > kSilentSearch) {
       has_warned_ = true;
-      options_.warn(absl::StrCat("[rendezvous] rank ", options_.own.rank, " waits: ", place_.text(),
-                                 ": ", problem_));
+      TORCH_WARN("[rendezvous] rank ", options_.own.rank, " waits: ", place_.text(), ": ",
+                 problem_);
     }
     std::this_thread::sleep_for(pause_);
     pause_ = std::min(pause_ * 2, std::max(pause_, std::chrono::milliseconds(kMaxSearchPause)));
@@ -127,9 +129,7 @@ class Search {
   std::chrono::milliseconds pause_{1};
 };
 
-}  // namespace
-
-Meeting::Side arrive(Place& place, const MeetingOptions& options, Deadline end) {
+Meeting::Side Meeting::arrive(Place& place, const MeetingOptions& options, Deadline end) {
   Search search(place, options, end);
   return options.own.rank == 0 ? search.listen() : search.connect();
 }

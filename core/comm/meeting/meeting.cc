@@ -2,7 +2,6 @@
 
 #include <utility>
 
-#include "tessera/core/comm/meeting/parts.h"
 #include "tessera/core/comm/meeting/served_table.h"
 #include "tessera/time_out.h"
 

@@ -2,14 +2,23 @@
 
 #include <algorithm>
 #include <chrono>
+#include <exception>
+#include <future>
+#include <optional>
+#include <typeinfo>
 #include <utility>
 
 #include <absl/strings/escaping.h>
 #include <absl/strings/str_cat.h>
+#include <c10/util/Type.h>
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
-#include "tessera/core/comm/meeting/abstract_socket.h"
 #include "tessera/core/comm/meeting/address_place.h"
 #include "tessera/core/comm/meeting/mac_key.h"
+#include "tessera/core/comm/meeting/unix_place.h"
+#include "tessera/core/process/error_text.h"
+#include "tessera/core/process/thread_without_signals.h"
+#include "tessera/time_out.h"
 
 namespace tessera::internal {
 namespace {
@@ -17,10 +26,77 @@ namespace {
 // For a note that an earlier meeting has left: its address may swallow what is sent there.
 constexpr auto kTimeForOldNote = std::chrono::seconds(2);
 
+/// Runs `call` in a thread and returns or throws its result, or returns nothing if it is not done
+/// by `deadline`; the thread is detached then, as a store may block forever. `call` must own all
+/// that it uses. Throws std::runtime_error if no thread can be started.
+template <typename Call>
+auto call_until(Deadline deadline, Call call) -> std::optional<decltype(call())> {
+  std::packaged_task<decltype(call())()> task(std::move(call));
+  auto result = task.get_future();
+  thread_without_signals("a call that may not return", std::move(task)).detach();
+  if (result.wait_until(deadline) != std::future_status::ready) return std::nullopt;
+  return result.get();
+}
+
+UnixPlace socket_of(const Announcement& said) { return UnixPlace("tessera/" + said.hosts.front()); }
+
 }  // namespace
 
-StorePlace::StorePlace(std::unique_ptr<Board> board, Options options)
-    : board_(std::move(board)), options_(std::move(options)) {}
+StorePlace::StorePlace(Store store, Options options)
+    : store_(std::move(store)), options_(std::move(options)) {}
+
+absl::StatusOr<StorePlace::Store> StorePlace::connect_to_agent(Deadline deadline) const {
+  const std::string& host = options_.agent_host;
+  // c10d's constructor waits, and logs, for as long as it likes where nobody listens.
+  const auto address = TcpAddress::resolve({host}, options_.agent_port);
+  if (!address.ok()) return address.status();
+  const auto socket = address->connect(deadline);
+  if (!socket.ok()) {
+    return absl::Status(socket.status().code(), absl::StrCat(std::string(socket.status().message()),
+                                                             "; is torchrun there?"));
+  }
+  c10d::TCPStoreOptions options;
+  options.port = static_cast<uint16_t>(options_.agent_port);
+  options.waitWorkers = false;
+  options.timeout = bounded(std::chrono::milliseconds(milliseconds_until(deadline)));
+  std::string reason = "something accepts connections there, but is no store";
+  try {
+    const auto store = call_until(deadline, [host, options] {
+      return Store(c10::make_intrusive<c10d::TCPStore>(host, options));
+    });
+    if (store) return *store;
+  } catch (const std::exception& error) {
+    reason = error_text(error);
+    reason = reason.substr(0, reason.find('\n'));
+  }
+  return absl::DeadlineExceededError(
+      absl::StrCat("no store answered (", reason, "); is torchrun there?"));
+}
+
+/// What `call` returns of the store.
+template <typename Call>
+auto StorePlace::ask_store(Deadline deadline, Call call)
+    -> absl::StatusOr<decltype(call(*Store()))> {
+  if (store_ == nullptr) {
+    auto agent = connect_to_agent(deadline);
+    if (!agent.ok()) return agent.status();
+    store_ = *std::move(agent);
+  }
+  const std::string what =
+      options_.agent_host.empty()
+          ? absl::StrCat("the ", c10::demangle(typeid(*store_).name()), " that was given")
+          : "torchrun's store";
+  try {
+    auto result =
+        call_until(deadline, [store = store_, call = std::move(call)] { return call(*store); });
+    if (result) return *std::move(result);
+  } catch (const std::exception& error) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(what, " failed: ", error_text(error), "; see why"));
+  }
+  return absl::DeadlineExceededError(
+      absl::StrCat(what, " has not answered; its call is left behind"));
+}
 
 Credentials StorePlace::credentials() const {
   Credentials credentials = options_.credentials;
@@ -38,19 +114,20 @@ std::string StorePlace::with_mac(const std::string& text) const {
 }
 
 absl::Status StorePlace::check_public(const TcpAddress& address) const {
-  return options_.is_public ? check_token(address, options_.credentials.token) : absl::OkStatus();
+  const bool is_public = !options_.agent_host.empty();
+  return is_public ? check_token(address, options_.credentials.token) : absl::OkStatus();
 }
 
 absl::StatusOr<std::unique_ptr<Listener>> StorePlace::open_listener() {
-  said_ = {.secret = MacKey::new_nonce(), .name = {}, .hosts = {}, .port = 0};
+  said_ = {.secret = MacKey::new_nonce(), .port = 0, .hosts = {}};
   if (options_.is_one_host) {
-    said_.name = absl::StrCat("tessera/", MacKey::new_nonce());
-    return listen_at_name(said_.name);
+    said_.hosts = {MacKey::new_nonce()};
+    return socket_of(said_).listen({});
   }
-  const bool is_anywhere = options_.store_host.empty();
+  const bool is_anywhere = options_.agent_host.empty();
   absl::StatusOr<TcpAddress> own = TcpAddress::any();
   if (!is_anywhere) {
-    own = TcpAddress::resolve({options_.store_host}, options_.store_port);
+    own = TcpAddress::resolve({options_.agent_host}, options_.agent_port);
     if (own.ok()) own = TcpAddress::own_towards(*own);
   }
   if (!own.ok()) return own.status();
@@ -73,13 +150,21 @@ absl::StatusOr<std::unique_ptr<Listener>> StorePlace::listen(Deadline deadline) 
   }
   auto listener = open_listener();
   if (!listener.ok()) return listener;
-  const absl::Status put = board_->put(with_mac(said_.to_text()), deadline);
-  if (!put.ok()) return put;
+  const auto put = ask_store(
+      deadline, [key = options_.key, text = with_mac(said_.to_text())](c10d::Store& store) {
+        store.set(key, text);
+        return true;
+      });
+  if (!put.ok()) return put.status();
   return listener;
 }
 
-absl::StatusOr<FileDescriptor> StorePlace::connect(Deadline deadline) {
-  const auto text = board_->look(deadline);
+/// Fills in what rank 0 has said.
+absl::Status StorePlace::read_announcement(Deadline deadline) {
+  // get() of a key that is not there would block, and others with it.
+  const auto text = ask_store(deadline, [key = options_.key](c10d::Store& store) {
+    return store.check({key}) ? std::optional(store.get_to_str(key)) : std::nullopt;
+  });
   if (!text.ok()) return text.status();
   if (!text->has_value()) return absl::NotFoundError("rank 0 has not said where it listens");
   const size_t space = (*text)->find(' ');
@@ -95,8 +180,14 @@ absl::StatusOr<FileDescriptor> StorePlace::connect(Deadline deadline) {
         "rank 0's text in the store is not an address; run one build of Tessera on all ranks");
   }
   said_ = *where;
-  if (!said_.name.empty()) {
-    auto socket = connect_to_name(said_.name);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<FileDescriptor> StorePlace::connect(Deadline deadline) {
+  const absl::Status read = read_announcement(deadline);
+  if (!read.ok()) return read;
+  if (said_.port == 0) {
+    auto socket = socket_of(said_).connect(deadline);
     if (socket.ok()) return socket;
     return absl::NotFoundError(absl::StrCat("rank 0 is not where it said, or on another host: ",
                                             std::string(socket.status().message())));

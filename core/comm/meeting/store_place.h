@@ -1,10 +1,11 @@
 #pragma once
 
 #include <memory>
-#include <optional>
 #include <string>
 
 #include <absl/status/statusor.h>
+#include <c10/util/intrusive_ptr.h>
+#include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include "tessera/core/comm/meeting/announcement.h"
 #include "tessera/core/comm/meeting/place.h"
@@ -12,32 +13,30 @@
 
 namespace tessera::internal {
 
-/// Where rank 0 leaves a text for the others. Errors as Place's.
-class Board {
- public:
-  virtual ~Board() = default;
-  virtual absl::Status put(const std::string& text, Deadline deadline) = 0;
-  /// What was put there last; nothing if nothing was.
-  virtual absl::StatusOr<std::optional<std::string>> look(Deadline deadline) = 0;
-};
-
-/// Ranks that meet by a store: rank 0 leaves there, with a MAC (Note [Message authentication]),
-/// where it listens and a random secret for this meeting; all else goes over connections. What an
-/// earlier meeting has left there leads to nobody, and is read again until it changes.
+/// Ranks that meet by a c10d store: rank 0 leaves there, with a MAC (Note [Message
+/// authentication]), where it listens and a random secret for this meeting; all else goes over
+/// connections. What an earlier meeting has left there leads to nobody, and is read again until it
+/// changes. A call of the store that does not return by its deadline is left behind in a thread of
+/// its own, with a reference to the store.
 class StorePlace final : public Place {
  public:
+  using Store = c10::intrusive_ptr<c10d::Store>;
+
   struct Options {
     std::string text;  ///< the place for people
     Credentials credentials;
     bool is_one_host = false;  ///< rank 0 listens at a socket of its host, else at a port
-    /// Others than the job's ranks read the store, so its secret is none: a port needs a token.
-    bool is_public = false;
-    /// Where the store is: rank 0 listens at its address on the way there; "": at all it has.
-    std::string store_host;
-    int store_port = 0;
+    std::string key;           ///< in the store
+    /// Where the store of torchrun's agent is, which others than the job's ranks read, so that its
+    /// secret is none: a port needs a token. Rank 0 listens at its address on the way there; where
+    /// the program has given the store (""), at all it has.
+    std::string agent_host = {};
+    int agent_port = 0;
   };
 
-  StorePlace(std::unique_ptr<Board> board, Options options);
+  /// `store`: the program's; null for that of torchrun's agent, which is connected to at the first
+  /// call.
+  StorePlace(Store store, Options options);
 
   absl::StatusOr<std::unique_ptr<Listener>> listen(Deadline deadline) override;
   absl::StatusOr<FileDescriptor> connect(Deadline deadline) override;
@@ -45,11 +44,15 @@ class StorePlace final : public Place {
   std::string text() const override { return options_.text; }
 
  private:
+  template <typename Call>
+  auto ask_store(Deadline deadline, Call call) -> absl::StatusOr<decltype(call(*Store()))>;
+  absl::StatusOr<Store> connect_to_agent(Deadline deadline) const;
   std::string with_mac(const std::string& text) const;
   absl::Status check_public(const TcpAddress& address) const;
   absl::StatusOr<std::unique_ptr<Listener>> open_listener();
+  absl::Status read_announcement(Deadline deadline);
 
-  const std::unique_ptr<Board> board_;
+  Store store_;
   const Options options_;
   Announcement said_;  // by this rank 0, or what another one has read last
 };

@@ -39,9 +39,8 @@ TcpEndpoint numeric(const sockaddr* address, socklen_t length) {
 }
 
 FileDescriptor new_socket(int family, int type) {
-  FileDescriptor socket(
+  return FileDescriptor(
       above_standard_streams(::socket(family, type | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)));
-  return socket;
 }
 
 /// Whether a peer whose machine has gone is noticed: within half a minute. Small messages go out at
@@ -201,7 +200,7 @@ absl::StatusOr<std::unique_ptr<Listener>> TcpAddress::listen() const {
             0 &&
         ::listen(socket.get(), SOMAXCONN) == 0) {
       set_up(socket.get());  // connections inherit it
-      return std::make_unique<Listener>(std::move(socket));
+      return std::make_unique<Listener>(std::move(socket), Listener::Kind::kTcp);
     }
     reason = errno;
     // Members try the addresses of a name in this order, and would find who uses it.

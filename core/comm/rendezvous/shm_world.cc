@@ -13,7 +13,7 @@
 #include "tessera/core/comm/agreement/refusal.h"
 #include "tessera/core/comm/group/group.h"
 #include "tessera/core/comm/groups/staged_group.h"
-#include "tessera/core/comm/meeting/abstract_socket.h"
+#include "tessera/core/comm/meeting/unix_place.h"
 #include "tessera/core/comm/rendezvous/backend.h"
 #include "tessera/core/comm/rendezvous/core_share.h"
 #include "tessera/core/comm/rendezvous/meet.h"
@@ -128,7 +128,7 @@ std::shared_ptr<Group> make_shm_part(const ProcessGroupOptions& options,
   of_part.rank = part.own;
   of_part.world_size = static_cast<int>(part.ranks.size());
   const auto timeout = std::min<std::chrono::milliseconds>(options.timeout, kMeetingOfPart);
-  NamePlace place(part.name);
+  UnixPlace place(part.name);
   SharedPage page(of_part.rank, of_part.world_size, {.numbers = part.ranks, .host = part.host});
   ProcessGroupOptions of_group = options;
   of_group.lane = ProcessGroupOptions::Lane::kInline;

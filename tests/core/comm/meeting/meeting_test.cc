@@ -20,7 +20,7 @@
 
 #include "tessera/core/comm/meeting/abstract_socket.h"
 #include "tessera/core/comm/meeting/address_place.h"
-#include "tessera/core/comm/meeting/protocol.h"
+#include "tessera/core/comm/meeting/message.h"
 #include "tessera/core/comm/meeting/socket_path.h"
 #include "tessera/core/comm/meeting/store_place.h"
 #include "tessera/core/process/machine.h"
@@ -340,7 +340,7 @@ TEST_F(MeetingTest, Case31AGoToWhoHasNotEnteredIsNotBelieved) {
   while (!has_left) {
     for (const Server::Event& event : liar.serve(milliseconds(100))) {
       has_left = !event.message.has_value();
-      liar.send(event.member, make_message(MessageKind::kGo));
+      liar.send(event.member, Message::of(MessageKind::kGo));
     }
   }
   member.join();

@@ -17,7 +17,7 @@
 #include <gtest/gtest.h>
 
 #include "tessera/core/comm/meeting/abstract_socket.h"
-#include "tessera/core/comm/meeting/protocol.h"
+#include "tessera/core/comm/meeting/message.h"
 #include "tessera/core/comm/meeting/tcp_address.h"
 #include "tessera/tests/support/message_of.h"
 
@@ -137,13 +137,13 @@ TEST_F(ServedTableTest, Case32StrangersEndNothing) {
   stranger_says(std::string(100000, '\xff'));
   stranger_says(std::string(4, '\0'));
   stranger_says("\x05");
-  const Message nonce = nonce_message(MessageKind::kMemberNonce, "0123456789abcdef");
+  const Message nonce = Message::of(MessageKind::kMemberNonce, {kMeetingProtocol, "0123456789abcdef"});
   stranger_says(Framing(Framing::Side::kMember).wrap(nonce.to_bytes()));
   Framing guess(Framing::Side::kMember);
   const std::string first = guess.wrap(nonce.to_bytes());
   guess.authenticate_with(MacKey::of_token("guess"));
   stranger_says(first +
-                guess.wrap(make_message(MessageKind::kMember, {hello_of(1).to_text()}).to_bytes()));
+                guess.wrap(Message::of(MessageKind::kMember, {hello_of(1).to_text()}).to_bytes()));
   stranger_says(
       Framing(Framing::Side::kMember)
           .wrap(Message{.kind = static_cast<uint8_t>(RequestKind::kSet), .fields = {"a", "b"}}
@@ -159,7 +159,7 @@ TEST_F(ServedTableTest, ANonceIsNoProofThatMakesLongFramesWelcome) {
   const FileDescriptor stranger = connect();
   Framing guess(Framing::Side::kMember);
   send_all(stranger,
-           guess.wrap(nonce_message(MessageKind::kMemberNonce, "0123456789abcdef").to_bytes()) +
+           guess.wrap(Message::of(MessageKind::kMemberNonce, {kMeetingProtocol, "0123456789abcdef"}).to_bytes()) +
                std::string("\x00\x00\x00\x04", 4));  // 64 MiB to come
   // Cut off: after the server's nonce comes the end.
   std::array<char, 4096> bytes;
@@ -218,7 +218,7 @@ TEST_F(ServerTest, Case32StopsListeningAndKeepsItsMembers) {
   server->stop_listening();
   EXPECT_FALSE(connect_to_name(name_).ok());
   EXPECT_TRUE(listen_at_name(name_).ok()) << "the place is free";
-  server->send_to_all(make_message(MessageKind::kGo));
+  server->send_to_all(Message::of(MessageKind::kGo));
   next(*server);
   member.join();
   std::array<char, 16> bytes;
