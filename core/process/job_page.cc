@@ -10,7 +10,6 @@
 #include <atomic>
 #include <cerrno>
 #include <chrono>
-#include <new>
 #include <utility>
 #include <vector>
 
@@ -21,9 +20,11 @@
 #include "tessera/core/process/system_refusal.h"
 
 namespace tessera::internal {
-struct alignas(64) JobPage::Header {
-  uint64_t nonce;
-};
+namespace {
+
+constexpr int64_t kHeaderBytes = 64;  // of which the nonce takes some
+
+}  // namespace
 
 struct alignas(64) JobPage::Record {
   enum State : uint32_t { kNone, kWriting, kThere };
@@ -37,14 +38,13 @@ struct alignas(64) JobPage::Record {
 };
 
 int64_t JobPage::bytes(int ranks) {
-  return static_cast<int64_t>(sizeof(Header)) +
-         int64_t{ranks} * static_cast<int64_t>(sizeof(Record));
+  return kHeaderBytes + int64_t{ranks} * static_cast<int64_t>(sizeof(Record));
 }
 
-JobPage::Header& JobPage::header() const { return *reinterpret_cast<Header*>(data_); }
+uint64_t& JobPage::nonce() const { return *reinterpret_cast<uint64_t*>(data_); }
 
 JobPage::Record& JobPage::record(int rank) const {
-  return reinterpret_cast<Record*>(data_ + sizeof(Header))[rank];
+  return reinterpret_cast<Record*>(data_ + kHeaderBytes)[rank];
 }
 
 JobPage::JobPage(FileDescriptor file, char* data, int ranks, int rank)
@@ -67,13 +67,13 @@ absl::StatusOr<std::unique_ptr<JobPage>> JobPage::create(int ranks) {
   void* const data =
       ::mmap(nullptr, bytes(ranks), PROT_READ | PROT_WRITE, MAP_SHARED, file.get(), 0);
   if (data == MAP_FAILED) return failed("mmap");
-  new (data) Header{.nonce = nonce};
-  return std::unique_ptr<JobPage>(
-      new JobPage(std::move(file), static_cast<char*>(data), ranks, -1));
+  std::unique_ptr<JobPage> page(new JobPage(std::move(file), static_cast<char*>(data), ranks, -1));
+  page->nonce() = nonce;
+  return page;
 }
 
 std::string JobPage::address() const {
-  return absl::StrCat("/proc/", ::getpid(), "/fd/", file_.get(), ":", ranks_, ":", header().nonce);
+  return absl::StrCat("/proc/", ::getpid(), "/fd/", file_.get(), ":", ranks_, ":", nonce());
 }
 
 std::unique_ptr<JobPage> JobPage::open(const std::string& address, int rank) {
@@ -94,7 +94,7 @@ std::unique_ptr<JobPage> JobPage::open(const std::string& address, int rank) {
   if (data == MAP_FAILED) return nullptr;
   std::unique_ptr<JobPage> page(
       new JobPage(FileDescriptor(), static_cast<char*>(data), ranks, rank));
-  if (page->header().nonce != nonce) return nullptr;
+  if (page->nonce() != nonce) return nullptr;
   page->forget_failure();
   page->record(rank).is_open.store(1, std::memory_order_release);
   return page;

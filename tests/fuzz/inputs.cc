@@ -85,7 +85,7 @@ bool read_connection_handshake(std::string_view bytes) {
   bool understood = false;
   for (const MessageKind kind : {MessageKind::kMemberNonce, MessageKind::kServerNonce}) {
     const auto nonce = parse_nonce(*message, kind);
-    check(!nonce || (!nonce->empty() && nonce->size() <= 64));
+    check(!nonce || !nonce->empty());
     understood = understood || nonce.has_value();
   }
   for (const MessageKind kind : {MessageKind::kMember, MessageKind::kServer}) {

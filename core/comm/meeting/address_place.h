@@ -13,14 +13,11 @@ namespace tessera::internal {
 /// MAC (Note [Message authentication]).
 class AddressPlace final : public Place {
  public:
-  /// `host_source` and `port_source` are where the two were given, for messages: "MASTER_ADDR" and
-  /// "MASTER_PORT", or both "store_url".
-  AddressPlace(std::string host, int port, std::string host_source, std::string port_source,
-               Credentials credentials)
+  /// `source` says where it was given, for messages: "MASTER_ADDR and MASTER_PORT", "store_url".
+  AddressPlace(std::string host, int port, std::string source, Credentials credentials)
       : host_(std::move(host)),
         port_(port),
-        host_source_(std::move(host_source)),
-        port_source_(std::move(port_source)),
+        source_(std::move(source)),
         credentials_(std::move(credentials)) {}
 
   /// FailedPrecondition if the host is unknown or no address of this one, and if there is no token
@@ -33,12 +30,11 @@ class AddressPlace final : public Place {
 
  private:
   absl::StatusOr<TcpAddress> resolve();
-  std::string problem(const std::string& source, const std::string& text) const;
+  std::string problem(const std::string& text) const;
 
   const std::string host_;
   const int port_;
-  const std::string host_source_;
-  const std::string port_source_;
+  const std::string source_;
   const Credentials credentials_;
   std::optional<TcpAddress> address_;  // once it is known
 };

@@ -225,7 +225,7 @@ class Meeting::Admission {
   [[noreturn]] void fail(const std::string& cause) {
     server_.stop_listening();
     server_.send_to_all(Message::of(MessageKind::kFailure, {cause}));
-    throw MeetingFailure{cause};
+    Meeting::fail(options_.own, cause);
   }
 
   Server& server_;

@@ -60,8 +60,7 @@ class Meeting::Search {
   }
 
   [[noreturn]] static void refuse(const absl::Status& status) {
-    throw MeetingFailure{absl::StrCat("[rendezvous] ", std::string(status.message())),
-                         /*is_place_wrong=*/true};
+    TORCH_CHECK(false, "[rendezvous] ", std::string(status.message()));
   }
 
   /// Remembers why not yet; throws what no waiting mends.
@@ -107,7 +106,7 @@ class Meeting::Search {
       const std::string cause = absl::StrCat("timed out after ", options_.timeout.count(),
                                              " ms: ", place_.text(), ": ", problem_);
       report_failure(options_.own.rank == 0 ? -1 : 0, cause);
-      throw MeetingFailure{cause};
+      Meeting::fail(options_.own, cause);
     }
     if (!has_warned_ && now - start_ > kSilentSearch) {
       has_warned_ = true;

@@ -51,7 +51,7 @@ class Meeting::Attendance {
   }
 
   bool hear(const Message& message) {
-    if (message.is(MessageKind::kFailure, 1)) throw MeetingFailure{message.fields[0]};
+    if (message.is(MessageKind::kFailure, 1)) Meeting::fail(options_.own, message.fields[0]);
     if (message.is(MessageKind::kGo, 0)) return has_entered_;
     if (message.is(MessageKind::kEnter, 1)) {
       enter(message.fields[0]);
@@ -66,7 +66,7 @@ class Meeting::Attendance {
       const std::string cause(entered.message());
       report_failure(-1, cause);
       tell(Message::of(MessageKind::kGaveUp, {cause}));
-      throw MeetingFailure{cause};
+      Meeting::fail(options_.own, cause);
     }
     has_entered_ = true;
     tell(Message::of(MessageKind::kEntered));
@@ -84,7 +84,7 @@ class Meeting::Attendance {
 
   [[noreturn]] void fail(const std::string& cause) {
     report_failure(0, cause);
-    throw MeetingFailure{cause};
+    Meeting::fail(options_.own, cause);
   }
 
   Connection& connection_;

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "tessera/core/comm/meeting/served_table.h"
+#include "tessera/errors.h"
 #include "tessera/time_out.h"
 
 namespace tessera::internal {
@@ -23,6 +24,10 @@ std::unique_ptr<SharedTable> Meeting::make_table(std::chrono::milliseconds timeo
   }
   auto& connection = std::get<std::unique_ptr<Connection>>(side_);
   return std::make_unique<RemoteTable>(std::move(connection), timeout);
+}
+
+void Meeting::fail(const Hello& own, const std::string& cause) {
+  throw CommError({"init_process_group", "world", -1, own.rank, ""}, cause);
 }
 
 }  // namespace tessera::internal

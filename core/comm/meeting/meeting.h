@@ -28,18 +28,19 @@ namespace tessera::internal {
 /// told it, and tells everybody. The end of a process closes its connection, so both sides notice
 /// it at once.
 
-/// How ranks communicate once they have met: rank 0 opens it, the others enter it.
+/// How ranks communicate once they have met: rank 0 opens it, the others enter it. By itself it is
+/// nothing: the ranks have their connections.
 class Transport {
  public:
   virtual ~Transport() = default;
 
   /// Whether the ranks must be on one host.
-  virtual bool is_local() const = 0;
+  virtual bool is_local() const { return false; }
 
   /// Called by rank 0 once all have come; `pids` by rank. What the others need to enter.
-  virtual absl::StatusOr<std::string> open(const std::vector<int>& pids) = 0;
+  virtual absl::StatusOr<std::string> open(const std::vector<int>& /*pids*/) { return ""; }
   /// Called by the others.
-  virtual absl::Status enter(const std::string& text) = 0;
+  virtual absl::Status enter(const std::string& /*text*/) { return absl::OkStatus(); }
 };
 
 /// One rank that comes to a meeting.
@@ -52,7 +53,8 @@ struct MeetingOptions {
 class Meeting {
  public:
   /// Collective, blocks until all ranks of the job have met at `place` and entered `transport`.
-  /// Throws MeetingFailure.
+  /// Throws c10::Error, which names what was given, what was expected and the remedy, if the place
+  /// is wrong, and CommError if the ranks do not meet: all that are connected give the same cause.
   Meeting(Place& place, Transport& transport, const MeetingOptions& options);
 
   /// Keeps the connections, for a table that all of them share; rank 0's thread serves it. A call
@@ -82,6 +84,8 @@ class Meeting {
   /// transport.
   static void attend(Connection& connection, Transport& transport, const MeetingOptions& options,
                      Deadline end);
+
+  [[noreturn]] static void fail(const Hello& own, const std::string& cause);
 
   Side side_;
 };

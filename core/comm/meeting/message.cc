@@ -48,9 +48,8 @@ std::optional<Message> Message::from_bytes(std::string_view bytes) {
 }
 
 std::optional<std::string> parse_nonce(const Message& message, MessageKind kind) {
-  constexpr size_t kMaxNonce = 64;
   if (!message.is(kind, 2) || message.fields[0] != kMeetingProtocol) return std::nullopt;
-  if (message.fields[1].empty() || message.fields[1].size() > kMaxNonce) return std::nullopt;
+  if (message.fields[1].empty()) return std::nullopt;
   return message.fields[1];
 }
 

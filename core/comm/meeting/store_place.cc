@@ -125,11 +125,11 @@ absl::StatusOr<std::unique_ptr<Listener>> StorePlace::open_listener() {
     return socket_of(said_).listen({});
   }
   const bool is_anywhere = options_.agent_host.empty();
-  absl::StatusOr<TcpAddress> own = TcpAddress::any();
-  if (!is_anywhere) {
-    own = TcpAddress::resolve({options_.agent_host}, options_.agent_port);
-    if (own.ok()) own = TcpAddress::own_towards(*own);
-  }
+  // Where there is no IPv6, the second one listens.
+  absl::StatusOr<TcpAddress> own =
+      is_anywhere ? TcpAddress::resolve({"::", "0.0.0.0"}, 0)
+                  : TcpAddress::resolve({options_.agent_host}, options_.agent_port);
+  if (!is_anywhere && own.ok()) own = TcpAddress::own_towards(*own);
   if (!own.ok()) return own.status();
   const absl::Status allowed = check_public(*own);
   if (!allowed.ok()) return allowed;

@@ -8,11 +8,10 @@
 #include <c10/util/Exception.h>
 
 #include "tessera/core/comm/meeting/address_place.h"
-#include "tessera/core/comm/meeting/job_name.h"
 #include "tessera/core/comm/meeting/store_place.h"
 #include "tessera/core/comm/meeting/unix_place.h"
 #include "tessera/core/comm/shm/world.h"
-#include "tessera/errors.h"
+#include "tessera/core/process/launcher_process.h"
 
 namespace tessera::internal {
 namespace {
@@ -42,7 +41,7 @@ std::unique_ptr<Place> place_at_url(const std::string& url, const std::string& s
                                        credentials_of(environment));
   }
   const StoreAddress address = checked(parse_tcp_url(url), source);
-  return std::make_unique<AddressPlace>(address.host, address.port, source, source,
+  return std::make_unique<AddressPlace>(address.host, address.port, source,
                                         credentials_of(environment));
 }
 
@@ -50,7 +49,7 @@ std::unique_ptr<Place> place_at_master(const Environment& environment) {
   const std::string& host = environment.master_addr;
   const int port = environment.master_port;
   if (!environment.agent_store) {
-    return std::make_unique<AddressPlace>(host, port, "MASTER_ADDR", "MASTER_PORT",
+    return std::make_unique<AddressPlace>(host, port, "MASTER_ADDR and MASTER_PORT",
                                           credentials_of(environment));
   }
   const std::string key =
@@ -99,14 +98,7 @@ Meeting meet(Place& place, Transport& transport, const Environment& environment,
       .own = Hello::of_this_process(environment.rank, environment.world_size,
                                     device.is_cuda() ? "cuda" : "cpu", build),
       .timeout = timeout};
-  MeetingFailure failure;
-  try {
-    return Meeting(place, transport, options);
-  } catch (const MeetingFailure& thrown) {
-    failure = thrown;
-  }
-  TORCH_CHECK(!failure.is_place_wrong, failure.cause);
-  throw CommError({"init_process_group", "world", -1, environment.rank, ""}, failure.cause);
+  return Meeting(place, transport, options);
 }
 
 }  // namespace tessera::internal

@@ -16,7 +16,6 @@
 #include "tessera/core/comm/mpi/initialize.h"
 #include "tessera/core/comm/mpi/library.h"
 #include "tessera/core/comm/mpi/world_group.h"
-#include "tessera/core/comm/rendezvous/core_share.h"
 #include "tessera/core/process/available_cores.h"
 #include "tessera/core/process/machine.h"
 #include "tessera/process_group.h"
