@@ -89,8 +89,8 @@ bool read_connection_handshake(std::string_view bytes) {
     understood = understood || nonce.has_value();
   }
   for (const MessageKind kind : {MessageKind::kMember, MessageKind::kServer}) {
-    understood = understood || (message->is(kind, 1) &&
-                                Hello::from_text(message->fields[0]).has_value());
+    understood =
+        understood || (message->is(kind, 1) && Hello::from_text(message->fields[0]).has_value());
   }
   return understood;
 }
@@ -117,10 +117,10 @@ bool read_range(std::string_view bytes) {
 bool read_announcement(std::string_view bytes) {
   const auto said = Announcement::from_text(std::string(bytes));
   if (!said) return false;
-  check(said->name.empty() != (said->hosts.empty() && said->port == 0));
+  check(!said->hosts.empty() && (said->port > 0 || said->hosts.size() == 1));
   const auto again = Announcement::from_text(said->to_text());
-  check(again && again->secret == said->secret && again->name == said->name &&
-        again->hosts == said->hosts && again->port == said->port);
+  check(again && again->secret == said->secret && again->hosts == said->hosts &&
+        again->port == said->port);
   return true;
 }
 
@@ -275,8 +275,8 @@ std::vector<std::string> corpus() {
       .segment = {.device = 1, .inode = 77}, .segment_bytes = 4096, .pid = 300, .fd = 8};
   inputs.push_back(input_for(Parser::kRange, range.to_text()));
   for (const Announcement& said :
-       {Announcement{.secret = "ab", .name = "tessera/0123", .hosts = {}, .port = 0},
-        Announcement{.secret = "ab", .name = {}, .hosts = {"10.0.0.1", "::1"}, .port = 29500}}) {
+       {Announcement{.secret = "ab", .port = 0, .hosts = {"0123"}},
+        Announcement{.secret = "ab", .port = 29500, .hosts = {"10.0.0.1", "::1"}}}) {
     inputs.push_back(input_for(Parser::kAnnouncement, said.to_text()));
   }
   inputs.push_back(input_for(Parser::kSafetensors, layout().header()));

@@ -110,9 +110,6 @@ check() {
     grep -vE '"tessera/core/process/(available_cores|control_groups|file_descriptor|job_page|process_status|system_refusal).h"' |
     offend launcher-without-torch
 
-  # A launcher may meet as ranks do.
-  sources core/comm/meeting | search '^ *# *include *<(torch|ATen|c10)/' | offend meeting-without-torch
-
   for file in $tree; do
     if [[ $file == *.h ]] && ! grep -q '^#pragma once$' "$file"; then echo "$file"; fi
   done | offend pragma-once
