@@ -11,6 +11,7 @@
 #include <c10/util/Exception.h>
 
 #include "tessera/core/comm/meeting/message.h"
+#include "tessera/core/process/error_text.h"
 #include "tessera/core/process/failure_report.h"
 
 namespace tessera::internal {
@@ -70,15 +71,15 @@ class Meeting::Admission {
     for (const auto& [rank, number] : numbers_) {
       pids.at(static_cast<size_t>(rank)) = members_.at(number).hello.pid;
     }
-    const auto opening = transport_.open(pids);
-    if (!opening.ok()) {
-      const std::string cause = absl::StrCat("rank ", options_.own.rank,
-                                             " failed: ", std::string(opening.status().message()));
+    std::string opening;
+    const std::string problem = thrown_by([&] { opening = transport_.open(pids); });
+    if (!problem.empty()) {
+      const std::string cause = absl::StrCat("rank ", options_.own.rank, " failed: ", problem);
       report_failure(-1, cause);
       fail(cause);
     }
     for (const auto& [rank, number] : numbers_) {
-      server_.send(number, Message::of(MessageKind::kEnter, {*opening}));
+      server_.send(number, Message::of(MessageKind::kEnter, {opening}));
     }
   }
 

@@ -7,6 +7,7 @@
 #include <absl/strings/str_cat.h>
 
 #include "tessera/core/comm/meeting/message.h"
+#include "tessera/core/process/error_text.h"
 #include "tessera/core/process/failure_report.h"
 
 namespace tessera::internal {
@@ -60,10 +61,9 @@ class Meeting::Attendance {
   }
 
   void enter(const std::string& text) {
-    const absl::Status entered = transport_.enter(text);
-    if (!entered.ok()) {
+    const std::string cause = thrown_by([&] { transport_.enter(text); });
+    if (!cause.empty()) {
       hear_until(Clock::now() + kAnswerGrace);  // what rank 0 shared may have gone with it
-      const std::string cause(entered.message());
       report_failure(-1, cause);
       tell(Message::of(MessageKind::kGaveUp, {cause}));
       Meeting::fail(options_.own, cause);

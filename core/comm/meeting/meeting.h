@@ -6,9 +6,6 @@
 #include <variant>
 #include <vector>
 
-#include <absl/status/status.h>
-#include <absl/status/statusor.h>
-
 #include "tessera/core/comm/meeting/connection.h"
 #include "tessera/core/comm/meeting/deadline.h"
 #include "tessera/core/comm/meeting/hello.h"
@@ -37,10 +34,11 @@ class Transport {
   /// Whether the ranks must be on one host.
   virtual bool is_local() const { return false; }
 
-  /// Called by rank 0 once all have come; `pids` by rank. What the others need to enter.
-  virtual absl::StatusOr<std::string> open(const std::vector<int>& /*pids*/) { return ""; }
+  /// Called by rank 0 once all have come; `pids` by rank. What the others need to enter. What this
+  /// and the next one throw all ranks hear.
+  virtual std::string open(const std::vector<int>& /*pids*/) { return ""; }
   /// Called by the others.
-  virtual absl::Status enter(const std::string& /*text*/) { return absl::OkStatus(); }
+  virtual void enter(const std::string& /*text*/) {}
 };
 
 /// One rank that comes to a meeting.

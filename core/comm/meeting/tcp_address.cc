@@ -178,7 +178,6 @@ absl::StatusOr<std::unique_ptr<Listener>> TcpAddress::listen() const {
 }
 
 std::string TcpAddress::text() const {
-  if (sockets_.empty()) return "nowhere";
   const TcpEndpoint endpoint =
       numeric(address_of(sockets_[0].address), static_cast<socklen_t>(sockets_[0].address.size()));
   return absl::StrCat(endpoint.host, ":", endpoint.port);

@@ -1,6 +1,5 @@
 #include "tessera/core/comm/rendezvous/worlds.h"
 
-#include <exception>
 #include <utility>
 
 #include <c10/util/Exception.h>
@@ -48,14 +47,11 @@ std::shared_ptr<ProcessGroup> make_nccl_world(ProcessGroupOptions options,
   world.size = environment.world_size;
   world.timeout = options.timeout;
   world.nccl = options.nccl;
-  std::string problem;
-  try {
+  std::string problem = thrown_by([&] {
     world.device = take_gpu(gpu_of(options, environment, GpuChoice::Use::kOwn));
     world.api = take_nccl();  // after LibTorch's: then it is LibTorch's own NCCL
-    problem = nccl::find_unsupported(world.nccl);
-  } catch (const std::exception& error) {
-    problem = error_text(error);
-  }
+  });
+  if (problem.empty()) problem = nccl::find_unsupported(world.nccl);
   refuse_on_all_ranks(RanksAtTable{*world.table, world.rank, world.size, options.timeout}, problem,
                       "init_process_group");
   return nccl::make_world(std::move(world));

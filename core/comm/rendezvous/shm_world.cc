@@ -3,7 +3,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <exception>
 #include <string>
 #include <utility>
 
@@ -71,29 +70,17 @@ class SharedPage final : public Transport {
 
   bool is_local() const override { return true; }
 
-  absl::StatusOr<std::string> open(const std::vector<int>& pids) override {
-    try {
-      world_ = shm::World::create(pids, rank_, part_);
-    } catch (const std::exception& error) {
-      return absl::InternalError(error_text(error));
-    }
+  std::string open(const std::vector<int>& pids) override {
+    world_ = shm::World::create(pids, rank_, part_);
     return world_->page().to_text();
   }
 
-  absl::Status enter(const std::string& text) override {
+  void enter(const std::string& text) override {
     const auto range = shm::SharedRange::from_text(text);
-    if (!range) {
-      return absl::InternalError(
-          absl::StrCat("[rendezvous] got '", text,
-                       "' as the place of the shared page, expected five numbers; run one build of "
-                       "Tessera on all ranks"));
-    }
-    try {
-      world_ = shm::World::open(rank_, world_size_, *range);
-    } catch (const std::exception& error) {
-      return absl::InternalError(error_text(error));
-    }
-    return absl::OkStatus();
+    TORCH_CHECK(range, "[rendezvous] got '", text,
+                "' as the place of the shared page, expected five numbers; run one build of "
+                "Tessera on all ranks");
+    world_ = shm::World::open(rank_, world_size_, *range);
   }
 
   std::shared_ptr<shm::World> take_world() { return std::move(world_); }
@@ -154,12 +141,7 @@ std::shared_ptr<ProcessGroup> make_shm_world(ProcessGroupOptions options,
   if (is_on_host) return host;
   // The ranks have met first, so that what one of them lacks is everyone's error.
   std::shared_ptr<Device> device;
-  std::string problem;
-  try {
-    device = take_gpu(gpu);
-  } catch (const std::exception& error) {
-    problem = error_text(error);
-  }
+  const std::string problem = thrown_by([&] { device = take_gpu(gpu); });
   refuse_on_all_ranks(*host, problem, "init_process_group");
   return std::make_shared<StagedGroup>(std::move(host), std::move(device));
 }

@@ -7,6 +7,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <stdexcept>
 #include <string>
 #include <thread>
 #include <utility>
@@ -40,15 +41,14 @@ using ::testing::IsEmpty;
 class Door final : public Transport {
  public:
   bool is_local() const override { return is_local_; }
-  absl::StatusOr<std::string> open(const std::vector<int>& pids) override {
-    if (!fails.empty()) return absl::InternalError(fails);
+  std::string open(const std::vector<int>& pids) override {
+    if (!fails.empty()) throw std::runtime_error(fails);
     opened_for = pids;
     return "the door";
   }
-  absl::Status enter(const std::string& text) override {
-    if (!fails.empty()) return absl::InternalError(fails);
+  void enter(const std::string& text) override {
+    if (!fails.empty()) throw std::runtime_error(fails);
     entered = text;
-    return absl::OkStatus();
   }
 
   bool is_local_ = true;
