@@ -13,7 +13,6 @@
 #include "tessera/checkpoint/format/safetensors.h"
 #include "tessera/checkpoint/step/shard_layout.h"
 #include "tessera/checkpoint/step/shard_writer.h"
-#include "tessera/core/comm/meeting/announcement.h"
 #include "tessera/core/comm/meeting/framing.h"
 #include "tessera/core/comm/meeting/hello.h"
 #include "tessera/core/comm/meeting/job_table.h"
@@ -31,7 +30,6 @@ enum class Parser : uint8_t {
   kConnectionHandshake,
   kHello,
   kRange,
-  kAnnouncement,
   kSafetensors,
   kManifest,
   kShardSummary
@@ -111,16 +109,6 @@ bool read_range(std::string_view bytes) {
   check(range->pid > 0 && range->fd >= 0);
   const auto again = shm::SharedRange::from_text(range->to_text());
   check(again && again->segment == range->segment && again->fd == range->fd);
-  return true;
-}
-
-bool read_announcement(std::string_view bytes) {
-  const auto said = Announcement::from_text(std::string(bytes));
-  if (!said) return false;
-  check(!said->hosts.empty() && (said->port > 0 || said->hosts.size() == 1));
-  const auto again = Announcement::from_text(said->to_text());
-  check(again && again->secret == said->secret && again->hosts == said->hosts &&
-        again->port == said->port);
   return true;
 }
 
@@ -232,8 +220,6 @@ bool read_input(std::string_view input) {
       return read_hello(input);
     case Parser::kRange:
       return read_range(input);
-    case Parser::kAnnouncement:
-      return read_announcement(input);
     case Parser::kSafetensors:
       return read_safetensors(input);
     case Parser::kManifest:
@@ -274,11 +260,6 @@ std::vector<std::string> corpus() {
   const shm::SharedRange range{
       .segment = {.device = 1, .inode = 77}, .segment_bytes = 4096, .pid = 300, .fd = 8};
   inputs.push_back(input_for(Parser::kRange, range.to_text()));
-  for (const Announcement& said :
-       {Announcement{.secret = "ab", .port = 0, .hosts = {"0123"}},
-        Announcement{.secret = "ab", .port = 29500, .hosts = {"10.0.0.1", "::1"}}}) {
-    inputs.push_back(input_for(Parser::kAnnouncement, said.to_text()));
-  }
   inputs.push_back(input_for(Parser::kSafetensors, layout().header()));
   inputs.push_back(input_for(Parser::kManifest, manifest_without_trailer()));
   inputs.push_back(input_for(Parser::kShardSummary, *summary().to_text()));

@@ -27,6 +27,7 @@ enum class MessageKind : uint8_t {
   kGaveUp = 108,       ///< from a member: why it leaves
   kTimedOut = 109,     ///< from a member: its time-out, which is over, in milliseconds
   kFailure = 110,      ///< from the server: why nobody meets
+  kNote = 111,         ///< in a store: a secret, rank 0's port, its addresses (StorePlace)
 };
 
 /// Local. Appends 32 bits, little-endian, and takes them off the front, if there are as many.

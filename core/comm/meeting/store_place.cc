@@ -8,13 +8,14 @@
 #include <typeinfo>
 #include <utility>
 
-#include <absl/strings/escaping.h>
+#include <absl/strings/numbers.h>
 #include <absl/strings/str_cat.h>
 #include <c10/util/Type.h>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include "tessera/core/comm/meeting/address_place.h"
 #include "tessera/core/comm/meeting/mac_key.h"
+#include "tessera/core/comm/meeting/message.h"
 #include "tessera/core/comm/meeting/unix_place.h"
 #include "tessera/core/process/error_text.h"
 #include "tessera/core/process/thread_without_signals.h"
@@ -38,7 +39,8 @@ auto call_until(Deadline deadline, Call call) -> std::optional<decltype(call())>
   return result.get();
 }
 
-UnixPlace socket_of(const Announcement& said) { return UnixPlace("tessera/" + said.hosts.front()); }
+/// An abstract socket of this host.
+UnixPlace socket_called(const std::string& name) { return UnixPlace("tessera/" + name); }
 
 }  // namespace
 
@@ -100,17 +102,18 @@ auto StorePlace::ask_store(Deadline deadline, Call call)
 
 Credentials StorePlace::credentials() const {
   Credentials credentials = options_.credentials;
-  credentials.token += said_.secret;
+  credentials.token += secret_;
   return credentials;
 }
 
-/// "<MAC> <text>". The MAC also covers which job and attempt this is.
-std::string StorePlace::with_mac(const std::string& text) const {
-  const auto mac = MacKey::of_token(options_.credentials.token)
-                       .compute({"announcement", options_.credentials.run_id,
-                                 options_.credentials.attempt, text});
-  const absl::string_view bytes(reinterpret_cast<const char*>(mac.data()), mac.size());
-  return absl::StrCat(absl::BytesToHexString(bytes), " ", text);
+/// Makes the note, and reads it: it is a frame, whose MAC also covers which job and attempt this
+/// is.
+Framing StorePlace::framing(Framing::Side side) const {
+  const Credentials& job = options_.credentials;
+  Framing framing(side);
+  framing.authenticate_with(MacKey::of_token(job.token).derive({"note", job.run_id, job.attempt}));
+  framing.trust();
+  return framing;
 }
 
 absl::Status StorePlace::check_public(const TcpAddress& address) const {
@@ -119,10 +122,11 @@ absl::Status StorePlace::check_public(const TcpAddress& address) const {
 }
 
 absl::StatusOr<std::unique_ptr<Listener>> StorePlace::open_listener() {
-  said_ = {.secret = MacKey::new_nonce(), .port = 0, .hosts = {}};
+  secret_ = MacKey::new_nonce();
+  port_ = 0;
   if (options_.is_one_host) {
-    said_.hosts = {MacKey::new_nonce()};
-    return socket_of(said_).listen({});
+    hosts_ = {MacKey::new_nonce()};
+    return socket_called(hosts_.front()).listen({});
   }
   const bool is_anywhere = options_.agent_host.empty();
   // Where there is no IPv6, the second one listens.
@@ -136,8 +140,8 @@ absl::StatusOr<std::unique_ptr<Listener>> StorePlace::open_listener() {
   auto listener = own->listen();
   if (!listener.ok()) return listener;
   const TcpEndpoint endpoint = endpoint_of(**listener);
-  said_.port = endpoint.port;
-  said_.hosts = is_anywhere ? own_hosts() : std::vector<std::string>{endpoint.host};
+  port_ = endpoint.port;
+  hosts_ = is_anywhere ? own_hosts() : std::vector<std::string>{endpoint.host};
   return listener;
 }
 
@@ -150,44 +154,49 @@ absl::StatusOr<std::unique_ptr<Listener>> StorePlace::listen(Deadline deadline) 
   }
   auto listener = open_listener();
   if (!listener.ok()) return listener;
-  const auto put = ask_store(
-      deadline, [key = options_.key, text = with_mac(said_.to_text())](c10d::Store& store) {
-        store.set(key, text);
-        return true;
-      });
+  Message note = Message::of(MessageKind::kNote, {secret_, absl::StrCat(port_)});
+  note.fields.insert(note.fields.end(), hosts_.begin(), hosts_.end());
+  const std::string text = framing(Framing::Side::kServer).wrap(note.to_bytes());
+  const auto put = ask_store(deadline, [key = options_.key, text](c10d::Store& store) {
+    store.set(key, text);
+    return true;
+  });
   if (!put.ok()) return put.status();
   return listener;
 }
 
 /// Fills in what rank 0 has said.
-absl::Status StorePlace::read_announcement(Deadline deadline) {
+absl::Status StorePlace::read_note(Deadline deadline) {
   // get() of a key that is not there would block, and others with it.
   const auto text = ask_store(deadline, [key = options_.key](c10d::Store& store) {
     return store.check({key}) ? std::optional(store.get_to_str(key)) : std::nullopt;
   });
   if (!text.ok()) return text.status();
   if (!text->has_value()) return absl::NotFoundError("rank 0 has not said where it listens");
-  const size_t space = (*text)->find(' ');
-  const std::string said = space == std::string::npos ? "" : (*text)->substr(space + 1);
-  if (with_mac(said) != **text) {
+  Framing frame = framing(Framing::Side::kMember);
+  frame.add(**text);
+  const auto payload = frame.take();
+  if (!payload) {
     return absl::UnavailableError(
         "rank 0's address in the store does not verify: somebody else wrote it, or rank 0 has "
         "another TESSERA_JOB_TOKEN");
   }
-  const auto where = Announcement::from_text(said);
-  if (!where) {
+  const auto note = Message::from_bytes(*payload);
+  if (!note || note->fields.size() < 3 || !note->is(MessageKind::kNote, note->fields.size()) ||
+      !absl::SimpleAtoi(note->fields[1], &port_) || port_ < 0 || port_ > 65535) {
     return absl::UnavailableError(
         "rank 0's text in the store is not an address; run one build of Tessera on all ranks");
   }
-  said_ = *where;
+  secret_ = note->fields[0];
+  hosts_.assign(note->fields.begin() + 2, note->fields.end());
   return absl::OkStatus();
 }
 
 absl::StatusOr<FileDescriptor> StorePlace::connect(Deadline deadline) {
-  const absl::Status read = read_announcement(deadline);
+  const absl::Status read = read_note(deadline);
   if (!read.ok()) return read;
-  if (said_.port == 0) {
-    auto socket = socket_of(said_).connect(deadline);
+  if (port_ == 0) {
+    auto socket = socket_called(hosts_.front()).connect(deadline);
     if (socket.ok()) return socket;
     return absl::NotFoundError(absl::StrCat("rank 0 is not where it said, or on another host: ",
                                             std::string(socket.status().message())));
@@ -198,7 +207,7 @@ absl::StatusOr<FileDescriptor> StorePlace::connect(Deadline deadline) {
         "rank 0's address in the store is not a socket of this host: somebody else wrote it, or "
         "rank 0 has another LOCAL_WORLD_SIZE");
   }
-  const auto address = TcpAddress::resolve(said_.hosts, said_.port);
+  const auto address = TcpAddress::resolve(hosts_, port_);
   if (!address.ok()) return address.status();
   const absl::Status allowed = check_public(*address);
   if (!allowed.ok()) return allowed;

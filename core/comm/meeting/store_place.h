@@ -2,12 +2,13 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include <absl/status/statusor.h>
 #include <c10/util/intrusive_ptr.h>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
-#include "tessera/core/comm/meeting/announcement.h"
+#include "tessera/core/comm/meeting/framing.h"
 #include "tessera/core/comm/meeting/place.h"
 #include "tessera/core/comm/meeting/tcp_address.h"
 
@@ -47,14 +48,17 @@ class StorePlace final : public Place {
   template <typename Call>
   auto ask_store(Deadline deadline, Call call) -> absl::StatusOr<decltype(call(*Store()))>;
   absl::StatusOr<Store> connect_to_agent(Deadline deadline) const;
-  std::string with_mac(const std::string& text) const;
+  Framing framing(Framing::Side side) const;
   absl::Status check_public(const TcpAddress& address) const;
   absl::StatusOr<std::unique_ptr<Listener>> open_listener();
-  absl::Status read_announcement(Deadline deadline);
+  absl::Status read_note(Deadline deadline);
 
   Store store_;
   const Options options_;
-  Announcement said_;  // by this rank 0, or what another one has read last
+  // What this rank 0 has left in the store, or another rank has read there last.
+  std::string secret_;              // of this meeting; whoever reads the store knows it
+  int port_ = 0;                    // 0 if rank 0 listens at a socket of its host
+  std::vector<std::string> hosts_;  // its addresses, the best one first; or the socket's name
 };
 
 }  // namespace tessera::internal
