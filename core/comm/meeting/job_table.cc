@@ -23,15 +23,18 @@ void JobTable::remove(const std::string& key) {
   texts_.erase(found);
 }
 
+bool JobTable::has(const std::vector<std::string>& keys) {
+  const std::lock_guard lock(mutex_);
+  return std::all_of(keys.begin(), keys.end(),
+                     [this](const std::string& key) { return texts_.count(key) != 0; });
+}
+
 Message JobTable::reply(const Message& request) {
   const auto& fields = request.fields;
-  const std::lock_guard lock(mutex_);
   if (request.is(RequestKind::kHas, fields.size())) {
-    const bool has_all = std::all_of(fields.begin(), fields.end(), [this](const std::string& key) {
-      return texts_.count(key) != 0;
-    });
-    return Message::of(has_all ? ReplyKind::kYes : ReplyKind::kNo);
+    return Message::of(has(fields) ? ReplyKind::kYes : ReplyKind::kNo);
   }
+  const std::lock_guard lock(mutex_);
   if (request.is(RequestKind::kErase, 1)) {
     remove(fields[0]);
     return Message::of(ReplyKind::kYes);

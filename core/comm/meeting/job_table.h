@@ -3,6 +3,7 @@
 #include <map>
 #include <mutex>
 #include <string>
+#include <vector>
 
 #include "tessera/core/comm/meeting/shared_table.h"
 
@@ -16,6 +17,8 @@ class JobTable : public SharedTable {
   /// For keys and texts of so many bytes together.
   explicit JobTable(size_t most_bytes = kMaxBytes) : most_bytes_(most_bytes) {}
 
+  /// Rank 0 looks again and again: no copy of the keys.
+  bool has(const std::vector<std::string>& keys) override;
   Message reply(const Message& request) override;
 
  private:
