@@ -1,5 +1,6 @@
 #include "tessera/environment.h"
 
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cstdint>
@@ -11,13 +12,20 @@
 #include <absl/strings/strip.h>
 
 #include "tessera/core/process/launchers.h"
-#include "tessera/core/process/own_directory.h"
 #include "tessera/core/process/variable_reader.h"
 
 namespace tessera {
 namespace {
 
 using internal::VariableReader;
+
+/// Whether it is a directory, and no link to one, that only this user can enter.
+bool is_own_directory(const std::string& path) {
+  constexpr mode_t kForOthers = 0077;
+  struct stat status {};
+  return ::lstat(path.c_str(), &status) == 0 && S_ISDIR(status.st_mode) &&
+         status.st_uid == ::geteuid() && (status.st_mode & kForOthers) == 0;
+}
 
 /// Whether it can be the name or address of a host.
 bool is_host(absl::string_view text) {
@@ -161,7 +169,7 @@ absl::StatusOr<std::string> parse_store_url(const std::string& url) {
     return bad("file:///directory/file, a socket of one host, or tcp://host:port");
   }
   const std::string directory = path.substr(0, slash);
-  if (internal::is_own_directory(directory)) return path;
+  if (is_own_directory(directory)) return path;
   return bad(directory,
              " to be a directory, and no link to one, that belongs to this user and is closed to "
              "others; make a directory of your own and name a file in it: mkdir -m 700 "

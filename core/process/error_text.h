@@ -15,6 +15,17 @@ std::string error_text(const std::exception& error);
 /// The same of the exception that is being handled, whatever its type.
 std::string present_error_text();
 
+/// The text of what `body` throws; "" if it returns.
+template <typename Body>
+std::string thrown_by(const Body& body) {
+  try {
+    body();
+  } catch (const std::exception& error) {
+    return error_text(error);
+  }
+  return "";
+}
+
 /// What `predicate`, a function of the user's, says of the parameter or module `name`. What it
 /// throws, of whatever type, becomes a c10::Error that names it (`what`) and `name`.
 template <typename Predicate, typename... Arguments>

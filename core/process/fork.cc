@@ -3,11 +3,10 @@
 #include <pthread.h>
 #include <unistd.h>
 
-#include <array>
 #include <cerrno>
-#include <cstddef>
 #include <stdexcept>
 #include <utility>
+#include <vector>
 
 #include <absl/strings/str_cat.h>
 
@@ -32,11 +31,11 @@ struct ForkHandlers {
 
   static void before() {
     adding.lock();
-    for (size_t i = 0; i < count; ++i) held[i].mutex->lock();
+    for (const Held& one : held()) one.mutex->lock();
   }
 
   static void release() {
-    for (size_t i = count; i > 0; --i) held[i - 1].mutex->unlock();
+    for (const Held& one : held()) one.mutex->unlock();
     adding.unlock();
   }
 
@@ -45,17 +44,19 @@ struct ForkHandlers {
   static void in_child() {
     const int error = errno;
     Origin::forks_so_far_.fetch_add(1, std::memory_order_relaxed);
-    for (size_t i = 0; i < count; ++i) {
-      if (held[i].in_child != nullptr) held[i].in_child();
+    for (const Held& one : held()) {
+      if (one.in_child != nullptr) one.in_child();
     }
     release();
     errno = error;
   }
 
-  static constexpr size_t kMax = 8;
+  static std::vector<Held>& held() {
+    static auto* const all = new std::vector<Held>;  // never destroyed: others may fork at the end
+    return *all;
+  }
+
   static inline constinit std::mutex adding;
-  static inline constinit std::array<Held, kMax> held{};
-  static inline constinit size_t count = 0;
 };
 
 Origin::Origin()
@@ -84,11 +85,7 @@ void never_destroy(std::shared_ptr<void> what) {
 void hold_across_fork(std::mutex& mutex, void (*in_child)() noexcept) {
   ForkHandlers::install();
   const std::lock_guard lock(ForkHandlers::adding);
-  if (ForkHandlers::count >= ForkHandlers::kMax) {
-    throw std::runtime_error(
-        absl::StrCat("[fork] got more than ", ForkHandlers::kMax, " mutexes to hold"));
-  }
-  ForkHandlers::held[ForkHandlers::count++] = {&mutex, in_child};
+  ForkHandlers::held().push_back({&mutex, in_child});
 }
 
 }  // namespace tessera::internal

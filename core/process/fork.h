@@ -57,7 +57,7 @@ void never_destroy(std::shared_ptr<void> what);
 /// Local. Has `mutex`, which lives as long as the process, held around every fork(), so that a
 /// child finds it free and what it guards whole; then runs `in_child`, if any, in the child: it
 /// allocates nothing and takes no lock. Whoever holds one such mutex takes no other. Called without
-/// holding it. Throws std::runtime_error where there is no room for more.
+/// holding it.
 void hold_across_fork(std::mutex& mutex, void (*in_child)() noexcept = nullptr);
 
 }  // namespace tessera::internal

@@ -10,7 +10,6 @@
 #include <atomic>
 #include <cerrno>
 #include <chrono>
-#include <new>
 #include <utility>
 #include <vector>
 
@@ -23,16 +22,9 @@
 namespace tessera::internal {
 namespace {
 
-constexpr uint64_t kFormat = 0x7465737365726103;  // "tessera", 3
-constexpr int kMaxRanks = 65536;
+constexpr int64_t kHeaderBytes = 64;  // of which the nonce takes some
 
 }  // namespace
-
-struct alignas(64) JobPage::Header {
-  uint64_t format;
-  uint64_t nonce;
-  int32_t ranks;
-};
 
 struct alignas(64) JobPage::Record {
   enum State : uint32_t { kNone, kWriting, kThere };
@@ -46,14 +38,13 @@ struct alignas(64) JobPage::Record {
 };
 
 int64_t JobPage::bytes(int ranks) {
-  return static_cast<int64_t>(sizeof(Header)) +
-         int64_t{ranks} * static_cast<int64_t>(sizeof(Record));
+  return kHeaderBytes + int64_t{ranks} * static_cast<int64_t>(sizeof(Record));
 }
 
-JobPage::Header& JobPage::header() const { return *reinterpret_cast<Header*>(data_); }
+uint64_t& JobPage::nonce() const { return *reinterpret_cast<uint64_t*>(data_); }
 
 JobPage::Record& JobPage::record(int rank) const {
-  return reinterpret_cast<Record*>(data_ + sizeof(Header))[rank];
+  return reinterpret_cast<Record*>(data_ + kHeaderBytes)[rank];
 }
 
 JobPage::JobPage(FileDescriptor file, char* data, int ranks, int rank)
@@ -76,13 +67,13 @@ absl::StatusOr<std::unique_ptr<JobPage>> JobPage::create(int ranks) {
   void* const data =
       ::mmap(nullptr, bytes(ranks), PROT_READ | PROT_WRITE, MAP_SHARED, file.get(), 0);
   if (data == MAP_FAILED) return failed("mmap");
-  new (data) Header{.format = kFormat, .nonce = nonce, .ranks = ranks};
-  return std::unique_ptr<JobPage>(
-      new JobPage(std::move(file), static_cast<char*>(data), ranks, -1));
+  std::unique_ptr<JobPage> page(new JobPage(std::move(file), static_cast<char*>(data), ranks, -1));
+  page->nonce() = nonce;
+  return page;
 }
 
 std::string JobPage::address() const {
-  return absl::StrCat("/proc/", ::getpid(), "/fd/", file_.get(), ":", ranks_, ":", header().nonce);
+  return absl::StrCat("/proc/", ::getpid(), "/fd/", file_.get(), ":", ranks_, ":", nonce());
 }
 
 std::unique_ptr<JobPage> JobPage::open(const std::string& address, int rank) {
@@ -90,7 +81,7 @@ std::unique_ptr<JobPage> JobPage::open(const std::string& address, int rank) {
   int ranks = 0;
   uint64_t nonce = 0;
   if (fields.size() != 3 || !absl::SimpleAtoi(fields[1], &ranks) ||
-      !absl::SimpleAtoi(fields[2], &nonce) || ranks > kMaxRanks || rank < 0 || rank >= ranks) {
+      !absl::SimpleAtoi(fields[2], &nonce) || rank < 0 || rank >= ranks) {
     return nullptr;
   }
   // The number may be another process's, in another namespace: any file may lie there.
@@ -103,8 +94,7 @@ std::unique_ptr<JobPage> JobPage::open(const std::string& address, int rank) {
   if (data == MAP_FAILED) return nullptr;
   std::unique_ptr<JobPage> page(
       new JobPage(FileDescriptor(), static_cast<char*>(data), ranks, rank));
-  const Header& header = page->header();
-  if (header.format != kFormat || header.nonce != nonce || header.ranks != ranks) return nullptr;
+  if (page->nonce() != nonce) return nullptr;
   page->forget_failure();
   page->record(rank).is_open.store(1, std::memory_order_release);
   return page;

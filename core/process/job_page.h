@@ -53,12 +53,11 @@ class JobPage {
   int ranks() const { return ranks_; }
 
  private:
-  struct Header;
   struct Record;
 
   JobPage(FileDescriptor file, char* data, int ranks, int rank);
   static int64_t bytes(int ranks);
-  Header& header() const;
+  uint64_t& nonce() const;
   Record& record(int rank) const;
 
   const FileDescriptor file_;  // the launcher's; none in ranks

@@ -1,6 +1,7 @@
 #include "tessera/core/process/launcher_process.h"
 
 #include <unistd.h>
+#include <xxhash.h>
 
 #include <fstream>
 #include <optional>
@@ -8,8 +9,8 @@
 #include <absl/strings/match.h>
 #include <absl/strings/str_cat.h>
 
+#include "tessera/core/process/machine.h"
 #include "tessera/core/process/process_status.h"
-#include "tessera/environment.h"
 
 namespace tessera::internal {
 namespace {
@@ -46,6 +47,22 @@ absl::StatusOr<LauncherProcess> find_launcher(const std::string& variable) {
   }
   return absl::NotFoundError(absl::StrCat("no process that started process ", ::getpid(),
                                           " and has not its ", variable, " is to be seen"));
+}
+
+absl::StatusOr<std::string> job_name(const Environment& environment) {
+  if (absl::StartsWith(environment.job_id, "slurm-")) return environment.job_id;
+  const auto launcher = find_launcher(environment.rank_variable);
+  if (!launcher.ok()) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "TESSERA_STORE: not set, and which ", environment.launcher,
+        " started this process is not known (", std::string(launcher.status().message()),
+        "); set TESSERA_STORE on all ranks to file:///directory/name in a directory of this user's "
+        "with mode 0700"));
+  }
+  // Containers may share the network, where the names are, but not the processes.
+  const std::string where = absl::StrCat(machine_id(), "/", environment.job_id);
+  return absl::StrCat("mpi-", launcher->pid, "-", launcher->start_time, "-",
+                      absl::Hex(XXH3_64bits(where.data(), where.size())));
 }
 
 }  // namespace tessera::internal

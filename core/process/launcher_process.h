@@ -5,6 +5,8 @@
 
 #include <absl/status/statusor.h>
 
+#include "tessera/environment.h"
+
 namespace tessera::internal {
 
 /// A process, and when it began: a pid may be used again.
@@ -19,5 +21,11 @@ struct LauncherProcess {
 /// environment (of another user, setuid) are skipped. NotFound if there is none, or /proc is
 /// hidden.
 absl::StatusOr<LauncherProcess> find_launcher(const std::string& variable);
+
+/// Local. A name of the job that srun or mpirun has started, the same in all its ranks of this host
+/// and in no other job: srun's step ("slurm-17.0"), else the launcher's process of this host, as
+/// the kernel says it (find_launcher()), with PMIx's name of the job. FailedPrecondition if that is
+/// not known.
+absl::StatusOr<std::string> job_name(const Environment& environment);
 
 }  // namespace tessera::internal

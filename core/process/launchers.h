@@ -1,5 +1,8 @@
 #pragma once
 
+#include <optional>
+#include <string>
+
 #include "tessera/core/process/variable_reader.h"
 #include "tessera/environment.h"
 
@@ -32,5 +35,13 @@ namespace tessera::internal {
 /// Local. Who this process is: `rank` to `host_of_rank_0` are filled in. Adds a problem to the
 /// reader for everything that is wrong.
 Environment read_identity(VariableReader& reader);
+
+/// Local. The number of tasks of the node with this index in a list of SLURM: 3 for "4(x2),3" and
+/// 2. Nothing if the list is malformed or shorter.
+std::optional<int> tasks_of_node(const std::string& list, int node);
+
+/// Local. The first host of a list of SLURM: "node03" for "node[03-07,09],login". "" for a
+/// malformed one.
+std::string first_host(const std::string& list);
 
 }  // namespace tessera::internal

@@ -6,7 +6,7 @@
 
 namespace tessera::internal::fuzz {
 
-inline constexpr int kParsers = 11;
+inline constexpr int kParsers = 10;
 
 /// Everything that reads bytes of somebody else's: the first byte, modulo kParsers, says which
 /// parser, the rest is its input. Returns whether that was understood. Ends the process by

@@ -1,7 +1,5 @@
 #include "tessera/core/comm/meeting/address_place.h"
 
-#include <utility>
-
 #include <absl/strings/str_cat.h>
 
 namespace tessera::internal {
@@ -14,23 +12,10 @@ absl::Status check_token(const TcpAddress& address, const std::string& token) {
       "it, anybody could take part. Set it, for instance to what `openssl rand -hex 32` prints"));
 }
 
-AddressPlace::AddressPlace(std::string host, int port, std::string host_source,
-                           std::string port_source, Credentials credentials,
-                           std::function<void(const std::string&)> warn)
-    : host_(std::move(host)),
-      port_(port),
-      host_source_(std::move(host_source)),
-      port_source_(std::move(port_source)),
-      credentials_(std::move(credentials)),
-      warn_(std::move(warn)) {}
+std::string AddressPlace::text() const { return absl::StrCat(source_, " ", host_, ":", port_); }
 
-std::string AddressPlace::text() const {
-  if (host_source_ == port_source_) return absl::StrCat(host_source_, " tcp://", host_, ":", port_);
-  return absl::StrCat(host_source_, " ", host_, ", ", port_source_, " ", port_);
-}
-
-std::string AddressPlace::problem(const std::string& source, const std::string& text) const {
-  return absl::StrCat(source, ": got ", host_, ":", port_, ", which ", text);
+std::string AddressPlace::problem(const std::string& text) const {
+  return absl::StrCat(source_, ": got ", host_, ":", port_, ", which ", text);
 }
 
 absl::StatusOr<TcpAddress> AddressPlace::resolve() {
@@ -48,12 +33,11 @@ absl::StatusOr<std::unique_ptr<Listener>> AddressPlace::listen(Deadline /*deadli
   const auto address = resolve();
   if (absl::IsNotFound(address.status())) {
     return absl::FailedPreconditionError(
-        absl::StrCat(host_source_, ": got '", host_,
-                     "', which is unknown, expected a name or address of this host; correct it"));
+        problem("is unknown, expected a name or address of this host; correct it"));
   }
   if (!address.ok()) return address.status();
   if (credentials_.token.empty()) {
-    warn_(absl::StrCat("[rendezvous] ", host_source_,
+    warn_(absl::StrCat("[rendezvous] ", source_,
                        " without TESSERA_JOB_TOKEN: every user of this host may take part in the "
                        "job; set one, or start the job with tessera-run"));
   }
@@ -61,11 +45,10 @@ absl::StatusOr<std::unique_ptr<Listener>> AddressPlace::listen(Deadline /*deadli
   if (listener.ok()) return listener;
   if (absl::IsAlreadyExists(listener.status())) {
     return absl::AlreadyExistsError(
-        problem(port_source_, "another program uses, expected a free port; choose another one"));
+        problem("another program uses, expected a free port; choose another one"));
   }
   return absl::FailedPreconditionError(
-      problem(host_source_,
-              absl::StrCat("rank 0 cannot listen at (", std::string(listener.status().message()),
+      problem(absl::StrCat("rank 0 cannot listen at (", std::string(listener.status().message()),
                            "), expected an address of its own; correct it")));
 }
 

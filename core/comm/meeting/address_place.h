@@ -1,8 +1,8 @@
 #pragma once
 
-#include <functional>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "tessera/core/comm/meeting/place.h"
 #include "tessera/core/comm/meeting/tcp_address.h"
@@ -13,14 +13,16 @@ namespace tessera::internal {
 /// MAC (Note [Message authentication]).
 class AddressPlace final : public Place {
  public:
-  /// `host_source` and `port_source` are where the two were given, for messages: "MASTER_ADDR" and
-  /// "MASTER_PORT", or both "store_url". Rank 0 tells `warn` that there is no token, where there
-  /// need not be one.
-  AddressPlace(std::string host, int port, std::string host_source, std::string port_source,
-               Credentials credentials, std::function<void(const std::string&)> warn);
+  /// `source` says where it was given, for messages: "MASTER_ADDR and MASTER_PORT", "store_url".
+  AddressPlace(std::string host, int port, std::string source, Credentials credentials, Warn warn)
+      : host_(std::move(host)),
+        port_(port),
+        source_(std::move(source)),
+        credentials_(std::move(credentials)),
+        warn_(std::move(warn)) {}
 
   /// FailedPrecondition if the host is unknown or no address of this one, and if there is no token
-  /// although other machines reach it.
+  /// although other machines reach it. Warns that there is none where there need not be one.
   absl::StatusOr<std::unique_ptr<Listener>> listen(Deadline deadline) override;
   /// NotFound if the network does not know the name yet.
   absl::StatusOr<FileDescriptor> connect(Deadline deadline) override;
@@ -29,14 +31,13 @@ class AddressPlace final : public Place {
 
  private:
   absl::StatusOr<TcpAddress> resolve();
-  std::string problem(const std::string& source, const std::string& text) const;
+  std::string problem(const std::string& text) const;
 
   const std::string host_;
   const int port_;
-  const std::string host_source_;
-  const std::string port_source_;
+  const std::string source_;
   const Credentials credentials_;
-  const std::function<void(const std::string&)> warn_;
+  const Warn warn_;
   std::optional<TcpAddress> address_;  // once it is known
 };
 

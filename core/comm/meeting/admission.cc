@@ -1,4 +1,4 @@
-#include "tessera/core/comm/meeting/sides.h"
+#include "tessera/core/comm/meeting/meeting.h"
 
 #include <algorithm>
 #include <map>
@@ -9,7 +9,7 @@
 #include <absl/strings/str_cat.h>
 #include <absl/strings/str_join.h>
 
-#include "tessera/core/comm/meeting/protocol.h"
+#include "tessera/core/comm/meeting/message.h"
 
 namespace tessera::internal {
 namespace {
@@ -21,7 +21,9 @@ constexpr auto kConflictLinger = std::chrono::seconds(2);
 // Before it first says whom it waits for.
 constexpr auto kSilenceBeforeNames = std::chrono::seconds(5);
 
-class Admission {
+}  // namespace
+
+class Meeting::Admission {
  public:
   Admission(Server& server, const std::string& place, Transport& transport,
             const MeetingOptions& options, Deadline end)
@@ -32,7 +34,7 @@ class Admission {
     open_transport();
     await_all();
     server_.stop_listening();
-    server_.send_to_all(make_message(MessageKind::kGo));
+    server_.send_to_all(Message::of(MessageKind::kGo));
   }
 
  private:
@@ -74,7 +76,7 @@ class Admission {
       fail(cause);
     }
     for (const auto& [rank, number] : numbers_) {
-      server_.send(number, make_message(MessageKind::kEnter, {*opening}));
+      server_.send(number, Message::of(MessageKind::kEnter, {*opening}));
     }
   }
 
@@ -97,15 +99,15 @@ class Admission {
   }
 
   void hear(Server::Member number, const Message& message) {
-    if (is_message(message, MessageKind::kMember, 1)) return admit(number, message.fields[0]);
+    if (message.is(MessageKind::kMember, 1)) return admit(number, message.fields[0]);
     const auto member = members_.find(number);
     if (member == members_.end()) return;
-    if (is_message(message, MessageKind::kEntered, 0)) member->second.has_entered = true;
-    if (is_message(message, MessageKind::kGaveUp, 1)) {
+    if (message.is(MessageKind::kEntered, 0)) member->second.has_entered = true;
+    if (message.is(MessageKind::kGaveUp, 1)) {
       fail(absl::StrCat(member->second.hello.name(), " gave up: ", message.fields[0]));
     }
     int64_t milliseconds = 0;
-    if (is_message(message, MessageKind::kTimedOut, 1) &&
+    if (message.is(MessageKind::kTimedOut, 1) &&
         absl::SimpleAtoi(message.fields[0], &milliseconds)) {
       time_out(milliseconds);
     }
@@ -220,7 +222,7 @@ class Admission {
 
   [[noreturn]] void fail(const std::string& cause) {
     server_.stop_listening();
-    server_.send_to_all(make_message(MessageKind::kFailure, {cause}));
+    server_.send_to_all(Message::of(MessageKind::kFailure, {cause}));
     throw MeetingFailure{cause};
   }
 
@@ -234,10 +236,8 @@ class Admission {
   std::map<int, std::string> conflicts_;  // by rank, so that it is the same one each time
 };
 
-}  // namespace
-
-void admit_all(Server& server, const std::string& place, Transport& transport,
-               const MeetingOptions& options, Deadline end) {
+void Meeting::admit_all(Server& server, const std::string& place, Transport& transport,
+                        const MeetingOptions& options, Deadline end) {
   Admission(server, place, transport, options, end).run();
 }
 

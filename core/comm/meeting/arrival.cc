@@ -1,4 +1,4 @@
-#include "tessera/core/comm/meeting/sides.h"
+#include "tessera/core/comm/meeting/meeting.h"
 
 #include <algorithm>
 #include <string>
@@ -7,7 +7,6 @@
 
 #include <absl/strings/str_cat.h>
 
-#include "tessera/core/comm/meeting/abstract_socket.h"
 #include "tessera/core/process/process_status.h"
 
 namespace tessera::internal {
@@ -23,12 +22,14 @@ constexpr auto kMaxProof = std::chrono::seconds(10);
 // For an answer about a place that is taken: by a rank 0 of this job or by another program?
 constexpr auto kTimeToTell = std::chrono::seconds(2);
 
-class Search {
+}  // namespace
+
+class Meeting::Search {
  public:
   Search(Place& place, const MeetingOptions& options, Deadline end)
       : place_(place), options_(options), end_(end) {}
 
-  Meeting::Side listen() {
+  Side listen() {
     while (true) {
       auto listener = place_.listen(end_);
       if (listener.ok()) {
@@ -41,7 +42,7 @@ class Search {
     }
   }
 
-  Meeting::Side connect() {
+  Side connect() {
     while (true) {
       if (auto connection = enter(std::min(end_, Clock::now() + kMaxProof))) {
         return connection;
@@ -51,7 +52,7 @@ class Search {
   }
 
  private:
-  Meeting::Side join_another_rank_0(const absl::Status& taken) {
+  Side join_another_rank_0(const absl::Status& taken) {
     auto connection = enter(std::min(end_, Clock::now() + kTimeToTell));
     if (connection == nullptr) refuse(taken);
     return connection;
@@ -127,9 +128,7 @@ class Search {
   std::chrono::milliseconds pause_{1};
 };
 
-}  // namespace
-
-Meeting::Side arrive(Place& place, const MeetingOptions& options, Deadline end) {
+Meeting::Side Meeting::arrive(Place& place, const MeetingOptions& options, Deadline end) {
   Search search(place, options, end);
   return options.own.rank == 0 ? search.listen() : search.connect();
 }

@@ -1,4 +1,4 @@
-#include "tessera/core/comm/meeting/sides.h"
+#include "tessera/core/comm/meeting/meeting.h"
 
 #include <algorithm>
 #include <string>
@@ -6,7 +6,7 @@
 
 #include <absl/strings/str_cat.h>
 
-#include "tessera/core/comm/meeting/protocol.h"
+#include "tessera/core/comm/meeting/message.h"
 
 namespace tessera::internal {
 namespace {
@@ -16,7 +16,9 @@ using Clock = std::chrono::steady_clock;
 // For rank 0 to say what it knows of a time-out, which is more than this rank does.
 constexpr auto kAnswerGrace = std::chrono::milliseconds(500);
 
-class Attendance {
+}  // namespace
+
+class Meeting::Attendance {
  public:
   Attendance(Connection& connection, Transport& transport, const MeetingOptions& options)
       : connection_(connection), transport_(transport), options_(options) {}
@@ -29,7 +31,7 @@ class Attendance {
       if (now >= end) {
         is_late = true;
         end = now + kAnswerGrace;
-        tell(make_message(MessageKind::kTimedOut, {absl::StrCat(options_.timeout.count())}));
+        tell(Message::of(MessageKind::kTimedOut, {absl::StrCat(options_.timeout.count())}));
       }
       if (hear_until(end)) return;
     }
@@ -48,9 +50,9 @@ class Attendance {
   }
 
   bool hear(const Message& message) {
-    if (is_message(message, MessageKind::kFailure, 1)) throw MeetingFailure{message.fields[0]};
-    if (is_message(message, MessageKind::kGo, 0)) return has_entered_;
-    if (is_message(message, MessageKind::kEnter, 1)) {
+    if (message.is(MessageKind::kFailure, 1)) throw MeetingFailure{message.fields[0]};
+    if (message.is(MessageKind::kGo, 0)) return has_entered_;
+    if (message.is(MessageKind::kEnter, 1)) {
       enter(message.fields[0]);
     }
     return false;
@@ -62,11 +64,11 @@ class Attendance {
       hear_until(Clock::now() + kAnswerGrace);  // what rank 0 shared may have gone with it
       const std::string cause(entered.message());
       options_.report(-1, cause);
-      tell(make_message(MessageKind::kGaveUp, {cause}));
+      tell(Message::of(MessageKind::kGaveUp, {cause}));
       throw MeetingFailure{cause};
     }
     has_entered_ = true;
-    tell(make_message(MessageKind::kEntered));
+    tell(Message::of(MessageKind::kEntered));
   }
 
   /// If rank 0 has gone, receive() says so, after what rank 0 has said.
@@ -90,10 +92,8 @@ class Attendance {
   bool has_entered_ = false;
 };
 
-}  // namespace
-
-void attend(Connection& connection, Transport& transport, const MeetingOptions& options,
-            Deadline end) {
+void Meeting::attend(Connection& connection, Transport& transport, const MeetingOptions& options,
+                     Deadline end) {
   Attendance(connection, transport, options).run(end);
 }
 

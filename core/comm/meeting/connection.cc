@@ -10,7 +10,7 @@
 
 #include <absl/strings/str_cat.h>
 
-#include "tessera/core/comm/meeting/protocol.h"
+#include "tessera/core/comm/meeting/message.h"
 
 namespace tessera::internal {
 namespace {
@@ -52,20 +52,21 @@ absl::StatusOr<std::unique_ptr<Connection>> Connection::enter(FileDescriptor soc
 absl::Status Connection::prove(const Credentials& credentials, const Hello& own,
                                Deadline deadline) {
   const std::string nonce = MacKey::new_nonce();
-  absl::Status sent = send(nonce_message(MessageKind::kMemberNonce, nonce), deadline);
+  absl::Status sent =
+      send(Message::of(MessageKind::kMemberNonce, {kMeetingProtocol, nonce}), deadline);
   if (!sent.ok()) return sent;
   const auto answer = receive(deadline);
   if (!answer.ok()) return answer.status();
   const auto other = parse_nonce(*answer, MessageKind::kServerNonce);
   if (!other) return senseless();
   framing_.authenticate_with(credentials.connection_key(nonce, *other));
-  sent = send(make_message(MessageKind::kMember, {own.to_text()}), deadline);
+  sent = send(Message::of(MessageKind::kMember, {own.to_text()}), deadline);
   if (!sent.ok()) return sent;
   const auto proof = receive(deadline);
   // A server that knows another token hangs up.
   if (absl::IsUnavailable(proof.status())) return rejected();
   if (!proof.ok()) return proof.status();
-  if (!is_message(*proof, MessageKind::kServer, 1)) return senseless();
+  if (!proof->is(MessageKind::kServer, 1)) return senseless();
   const auto server = Hello::from_text(proof->fields[0]);
   if (!server) return senseless();
   server_ = *server;

@@ -16,7 +16,6 @@ namespace {
 
 constexpr int kProtocol = 6;
 constexpr size_t kFields = 7;
-constexpr size_t kMaxTextBytes = 4096;
 
 }  // namespace
 
@@ -39,7 +38,6 @@ std::string Hello::to_text() const {
 }
 
 std::optional<Hello> Hello::from_text(const std::string& text) {
-  if (text.size() > kMaxTextBytes) return std::nullopt;
   const std::vector<std::string> fields = absl::StrSplit(text, '\n');
   Hello hello;
   if (fields.size() != kFields || !absl::SimpleAtoi(fields[0], &hello.rank) ||

@@ -23,7 +23,7 @@ struct Hello {
 
   std::string to_text() const;
   /// Nothing unless every field is what it can be: 0 <= rank < world_size <= kMaxRanks, a positive
-  /// pid, texts of bounded length.
+  /// pid.
   static std::optional<Hello> from_text(const std::string& text);
 
   /// Local. "rank 1 (pid 12)", or "rank 1 (pid 12 on node7)" if it is on another machine.

@@ -1,24 +1,27 @@
 #pragma once
 
-#include <functional>
-#include <memory>
+#include <cstdint>
+#include <string>
 #include <utility>
 
 #include "tessera/core/process/file_descriptor.h"
 
 namespace tessera::internal {
 
-/// A listening socket for the members of a job, and its name elsewhere (in a directory), which is
-/// removed with it.
+/// Local. The process at the other end of a Unix socket, as the kernel says it; 0 of another kind.
+int peer_pid(int socket);
+
+/// Local. Whether the process at the other end of a Unix socket is this user's.
+bool is_of_this_user(int socket);
+
+/// A listening socket for the members of a job.
 class Listener {
  public:
-  /// Whether a connection is admitted, by what the kernel says of the other side.
-  using Admits = std::function<bool(int socket)>;
-
-  /// `remove` is called once, in close() or the destructor; both may be empty.
-  explicit Listener(FileDescriptor socket, Admits admits = nullptr,
-                    std::function<void()> remove = nullptr)
-      : socket_(std::move(socket)), admits_(std::move(admits)), remove_(std::move(remove)) {}
+  /// A Unix socket lets in processes of this user only. `path`: its file, if it has one, which is
+  /// removed with it.
+  enum class Kind : uint8_t { kTcp, kUnix };
+  Listener(FileDescriptor socket, Kind kind, std::string path = "")
+      : socket_(std::move(socket)), kind_(kind), path_(std::move(path)) {}
   ~Listener() { close(); }
   Listener(const Listener&) = delete;
   Listener& operator=(const Listener&) = delete;
@@ -26,13 +29,13 @@ class Listener {
   int fd() const { return socket_.get(); }
   /// Local, never blocks. A waiting connection that is admitted; else not open.
   FileDescriptor accept();
-  /// Local. Closes the socket and removes its name.
+  /// Local. Closes the socket and removes its file.
   void close();
 
  private:
   FileDescriptor socket_;
-  const Admits admits_;
-  std::function<void()> remove_;
+  const Kind kind_;
+  std::string path_;
 };
 
 }  // namespace tessera::internal

@@ -5,7 +5,7 @@
 #include <absl/strings/escaping.h>
 #include <absl/strings/str_cat.h>
 
-#include "tessera/core/comm/meeting/protocol.h"
+#include "tessera/core/comm/meeting/message.h"
 
 namespace tessera::internal {
 namespace {

@@ -3,7 +3,6 @@
 #include <utility>
 
 #include "tessera/core/comm/meeting/served_table.h"
-#include "tessera/core/comm/meeting/sides.h"
 #include "tessera/time_out.h"
 
 namespace tessera::internal {

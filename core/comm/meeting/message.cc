@@ -47,4 +47,10 @@ std::optional<Message> Message::from_bytes(std::string_view bytes) {
   return message;
 }
 
+std::optional<std::string> parse_nonce(const Message& message, MessageKind kind) {
+  if (!message.is(kind, 2) || message.fields[0] != kMeetingProtocol) return std::nullopt;
+  if (message.fields[1].empty()) return std::nullopt;
+  return message.fields[1];
+}
+
 }  // namespace tessera::internal

@@ -5,9 +5,30 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace tessera::internal {
+
+/// The protocol's name and version, which both sides of a connection must have.
+inline constexpr const char* kMeetingProtocol = "tessera meeting 2";
+
+/// What is said in a meeting, as Message::kind. A connection begins with the first four, in order:
+/// both sides send a nonce, then the member and then the server prove, by a frame with a MAC, that
+/// they know the key.
+enum class MessageKind : uint8_t {
+  kMemberNonce = 101,  ///< protocol, nonce
+  kServerNonce = 102,  ///< protocol, nonce
+  kMember = 103,       ///< the member's Hello
+  kServer = 104,       ///< the Hello of rank 0
+  kEnter = 105,        ///< from the server: what Transport::open() made
+  kEntered = 106,      ///< from a member: it has entered the transport
+  kGo = 107,           ///< from the server: all have
+  kGaveUp = 108,       ///< from a member: why it leaves
+  kTimedOut = 109,     ///< from a member: its time-out, which is over, in milliseconds
+  kFailure = 110,      ///< from the server: why nobody meets
+  kNote = 111,         ///< in a store: a secret, rank 0's port, its addresses (StorePlace)
+};
 
 /// Local. Appends 32 bits, little-endian, and takes them off the front, if there are as many.
 void append_number(std::string& bytes, uint32_t number);
@@ -21,6 +42,17 @@ struct Message {
   uint8_t kind = 0;
   std::vector<std::string> fields;
 
+  /// `Kind` is the enumeration of who speaks: MessageKind, or a table's.
+  template <typename Kind>
+  static Message of(Kind kind, std::vector<std::string> fields = {}) {
+    return {.kind = static_cast<uint8_t>(kind), .fields = std::move(fields)};
+  }
+  /// Whether it is of this kind, with so many fields.
+  template <typename Kind>
+  bool is(Kind of_kind, size_t count) const {
+    return kind == static_cast<uint8_t>(of_kind) && fields.size() == count;
+  }
+
   friend bool operator==(const Message&, const Message&) = default;
 
   std::string to_bytes() const;
@@ -29,5 +61,8 @@ struct Message {
   /// times its size.
   static std::optional<Message> from_bytes(std::string_view bytes);
 };
+
+/// Local. The nonce in a message that is valid.
+std::optional<std::string> parse_nonce(const Message& message, MessageKind kind);
 
 }  // namespace tessera::internal

@@ -12,12 +12,14 @@
 
 namespace tessera::internal {
 
+/// Takes what a user is to read while ranks look for each other.
+using Warn = std::function<void(const std::string& text)>;
+
 /// Where the ranks of a job meet: rank 0 listens there, and the others connect to it. There are
-/// four kinds of places:
-/// - SocketPath: a Unix socket's path, for the ranks of one host;
+/// three kinds of places:
+/// - UnixPlace: a Unix socket of one host, at a path or an abstract name;
 /// - AddressPlace: a TCP address of rank 0, and a token;
-/// - StorePlace: a store, the user's or torchrun's, where rank 0 leaves a note of where it listens;
-/// - NamePlace: an abstract socket of one host, whose name rank 0 has told the others by MPI.
+/// - StorePlace: a store, the user's or torchrun's, where rank 0 leaves a note of where it listens.
 ///
 /// A status is FailedPrecondition or PermissionDenied where no waiting helps; its text then begins
 /// with what was given and ends with the remedy. Any other text continues "rank 1 waits: ".
@@ -34,16 +36,8 @@ class Place {
   /// What the sides of a connection must know. Asked for after listen() or connect().
   virtual Credentials credentials() const = 0;
 
-  /// The place for people: "MASTER_ADDR node1, MASTER_PORT 29500". Contains no secret.
+  /// The place for people: "MASTER_ADDR and MASTER_PORT node1:29500". Contains no secret.
   virtual std::string text() const = 0;
-};
-
-/// Why ranks do not meet. Thrown in this folder, and caught by who meets.
-struct MeetingFailure {
-  std::string cause;
-  /// The place is wrong, or the system has none: the cause names what was given, what was expected
-  /// and the remedy. Else all ranks that are connected give the same cause.
-  bool is_place_wrong = false;
 };
 
 }  // namespace tessera::internal

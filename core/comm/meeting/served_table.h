@@ -4,11 +4,9 @@
 #include <chrono>
 #include <memory>
 #include <mutex>
-#include <optional>
 #include <string>
 #include <thread>
 #include <utility>
-#include <vector>
 
 #include "tessera/core/comm/meeting/connection.h"
 #include "tessera/core/comm/meeting/job_table.h"
@@ -39,15 +37,9 @@ class RemoteTable final : public SharedTable {
   RemoteTable(std::unique_ptr<Connection> connection, std::chrono::milliseconds timeout)
       : connection_(std::move(connection)), timeout_(timeout) {}
 
-  void set(const std::string& key, const std::string& text) override;
-  std::string set_first(const std::string& key, const std::string& text) override;
-  std::optional<std::string> get(const std::string& key) override;
-  bool has(const std::vector<std::string>& keys) override;
-  void erase(const std::string& key) override;
+  Message reply(const Message& request) override;
 
  private:
-  Message ask(RequestKind kind, std::vector<std::string> fields);
-
   std::mutex mutex_;
   const std::unique_ptr<Connection> connection_;
   const std::chrono::milliseconds timeout_;

@@ -7,13 +7,14 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
+#include <thread>
 #include <utility>
 
 #include <absl/strings/str_cat.h>
 
 #include "tessera/core/comm/meeting/deadline.h"
 #include "tessera/core/comm/meeting/framing.h"
-#include "tessera/core/comm/meeting/protocol.h"
+#include "tessera/core/comm/meeting/message.h"
 #include "tessera/core/process/file_descriptor.h"
 
 namespace tessera::internal {
@@ -22,7 +23,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr auto kServerLinger = std::chrono::seconds(1);
-constexpr auto kPauseInACrowd = std::chrono::milliseconds(10);
+constexpr auto kPauseAtLimit = std::chrono::milliseconds(10);
 // How long serve() waits at most: then sessions that have not proved themselves are looked at.
 constexpr auto kServerSlice = std::chrono::milliseconds(50);
 
@@ -75,9 +76,7 @@ void Server::poll_once(std::chrono::milliseconds patience) {
     const short events = session.outgoing.empty() ? POLLIN : POLLIN | POLLOUT;
     waiting.push_back({session.socket.get(), events, 0});
   }
-  const bool is_pause = Clock::now() < accepts_from_;
-  if (is_pause) patience = std::min(patience, kPauseInACrowd);
-  const bool listens = listener_->fd() >= 0 && !is_pause;
+  const bool listens = listener_->fd() >= 0 && has_room();
   if (listens) waiting.push_back({listener_->fd(), POLLIN, 0});
   if (::poll(waiting.data(), waiting.size(), static_cast<int>(patience.count())) <= 0) return;
   size_t place = 0;
@@ -89,38 +88,28 @@ void Server::poll_once(std::chrono::milliseconds patience) {
   if (listens && waiting[place].revents != 0) accept_all();
 }
 
-/// Whether another one may come in and try. Many ranks that start at once wait for a moment;
-/// strangers that say nothing go.
-bool Server::make_room() {
-  const auto unproven = [](const Session& session) { return session.is_unproven(); };
-  const auto count = std::count_if(sessions_.begin(), sessions_.end(), unproven);
-  if (sessions_.size() >= kMaxMembers + kMaxUnproven) return false;
-  if (static_cast<size_t>(count) < kMaxUnproven) return true;
-  Session& oldest = *std::find_if(sessions_.begin(), sessions_.end(), unproven);
-  if (Clock::now() < oldest.prove_by - kTimeToProve + kTimeToProveInACrowd) return false;
-  reject(oldest);
-  sweep();
-  return true;
+/// Whether another one may come in and try.
+bool Server::has_room() const {
+  const auto count = std::count_if(sessions_.begin(), sessions_.end(),
+                                   [](const Session& session) { return session.is_unproven(); });
+  return static_cast<size_t>(count) < kMaxUnproven && sessions_.size() < kMaxMembers + kMaxUnproven;
 }
 
 void Server::accept_all() {
-  while (true) {
-    if (!make_room()) {
-      accepts_from_ = Clock::now() + kPauseInACrowd;
-      return;
-    }
+  while (has_room()) {
     FileDescriptor arrived = listener_->accept();
-    if (!arrived.is_open()) {
-      if (errno == EMFILE || errno == ENFILE) {
-        accepts_from_ = Clock::now() + kPauseInACrowd;
-        if (std::exchange(has_warned_of_limit_, true)) return;
-        warn_(absl::StrCat("[rendezvous] ", self_.name(),
-                           ", where the ranks meet, cannot let others in (", std::strerror(errno),
-                           "); raise ulimit -n"));
-      }
-      return;  // not admitted, or no connection; poll reports further ones
+    if (arrived.is_open()) {
+      sessions_.emplace_back(next_member_++, std::move(arrived));
+      continue;
     }
-    sessions_.emplace_back(next_member_++, std::move(arrived));
+    if (errno != EMFILE && errno != ENFILE) return;  // poll reports further ones
+    if (!std::exchange(has_warned_of_limit_, true)) {
+      warn_(absl::StrCat("[rendezvous] ", self_.name(),
+                         ", where the ranks meet, cannot let others in (", std::strerror(errno),
+                         "); raise ulimit -n"));
+    }
+    std::this_thread::sleep_for(kPauseAtLimit);
+    return;
   }
 }
 
@@ -187,15 +176,15 @@ void Server::prove(Session& session, const Message& message) {
     const auto other = parse_nonce(message, MessageKind::kMemberNonce);
     if (!other) return reject(session);
     const std::string own = MacKey::new_nonce();
-    send(session, nonce_message(MessageKind::kServerNonce, own));
+    send(session, Message::of(MessageKind::kServerNonce, {kMeetingProtocol, own}));
     session.framing.authenticate_with(credentials_.connection_key(*other, own));
     session.stage = Session::Stage::kProof;
     return;
   }
-  if (!is_message(message, MessageKind::kMember, 1)) return reject(session);
+  if (!message.is(MessageKind::kMember, 1)) return reject(session);
   session.stage = Session::Stage::kMember;
   session.framing.trust();
-  send(session, make_message(MessageKind::kServer, {self_.to_text()}));
+  send(session, Message::of(MessageKind::kServer, {self_.to_text()}));
 }
 
 void Server::send(Member member, const Message& message) {

@@ -19,15 +19,13 @@ namespace tessera::internal {
 /// Rank 0's side of a meeting: it listens, admits those who prove that they belong to the job
 /// (members), and exchanges messages with them. Any process may connect and send anything: a
 /// connection that does not prove within seconds that it belongs to the job is closed. The number
-/// of such connections is limited; if there are more, the oldest are closed. They are counted and
-/// the first one is told to `warn`; they never end the job. One thread at a time.
+/// of such connections is limited; others wait until they are let in. They are counted, and the
+/// first one is told to `warn`; they never end the job. One thread at a time.
 class Server {
  public:
   static constexpr size_t kMaxUnproven = 128;
   static constexpr size_t kMaxMembers = 16384;
   static constexpr auto kTimeToProve = std::chrono::seconds(5);
-  /// When others wait: a rank proves itself within milliseconds.
-  static constexpr auto kTimeToProveInACrowd = std::chrono::seconds(1);
 
   /// A member's number in this server.
   using Member = int64_t;
@@ -37,7 +35,6 @@ class Server {
     Member member;
     std::optional<Message> message;
   };
-  using Warn = std::function<void(const std::string& text)>;
 
   /// Local. `self` is sent to every member.
   Server(std::unique_ptr<Listener> listener, Credentials credentials, Hello self, Warn warn);
@@ -70,7 +67,7 @@ class Server {
 
   void poll_once(std::chrono::milliseconds patience);
   void accept_all();
-  bool make_room();
+  bool has_room() const;
   void receive(Session& session);
   void understand(Session& session, Message message);
   void prove(Session& session, const Message& message);
@@ -88,7 +85,6 @@ class Server {
   std::list<Session> sessions_;
   std::vector<Event> events_;
   Member next_member_ = 0;
-  std::chrono::steady_clock::time_point accepts_from_{};
   bool has_warned_of_limit_ = false;
   int64_t rejected_ = 0;
 };

@@ -14,6 +14,7 @@
 #include <cstring>
 #include <utility>
 
+#include <absl/strings/match.h>
 #include <absl/strings/numbers.h>
 #include <absl/strings/str_cat.h>
 
@@ -39,9 +40,8 @@ TcpEndpoint numeric(const sockaddr* address, socklen_t length) {
 }
 
 FileDescriptor new_socket(int family, int type) {
-  FileDescriptor socket(
+  return FileDescriptor(
       above_standard_streams(::socket(family, type | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)));
-  return socket;
 }
 
 /// Whether a peer whose machine has gone is noticed: within half a minute. Small messages go out at
@@ -55,17 +55,6 @@ void set_up(int socket) {
   set(IPPROTO_TCP, TCP_KEEPIDLE, 10);
   set(IPPROTO_TCP, TCP_KEEPINTVL, 5);
   set(IPPROTO_TCP, TCP_KEEPCNT, 4);
-}
-
-/// A port that nobody listens at may be the very one that the kernel gave the caller.
-bool is_connected_to_itself(int socket) {
-  sockaddr_storage own{};
-  sockaddr_storage other{};
-  socklen_t own_length = sizeof(own);
-  socklen_t other_length = sizeof(other);
-  return ::getsockname(socket, reinterpret_cast<sockaddr*>(&own), &own_length) == 0 &&
-         ::getpeername(socket, reinterpret_cast<sockaddr*>(&other), &other_length) == 0 &&
-         own_length == other_length && std::memcmp(&own, &other, own_length) == 0;
 }
 
 /// 0 once it is connected, else the system's reason; ETIMEDOUT at the deadline.
@@ -108,17 +97,6 @@ absl::StatusOr<TcpAddress> TcpAddress::resolve(const std::vector<std::string>& h
   return absl::NotFoundError(absl::StrCat("the host is unknown (", reason, ")"));
 }
 
-TcpAddress TcpAddress::any() {
-  sockaddr_in6 v6{};
-  v6.sin6_family = AF_INET6;
-  sockaddr_in v4{};
-  v4.sin_family = AF_INET;
-  TcpAddress address;  // where there is no IPv6, the second one listens
-  address.sockets_.push_back({AF_INET6, {reinterpret_cast<const char*>(&v6), sizeof(v6)}});
-  address.sockets_.push_back({AF_INET, {reinterpret_cast<const char*>(&v4), sizeof(v4)}});
-  return address;
-}
-
 absl::StatusOr<TcpAddress> TcpAddress::own_towards(const TcpAddress& other) {
   for (const Socket& far : other.sockets_) {
     const FileDescriptor socket = new_socket(far.family, SOCK_DGRAM);  // sends nothing
@@ -130,12 +108,7 @@ absl::StatusOr<TcpAddress> TcpAddress::own_towards(const TcpAddress& other) {
         ::getsockname(socket.get(), reinterpret_cast<sockaddr*>(&own), &length) != 0) {
       continue;
     }
-    if (own.ss_family == AF_INET) reinterpret_cast<sockaddr_in*>(&own)->sin_port = 0;
-    if (own.ss_family == AF_INET6) reinterpret_cast<sockaddr_in6*>(&own)->sin6_port = 0;
-    TcpAddress address;
-    address.sockets_.push_back(
-        {far.family, std::string(reinterpret_cast<const char*>(&own), length)});
-    return address;
+    return resolve({numeric(reinterpret_cast<const sockaddr*>(&own), length).host}, 0);
   }
   return absl::UnavailableError(
       absl::StrCat("there is no way from here to ", other.text(), " (", std::strerror(errno), ")"));
@@ -143,14 +116,9 @@ absl::StatusOr<TcpAddress> TcpAddress::own_towards(const TcpAddress& other) {
 
 bool TcpAddress::is_loopback() const {
   return std::all_of(sockets_.begin(), sockets_.end(), [](const Socket& socket) {
-    const sockaddr* const address = address_of(socket.address);
-    if (socket.family == AF_INET) {
-      const auto* v4 = reinterpret_cast<const sockaddr_in*>(address);
-      return ntohl(v4->sin_addr.s_addr) >> 24 == IN_LOOPBACKNET;
-    }
-    if (socket.family != AF_INET6) return false;
-    const auto* v6 = reinterpret_cast<const sockaddr_in6*>(address);
-    return IN6_IS_ADDR_LOOPBACK(&v6->sin6_addr) != 0;
+    const std::string host =
+        numeric(address_of(socket.address), static_cast<socklen_t>(socket.address.size())).host;
+    return host == "::1" || absl::StartsWith(host, "127.");
   });
 }
 
@@ -168,7 +136,6 @@ absl::StatusOr<FileDescriptor> TcpAddress::connect(Deadline deadline) const {
                                 static_cast<socklen_t>(far.address.size())) != 0) {
       error = errno == EINPROGRESS ? finish_connecting(socket.get(), until) : errno;
     }
-    if (error == 0 && is_connected_to_itself(socket.get())) error = ECONNREFUSED;
     if (error == 0) {
       set_up(socket.get());
       return socket;
@@ -201,7 +168,7 @@ absl::StatusOr<std::unique_ptr<Listener>> TcpAddress::listen() const {
             0 &&
         ::listen(socket.get(), SOMAXCONN) == 0) {
       set_up(socket.get());  // connections inherit it
-      return std::make_unique<Listener>(std::move(socket));
+      return std::make_unique<Listener>(std::move(socket), Listener::Kind::kTcp);
     }
     reason = errno;
     // Members try the addresses of a name in this order, and would find who uses it.
@@ -211,7 +178,6 @@ absl::StatusOr<std::unique_ptr<Listener>> TcpAddress::listen() const {
 }
 
 std::string TcpAddress::text() const {
-  if (sockets_.empty()) return "nowhere";
   const TcpEndpoint endpoint =
       numeric(address_of(sockets_[0].address), static_cast<socklen_t>(sockets_[0].address.size()));
   return absl::StrCat(endpoint.host, ":", endpoint.port);

@@ -20,9 +20,6 @@ class TcpAddress {
   /// with the resolver's reason, if all are.
   static absl::StatusOr<TcpAddress> resolve(const std::vector<std::string>& hosts, int port);
 
-  /// Local. Every address of this machine, with a port that the kernel chooses: for listen().
-  static TcpAddress any();
-
   /// Local. This machine's address on the route to `other`, with a port that the kernel chooses.
   /// Unavailable if there is no route.
   static absl::StatusOr<TcpAddress> own_towards(const TcpAddress& other);

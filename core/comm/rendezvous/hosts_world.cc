@@ -56,12 +56,8 @@ std::shared_ptr<Group> meet_on_hosts(ProcessGroup& flat, const HostLayout& layou
       flat.all_gather_bytes(absl::StrCat("tessera/", MacKey::new_nonce()),
                             "where ranks of a host meet")[static_cast<size_t>(part.ranks.front())];
   std::shared_ptr<Group> inside;
-  std::string problem;
-  try {
-    inside = make_shm_part(options, environment, std::move(part));
-  } catch (const std::exception& error) {
-    problem = error_text(error);
-  }
+  std::string problem =
+      thrown_by([&] { inside = make_shm_part(options, environment, std::move(part)); });
   if (!problem.empty()) absl::StrAppend(&problem, "; or set TESSERA_BACKEND=mpi on all ranks");
   refuse_on_all_ranks(flat, problem, "init_process_group");
   return inside;

@@ -1,23 +1,22 @@
 #include "tessera/core/comm/rendezvous/meet.h"
 
+#include <unistd.h>
+
 #include <utility>
 
 #include <absl/strings/str_cat.h>
 #include <c10/util/Exception.h>
 
 #include "tessera/core/comm/meeting/address_place.h"
-#include "tessera/core/comm/meeting/job_path.h"
-#include "tessera/core/comm/meeting/socket_path.h"
-#include "tessera/core/comm/meeting/store_place.h"
-#include "tessera/core/comm/rendezvous/store_board.h"
+#include "tessera/core/comm/meeting/unix_place.h"
+#include "tessera/core/comm/rendezvous/store_place.h"
 #include "tessera/core/comm/shm/world.h"
 #include "tessera/core/process/failure_report.h"
+#include "tessera/core/process/launcher_process.h"
 #include "tessera/errors.h"
 
 namespace tessera::internal {
 namespace {
-
-constexpr const char* kJobsSocket = "the job's socket, for TESSERA_STORE is not set";
 
 void warn(const std::string& text) { TORCH_WARN(text); }
 
@@ -28,7 +27,7 @@ T checked(absl::StatusOr<T> result, const std::string& source = "") {
   return *std::move(result);
 }
 
-/// What ranks at an address or a store must know: those of another job or attempt are not admitted.
+/// What ranks must know: those of another job or attempt are not admitted.
 Credentials credentials_of(const Environment& environment) {
   std::string job = environment.job_id;
   if (job.empty() && environment.is_of_scheduler() && environment.is_one_host()) {
@@ -39,20 +38,14 @@ Credentials credentials_of(const Environment& environment) {
           .attempt = environment.attempt};
 }
 
-std::unique_ptr<Place> place_at_path(const std::string& path, const std::string& source,
-                                     const Environment& environment) {
-  // A launcher's two jobs may have been given one path. Of others' the path is the name.
-  Credentials job{.token = environment.job_token};
-  if (environment.is_of_scheduler()) job.run_id = job_name(environment).value_or("");
-  return checked(SocketPath::open(path, source, std::move(job)));
-}
-
 std::unique_ptr<Place> place_at_url(const std::string& url, const std::string& source,
                                     const Environment& environment) {
-  if (!is_tcp_url(url))
-    return place_at_path(checked(parse_store_url(url), source), source, environment);
+  if (!is_tcp_url(url)) {
+    return std::make_unique<UnixPlace>(checked(parse_store_url(url), source), source,
+                                       credentials_of(environment));
+  }
   const StoreAddress address = checked(parse_tcp_url(url), source);
-  return std::make_unique<AddressPlace>(address.host, address.port, source, source,
+  return std::make_unique<AddressPlace>(address.host, address.port, source,
                                         credentials_of(environment), warn);
 }
 
@@ -60,20 +53,19 @@ std::unique_ptr<Place> place_at_master(const Environment& environment) {
   const std::string& host = environment.master_addr;
   const int port = environment.master_port;
   if (!environment.agent_store) {
-    return std::make_unique<AddressPlace>(host, port, "MASTER_ADDR", "MASTER_PORT",
+    return std::make_unique<AddressPlace>(host, port, "MASTER_ADDR and MASTER_PORT",
                                           credentials_of(environment), warn);
   }
   const std::string key =
       absl::StrCat("tessera/address/", environment.run_id, "/", environment.attempt);
   return std::make_unique<StorePlace>(
-      board_of_agent(host, port, key),
-      StorePlace::Options{
-          .text = absl::StrCat("torchrun's store at MASTER_ADDR ", host, ", MASTER_PORT ", port),
-          .credentials = credentials_of(environment),
-          .is_one_host = environment.is_one_host(),
-          .is_public = true,
-          .store_host = host,
-          .store_port = port});
+      nullptr, StorePlace::Options{.text = absl::StrCat("torchrun's store at MASTER_ADDR ", host,
+                                                        ", MASTER_PORT ", port),
+                                   .credentials = credentials_of(environment),
+                                   .is_one_host = environment.is_one_host(),
+                                   .key = key,
+                                   .agent_host = host,
+                                   .agent_port = port});
 }
 
 }  // namespace
@@ -82,11 +74,11 @@ std::unique_ptr<Place> find_place(const ProcessGroupOptions& options,
                                   const Environment& environment) {
   if (options.store != nullptr) {
     return std::make_unique<StorePlace>(
-        board_of(options.store),
+        options.store,
         StorePlace::Options{.text = "the store that the program gives",
                             .credentials = credentials_of(environment),
                             .is_one_host = options.device.is_cpu() || environment.is_one_host(),
-                            .store_host = {}});
+                            .key = "tessera/meeting"});
   }
   if (!options.store_url.empty()) return place_at_url(options.store_url, "store_url", environment);
   if (!environment.store_url.empty()) {
@@ -98,7 +90,9 @@ std::unique_ptr<Place> find_place(const ProcessGroupOptions& options,
               environment.world_size,
               " ranks meet; set store_url or store, or TESSERA_STORE, or MASTER_ADDR and "
               "MASTER_PORT");
-  return place_at_path(checked(path_of_job(environment)), kJobsSocket, environment);
+  return std::make_unique<UnixPlace>(
+      absl::StrCat("tessera-", ::geteuid(), "/", checked(job_name(environment))),
+      "the job's socket, for TESSERA_STORE is not set", credentials_of(environment));
 }
 
 Meeting meet(Place& place, Transport& transport, const Environment& environment,

@@ -15,8 +15,7 @@ std::unique_ptr<Place> find_place(const ProcessGroupOptions& options,
                                   const Environment& environment);
 
 /// Collective. Ranks `environment.rank` of `environment.world_size` meet at `place`, by Meeting's
-/// rules. Throws c10::Error if the place is wrong, and CommError if the ranks do not
-/// meet.
+/// rules. Throws c10::Error if the place is wrong, and CommError if the ranks do not meet.
 Meeting meet(Place& place, Transport& transport, const Environment& environment,
              std::chrono::milliseconds timeout, at::Device device);
 

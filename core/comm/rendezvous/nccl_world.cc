@@ -1,31 +1,21 @@
 #include "tessera/core/comm/rendezvous/worlds.h"
 
-#include <exception>
 #include <utility>
 
 #include <c10/util/Exception.h>
 
 #include "tessera/core/comm/meeting/job_table.h"
 #include "tessera/core/comm/nccl/group.h"
-#include "tessera/core/comm/rendezvous/backend.h"
 #include "tessera/core/comm/rendezvous/meet.h"
 #include "tessera/core/process/error_text.h"
 
 namespace tessera::internal {
 namespace {
 
-/// All that ranks share before NCCL connects them is a table.
-class NoTransport final : public Transport {
- public:
-  bool is_local() const override { return false; }
-  absl::StatusOr<std::string> open(const std::vector<int>& /*pids*/) override { return ""; }
-  absl::Status enter(const std::string& /*text*/) override { return absl::OkStatus(); }
-};
-
 std::shared_ptr<SharedTable> meet_others(const ProcessGroupOptions& options,
                                          const Environment& environment) {
   if (environment.world_size == 1) return std::make_shared<JobTable>();
-  NoTransport none;
+  Transport none;  // all that ranks share before NCCL connects them is a table
   const auto place = find_place(options, environment);
   return meet(*place, none, environment, options.timeout, options.device)
       .make_table(options.timeout);
@@ -39,6 +29,15 @@ std::shared_ptr<const nccl::Api> take_nccl() {
 
 }  // namespace
 
+GpuChoice gpu_of(const ProcessGroupOptions& options, const Environment& environment,
+                 GpuChoice::Use use) {
+  GpuChoice choice;
+  if (options.device.has_index()) choice.index = options.device.index();
+  choice.local_rank = environment.local_rank;
+  choice.use = use;
+  return choice;
+}
+
 std::shared_ptr<ProcessGroup> make_nccl_world(ProcessGroupOptions options,
                                               const Environment& environment) {
   nccl::WorldOptions world;
@@ -47,13 +46,11 @@ std::shared_ptr<ProcessGroup> make_nccl_world(ProcessGroupOptions options,
   world.size = environment.world_size;
   world.timeout = options.timeout;
   world.nccl = options.nccl;
-  try {
+  world.problem = thrown_by([&] {
     world.device = take_gpu(gpu_of(options, environment, GpuChoice::Use::kOwn));
     world.api = take_nccl();  // after LibTorch's: then it is LibTorch's own NCCL
-    world.problem = nccl::find_unsupported(world.nccl);
-  } catch (const std::exception& error) {
-    world.problem = error_text(error);
-  }
+  });
+  if (world.problem.empty()) world.problem = nccl::find_unsupported(world.nccl);
   return nccl::make_world(std::move(world));
 }
 

@@ -4,13 +4,16 @@
 
 #include <cstdio>
 #include <string>
+#include <string_view>
 #include <utility>
 
+#include <absl/algorithm/container.h>
 #include <absl/strings/str_cat.h>
 #include <c10/util/Exception.h>
 
-#include "tessera/core/comm/rendezvous/backend.h"
+#include "tessera/core/comm/groups/loopback_group.h"
 #include "tessera/core/comm/rendezvous/meet.h"
+#include "tessera/core/comm/rendezvous/worlds.h"
 #include "tessera/core/process/error_text.h"
 #include "tessera/core/process/failure_report.h"
 #include "tessera/core/process/machine.h"
@@ -24,13 +27,17 @@ using namespace internal;
 namespace {
 
 constexpr const char* kAuto = "auto";
+constexpr std::string_view kBackends[] = {kAuto, "loopback", "mpi", "hosts", "shm", "nccl"};
+// For messages.
+constexpr const char* kBackendNames =
+    "'auto', 'loopback' (one rank), 'mpi' (CPUs of any hosts, under mpirun or srun), 'hosts' (mpi, "
+    "and shared memory inside each host), 'shm' (ranks of one host) or 'nccl' (GPUs)";
 
 /// For programs that leave the choice open.
 std::string backend_by_environment() {
   const std::string named = process_environment("TESSERA_BACKEND").value_or(kAuto);
-  TORCH_CHECK(named == kAuto || find_backend(named) != nullptr,
-              "[rendezvous] TESSERA_BACKEND: got '", named, "', expected ", kBackendNames,
-              "; unset it");
+  TORCH_CHECK(absl::c_linear_search(kBackends, named), "[rendezvous] TESSERA_BACKEND: got '", named,
+              "', expected ", kBackendNames, "; unset it");
   return named;
 }
 
@@ -38,15 +45,15 @@ void check_device(const ProcessGroupOptions& options) {
   const at::Device device = options.device;
   TORCH_CHECK(device.is_cpu() || device.is_cuda(), "[rendezvous] options: got device '",
               device.str(), "', expected at::kCPU or at::kCUDA; choose one of them");
-  const Backend* const backend = find_backend(options.backend);
+  const std::string& backend = options.backend;
   if (device.is_cpu()) {
-    TORCH_CHECK(backend == nullptr || backend->is_for_host, "[rendezvous] options: got backend '",
-                options.backend, "' with device '", device.str(),
+    TORCH_CHECK(backend != "nccl", "[rendezvous] options: got backend '", options.backend,
+                "' with device '", device.str(),
                 "', expected a GPU, as it moves nothing else; set device = at::kCUDA, or leave out"
                 " the backend");
     return;
   }
-  TORCH_CHECK(backend == nullptr || backend->is_for_devices, "[rendezvous] options: got backend '",
+  TORCH_CHECK(backend != "mpi" && backend != "hosts", "[rendezvous] options: got backend '",
               options.backend, "' with device '", device.str(),
               "', expected the CPU, as it moves nothing else; leave out the device or the backend");
   TORCH_CHECK(options.lane == ProcessGroupOptions::Lane::kAuto,
@@ -87,9 +94,8 @@ void check_options(const ProcessGroupOptions& options) {
               options.report_after.count(),
               " ms, expected 0 for never, or more; leave it out for 30 seconds");
   const std::string& backend = options.backend;
-  TORCH_CHECK(backend == kAuto || find_backend(backend) != nullptr,
-              "[rendezvous] options: got backend '", backend, "', expected ", kBackendNames,
-              "; use 'auto'");
+  TORCH_CHECK(absl::c_linear_search(kBackends, backend), "[rendezvous] options: got backend '",
+              backend, "', expected ", kBackendNames, "; use 'auto'");
   check_device(options);
   check_nccl(options);
 }
@@ -135,16 +141,26 @@ void say_identity(const ProcessGroupOptions& options, const Environment& environ
   std::fprintf(stderr, "%s\n", line.c_str());
 }
 
-const Backend& choose_backend(const ProcessGroupOptions& options, const Environment& environment) {
+std::string choose_backend(const ProcessGroupOptions& options, const Environment& environment) {
   const int ranks = environment.world_size;
-  const Backend* const chosen = find_backend(options.backend);
-  if (chosen == nullptr) {
-    if (is_over_hosts(options, environment)) return *find_backend("hosts");
-    return default_backend(options.device, ranks);
+  if (options.backend == kAuto) {
+    if (is_over_hosts(options, environment)) return "hosts";
+    return ranks == 1 ? "loopback" : options.device.is_cpu() ? "shm" : "nccl";
   }
-  TORCH_CHECK(chosen->name != "loopback" || ranks == 1, "[rendezvous] options: got backend '",
-              chosen->name, "' for ", ranks, " ranks, expected one rank; use 'auto'");
-  return *chosen;
+  TORCH_CHECK(options.backend != "loopback" || ranks == 1, "[rendezvous] options: got backend '",
+              options.backend, "' for ", ranks, " ranks, expected one rank; use 'auto'");
+  return options.backend;
+}
+
+std::shared_ptr<ProcessGroup> make_world(const std::string& backend, ProcessGroupOptions options,
+                                         const Environment& environment) {
+  if (backend == "mpi") return make_mpi_world(std::move(options), environment);
+  if (backend == "hosts") return make_hosts_world(std::move(options), environment);
+  if (backend == "shm") return make_shm_world(std::move(options), environment);
+  if (backend == "nccl") return make_nccl_world(std::move(options), environment);
+  if (options.device.is_cpu()) return std::make_shared<LoopbackGroup>();
+  return std::make_shared<LoopbackGroup>(
+      take_gpu(gpu_of(options, environment, GpuChoice::Use::kOwn)));
 }
 
 }  // namespace
@@ -158,8 +174,8 @@ std::shared_ptr<ProcessGroup> init_process_group(ProcessGroupOptions options) {
   if (environment.is_verbose) say_identity(options, environment);
   report_failures(environment.rank, environment.world_size);
   try {
-    const Backend& backend = choose_backend(options, environment);
-    return backend.make(std::move(options), environment);
+    const std::string backend = choose_backend(options, environment);
+    return make_world(backend, std::move(options), environment);
   } catch (...) {
     report_failure(-1, present_error_text());
     throw;

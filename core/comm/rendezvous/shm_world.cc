@@ -3,19 +3,18 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <exception>
 #include <string>
 #include <utility>
 
+#include <ATen/Parallel.h>
+#include <absl/strings/match.h>
 #include <absl/strings/str_cat.h>
 #include <c10/util/Exception.h>
 
 #include "tessera/core/comm/agreement/refusal.h"
 #include "tessera/core/comm/group/group.h"
 #include "tessera/core/comm/groups/staged_group.h"
-#include "tessera/core/comm/meeting/abstract_socket.h"
-#include "tessera/core/comm/rendezvous/backend.h"
-#include "tessera/core/comm/rendezvous/core_share.h"
+#include "tessera/core/comm/meeting/unix_place.h"
 #include "tessera/core/comm/rendezvous/meet.h"
 #include "tessera/core/comm/shm/link.h"
 #include "tessera/core/process/error_text.h"
@@ -72,11 +71,8 @@ class SharedPage final : public Transport {
   bool is_local() const override { return true; }
 
   absl::StatusOr<std::string> open(const std::vector<int>& pids) override {
-    try {
-      world_ = shm::World::create(pids, rank_, part_);
-    } catch (const std::exception& error) {
-      return absl::InternalError(error_text(error));
-    }
+    const std::string problem = thrown_by([&] { world_ = shm::World::create(pids, rank_, part_); });
+    if (!problem.empty()) return absl::InternalError(problem);
     return world_->page().to_text();
   }
 
@@ -88,12 +84,9 @@ class SharedPage final : public Transport {
                        "' as the place of the shared page, expected five numbers; run one build of "
                        "Tessera on all ranks"));
     }
-    try {
-      world_ = shm::World::open(rank_, world_size_, *range, part_);
-    } catch (const std::exception& error) {
-      return absl::InternalError(error_text(error));
-    }
-    return absl::OkStatus();
+    const std::string problem =
+        thrown_by([&] { world_ = shm::World::open(rank_, world_size_, *range, part_); });
+    return problem.empty() ? absl::OkStatus() : absl::InternalError(problem);
   }
 
   std::shared_ptr<shm::World> take_world() { return std::move(world_); }
@@ -122,13 +115,22 @@ std::shared_ptr<ProcessGroup> meet_on_host(ProcessGroupOptions options,
 
 }  // namespace
 
+void share_cores(int cores, int ranks, const EnvironmentLookup& lookup) {
+  for (const char* name : {"OMP_NUM_THREADS", "MKL_NUM_THREADS", "OMP_PROC_BIND", "OMP_PLACES",
+                           "GOMP_CPU_AFFINITY", "KMP_AFFINITY"}) {
+    const std::string value = lookup(name).value_or("");
+    if (!value.empty() && !absl::EqualsIgnoreCase(value, "false")) return;
+  }
+  at::set_num_threads(std::min(at::get_num_threads(), std::max(1, cores / std::max(1, ranks))));
+}
+
 std::shared_ptr<Group> make_shm_part(const ProcessGroupOptions& options,
                                      const Environment& environment, HostPart part) {
   Environment of_part = environment;
   of_part.rank = part.own;
   of_part.world_size = static_cast<int>(part.ranks.size());
   const auto timeout = std::min<std::chrono::milliseconds>(options.timeout, kMeetingOfPart);
-  NamePlace place(part.name);
+  UnixPlace place(part.name);
   SharedPage page(of_part.rank, of_part.world_size, {.numbers = part.ranks, .host = part.host});
   ProcessGroupOptions of_group = options;
   of_group.lane = ProcessGroupOptions::Lane::kInline;
@@ -145,12 +147,7 @@ std::shared_ptr<ProcessGroup> make_shm_world(ProcessGroupOptions options,
   if (is_on_host) return host;
   // The ranks have met first, so that what one of them lacks is everyone's error.
   std::shared_ptr<Device> device;
-  std::string problem;
-  try {
-    device = take_gpu(gpu);
-  } catch (const std::exception& error) {
-    problem = error_text(error);
-  }
+  const std::string problem = thrown_by([&] { device = take_gpu(gpu); });
   refuse_on_all_ranks(*host, problem, "init_process_group");
   return std::make_shared<StagedGroup>(std::move(host), std::move(device));
 }

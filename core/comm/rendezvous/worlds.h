@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "tessera/core/comm/group/group.h"
+#include "tessera/core/device/gpu_choice.h"
 #include "tessera/environment.h"
 #include "tessera/process_group.h"
 #include "tessera/process_group_options.h"
@@ -49,6 +50,16 @@ struct HostPart {
 /// several hosts. Where it cannot be made they learn of it in seconds.
 std::shared_ptr<Group> make_shm_part(const ProcessGroupOptions& options,
                                      const Environment& environment, HostPart part);
+
+/// Local. Which GPU is this rank's.
+GpuChoice gpu_of(const ProcessGroupOptions& options, const Environment& environment,
+                 GpuChoice::Use use);
+
+/// Local. Gives LibTorch's operators this rank's share of the cores that `ranks` ranks have, unless
+/// a variable says how many threads OpenMP or MKL is to use, or has OpenMP bind them (an empty one
+/// and "false" do not): then OpenMP has counted the rank's own cores. It is what tessera-run does;
+/// mpirun and srun let every rank use all cores that it may run on.
+void share_cores(int cores, int ranks, const EnvironmentLookup& lookup = process_environment);
 
 /// Local. What messages call this rank's host.
 std::string host_name(const Environment& environment);

@@ -1,5 +1,5 @@
 // Lists of SLURM: hosts, and how many tasks each has.
-#include "tessera/core/process/slurm_lists.h"
+#include "tessera/core/process/launchers.h"
 
 #include <gtest/gtest.h>
 

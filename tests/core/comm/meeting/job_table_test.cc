@@ -10,14 +10,14 @@ namespace tessera::internal {
 namespace {
 
 Message ask(JobTable& table, RequestKind kind, std::vector<std::string> fields) {
-  return table.reply({.kind = static_cast<uint8_t>(kind), .fields = std::move(fields)});
+  return table.reply(Message::of(kind, std::move(fields)));
 }
 
 Message yes(std::vector<std::string> fields = {}) {
-  return {.kind = static_cast<uint8_t>(ReplyKind::kYes), .fields = std::move(fields)};
+  return Message::of(ReplyKind::kYes, std::move(fields));
 }
 
-const Message kNo{.kind = static_cast<uint8_t>(ReplyKind::kNo), .fields = {}};
+const Message kNo = Message::of(ReplyKind::kNo);
 
 bool is_wrong(const Message& message) {
   return message.kind == static_cast<uint8_t>(ReplyKind::kWrong);

@@ -7,8 +7,6 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <mutex>
-#include <optional>
 #include <string>
 #include <thread>
 #include <utility>
@@ -17,12 +15,12 @@
 #include <absl/strings/str_cat.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <torch/csrc/distributed/c10d/HashStore.hpp>
 
-#include "tessera/core/comm/meeting/abstract_socket.h"
 #include "tessera/core/comm/meeting/address_place.h"
-#include "tessera/core/comm/meeting/protocol.h"
-#include "tessera/core/comm/meeting/socket_path.h"
-#include "tessera/core/comm/meeting/store_place.h"
+#include "tessera/core/comm/meeting/message.h"
+#include "tessera/core/comm/meeting/unix_place.h"
+#include "tessera/core/comm/rendezvous/store_place.h"
 #include "tessera/core/process/machine.h"
 #include "tessera/tests/support/patience.h"
 #include "tessera/tests/support/rank_processes.h"
@@ -36,38 +34,6 @@ using ::testing::AllOf;
 using ::testing::Each;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
-
-/// A store in memory.
-class NoteMemory {
- public:
-  void put(const std::string& text) {
-    const std::lock_guard lock(mutex_);
-    text_ = text;
-  }
-  std::optional<std::string> look() {
-    const std::lock_guard lock(mutex_);
-    return text_;
-  }
-
- private:
-  std::mutex mutex_;
-  std::optional<std::string> text_;
-};
-
-class NoteBoard final : public Board {
- public:
-  explicit NoteBoard(std::shared_ptr<NoteMemory> memory) : memory_(std::move(memory)) {}
-  absl::Status put(const std::string& text, Deadline /*deadline*/) override {
-    memory_->put(text);
-    return absl::OkStatus();
-  }
-  absl::StatusOr<std::optional<std::string>> look(Deadline /*deadline*/) override {
-    return memory_->look();
-  }
-
- private:
-  const std::shared_ptr<NoteMemory> memory_;
-};
 
 /// Counts who has opened or entered it.
 class Door final : public Transport {
@@ -103,11 +69,13 @@ struct Rank {
 /// Makes a rank's view of the one place.
 using MakePlace = std::function<std::unique_ptr<Place>(const Rank&)>;
 
+void ignore_text(const std::string& /*text*/) {}
+
 MeetingOptions options_of(const Rank& rank) {
   MeetingOptions options{
       .own = Hello::of_this_process(rank.rank, rank.world_size, rank.device, "test"),
       .timeout = rank.timeout,
-      .warn = [](const std::string& /*text*/) {},
+      .warn = ignore_text,
       .report = [](int /*culprit*/, const std::string& /*cause*/) {}};
   if (rank.disguise) rank.disguise(options.own);
   return options;
@@ -138,20 +106,18 @@ std::vector<std::string> errors_of(const MakePlace& make_place, const std::vecto
   return errors;
 }
 
-void ignore_text(const std::string& /*text*/) {}
-
 class MeetingTest : public ::testing::Test {
  protected:
   MakePlace at_path() const {
     return [this](const Rank& rank) {
-      return SocketPath::open(directory_.path() + "/job", "the path", {.token = rank.token})
-          .value();
+      return std::make_unique<UnixPlace>(directory_.path() + "/job", "the path",
+                                         Credentials{.token = rank.token});
     };
   }
 
   MakePlace at_address() const {
     return [port = testing::free_port()](const Rank& rank) {
-      return std::make_unique<AddressPlace>("127.0.0.1", port, "MASTER_ADDR", "MASTER_PORT",
+      return std::make_unique<AddressPlace>("127.0.0.1", port, "MASTER_ADDR and MASTER_PORT",
                                             Credentials{.token = rank.token}, ignore_text);
     };
   }
@@ -159,15 +125,14 @@ class MeetingTest : public ::testing::Test {
   MakePlace by_store(bool is_one_host = true) const {
     return [this, is_one_host](const Rank& rank) {
       return std::make_unique<StorePlace>(
-          std::make_unique<NoteBoard>(memory_),
-          StorePlace::Options{.text = "the store",
-                              .credentials = Credentials{.token = rank.token},
-                              .is_one_host = is_one_host,
-                              .store_host = {}});
+          store_, StorePlace::Options{.text = "the store",
+                                      .credentials = Credentials{.token = rank.token},
+                                      .is_one_host = is_one_host,
+                                      .key = "note"});
     };
   }
 
-  const std::shared_ptr<NoteMemory> memory_ = std::make_shared<NoteMemory>();
+  const StorePlace::Store store_ = c10::make_intrusive<c10d::HashStore>();
   const testing::TemporaryDirectory directory_;
 };
 
@@ -184,10 +149,10 @@ TEST_F(MeetingTest, Case31RanksMeetAgainAndAgainAtEachKindOfPlace) {
 
 TEST_F(MeetingTest, RanksMeetAtANameThatAllKnow) {
   const std::string name = absl::StrCat("tessera-test/", MacKey::new_nonce());
-  const MakePlace place = [&](const Rank& /*rank*/) { return std::make_unique<NamePlace>(name); };
+  const MakePlace place = [&](const Rank& /*rank*/) { return std::make_unique<UnixPlace>(name); };
   EXPECT_THAT(errors_of(place, {{0, 3}, {1, 3}, {2, 3}}), Each(IsEmpty()));
   EXPECT_THAT(error_of(place, {.rank = 1, .timeout = milliseconds(200)}),
-              HasSubstr("nobody listens any more"));
+              HasSubstr("nobody listens"));
 }
 
 // Each rank tries again as soon as it has failed: others may not have heard of the failure yet.
@@ -211,10 +176,10 @@ TEST_F(MeetingTest, WhoTriesAgainAtOnceMeetsTheOthers) {
 TEST_F(MeetingTest, Case31WhatStandsInAStoreAlreadyIsIgnored) {
   const MakePlace place = by_store();
   EXPECT_THAT(errors_of(place, {{0}, {1}}), Each(IsEmpty()));
-  const std::string old = memory_->look().value();
+  const std::string old = store_->get_to_str("note");
   for (const std::string& text : {old, old.substr(1), std::string(), std::string("x"),
                                   std::string(1 << 20, 'x'), std::string(9, '\n')}) {
-    memory_->put(text);
+    store_->set("note", text);
     EXPECT_THAT(errors_of(place, {{0}, {1}}), Each(IsEmpty())) << text.substr(0, 50);
   }
 }
@@ -223,8 +188,7 @@ TEST_F(MeetingTest, Case32WhatOthersWriteInAStoreLeadsNobodyAstray) {
   // A stranger of this user listens and says so, with the secret that it has read.
   Rank stranger{.rank = 0, .token = "guess", .timeout = milliseconds(1000)};
   std::thread liar([&] { error_of(by_store(), stranger); });
-  while (!memory_->look()) std::this_thread::yield();
-  const std::string said = memory_->look().value();
+  while (!store_->check({"note"})) std::this_thread::yield();
   EXPECT_THAT(error_of(by_store(), {.rank = 1, .token = "secret", .timeout = milliseconds(300)}),
               HasSubstr("does not verify: somebody else wrote it"));
   EXPECT_THAT(
@@ -340,7 +304,7 @@ TEST_F(MeetingTest, Case31AGoToWhoHasNotEnteredIsNotBelieved) {
   while (!has_left) {
     for (const Server::Event& event : liar.serve(milliseconds(100))) {
       has_left = !event.message.has_value();
-      liar.send(event.member, make_message(MessageKind::kGo));
+      liar.send(event.member, Message::of(MessageKind::kGo));
     }
   }
   member.join();

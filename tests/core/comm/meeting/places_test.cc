@@ -19,8 +19,8 @@
 #include <gtest/gtest.h>
 
 #include "tessera/core/comm/meeting/listener.h"
-#include "tessera/core/comm/meeting/socket_path.h"
 #include "tessera/core/comm/meeting/tcp_address.h"
+#include "tessera/core/comm/meeting/unix_place.h"
 #include "tessera/process_group.h"
 #include "tessera/rendezvous.h"
 #include "tessera/tests/support/rank_processes.h"
@@ -141,8 +141,9 @@ TEST(Places, EachThingThatIsNotThereHasATextOfItsOwn) {
   RankProcessOptions unknown = at_port(29500);
   unknown.environment["MASTER_ADDR"] = "no-such-host.invalid";
   unknown.environment["TESSERA_JOB_TOKEN"] = "secret";
-  EXPECT_THAT(alone(unknown, 0).output,
-              HasSubstr("MASTER_ADDR: got 'no-such-host.invalid', which"));
+  EXPECT_THAT(
+      alone(unknown, 0).output,
+      HasSubstr("MASTER_ADDR and MASTER_PORT: got no-such-host.invalid:29500, which is unknown"));
   EXPECT_THAT(alone(unknown, 1).output, HasSubstr("the host is unknown"));
 
   const auto silent = TcpAddress::resolve({"127.0.0.1"}, 0)->listen().value();
@@ -164,8 +165,8 @@ TEST(Places, AUrlNamesAnAddress) {
 TEST(Places, Case24AUrlThatLeadsNowhereIsNamed) {
   RankProcessOptions unknown = at_url("tcp://no-such-host.invalid:29500");
   EXPECT_THAT(alone(unknown, 0).output,
-              HasSubstr("TESSERA_STORE: got 'no-such-host.invalid', which is unknown"));
-  EXPECT_THAT(alone(unknown, 1).output, HasSubstr("TESSERA_STORE tcp://no-such-host.invalid:29500: "
+              HasSubstr("TESSERA_STORE: got no-such-host.invalid:29500, which is unknown"));
+  EXPECT_THAT(alone(unknown, 1).output, HasSubstr("TESSERA_STORE no-such-host.invalid:29500: "
                                                   "the host is unknown"));
   RankProcessOptions foreign = at_url("tcp://192.0.2.1:29500");  // of nobody (RFC 5737)
   EXPECT_THAT(alone(foreign, 0).output, HasSubstr("TESSERA_JOB_TOKEN: not set, although"));
@@ -222,7 +223,7 @@ TEST(Places, Case32StrangersAreCountedWhereARankIsMissing) {
   options.environment["TESSERA_JOB_TOKEN"] = "theirs";
   alone(options, 1);
   EXPECT_THAT(host.wait()[0].output,
-              AllOf(HasSubstr("rank 1 did not come to MASTER_ADDR 127.0.0.1, MASTER_PORT "),
+              AllOf(HasSubstr("rank 1 did not come to MASTER_ADDR and MASTER_PORT 127.0.0.1:"),
                     HasSubstr("did not prove to belong to this job: give "
                               "all ranks the same TESSERA_JOB_TOKEN")));
 }
@@ -240,8 +241,8 @@ TEST(Places, AStoppedHostIsNamedAsStopped) {
   options.environment["WORLD_SIZE"] = options.environment["LOCAL_WORLD_SIZE"] = "2";
   RankProcesses host(1, "meet_again_and_again", options);
   // The socket is there before it is listened at.
-  const auto place = SocketPath::open(directory.path() + "/store").value();
-  while (!place->connect(Deadline::max()).ok()) std::this_thread::yield();
+  UnixPlace place(directory.path() + "/store");
+  while (!place.connect(Deadline::max()).ok()) std::this_thread::yield();
   host.kill(0, SIGSTOP);
   const RankResult result = alone(options, 1);
   EXPECT_EQ(result.exit_code, 1);

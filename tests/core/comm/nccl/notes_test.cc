@@ -75,15 +75,10 @@ class MuteTable final : public SharedTable {
  public:
   explicit MuteTable(std::shared_ptr<SharedTable> table) : table_(std::move(table)) {}
 
-  void set(const std::string& key, const std::string& text) override { table_->set(key, text); }
-  std::string set_first(const std::string& key, const std::string& text) override {
-    return table_->set_first(key, text);
-  }
   std::optional<std::string> get(const std::string& key) override {
-    return key == "nccl/inquiry" ? std::nullopt : table_->get(key);
+    return key == "nccl/inquiry" ? std::nullopt : SharedTable::get(key);
   }
-  bool has(const std::vector<std::string>& keys) override { return table_->has(keys); }
-  void erase(const std::string& key) override { table_->erase(key); }
+  Message reply(const Message& request) override { return table_->reply(request); }
 
  private:
   const std::shared_ptr<SharedTable> table_;

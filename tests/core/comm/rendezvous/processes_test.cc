@@ -318,11 +318,12 @@ TEST(Processes, APortInUseIsNamedByRankZeroAndHangsNobody) {
   const auto results = run_rank_processes(2, "sums", options);
   EXPECT_EQ(results[0].exit_code, 1);
   EXPECT_THAT(results[0].output,
-              HasSubstr(absl::StrCat("[rendezvous] MASTER_PORT: got 127.0.0.1:", listener.port(),
-                                     ", which another program uses")));
+              HasSubstr(absl::StrCat("[rendezvous] MASTER_ADDR and MASTER_PORT: got 127.0.0.1:",
+                                     listener.port(), ", which another program uses")));
   EXPECT_FALSE(results[1].timed_out);
   EXPECT_EQ(results[1].exit_code, 1) << results[1].output;
-  EXPECT_THAT(results[1].output, HasSubstr(absl::StrCat("MASTER_PORT ", listener.port())));
+  EXPECT_THAT(results[1].output,
+              HasSubstr(absl::StrCat("MASTER_PORT 127.0.0.1:", listener.port())));
 }
 
 TEST(Processes, AClosedPortIsATimeOutWithItsAddress) {
@@ -332,8 +333,8 @@ TEST(Processes, AClosedPortIsATimeOutWithItsAddress) {
   options.environment["WORLD_SIZE"] = options.environment["LOCAL_WORLD_SIZE"] = "2";
   options.environment["RANK"] = options.environment["LOCAL_RANK"] = "1";
   expect_failure(run_rank_processes(1, "sums", options), -1,
-                 absl::StrCat("timed out after 1500 ms: MASTER_ADDR 127.0.0.1, MASTER_PORT ", port,
-                              ": nobody listens at 127.0.0.1:", port));
+                 absl::StrCat("timed out after 1500 ms: MASTER_ADDR and MASTER_PORT 127.0.0.1:",
+                              port, ": nobody listens at 127.0.0.1:", port));
 }
 
 TEST(Processes, TheAgentsStoreIsNotHostedAgain) {

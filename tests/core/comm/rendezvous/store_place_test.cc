@@ -1,4 +1,4 @@
-#include "tessera/core/comm/rendezvous/store_board.h"
+#include "tessera/core/comm/rendezvous/store_place.h"
 
 #include <atomic>
 #include <chrono>
@@ -6,6 +6,7 @@
 #include <stdexcept>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include <gmock/gmock.h>
@@ -34,32 +35,29 @@ class BadStore final : public c10d::HashStore {
   const std::shared_ptr<std::atomic<bool>> latch_;
 };
 
-TEST(StoreBoard, ShowsWhatWasPutThere) {
-  const auto store = c10::make_intrusive<c10d::HashStore>();
-  const auto one = board_of(store);
-  const auto other = board_of(store);
-  EXPECT_EQ(other->look(after(std::chrono::hours(1))).value(), std::nullopt);
-  EXPECT_TRUE(one->put("text", after(std::chrono::hours(1))).ok());
-  EXPECT_EQ(other->look(after(std::chrono::hours(1))).value(), "text");
+std::unique_ptr<StorePlace> place_by(StorePlace::Store store) {
+  return std::make_unique<StorePlace>(
+      std::move(store),
+      StorePlace::Options{.text = "", .credentials = {}, .is_one_host = true, .key = "note"});
 }
 
-TEST(StoreBoard, ACallThatHangsIsLeftBehindWithTheStore) {
+TEST(StorePlace, ACallThatHangsIsLeftBehindWithTheStore) {
   const auto latch = std::make_shared<std::atomic<bool>>(false);
   {
-    const auto board = board_of(c10::make_intrusive<BadStore>(latch));
-    const auto text = board->look(after(std::chrono::milliseconds(30)));
-    EXPECT_TRUE(absl::IsDeadlineExceeded(text.status()));
-    EXPECT_THAT(std::string(text.status().message()),
+    const auto place = place_by(c10::make_intrusive<BadStore>(latch));
+    const auto socket = place->connect(after(std::chrono::milliseconds(30)));
+    EXPECT_TRUE(absl::IsDeadlineExceeded(socket.status()));
+    EXPECT_THAT(std::string(socket.status().message()),
                 AllOf(HasSubstr("BadStore that was given"), HasSubstr("has not answered")));
   }
   latch->store(true);
 }
 
-TEST(StoreBoard, WhatAStoreThrowsIsTold) {
-  const auto text =
-      board_of(c10::make_intrusive<BadStore>(nullptr))->look(after(std::chrono::hours(1)));
-  EXPECT_TRUE(absl::IsFailedPrecondition(text.status()));
-  EXPECT_THAT(std::string(text.status().message()), HasSubstr("failed: the disk is full"));
+TEST(StorePlace, WhatAStoreThrowsIsTold) {
+  const auto place = place_by(c10::make_intrusive<BadStore>(nullptr));
+  const auto socket = place->connect(after(std::chrono::hours(1)));
+  EXPECT_TRUE(absl::IsFailedPrecondition(socket.status()));
+  EXPECT_THAT(std::string(socket.status().message()), HasSubstr("failed: the disk is full"));
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-#include "tessera/core/comm/meeting/socket_path.h"
+#include "tessera/core/comm/meeting/unix_place.h"
 
 #include <fcntl.h>
 #include <sys/file.h>
@@ -23,28 +23,21 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "tessera/core/comm/meeting/abstract_socket.h"
 #include "tessera/tests/support/refused_calls.h"
 
 namespace tessera::internal {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 // Nothing here blocks.
 const Deadline kSoon{};
 
-class SocketPathTest : public ::testing::Test {
+class UnixPlaceTest : public ::testing::Test {
  protected:
-  void SetUp() override {
-    char directory[] = "/tmp/tessera-socket-XXXXXX";
-    ASSERT_NE(::mkdtemp(directory), nullptr);
-    directory_ = directory;
-  }
-  void TearDown() override { std::filesystem::remove_all(directory_); }
-
-  std::unique_ptr<SocketPath> at(const std::string& name) const {
-    return SocketPath::open(absl::StrCat(directory_, "/", name)).value();
+  std::unique_ptr<UnixPlace> at(const std::string& name) const {
+    return std::make_unique<UnixPlace>(absl::StrCat(directory_, "/", name));
   }
   /// What a process that was killed leaves behind.
   void leave_socket(const std::string& name) const {
@@ -61,10 +54,11 @@ class SocketPathTest : public ::testing::Test {
                                              std::filesystem::directory_iterator()));
   }
 
-  std::string directory_;
+  const testing::TemporaryDirectory temporary_;
+  std::string directory_ = temporary_.path();
 };
 
-TEST_F(SocketPathTest, TheFirstListensAndTheOthersConnect) {
+TEST_F(UnixPlaceTest, TheFirstListensAndTheOthersConnect) {
   const auto path = at("store");
   EXPECT_TRUE(absl::IsNotFound(path->connect(kSoon).status()));
   auto listener = path->listen(kSoon);
@@ -80,7 +74,7 @@ TEST_F(SocketPathTest, TheFirstListensAndTheOthersConnect) {
   EXPECT_TRUE(absl::IsNotFound(path->connect(kSoon).status()));
 }
 
-TEST_F(SocketPathTest, TheSocketGoesAlsoWhereNoDescriptorIsLeft) {
+TEST_F(UnixPlaceTest, TheSocketGoesAlsoWhereNoDescriptorIsLeft) {
   auto listener = *at("store")->listen(kSoon);
   ASSERT_EQ(entries(), 1u);
   rlimit usual{};
@@ -88,27 +82,43 @@ TEST_F(SocketPathTest, TheSocketGoesAlsoWhereNoDescriptorIsLeft) {
   rlimit none = usual;
   none.rlim_cur = 0;
   ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &none), 0);
-  EXPECT_FALSE(new_local_socket().is_open());
+  EXPECT_LT(::socket(AF_UNIX, SOCK_STREAM, 0), 0);
   listener.reset();
   ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &usual), 0);
   EXPECT_EQ(entries(), 0u);
 }
 
-TEST_F(SocketPathTest, PathsAndNamesMayBeLong) {
-  std::string deep = directory_;
-  for (int i = 0; i < 20; ++i) deep += "/a-directory-with-quite-a-long-name";
-  std::filesystem::create_directories(deep);
-  for (const size_t length : {1, 80, 81, 255}) {
-    const auto path = SocketPath::open(deep + "/" + std::string(length, 'n')).value();
-    const auto listener = path->listen(kSoon);
+TEST_F(UnixPlaceTest, PathsMayBeLongAndAFileNameThatIsTooLongIsNamed) {
+  for (int i = 0; i < 20; ++i) directory_ += "/a-directory-with-quite-a-long-name";
+  std::filesystem::create_directories(directory_);
+  for (const size_t length : {1, 80}) {
+    const auto path = at(std::string(length, 'n'));
+    auto listener = path->listen(kSoon);
     ASSERT_TRUE(listener.ok()) << listener.status();
-    EXPECT_TRUE(path->connect(kSoon).ok()) << length;
-    const auto other = SocketPath::open(deep + "/" + std::string(length, 'm')).value();
-    EXPECT_TRUE(absl::IsNotFound(other->connect(kSoon).status())) << length;
+    EXPECT_TRUE(path->connect(kSoon).ok());
+    listener->reset();
+    EXPECT_EQ(entries(), 0u);
+  }
+  const auto listener = at(std::string(108, 'n'))->listen(kSoon);
+  EXPECT_TRUE(absl::IsFailedPrecondition(listener.status()));
+  EXPECT_THAT(std::string(listener.status().message()),
+              AllOf(HasSubstr(directory_), HasSubstr("File name too long"),
+                    HasSubstr("at most 80 bytes; choose another path")));
+}
+
+TEST_F(UnixPlaceTest, AnAbstractNameIsFreeAgainAndHasNoFile) {
+  UnixPlace place(absl::StrCat("tessera-test/", ::getpid()));
+  EXPECT_EQ(place.text(), absl::StrCat("@tessera-test/", ::getpid()));
+  for (int again = 0; again < 2; ++again) {
+    EXPECT_TRUE(absl::IsNotFound(place.connect(kSoon).status()));
+    const auto listener = place.listen(kSoon);
+    ASSERT_TRUE(listener.ok()) << listener.status();
+    EXPECT_TRUE(absl::IsAlreadyExists(place.listen(kSoon).status()));
+    EXPECT_EQ(peer_pid(place.connect(kSoon).value().get()), ::getpid());
   }
 }
 
-TEST_F(SocketPathTest, ADeadProcesssSocketIsReplacedAndOnlyThat) {
+TEST_F(UnixPlaceTest, ADeadProcesssSocketIsReplacedAndOnlyThat) {
   leave_socket("store");
   ASSERT_EQ(entries(), 1u);
   const auto path = at("store");
@@ -117,17 +127,17 @@ TEST_F(SocketPathTest, ADeadProcesssSocketIsReplacedAndOnlyThat) {
   EXPECT_TRUE(path->connect(kSoon).ok());
 }
 
-TEST_F(SocketPathTest, WhatIsNoSocketStays) {
+TEST_F(UnixPlaceTest, WhatIsNoSocketStays) {
   std::ofstream(directory_ + "/store") << "mine";
   const auto listener = at("store")->listen(kSoon);
   EXPECT_TRUE(absl::IsFailedPrecondition(listener.status()));
   EXPECT_THAT(std::string(listener.status().message()), HasSubstr("not a socket"));
   EXPECT_EQ(std::filesystem::file_size(directory_ + "/store"), 4u);
-  EXPECT_THAT(std::string(SocketPath::open(directory_ + "/none/store").status().message()),
+  EXPECT_THAT(std::string(at("none/store")->listen(kSoon).status().message()),
               HasSubstr("No such file"));
 }
 
-TEST_F(SocketPathTest, ADirectoryThatWentIsAnErrorWithThePath) {
+TEST_F(UnixPlaceTest, ADirectoryThatWentIsAnErrorWithThePath) {
   const auto path = at("store");
   std::filesystem::remove_all(directory_);
   EXPECT_TRUE(absl::IsNotFound(path->connect(kSoon).status()));

@@ -1,0 +1,106 @@
+#include "tessera/core/comm/meeting/unix_place.h"
+
+#include <fcntl.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstddef>
+#include <cstring>
+
+#include <absl/strings/str_cat.h>
+
+#include "tessera/core/process/standard_streams.h"
+#include "tessera/core/process/system_refusal.h"
+
+namespace tessera::internal {
+namespace {
+
+/// An address takes 107 bytes: a longer path begins with its directory, which is open.
+std::string short_path(const std::string& path, int directory) {
+  return absl::StrCat("/proc/self/fd/", directory, path.substr(path.rfind('/')));
+}
+
+/// A socket that never blocks, for which `call` (bind, connect) has been called with this name; not
+/// open, with errno set, if the system refuses one or the other.
+template <typename Call>
+FileDescriptor socket_at(std::string name, bool is_path, Call call) {
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  const size_t zeros = is_path ? 0 : 1;  // a name that begins with one is none of the file system's
+  FileDescriptor directory;
+  if (is_path && name.size() >= sizeof(address.sun_path)) {
+    directory = FileDescriptor(above_standard_streams(
+        ::open(name.substr(0, name.rfind('/') + 1).c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC)));
+    if (!directory.is_open()) return FileDescriptor();
+    name = short_path(name, directory.get());
+  }
+  if (zeros + name.size() >= sizeof(address.sun_path)) {
+    errno = ENAMETOOLONG;
+    return FileDescriptor();
+  }
+  std::memcpy(address.sun_path + zeros, name.data(), name.size());
+  const size_t bytes = offsetof(sockaddr_un, sun_path) + 1 + name.size();
+  FileDescriptor socket(
+      above_standard_streams(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)));
+  if (socket.is_open() && call(socket.get(), reinterpret_cast<const sockaddr*>(&address),
+                               static_cast<socklen_t>(bytes)) != 0) {
+    return FileDescriptor();
+  }
+  return socket;
+}
+
+}  // namespace
+
+std::string UnixPlace::problem(const std::string& text) const {
+  return absl::StrCat(source_, ": got ", this->text(), ", where ", text);
+}
+
+absl::Status UnixPlace::system_error(const char* call) const {
+  return absl::FailedPreconditionError(problem(
+      absl::StrCat(system_refusal(call, errno),
+                   "; expected a place for a socket, with a file name of at most 80 bytes; choose "
+                   "another path (of tessera-run: TMPDIR)")));
+}
+
+absl::StatusOr<FileDescriptor> UnixPlace::connect(Deadline /*deadline*/) {
+  FileDescriptor socket = socket_at(name_, is_path(), ::connect);
+  if (!socket.is_open()) {
+    if (errno == ENOENT || errno == ECONNREFUSED) {
+      return absl::NotFoundError("nobody listens; is rank 0 on this host?");
+    }
+    if (errno == EAGAIN || errno == EINTR) {
+      return absl::UnavailableError("who listens lets nobody in");
+    }
+    return system_error("connect");
+  }
+  if (is_of_this_user(socket.get())) return socket;
+  return absl::PermissionDeniedError(problem(
+      absl::StrCat("another user's process (pid ", peer_pid(socket.get()),
+                   ") listens, expected one of this user; set TESSERA_STORE to another path")));
+}
+
+absl::StatusOr<std::unique_ptr<Listener>> UnixPlace::listen(Deadline deadline) {
+  struct stat status {};
+  const bool is_there = is_path() && ::lstat(name_.c_str(), &status) == 0;
+  if (is_there && !S_ISSOCK(status.st_mode)) {
+    return absl::FailedPreconditionError(
+        problem("there is something that is not a socket, expected nothing, or the socket of an "
+                "earlier job; remove it or choose another name"));
+  }
+  const absl::Status found = connect(deadline).status();
+  if (found.ok() || absl::IsUnavailable(found)) {
+    return absl::AlreadyExistsError(
+        problem("another process listens, expected a path of this job's own; choose another name"));
+  }
+  if (!absl::IsNotFound(found)) return found;
+  if (is_there && ::unlink(name_.c_str()) != 0 && errno != ENOENT) return system_error("unlink");
+  FileDescriptor socket = socket_at(name_, is_path(), ::bind);
+  if (!socket.is_open() || ::listen(socket.get(), SOMAXCONN) != 0) return system_error("bind");
+  return std::make_unique<Listener>(std::move(socket), Listener::Kind::kUnix,
+                                    is_path() ? name_ : "");
+}
+
+}  // namespace tessera::internal

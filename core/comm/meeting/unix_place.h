@@ -1,0 +1,44 @@
+#pragma once
+
+#include <memory>
+#include <string>
+#include <utility>
+
+#include <absl/status/statusor.h>
+
+#include "tessera/core/comm/meeting/place.h"
+
+namespace tessera::internal {
+
+/// A Unix socket where the ranks of one host meet: at a path, in a directory of this user, or at an
+/// abstract name (no file; it disappears with the process). The kernel reports the peers' user;
+/// other users are not admitted. A socket at which nobody listens was left by a dead process and is
+/// replaced; anything else at the path is an error and stays.
+class UnixPlace final : public Place {
+ public:
+  /// `name` is a path if it begins with a slash, else an abstract name. `source` says where it was
+  /// given, for messages.
+  explicit UnixPlace(std::string name, std::string source = "the socket",
+                     Credentials credentials = {})
+      : name_(std::move(name)), source_(std::move(source)), credentials_(std::move(credentials)) {}
+
+  /// Does not block. Of two processes that replace a dead one's socket in the same microseconds one
+  /// may stay without its name: two ranks 0, which is an error anyway.
+  absl::StatusOr<std::unique_ptr<Listener>> listen(Deadline deadline) override;
+  /// Does not block. NotFound if nobody listens, Unavailable if who does lets nobody in now.
+  absl::StatusOr<FileDescriptor> connect(Deadline deadline) override;
+  Credentials credentials() const override { return credentials_; }
+  /// The path, or "@name".
+  std::string text() const override { return is_path() ? name_ : "@" + name_; }
+
+ private:
+  bool is_path() const { return name_.front() == '/'; }
+  std::string problem(const std::string& text) const;
+  absl::Status system_error(const char* call) const;
+
+  const std::string name_;
+  const std::string source_;
+  const Credentials credentials_;
+};
+
+}  // namespace tessera::internal

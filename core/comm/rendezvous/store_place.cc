@@ -1,0 +1,217 @@
+#include "tessera/core/comm/meeting/store_place.h"
+
+#include <algorithm>
+#include <chrono>
+#include <exception>
+#include <future>
+#include <optional>
+#include <typeinfo>
+#include <utility>
+
+#include <absl/strings/numbers.h>
+#include <absl/strings/str_cat.h>
+#include <c10/util/Type.h>
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
+
+#include "tessera/core/comm/meeting/address_place.h"
+#include "tessera/core/comm/meeting/mac_key.h"
+#include "tessera/core/comm/meeting/message.h"
+#include "tessera/core/comm/meeting/unix_place.h"
+#include "tessera/core/process/error_text.h"
+#include "tessera/core/process/thread_without_signals.h"
+#include "tessera/time_out.h"
+
+namespace tessera::internal {
+namespace {
+
+// For a note that an earlier meeting has left: its address may swallow what is sent there.
+constexpr auto kTimeForOldNote = std::chrono::seconds(2);
+
+/// Runs `call` in a thread and returns or throws its result, or returns nothing if it is not done
+/// by `deadline`; the thread is detached then, as a store may block forever. `call` must own all
+/// that it uses. Throws std::runtime_error if no thread can be started.
+template <typename Call>
+auto call_until(Deadline deadline, Call call) -> std::optional<decltype(call())> {
+  std::packaged_task<decltype(call())()> task(std::move(call));
+  auto result = task.get_future();
+  thread_without_signals("a call that may not return", std::move(task)).detach();
+  if (result.wait_until(deadline) != std::future_status::ready) return std::nullopt;
+  return result.get();
+}
+
+/// An abstract socket of this host.
+UnixPlace socket_called(const std::string& name) { return UnixPlace("tessera/" + name); }
+
+}  // namespace
+
+StorePlace::StorePlace(Store store, Options options)
+    : store_(std::move(store)), options_(std::move(options)) {}
+
+absl::StatusOr<StorePlace::Store> StorePlace::connect_to_agent(Deadline deadline) const {
+  const std::string& host = options_.agent_host;
+  // c10d's constructor waits, and logs, for as long as it likes where nobody listens.
+  const auto address = TcpAddress::resolve({host}, options_.agent_port);
+  if (!address.ok()) return address.status();
+  const auto socket = address->connect(deadline);
+  if (!socket.ok()) {
+    return absl::Status(socket.status().code(), absl::StrCat(std::string(socket.status().message()),
+                                                             "; is torchrun there?"));
+  }
+  c10d::TCPStoreOptions options;
+  options.port = static_cast<uint16_t>(options_.agent_port);
+  options.waitWorkers = false;
+  options.timeout = bounded(std::chrono::milliseconds(milliseconds_until(deadline)));
+  std::string reason = "something accepts connections there, but is no store";
+  try {
+    const auto store = call_until(deadline, [host, options] {
+      return Store(c10::make_intrusive<c10d::TCPStore>(host, options));
+    });
+    if (store) return *store;
+  } catch (const std::exception& error) {
+    reason = error_text(error);
+    reason = reason.substr(0, reason.find('\n'));
+  }
+  return absl::DeadlineExceededError(
+      absl::StrCat("no store answered (", reason, "); is torchrun there?"));
+}
+
+/// What `call` returns of the store.
+template <typename Call>
+auto StorePlace::ask_store(Deadline deadline, Call call)
+    -> absl::StatusOr<decltype(call(*Store()))> {
+  if (store_ == nullptr) {
+    auto agent = connect_to_agent(deadline);
+    if (!agent.ok()) return agent.status();
+    store_ = *std::move(agent);
+  }
+  const std::string what =
+      options_.agent_host.empty()
+          ? absl::StrCat("the ", c10::demangle(typeid(*store_).name()), " that was given")
+          : "torchrun's store";
+  try {
+    auto result =
+        call_until(deadline, [store = store_, call = std::move(call)] { return call(*store); });
+    if (result) return *std::move(result);
+  } catch (const std::exception& error) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(what, " failed: ", error_text(error), "; see why"));
+  }
+  return absl::DeadlineExceededError(
+      absl::StrCat(what, " has not answered; its call is left behind"));
+}
+
+Credentials StorePlace::credentials() const {
+  Credentials credentials = options_.credentials;
+  credentials.token += secret_;
+  return credentials;
+}
+
+/// Makes the note, and reads it: it is a frame, whose MAC also covers which job and attempt this
+/// is.
+Framing StorePlace::framing(Framing::Side side) const {
+  const Credentials& job = options_.credentials;
+  Framing framing(side);
+  framing.authenticate_with(MacKey::of_token(job.token).derive({"note", job.run_id, job.attempt}));
+  framing.trust();
+  return framing;
+}
+
+absl::Status StorePlace::check_public(const TcpAddress& address) const {
+  const bool is_public = !options_.agent_host.empty();
+  return is_public ? check_token(address, options_.credentials.token) : absl::OkStatus();
+}
+
+absl::StatusOr<std::unique_ptr<Listener>> StorePlace::open_listener() {
+  secret_ = MacKey::new_nonce();
+  port_ = 0;
+  if (options_.is_one_host) {
+    hosts_ = {MacKey::new_nonce()};
+    return socket_called(hosts_.front()).listen({});
+  }
+  const bool is_anywhere = options_.agent_host.empty();
+  // Where there is no IPv6, the second one listens.
+  absl::StatusOr<TcpAddress> own =
+      is_anywhere ? TcpAddress::resolve({"::", "0.0.0.0"}, 0)
+                  : TcpAddress::resolve({options_.agent_host}, options_.agent_port);
+  if (!is_anywhere && own.ok()) own = TcpAddress::own_towards(*own);
+  if (!own.ok()) return own.status();
+  const absl::Status allowed = check_public(*own);
+  if (!allowed.ok()) return allowed;
+  auto listener = own->listen();
+  if (!listener.ok()) return listener;
+  const TcpEndpoint endpoint = endpoint_of(**listener);
+  port_ = endpoint.port;
+  hosts_ = is_anywhere ? own_hosts() : std::vector<std::string>{endpoint.host};
+  return listener;
+}
+
+absl::StatusOr<std::unique_ptr<Listener>> StorePlace::listen(Deadline deadline) {
+  if (connect(std::min(deadline, std::chrono::steady_clock::now() + kTimeForOldNote)).ok()) {
+    return absl::AlreadyExistsError(
+        absl::StrCat(options_.text,
+                     ": got a place where another rank 0 listens, expected one of this job's "
+                     "own; give each job a store, or a prefix in it, of its own"));
+  }
+  auto listener = open_listener();
+  if (!listener.ok()) return listener;
+  Message note = Message::of(MessageKind::kNote, {secret_, absl::StrCat(port_)});
+  note.fields.insert(note.fields.end(), hosts_.begin(), hosts_.end());
+  const std::string text = framing(Framing::Side::kServer).wrap(note.to_bytes());
+  const auto put = ask_store(deadline, [key = options_.key, text](c10d::Store& store) {
+    store.set(key, text);
+    return true;
+  });
+  if (!put.ok()) return put.status();
+  return listener;
+}
+
+/// Fills in what rank 0 has said.
+absl::Status StorePlace::read_note(Deadline deadline) {
+  // get() of a key that is not there would block, and others with it.
+  const auto text = ask_store(deadline, [key = options_.key](c10d::Store& store) {
+    return store.check({key}) ? std::optional(store.get_to_str(key)) : std::nullopt;
+  });
+  if (!text.ok()) return text.status();
+  if (!text->has_value()) return absl::NotFoundError("rank 0 has not said where it listens");
+  Framing frame = framing(Framing::Side::kMember);
+  frame.add(**text);
+  const auto payload = frame.take();
+  if (!payload) {
+    return absl::UnavailableError(
+        "rank 0's address in the store does not verify: somebody else wrote it, or rank 0 has "
+        "another TESSERA_JOB_TOKEN");
+  }
+  const auto note = Message::from_bytes(*payload);
+  if (!note || note->fields.size() < 3 || !note->is(MessageKind::kNote, note->fields.size()) ||
+      !absl::SimpleAtoi(note->fields[1], &port_) || port_ < 0 || port_ > 65535) {
+    return absl::UnavailableError(
+        "rank 0's text in the store is not an address; run one build of Tessera on all ranks");
+  }
+  secret_ = note->fields[0];
+  hosts_.assign(note->fields.begin() + 2, note->fields.end());
+  return absl::OkStatus();
+}
+
+absl::StatusOr<FileDescriptor> StorePlace::connect(Deadline deadline) {
+  const absl::Status read = read_note(deadline);
+  if (!read.ok()) return read;
+  if (port_ == 0) {
+    auto socket = socket_called(hosts_.front()).connect(deadline);
+    if (socket.ok()) return socket;
+    return absl::NotFoundError(absl::StrCat("rank 0 is not where it said, or on another host: ",
+                                            std::string(socket.status().message())));
+  }
+  // Rank 0 names no port then, and following one could lead to another user.
+  if (options_.is_one_host) {
+    return absl::UnavailableError(
+        "rank 0's address in the store is not a socket of this host: somebody else wrote it, or "
+        "rank 0 has another LOCAL_WORLD_SIZE");
+  }
+  const auto address = TcpAddress::resolve(hosts_, port_);
+  if (!address.ok()) return address.status();
+  const absl::Status allowed = check_public(*address);
+  if (!allowed.ok()) return allowed;
+  return address->connect(deadline);
+}
+
+}  // namespace tessera::internal

@@ -1,0 +1,64 @@
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <absl/status/statusor.h>
+#include <c10/util/intrusive_ptr.h>
+#include <torch/csrc/distributed/c10d/Store.hpp>
+
+#include "tessera/core/comm/meeting/framing.h"
+#include "tessera/core/comm/meeting/place.h"
+#include "tessera/core/comm/meeting/tcp_address.h"
+
+namespace tessera::internal {
+
+/// Ranks that meet by a c10d store: rank 0 leaves there, with a MAC (Note [Message
+/// authentication]), where it listens and a random secret for this meeting; all else goes over
+/// connections. What an earlier meeting has left there leads to nobody, and is read again until it
+/// changes. A call of the store that does not return by its deadline is left behind in a thread of
+/// its own, with a reference to the store.
+class StorePlace final : public Place {
+ public:
+  using Store = c10::intrusive_ptr<c10d::Store>;
+
+  struct Options {
+    std::string text;  ///< the place for people
+    Credentials credentials;
+    bool is_one_host = false;  ///< rank 0 listens at a socket of its host, else at a port
+    std::string key;           ///< in the store
+    /// Where the store of torchrun's agent is, which others than the job's ranks read, so that its
+    /// secret is none: a port needs a token. Rank 0 listens at its address on the way there; where
+    /// the program has given the store (""), at all it has.
+    std::string agent_host = {};
+    int agent_port = 0;
+  };
+
+  /// `store`: the program's; null for that of torchrun's agent, which is connected to at the first
+  /// call.
+  StorePlace(Store store, Options options);
+
+  absl::StatusOr<std::unique_ptr<Listener>> listen(Deadline deadline) override;
+  absl::StatusOr<FileDescriptor> connect(Deadline deadline) override;
+  Credentials credentials() const override;
+  std::string text() const override { return options_.text; }
+
+ private:
+  template <typename Call>
+  auto ask_store(Deadline deadline, Call call) -> absl::StatusOr<decltype(call(*Store()))>;
+  absl::StatusOr<Store> connect_to_agent(Deadline deadline) const;
+  Framing framing(Framing::Side side) const;
+  absl::Status check_public(const TcpAddress& address) const;
+  absl::StatusOr<std::unique_ptr<Listener>> open_listener();
+  absl::Status read_note(Deadline deadline);
+
+  Store store_;
+  const Options options_;
+  // What this rank 0 has left in the store, or another rank has read there last.
+  std::string secret_;              // of this meeting; whoever reads the store knows it
+  int port_ = 0;                    // 0 if rank 0 listens at a socket of its host
+  std::vector<std::string> hosts_;  // its addresses, the best one first; or the socket's name
+};
+
+}  // namespace tessera::internal
