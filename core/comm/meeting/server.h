@@ -13,6 +13,7 @@
 #include "tessera/core/comm/meeting/listener.h"
 #include "tessera/core/comm/meeting/mac_key.h"
 #include "tessera/core/comm/meeting/message.h"
+#include "tessera/core/comm/meeting/place.h"
 
 namespace tessera::internal {
 

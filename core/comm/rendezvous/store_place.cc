@@ -1,4 +1,4 @@
-#include "tessera/core/comm/meeting/store_place.h"
+#include "tessera/core/comm/rendezvous/store_place.h"
 
 #include <algorithm>
 #include <chrono>

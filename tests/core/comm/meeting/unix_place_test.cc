@@ -9,7 +9,6 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <cstdlib>
 #include <ctime>
 #include <filesystem>
 #include <fstream>
@@ -24,6 +23,7 @@
 #include <gtest/gtest.h>
 
 #include "tessera/tests/support/refused_calls.h"
+#include "tessera/tests/support/temporary_directory.h"
 
 namespace tessera::internal {
 namespace {
