@@ -8,6 +8,7 @@
 
 #include <ATen/TensorOperators.h>
 #include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
 #include <ATen/ops/maximum.h>
 #include <ATen/ops/minimum.h>
@@ -311,6 +312,23 @@ at::Tensor combined(ReduceOp op, const at::Tensor& one, const at::Tensor& other)
   TORCH_INTERNAL_ASSERT(false);
 }
 
+template <typename T>
+at::Tensor narrowed(const at::Tensor& wide) {
+  const at::Tensor made = at::empty(wide.sizes(), c10::CppTypeToScalarType<T>::value);
+  const auto* const from = wide.const_data_ptr<float>();
+  std::transform(from, from + wide.numel(), made.mutable_data_ptr<T>(),
+                 [](float value) { return static_cast<T>(value); });
+  return made;
+}
+
+/// As c10 rounds one element: of a NaN LibTorch's own conversion gives other bits where it is
+/// vectorised, so that they would depend on the element's place.
+at::Tensor rounded_to(c10::ScalarType dtype, const at::Tensor& result) {
+  if (dtype == c10::ScalarType::BFloat16) return narrowed<c10::BFloat16>(result);
+  if (dtype == c10::ScalarType::Half) return narrowed<c10::Half>(result);
+  return result;
+}
+
 /// Products, bit-wise operations and all dtypes of integers and bool, by LibTorch's operators.
 void reduce_plainly(c10::ScalarType dtype, const Job& job) {
   const auto element = static_cast<int64_t>(c10::elementSize(dtype));
@@ -320,7 +338,7 @@ void reduce_plainly(c10::ScalarType dtype, const Job& job) {
     for (int rank = 1; rank < job.ranks; ++rank) {
       result = combined(job.op, result, operand(job.sources[rank] + begin * element, count, dtype));
     }
-    const at::Tensor rounded = result.to(dtype);
+    const at::Tensor rounded = rounded_to(dtype, result);
     for (int target = 0; target < job.target_count; ++target) {
       std::memcpy(job.targets[target] + begin * element, rounded.const_data_ptr(),
                   static_cast<size_t>(count * element));

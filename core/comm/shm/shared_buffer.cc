@@ -59,8 +59,13 @@ std::string problem_of(const Body& body) {
 }
 
 /// One segment of the first rank, mapped twice by every rank: shared, and private (copy on write).
-/// A write by mistake through the private mapping detaches a page of one rank from the others', so
-/// the kernel must show which pages this rank has written, and drop them.
+///
+/// Note [Proof of sharing]
+/// ~~~~~~~~~~~~~~~~~~~~~~~
+/// A write by mistake through the private mapping detaches a page of one rank from the others', and
+/// later steps would not notice unless the kernel shows which pages this rank has written, and
+/// drops them. Not every system does. So every rank tests it when the buffer is made; if the test
+/// fails on any rank, no rank shares.
 class SharedPages final : public SharedBuffer {
  public:
   /// Throws c10::Error if this rank cannot map a view, or cannot see or drop what it writes.
@@ -73,8 +78,7 @@ class SharedPages final : public SharedBuffer {
                 std::strerror(errno),
                 "), expected the kernel's list of pages; mount /proc, or allow more descriptors "
                 "(ulimit -n)");
-    TORCH_CHECK(next_copied(0) == pages(), "pages show as copied that nobody has written");
-    drop(pages() - 1, 1);  // throws where memory is locked
+    try_own_write();
   }
 
   at::Tensor common(int64_t offset_bytes, int64_t numel, at::ScalarType dtype) override {
@@ -105,6 +109,18 @@ class SharedPages final : public SharedBuffer {
   }
 
  private:
+  /// Throws c10::Error unless the system is as Note [Proof of sharing] asks for.
+  void try_own_write() const {
+    const int64_t last = pages() - 1;
+    TORCH_CHECK(next_copied(0) == pages(), "pages show as copied that nobody has written");
+    auto* const page = static_cast<volatile char*>(view_.get() + last * page_bytes());
+    *page = 1;
+    TORCH_CHECK(segment_->data()[last * page_bytes()] == 0, "its private writes are common");
+    TORCH_CHECK(next_copied(0) == last, "a page that it wrote does not show as copied");
+    drop(last, 1);
+    TORCH_CHECK(next_copied(0) == pages() && *page == 0, "a page that it wrote cannot be dropped");
+  }
+
   void require_own_process() const {
     TORCH_CHECK(origin_.is_here(),
                 "[comm] shared buffer: ", origin_.fork_error(absl::StrCat("rank ", rank_)));
