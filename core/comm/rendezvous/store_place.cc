@@ -26,6 +26,7 @@ namespace {
 
 // For a note that an earlier meeting has left: its address may swallow what is sent there.
 constexpr auto kTimeForOldNote = std::chrono::seconds(2);
+constexpr auto kTimeToAnswer = std::chrono::milliseconds(100);
 
 /// Runs `call` in a thread and returns or throws its result, or returns nothing if it is not done
 /// by `deadline`; the thread is detached then, as a store may block forever. `call` must own all
@@ -75,7 +76,7 @@ absl::StatusOr<StorePlace::Store> StorePlace::connect_to_agent(Deadline deadline
       absl::StrCat("no store answered (", reason, "); is torchrun there?"));
 }
 
-/// What `call` returns of the store.
+/// What `call` returns of the store, which has a moment also for what is asked last.
 template <typename Call>
 auto StorePlace::ask_store(Deadline deadline, Call call)
     -> absl::StatusOr<decltype(call(*Store()))> {
@@ -89,8 +90,9 @@ auto StorePlace::ask_store(Deadline deadline, Call call)
           ? absl::StrCat("the ", c10::demangle(typeid(*store_).name()), " that was given")
           : "torchrun's store";
   try {
+    const Deadline end = std::max(deadline, std::chrono::steady_clock::now() + kTimeToAnswer);
     auto result =
-        call_until(deadline, [store = store_, call = std::move(call)] { return call(*store); });
+        call_until(end, [store = store_, call = std::move(call)] { return call(*store); });
     if (result) return *std::move(result);
   } catch (const std::exception& error) {
     return absl::FailedPreconditionError(
