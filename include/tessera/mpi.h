@@ -20,13 +20,13 @@ namespace tessera::mpi {
 /// freed. MPI is neither initialised nor finalised by it. The application must have initialised it
 /// with MPI_Init_thread at MPI_THREAD_SERIALIZED or above, because a thread of the group's makes
 /// its MPI calls: at SERIALIZED the application makes none while a call on the group, its making
-/// included, is in flight on this rank, nor between destroying it and leave(); at MULTIPLE it may
-/// at any time. Before MPI_Finalize leave() is called, which MPICH needs; Open MPI's MPI_Finalize
-/// does it, too. Calls of a group that is left there throw CommError. Throws c10::Error for
-/// MPI_COMM_NULL, an intercommunicator, a time-out that is not positive, and where MPI is not
-/// initialised, has been finalised, or is at a lower level; CommError where ranks do not come,
-/// which it cannot name, for nothing is sent on `comm` itself. After that the job has to end: the
-/// others' part of the duplication cannot be taken back.
+/// included, is in flight on this rank (a message until it is received), nor between destroying it
+/// and leave(); at MULTIPLE it may at any time. Before MPI_Finalize leave() is called, which MPICH
+/// needs; Open MPI's MPI_Finalize does it, too. Calls of a group that is left there throw
+/// CommError. Throws c10::Error for MPI_COMM_NULL, an intercommunicator, a time-out that is not
+/// positive, and where MPI is not initialised, has been finalised, or is at a lower level;
+/// CommError where ranks do not come, which it cannot name, for nothing is sent on `comm` itself.
+/// After that the job has to end: the others' part of the duplication cannot be taken back.
 inline std::shared_ptr<ProcessGroup> process_group(
     MPI_Comm comm, std::chrono::milliseconds timeout = std::chrono::minutes(10)) {
   TORCH_CHECK(comm != MPI_COMM_NULL,

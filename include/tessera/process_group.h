@@ -63,8 +63,8 @@ struct Capabilities {
 /// failure throws CommError, from the call or from wait(), and poisons the group (over NCCL, all
 /// groups of its world): every later call on it, on every rank, throws the same cause.
 ///
-/// A group is used by one thread at a time. Destroying it is local and never blocks. Wait for its
-/// calls before: one that is under way may fail, here and on the others. It marks this rank as
+/// A group is used by one thread at a time. Destroying it is local and waits for no rank. Wait for
+/// its calls before: one that is under way may fail, here and on the others. It marks this rank as
 /// having left (errors of the others' calls that miss it name it); destroying it during stack
 /// unwinding poisons its world. A child of fork() is not a rank: calls on an inherited group
 /// throw CommError at once (on GPUs they are undefined), and destroying it has no effect on others.

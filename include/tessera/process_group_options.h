@@ -35,7 +35,8 @@ struct ProcessGroupOptions {
   c10::intrusive_ptr<c10d::Store> store = {};
   /// How long ranks wait for each other, at start and in every collective. Range: > 0; larger
   /// values than kMaxTimeOut (24 days), such as milliseconds::max(), count as that. On CPUs a
-  /// dead peer is noticed at once, whatever the time-out; the time-out is for a peer that is alive
+  /// dead peer is noticed at once, whatever the time-out (over plain MPI by its launcher); the
+  /// time-out is for a peer that is alive
   /// but does not make the call (stuck, stopped, in an endless loop).
   std::chrono::milliseconds timeout = std::chrono::minutes(10);
   /// "auto", "loopback", "mpi", "hosts", "shm" or "nccl". auto: TESSERA_BACKEND, if that is set;

@@ -8,6 +8,7 @@
 #include <ATen/core/grad_mode.h>
 #include <absl/strings/str_cat.h>
 
+#include "tessera/core/comm/agreement/own_error.h"
 #include "tessera/core/comm/agreement/refusal.h"
 #include "tessera/core/step/parameter_hash.h"
 #include "tessera/ddp/replica_sync.h"
@@ -52,7 +53,7 @@ void ParameterAccess::run(const std::function<void()>& write) {
     bool& flag;
   };
   const Writing writing(is_writing_);
-  write();
+  as_own_error(write);
 }
 
 std::string ParameterAccess::problem_of(int from_rank, bool has_writer) const {

@@ -7,6 +7,8 @@
 #include <absl/strings/str_cat.h>
 #include <absl/strings/str_join.h>
 
+#include "tessera/core/comm/agreement/own_error.h"
+
 namespace tessera::internal {
 namespace {
 
@@ -47,7 +49,7 @@ std::vector<NamedTensor> buffers_of(const torch::nn::Module& model,
   std::vector<NamedTensor> buffers, ignored;
   for (const auto& buffer : model.named_buffers()) {
     if (!buffer.value().defined()) continue;
-    const bool is_ignored = ignores && ignores(buffer.key());
+    const bool is_ignored = ignores && as_own_error([&] { return ignores(buffer.key()); });
     (is_ignored ? ignored : buffers).push_back({buffer.key(), buffer.value()});
   }
   std::erase_if(buffers, [all = tensors_of(ignored)](const NamedTensor& buffer) {
@@ -139,7 +141,7 @@ Registration::Changes Registration::changes() const {
   for (const auto& parameter : model_.named_parameters()) {
     if (!parameter.value().defined()) continue;
     present.push_back({parameter.key(), parameter.value()});
-    if (ignores_ && ignores_(parameter.key())) {
+    if (ignores_ && as_own_error([&] { return ignores_(parameter.key()); })) {
       expected.insert(parameter.value().unsafeGetTensorImpl());
     }
   }

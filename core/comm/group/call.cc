@@ -78,7 +78,7 @@ bool Call::await_end(std::chrono::milliseconds longest) {
 
 void Call::end(std::optional<std::string> cause) {
   if (is_over()) return;
-  if (!cause.has_value()) flight_.end();
+  flight_.end();
   form_.collective.output = at::Tensor();  // before anyone sees that it is over
   form_.collective.input = at::Tensor();
   form_.collective.after = nullptr;

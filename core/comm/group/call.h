@@ -105,9 +105,18 @@ class Call final : public Work {
   /// Blocks until it has, without going on with it; at most so long.
   bool await_end(std::chrono::milliseconds longest = kMaxTimeOut);
 
+  /// Whether its member has it.
+  bool is_accepted() const { return is_accepted_.load(std::memory_order_relaxed); }
+  void set_accepted() { is_accepted_.store(true, std::memory_order_relaxed); }
+
   /// Lets its clock run from the next look at it on. Until the first of these calls it does not
   /// run.
   void restart_clock() { clock_.store(Clock::time_point::min(), std::memory_order_relaxed); }
+  /// The same, unless it runs.
+  void start_clock() {
+    Clock::time_point none = Clock::time_point::max();
+    clock_.compare_exchange_strong(none, Clock::time_point::min());
+  }
   /// How long it has been waited for.
   Clock::duration waited(Clock::time_point now) {
     Clock::time_point begin = Clock::time_point::min();
@@ -137,6 +146,7 @@ class Call final : public Work {
   Made made_;
   std::atomic<Clock::time_point> clock_{Clock::time_point::max()};
   std::atomic<bool> is_reported_{false};
+  std::atomic<bool> is_accepted_{false};
 
   std::atomic<bool> is_over_{false};
   int source_ = -1;

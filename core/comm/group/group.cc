@@ -1,6 +1,5 @@
 #include "tessera/core/comm/group/group.h"
 
-#include <algorithm>
 #include <utility>
 
 #include <absl/strings/str_cat.h>

@@ -8,7 +8,6 @@
 #include <utility>
 #include <vector>
 
-#include "tessera/core/comm/group/host_ranks.h"
 #include "tessera/core/comm/group/member.h"
 #include "tessera/core/comm/groups/unwinding.h"
 #include "tessera/process_group.h"

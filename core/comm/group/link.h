@@ -69,7 +69,8 @@ struct Arrival {
 
 /// One rank's end of what connects the ranks of one group. A Group numbers and compares calls,
 /// matches messages, watches the time and fails; a link carries what ranks say and their data. All
-/// of it is local, and nothing blocks but rest(). One thread at a time uses it, but where "any
+/// of it is local. Nothing waits for what ranks do but rest(); a look at a rank that is ending may
+/// take some seconds. One thread at a time uses it, but where "any
 /// thread" is said.
 class Link {
  public:
@@ -177,8 +178,9 @@ class Link {
   // Note [Failure]
   // ~~~~~~~~~~~~~~
   // A group that has failed stays failed, on every rank and with the first cause. A failure says
-  // how many calls its author had begun: what others have begun of these may have finished there,
-  // so they may finish for kGrace, and only then throw; later ones throw at once. So may whatever a
+  // how many calls its author had finished: what others have begun of these, or of those that the
+  // author has begun since, may have finished elsewhere, so they may finish for kGrace, and only
+  // then throw; later ones throw with them, or at once. So may whatever a
   // group has begun that the author is no rank of. Of a rank that has died nothing may finish.
   // fail() fails one group, fail_world() all that were made of one world.
 

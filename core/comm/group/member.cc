@@ -9,7 +9,6 @@
 #include "tessera/core/comm/groups/host_memory.h"
 #include "tessera/core/comm/groups/op_traits.h"
 #include "tessera/core/process/error_text.h"
-#include "tessera/core/process/failure_report.h"
 #include "tessera/errors.h"
 #include "tessera/time_out.h"
 
@@ -136,10 +135,9 @@ void Member::await(Call& call) {
   if (call.is_message()) call.restart_clock();
   // Again and again, for the clock of a collective starts when those before it are over.
   while (!call.await_end(patience_.timeout + kUnawareGrace)) {
-    if (!link_->has_thread() ||
-        call.waited(Call::Clock::now()) < patience_.timeout + kUnawareGrace) {
-      continue;
-    }
+    const bool is_overdue =
+        !call.is_accepted() || call.waited(Call::Clock::now()) >= patience_.timeout + kUnawareGrace;
+    if (!link_->has_thread() || !is_overdue) continue;
     throw call.error(absl::StrCat("timed out: waited ", patience_.timeout.count(),
                                   " ms, and the thread that communicates has not returned from a "
                                   "call that does not block; end this process"));
@@ -151,12 +149,16 @@ bool Member::await(Call& call, std::chrono::milliseconds longest) {
   return drive(call, Call::Clock::now() + bounded(longest));
 }
 
-/// Goes on with the group until the call is over, whose clock starts now.
+/// Goes on with the group until the call is over, at most until then. Its clock starts now, unless
+/// this is one of several waits.
 bool Member::drive(Call& call, std::optional<Call::Clock::time_point> until) {
-  call.restart_clock();
+  const auto start = [&until](Call& one) {
+    return until.has_value() ? one.start_clock() : one.restart_clock();
+  };
+  start(call);
   if (!call.is_message()) {
     const std::lock_guard lock(mutex_);
-    if (!calls_.empty()) calls_.front()->restart_clock();
+    if (!calls_.empty()) start(*calls_.front());
   }
   Pause pause(*this);
   while (true) {
@@ -223,6 +225,7 @@ void Member::take_in() {
 
 void Member::accept(const std::shared_ptr<Call>& call) {
   set_idle(false);
+  call->set_accepted();
   if (!call->is_message()) {
     begun_ = call->sequence() + 1;
     calls_.push_back(call);

@@ -66,6 +66,8 @@ class Member : public std::enable_shared_from_this<Member> {
   /// else.
   void look(const Call& call) noexcept;
   void help() noexcept;
+  /// Whether it makes no more calls.
+  bool is_closing() const { return closes_because_ != nullptr; }
   /// Whether something is under way.
   bool is_busy() const { return has_incoming_ || !is_idle_; }
   /// A rank that the oldest call waits for. If it has gone it left before it did its part.
@@ -83,7 +85,7 @@ class Member : public std::enable_shared_from_this<Member> {
   bool await(Call& call, std::chrono::milliseconds longest);
 
   /// This rank makes no more calls, because of `cause`. What is under way fails; over a link with a
-  /// thread calls end first. Does not block.
+  /// thread calls end first. Blocks for no other rank.
   void close(const char* cause = "the group was destroyed before this was over");
   /// The process ends: blocks until the calls that a thread goes on with have ended, then marks
   /// this rank as having left.
@@ -110,7 +112,6 @@ class Member : public std::enable_shared_from_this<Member> {
   void finish_front();
   void look_for_late(Call::Clock::time_point now);
   bool is_part() const { return after_call_ != nullptr; }
-  bool is_closing() const { return closes_because_ != nullptr; }
   std::vector<Awaited> find_awaited() const;
   void note_awaited();
   [[noreturn]] void time_out(const Call& call, const std::vector<int>& overdue);

@@ -290,6 +290,7 @@ std::shared_ptr<ReadCache> ReadCache::make(ProcessGroup& inside) {
 
 void ReadCache::reserve(int64_t bytes) {
   if (!is_first_) return;
+  const std::lock_guard<std::mutex> lock(growing_);
   std::atomic<int64_t>& capacity = Ring::in(*segment_).capacity;
   const int64_t most = std::min(kMostBytes, segment_->room_bytes() - kRingBytes);
   const int64_t more = round_up(std::min(bytes, most), shm::kPageBytes) - capacity.load();

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <utility>
 
 #include <ATen/core/Tensor.h>
@@ -48,7 +49,7 @@ class ReadCache {
   static std::shared_ptr<ReadCache> make(ProcessGroup& inside);
 
   /// Local, for all ranks alike: lets it grow to `bytes`, or kMostBytes if that is less, where the
-  /// host has the memory. One thread at a time.
+  /// host has the memory. Any thread.
   void reserve(int64_t bytes);
 
   /// Begins a read into the memory that it is given.
@@ -67,6 +68,7 @@ class ReadCache {
 
   const std::shared_ptr<shm::Segment> segment_;
   const bool is_first_;  // of the host's ranks, who has made the segment
+  std::mutex growing_;   // of the segment: each group has a thread
 };
 
 }  // namespace tessera::internal::hosts

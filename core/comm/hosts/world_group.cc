@@ -1,7 +1,6 @@
 // Groups of several hosts: of all ranks, and those that are made of such a one.
 #include "tessera/core/comm/hosts/world_group.h"
 
-#include <algorithm>
 #include <numeric>
 #include <optional>
 #include <string>

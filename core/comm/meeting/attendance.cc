@@ -1,8 +1,6 @@
 #include "tessera/core/comm/meeting/meeting.h"
 
-#include <algorithm>
 #include <string>
-#include <utility>
 
 #include <absl/strings/str_cat.h>
 

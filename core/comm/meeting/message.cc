@@ -1,7 +1,5 @@
 #include "tessera/core/comm/meeting/message.h"
 
-#include <cstring>
-
 namespace tessera::internal {
 
 void append_number(std::string& bytes, uint32_t number) {

@@ -19,7 +19,7 @@ class ServedTable final : public JobTable {
  public:
   /// Local. Throws std::runtime_error if the system has no thread left.
   explicit ServedTable(std::unique_ptr<Server> server);
-  /// Waits up to a second for the others to disconnect. Does nothing in a child of fork().
+  /// Waits up to a second for the others to disconnect.
   ~ServedTable() override;
 
  private:

@@ -39,7 +39,7 @@ class Server {
 
   /// Local. `self` is sent to every member.
   Server(std::unique_ptr<Listener> listener, Credentials credentials, Hello self, Warn warn);
-  /// Calls finish(). Does nothing in a child of fork().
+  /// Calls finish().
   ~Server();
   Server(const Server&) = delete;
   Server& operator=(const Server&) = delete;

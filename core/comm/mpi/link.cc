@@ -29,8 +29,8 @@ bool is_stream(Op op) {
 /// ~~~~~~~~~~~~~~~~~~~~~~~~
 /// Calls are over one after the other. But when all messages of one have begun, what is under way
 /// takes a while to come, and the wire would lie idle until both ranks have seen its end: the next
-/// call begins meanwhile, if both are of the ops whose last messages need no other memory than the
-/// call's.
+/// call begins meanwhile, if this one is of the ops whose last messages need no other memory than
+/// the call's.
 class CallTransfer final : public Transfer {
  public:
   CallTransfer(Link& link, Call& call) : link_(link), call_(call), ranks_(link.ranks()) {}
@@ -41,7 +41,7 @@ class CallTransfer final : public Transfer {
     if (exchange_ == nullptr) begin();
     has_begun_all_ = has_begun_all_ || take_steps();
     const bool is_first = link_.finished() == call_.sequence();
-    if (!is_first || !has_begun_all_ || !exchange_->is_over()) {
+    if (!is_first || !has_begun_all_ || !exchange_->is_over() || !link_.world().has_sent()) {
       const bool may_follow = is_first && has_begun_all_ && is_stream(call_.record().signature.op);
       return may_follow ? State::kGiven : State::kMoving;
     }

@@ -9,7 +9,6 @@
 #include <string>
 #include <string_view>
 #include <utility>
-#include <vector>
 
 #include "tessera/core/comm/group/link.h"
 #include "tessera/core/comm/mpi/ranks.h"

@@ -38,10 +38,12 @@ class MessageTransfer final : public Transfer {
     if (sends_) {
       return link_.take_receipt(peer_, data_tag_) ? State::kOver : State::kMoving;
     }
-    Envelope receipt = link_.ranks()->envelope(Envelope::Kind::kReceived);
-    receipt.data_tag = data_tag_;
-    link_.ranks()->send(receipt, peer_);
-    return State::kOver;
+    if (!std::exchange(has_told_, true)) {
+      Envelope receipt = link_.ranks()->envelope(Envelope::Kind::kReceived);
+      receipt.data_tag = data_tag_;
+      link_.ranks()->send(receipt, peer_);
+    }
+    return link_.world().has_sent() ? State::kOver : State::kMoving;
   }
   std::vector<int> awaited() override { return {peer_}; }
   Exchange* exchange() override { return data_.has_value() ? &data_->exchange : nullptr; }
@@ -52,6 +54,7 @@ class MessageTransfer final : public Transfer {
   const int data_tag_;
   const bool sends_;
   const bool is_large_;
+  bool has_told_ = false;
   std::optional<PairExchange> data_;
 };
 

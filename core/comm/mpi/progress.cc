@@ -3,6 +3,7 @@
 #include <pthread.h>
 #include <sched.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <future>
@@ -127,7 +128,13 @@ void Progress::pause(int idle_rounds) {
   }
 }
 
+/// Not where it gives way and was woken for what it had done already.
 bool Progress::look_at_worlds() {
+  if (gives_way() && std::none_of(worlds_.begin(), worlds_.end(), [](const auto& world) {
+        return world->is_busy() || world->is_asked() || world->is_closing();
+      })) {
+    return false;
+  }
   const auto now = Clock::now();
   bool moved = false;
   for (const auto& world : worlds_) moved = world->advance(now) || moved;

@@ -58,6 +58,9 @@ class Progress {
   void leave(const char* cause);
   /// The thread's: from now on `world` is looked at.
   void attach(std::shared_ptr<World> world) { worlds_.push_back(std::move(world)); }
+  /// The thread's. Whether an application may call MPI as soon as nothing is under way, so that
+  /// this thread must not.
+  bool gives_way() const { return !may_look_; }
   /// The thread's: it has initialised this MPI, as on all ranks, and finalises it when the process
   /// ends.
   void own(const Calls& calls);
@@ -92,9 +95,9 @@ class Progress {
   std::vector<std::shared_ptr<World>> worlds_;
   const Calls* owned_ = nullptr;
   bool hears_finalize_ = false;  // of an application's
-  bool may_look_ = false;        // while nothing is under way
-  bool has_moved_ = false;       // the thread has woken itself
-  bool has_failed_ = false;      // a world had when this process ended
+  bool may_look_ = false;    // while nothing is under way: an application does not call MPI then
+  bool has_moved_ = false;   // the thread has woken itself
+  bool has_failed_ = false;  // a world had when this process ended
 };
 
 }  // namespace tessera::internal::mpi

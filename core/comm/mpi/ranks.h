@@ -68,11 +68,12 @@ class Ranks {
     const std::lock_guard<std::mutex> lock(mutex_);
     return failure_;
   }
-  /// Of the group; whether there was none before.
+  /// Of the group, as much of it as others hear; whether there was none before.
   bool set_failure(const Failure& failure) {
     const std::lock_guard<std::mutex> lock(mutex_);
     if (!failure_.cause.empty()) return false;
     failure_ = failure;
+    if (failure_.cause.size() > Envelope::kCauseBytes) failure_.cause.resize(Envelope::kCauseBytes);
     has_failed_ = true;
     return true;
   }

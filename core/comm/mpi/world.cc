@@ -12,6 +12,7 @@
 
 #include "tessera/core/comm/groups/host_memory.h"
 #include "tessera/core/comm/mpi/link.h"
+#include "tessera/core/comm/mpi/progress.h"
 #include "tessera/core/process/error_text.h"
 #include "tessera/core/process/failure_report.h"
 
@@ -232,6 +233,13 @@ bool World::is_busy() const {
   });
 }
 
+bool World::is_closing() const {
+  return std::any_of(groups_.begin(), groups_.end(),
+                     [](const auto& entry) { return entry.second.member->is_closing(); });
+}
+
+bool World::has_sent() const { return outgoing_.empty() || !Progress::instance().gives_way(); }
+
 bool World::is_asked() const {
   return std::any_of(groups_.begin(), groups_.end(),
                      [](const auto& entry) { return entry.second.link->windows().is_asked(); });
@@ -274,7 +282,7 @@ std::string World::failure() const {
 bool World::set_failure(std::string_view cause, int author) {
   const std::lock_guard<std::mutex> lock(mutex_);
   if (!failure_.empty()) return false;
-  failure_ = cause.empty() ? "no cause given" : cause;
+  failure_ = cause.empty() ? "no cause given" : cause.substr(0, Envelope::kCauseBytes);
   author_.store(author, std::memory_order_relaxed);
   has_failed_.store(true, std::memory_order_release);
   return true;

@@ -62,7 +62,7 @@ class World : public std::enable_shared_from_this<World> {
   std::string failure() const;
   /// The rank whose earlier calls may still end well; -1: none may.
   int author_of_failure() const { return author_.load(std::memory_order_relaxed); }
-  /// Sets that; false if there was a cause before.
+  /// Sets that, or as much of it as others hear; false if there was a cause before.
   bool set_failure(std::string_view cause, int author = -1);
   /// Says where ranks are, for messages.
   void set_places(std::vector<Place> places);
@@ -128,6 +128,11 @@ class World : public std::enable_shared_from_this<World> {
   bool advance(Clock::time_point now);
   /// Whether it has to be looked at.
   bool is_busy() const;
+  /// Whether one of its groups is to leave.
+  bool is_closing() const;
+  /// Whether a call may be over, after which an application may call MPI: what this rank has said
+  /// is on its way.
+  bool has_sent() const;
   /// Whether others may want something of it at any time.
   bool is_asked() const;
   /// Whether MPI has no more to do with it: all ranks have ended.

@@ -1,7 +1,6 @@
 #pragma once
 
 #include <memory>
-#include <string>
 
 #include "tessera/core/comm/meeting/meeting.h"
 #include "tessera/environment.h"

@@ -92,7 +92,7 @@ void check_options(const ProcessGroupOptions& options) {
               options.timeout.count(), " ms, expected more than 0; leave it out for 10 minutes");
   TORCH_CHECK(options.report_after.count() >= 0, "[rendezvous] options: got report_after of ",
               options.report_after.count(),
-              " ms, expected 0 for never, or more; leave it out for 30 seconds");
+              " ms, expected 0 for never, or more; leave it out for 5 seconds");
   const std::string& backend = options.backend;
   TORCH_CHECK(absl::c_linear_search(kBackends, backend), "[rendezvous] options: got backend '",
               backend, "', expected ", kBackendNames, "; use 'auto'");

@@ -63,10 +63,9 @@ bool Link::have_all_ended(int64_t steps) const {
 }
 
 bool Link::may_announce(const Call& call, int64_t under_way) const {
-  if (under_way == 0) return true;
   // The staging area is one call's.
-  return is_in_place(call.collective().input) &&
-         are_all_done(call.sequence() - ChannelSlot::kCalls);
+  return are_all_done(call.sequence() - ChannelSlot::kCalls) &&
+         (under_way == 0 || is_in_place(call.collective().input));
 }
 
 std::unique_ptr<Transfer> Link::prepare(Call& call) {
@@ -135,8 +134,10 @@ void Link::note_over(int64_t sequence) {
   channel_.slot(rank_).collectives.store(sequence + 1, std::memory_order_relaxed);
 }
 
+/// A peer that goes on late may still read and write all of it.
 void Link::abandon(std::unique_ptr<Transfer> transfer, const Collective& collective) {
   transfer.reset();
+  staging_ = nullptr;
   for (const at::Tensor& tensor : {collective.input, collective.output}) {
     if (tensor.defined()) world_->progress().keep(tensor);
   }

@@ -27,7 +27,7 @@ class Link final : public internal::Link {
   static constexpr int64_t kStagingBytes = int64_t{256} << 10;
 
   /// Rank `rank` of the channel, which lies in `memory`. `spin_count`: how often a wait looks
-  /// before it gives its core away; 0 where ranks outnumber cores.
+  /// before it gives its core away; 0 where their threads outnumber the cores.
   Link(std::shared_ptr<World> world, std::shared_ptr<Segment> memory, Channel& channel, int rank,
        int spin_count);
   ~Link() override;

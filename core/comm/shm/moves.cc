@@ -43,6 +43,10 @@ class Move final : public ChunkedTransfer {
         own_(data_of(collective().input)),
         target_(traits_.takes(rank(), collective().peer) ? data_of(collective().output) : nullptr) {
   }
+  /// Of a call that was given up a peer may read the counts later.
+  ~Move() override {
+    if (block_.defined() && !is_over()) link_.world().progress().keep(block_);
+  }
 
  private:
   struct Block {

@@ -22,6 +22,7 @@
 
 #include "tessera/core/comm/agreement/refusal.h"
 #include "tessera/core/comm/shm/link.h"
+#include "tessera/core/numbers/round_up.h"
 #include "tessera/core/process/error_text.h"
 #include "tessera/core/process/file_descriptor.h"
 #include "tessera/core/process/fork.h"
@@ -199,7 +200,7 @@ std::unique_ptr<SharedBuffer> Link::make_shared_buffer(ProcessGroup& group, int6
   const std::string no_offer = problem_of([&] {
     TORCH_CHECK(bytes >= 0, "got ", bytes, " bytes, expected at least 0");
     if (rank_ != 0) return;
-    segment = Segment::create(bytes);
+    segment = Segment::create(round_up(std::max<int64_t>(bytes, 1), page_bytes()));
     offer.range = segment->range(0);
   });
   refuse_on_all_ranks(group, no_offer, what);

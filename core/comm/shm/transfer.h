@@ -46,6 +46,7 @@ class ChunkedTransfer : public Transfer {
   int size() const { return link_.size(); }
   bool is_staged(int peer) const { return link_.call_of(peer, call_.sequence()).is_private; }
   int64_t bytes(int64_t numel) const { return numel * element_; }
+  bool is_over() const { return next_ == Next::kOver; }
 
   Link& link_;
   const Call& call_;
