@@ -8,7 +8,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <cerrno>
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
@@ -22,6 +22,7 @@
 #include "tessera/core/comm/meeting/tcp_address.h"
 #include "tessera/core/process/error_text.h"
 #include "tessera/core/process/file_descriptor.h"
+#include "tessera/tests/support/rank_starter.h"
 
 extern char** environ;
 
@@ -51,11 +52,67 @@ int exit_code_of(int status) {
   return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
 }
 
+/// Whether a process reads it when it is running, and nobody in its /proc/PID/environ.
+bool may_be_set_late(const std::string& variable) {
+  for (const char* prefix : {"TEST_", "TESSERA_", "MASTER_", "LOCAL_"}) {
+    if (absl::StartsWith(variable, prefix)) return true;
+  }
+  return variable == "RANK" || variable == "WORLD_SIZE";
+}
+
+bool must_be_executed(int rank, const RankProcessOptions& options) {
+  const auto is_early = [](const auto& variable) { return !may_be_set_late(variable.first); };
+  const auto own = options.environment_of_rank.find(rank);
+  return options.are_executed || std::ranges::any_of(options.environment, is_early) ||
+         (own != options.environment_of_rank.end() && std::ranges::any_of(own->second, is_early));
+}
+
+/// Executes this test binary.
+RankStarter::Rank execute(const std::string& body, std::vector<std::string>& variables,
+                          int output) {
+  // Everything that allocates happens before fork: the parent may have threads.
+  std::vector<char*> environment;
+  environment.reserve(variables.size() + 1);
+  for (auto& variable : variables) environment.push_back(variable.data());
+  environment.push_back(nullptr);
+  const std::string program = std::filesystem::read_symlink("/proc/self/exe");
+  std::string flag = absl::StrCat(kFlag, body);
+  char* arguments[] = {const_cast<char*>(program.c_str()), flag.data(), nullptr};
+  const pid_t parent = ::getpid();
+  const pid_t pid = ::fork();
+  if (pid < 0) throw std::runtime_error("fork failed");
+  if (pid == 0) {
+    ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (::getppid() != parent) ::_exit(127);
+    ::dup2(output, STDOUT_FILENO);
+    ::dup2(output, STDERR_FILENO);
+    ::execve(program.c_str(), arguments, environment.data());
+    ::_exit(127);
+  }
+  return {pid, FileDescriptor(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)))};
+}
+
+int run_body(const std::string& name) {
+  const auto body = bodies().find(name);
+  if (body == bodies().end()) {
+    std::fprintf(stderr, "no rank body of this name: %s\n", name.c_str());
+    return 3;
+  }
+  try {
+    body->second();
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "%s\n", error_text(error).c_str());
+    return 1;
+  }
+  return ::testing::Test::HasFailure() ? 2 : 0;
+}
+
 }  // namespace
 
 struct RankProcesses::Child {
   pid_t pid = -1;
-  FileDescriptor end;  // readable when it has ended
+  bool is_executed = false;
+  FileDescriptor end;  // readable when it has ended; of one that was forked with its status
   int output_fd = -1;
   bool ended = false;
   RankResult result;
@@ -77,7 +134,7 @@ RankProcesses::~RankProcesses() {
   for (auto& child : children_) {
     if (!child->ended) {
       ::kill(child->pid, SIGKILL);
-      ::waitpid(child->pid, nullptr, 0);
+      await_end(*child, /*may_block=*/true);
     }
     if (child->output_fd >= 0) ::close(child->output_fd);
   }
@@ -101,34 +158,35 @@ void RankProcesses::start(int rank, int size, const std::string& body,
   for (const auto& [name, value] : variables) {
     if (!value.empty()) entries.push_back(absl::StrCat(name, "=", value));
   }
-  // Everything that allocates happens before fork: the parent may have threads.
-  std::vector<char*> environment;
-  environment.reserve(entries.size() + 1);
-  for (auto& entry : entries) environment.push_back(entry.data());
-  environment.push_back(nullptr);
-  const std::string program = std::filesystem::read_symlink("/proc/self/exe");
-  std::string flag = absl::StrCat(kFlag, body);
-  char* arguments[] = {const_cast<char*>(program.c_str()), flag.data(), nullptr};
   int ends[2];
   if (::pipe2(ends, O_CLOEXEC) != 0) throw std::runtime_error("pipe2 failed");
-  const pid_t parent = ::getpid();
-  const pid_t pid = ::fork();
-  if (pid < 0) throw std::runtime_error("fork failed");
-  if (pid == 0) {
-    ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-    if (::getppid() != parent) ::_exit(127);
-    ::dup2(ends[1], STDOUT_FILENO);
-    ::dup2(ends[1], STDERR_FILENO);
-    ::execve(program.c_str(), arguments, environment.data());
-    ::_exit(127);
-  }
-  ::close(ends[1]);
+  const FileDescriptor output(ends[1]);
   ::fcntl(ends[0], F_SETFL, O_NONBLOCK);
   auto child = std::make_unique<Child>();
-  child->pid = pid;
-  child->end = FileDescriptor(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
   child->output_fd = ends[0];
+  child->is_executed = must_be_executed(rank, options);
+  RankStarter::Rank started = child->is_executed
+                                  ? execute(body, entries, output.get())
+                                  : RankStarter::instance().start(body, entries, output.get());
+  child->pid = started.pid;
+  child->end = std::move(started.status);
   children_.push_back(std::move(child));
+}
+
+/// Whether the rank has ended, and how. Blocks if it may.
+bool RankProcesses::await_end(Child& child, bool may_block) {
+  int status = 0;
+  if (child.is_executed) {
+    if (::waitpid(child.pid, &status, may_block ? 0 : WNOHANG) != child.pid) return false;
+  } else {
+    pollfd end{child.end.get(), POLLIN, 0};
+    if (::poll(&end, 1, may_block ? -1 : 0) <= 0) return false;
+    // Of a starter that has been killed, as its ranks are then.
+    if (::read(child.end.get(), &status, sizeof(status)) != sizeof(status)) status = SIGKILL;
+  }
+  child.ended = true;
+  child.result.exit_code = exit_code_of(status);
+  return true;
 }
 
 /// Reads what there is, waits at most `wait_ms` for more, and notices who has ended. Returns
@@ -153,10 +211,7 @@ bool RankProcesses::pump(int wait_ms) {
         break;
       }
     }
-    int status = 0;
-    if (!child->ended && ::waitpid(child->pid, &status, WNOHANG) == child->pid) {
-      child->ended = true;
-      child->result.exit_code = exit_code_of(status);
+    if (!child->ended && await_end(*child, /*may_block=*/false)) {
       child->result.ran =
           std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - started_);
     }
@@ -223,20 +278,9 @@ int run_rank_body_if_asked(int argc, char** argv) {
   for (int i = 1; i < argc; ++i) {
     const std::string argument = argv[i];
     if (!absl::StartsWith(argument, kFlag)) continue;
-    const auto body = bodies().find(argument.substr(std::string(kFlag).size()));
-    if (body == bodies().end()) {
-      std::fprintf(stderr, "no rank body of this name: %s\n", argument.c_str());
-      return 3;
-    }
-    try {
-      body->second();
-    } catch (const std::exception& error) {
-      std::fprintf(stderr, "%s\n", error_text(error).c_str());
-      return 1;
-    }
-    return ::testing::Test::HasFailure() ? 2 : 0;
+    return run_body(argument.substr(std::string(kFlag).size()));
   }
-  return -1;
+  return serve_as_rank_starter_if_asked(argc, argv, run_body);
 }
 
 }  // namespace tessera::internal::testing

@@ -14,7 +14,7 @@
 
 namespace tessera::internal::testing {
 
-/// A body that rank processes can run, found by its name in the re-executed test binary. Define one
+/// A body that rank processes can run, found by its name in the test binary. Define one
 /// at namespace scope:
 ///   const RankProcessBody kTrain("train", [] { auto world = init_process_group(); ... });
 /// A body that throws ends its process with code 1 and what() as the last line of its output. Test
@@ -30,6 +30,10 @@ struct RankProcessOptions {
   std::map<std::string, std::string> environment = {};
   /// The same for single ranks; wins.
   std::map<int, std::map<std::string, std::string>> environment_of_rank = {};
+  /// Whether each rank is an execution of this test binary. Else they are forked from one
+  /// (RankStarter), unless a variable is not of those that a process reads when it is running:
+  /// TEST_*, TESSERA_*, MASTER_*, LOCAL_*, RANK, WORLD_SIZE.
+  bool are_executed = false;
   /// After this long all ranks are killed and `timed_out` says so.
   std::chrono::milliseconds deadline = kPatience;
 };
@@ -42,8 +46,8 @@ struct RankResult {
   std::chrono::milliseconds ran{0};
 };
 
-/// Rank processes of one job: this test binary, executed once per rank. The parent never touches
-/// torch before they start.
+/// Rank processes of one job, of this test binary. The parent never touches torch before they
+/// start.
 class RankProcesses {
  public:
   /// Starts `size` ranks that run the body called `body`.
@@ -67,6 +71,7 @@ class RankProcesses {
  private:
   struct Child;
   void start(int rank, int size, const std::string& body, const RankProcessOptions& options);
+  static bool await_end(Child& child, bool may_block);
   bool pump(int wait_ms);
 
   std::string directory_;
@@ -89,8 +94,8 @@ void say(const std::string& text);
 /// A TCP port of the loopback device at which nobody listens.
 int free_port();
 
-/// For main(): if the arguments contain --rank_body=NAME, runs that body and returns the exit code;
-/// else -1.
+/// For main(): if this process is a rank, or the starter of ranks, does what it has to and returns
+/// the exit code; else -1.
 int run_rank_body_if_asked(int argc, char** argv);
 
 }  // namespace tessera::internal::testing
