@@ -31,7 +31,7 @@ extern char** environ;
 namespace tessera::internal::testing {
 namespace {
 
-constexpr const char* kFlag = "--rank_starter=";
+constexpr const char* kStarterFlag = "--rank_starter=";
 constexpr size_t kMostBytes = size_t{128} << 10;  // of a request
 
 /// Where a rank writes what it says, and where its status goes when it has ended.
@@ -153,7 +153,7 @@ RankStarter::RankStarter() {
   socket_ = FileDescriptor(ends[0]);
   const FileDescriptor its(ends[1]);
   const std::string program = std::filesystem::read_symlink("/proc/self/exe");
-  std::string flag = absl::StrCat(kFlag, its.get());
+  std::string flag = absl::StrCat(kStarterFlag, its.get());
   char* arguments[] = {const_cast<char*>(program.c_str()), flag.data(), nullptr};
   std::string threads = "OMP_NUM_THREADS=1";
   std::vector<char*> environment = {threads.data()};
@@ -192,7 +192,8 @@ int serve_as_rank_starter_if_asked(int argc, char** argv,
   int socket = -1;
   for (int i = 1; i < argc; ++i) {
     absl::string_view argument = argv[i];
-    if (absl::ConsumePrefix(&argument, kFlag) && !absl::SimpleAtoi(argument, &socket)) return 3;
+    if (absl::ConsumePrefix(&argument, kStarterFlag) && !absl::SimpleAtoi(argument, &socket))
+      return 3;
   }
   if (socket < 0) return -1;
   ::fcntl(socket, F_SETFD, FD_CLOEXEC);

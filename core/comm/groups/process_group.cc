@@ -190,8 +190,9 @@ void check_subgroup(const std::vector<int>& ranks, std::string_view name, int si
 
 int64_t check_allocate(int64_t numel, at::ScalarType dtype) {
   const auto element_bytes = static_cast<int64_t>(c10::elementSize(dtype));
-  TORCH_CHECK(numel >= 0 && numel <= std::numeric_limits<int64_t>::max() / 16,
-              "[comm] allocate: got ", numel, " elements, expected 0 or more; check the size");
+  constexpr int64_t kMost = std::numeric_limits<int64_t>::max() / 16;
+  TORCH_CHECK(numel >= 0 && numel <= kMost, "[comm] allocate: got ", numel,
+              " elements, expected 0 to ", kMost, "; check the size");
   return numel * element_bytes;
 }
 

@@ -1,6 +1,7 @@
 #include "tessera/core/comm/meeting/unix_place.h"
 
 #include <fcntl.h>
+#include <sys/file.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -18,6 +19,8 @@
 namespace tessera::internal {
 namespace {
 
+std::string directory_of(const std::string& path) { return path.substr(0, path.rfind('/') + 1); }
+
 /// An address takes 107 bytes: a longer path begins with its directory, which is open.
 std::string short_path(const std::string& path, int directory) {
   return absl::StrCat("/proc/self/fd/", directory, path.substr(path.rfind('/')));
@@ -33,7 +36,7 @@ FileDescriptor socket_at(std::string name, bool is_path, Call call) {
   FileDescriptor directory;
   if (is_path && name.size() >= sizeof(address.sun_path)) {
     directory = FileDescriptor(above_standard_streams(
-        ::open(name.substr(0, name.rfind('/') + 1).c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC)));
+        ::open(directory_of(name).c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC)));
     if (!directory.is_open()) return FileDescriptor();
     name = short_path(name, directory.get());
   }
@@ -69,6 +72,12 @@ absl::StatusOr<FileDescriptor> UnixPlace::connect(Deadline /*deadline*/) {
   FileDescriptor socket = socket_at(name_, is_path(), ::connect);
   if (!socket.is_open()) {
     if (errno == ENOENT || errno == ECONNREFUSED) {
+      struct stat status {};
+      if (is_path() && ::lstat(name_.c_str(), &status) == 0 && !S_ISSOCK(status.st_mode)) {
+        return absl::FailedPreconditionError(
+            problem("there is something that is not a socket, expected nothing, or the socket of "
+                    "an earlier job; remove it or choose another name"));
+      }
       return absl::NotFoundError("nobody listens; is rank 0 on this host?");
     }
     if (errno == EAGAIN || errno == EINTR) {
@@ -83,12 +92,15 @@ absl::StatusOr<FileDescriptor> UnixPlace::connect(Deadline /*deadline*/) {
 }
 
 absl::StatusOr<std::unique_ptr<Listener>> UnixPlace::listen(Deadline deadline) {
-  struct stat status {};
-  const bool is_there = is_path() && ::lstat(name_.c_str(), &status) == 0;
-  if (is_there && !S_ISSOCK(status.st_mode)) {
-    return absl::FailedPreconditionError(
-        problem("there is something that is not a socket, expected nothing, or the socket of an "
-                "earlier job; remove it or choose another name"));
+  // Another process may be between bind() and listen(): its socket is not a dead one's.
+  FileDescriptor directory;
+  if (is_path()) {
+    directory = FileDescriptor(above_standard_streams(
+        ::open(directory_of(name_).c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)));
+    if (!directory.is_open()) return system_error("open");
+    if (::flock(directory.get(), LOCK_EX | LOCK_NB) != 0) {
+      return absl::UnavailableError("another process listens at a path in this directory just now");
+    }
   }
   const absl::Status found = connect(deadline).status();
   if (found.ok() || absl::IsUnavailable(found)) {
@@ -96,8 +108,11 @@ absl::StatusOr<std::unique_ptr<Listener>> UnixPlace::listen(Deadline deadline) {
         problem("another process listens, expected a path of this job's own; choose another name"));
   }
   if (!absl::IsNotFound(found)) return found;
-  if (is_there && ::unlink(name_.c_str()) != 0 && errno != ENOENT) return system_error("unlink");
+  if (is_path() && ::unlink(name_.c_str()) != 0 && errno != ENOENT) return system_error("unlink");
   FileDescriptor socket = socket_at(name_, is_path(), ::bind);
+  if (!socket.is_open() && errno == EADDRINUSE) {
+    return absl::AlreadyExistsError(problem("another process listens"));
+  }
   if (!socket.is_open() || ::listen(socket.get(), SOMAXCONN) != 0) return system_error("bind");
   return std::make_unique<Listener>(std::move(socket), Listener::Kind::kUnix,
                                     is_path() ? name_ : "");

@@ -22,8 +22,8 @@ class UnixPlace final : public Place {
                      Credentials credentials = {})
       : name_(std::move(name)), source_(std::move(source)), credentials_(std::move(credentials)) {}
 
-  /// Does not block. Of two processes that replace a dead one's socket in the same microseconds one
-  /// may stay without its name: two ranks 0, which is an error anyway.
+  /// Does not block. Processes that listen in one directory at the same moment do so one by one:
+  /// Unavailable where another one is at it.
   absl::StatusOr<std::unique_ptr<Listener>> listen(Deadline deadline) override;
   /// Does not block. NotFound if nobody listens, Unavailable if who does lets nobody in now.
   absl::StatusOr<FileDescriptor> connect(Deadline deadline) override;

@@ -37,10 +37,14 @@ struct stat status_of(const FileDescriptor& fd) {
   return file;
 }
 
+std::string path_of(const SharedRange& range) {
+  return absl::StrCat("/proc/", range.pid, "/fd/", range.fd);
+}
+
 /// The descriptor of a segment that another rank has made, or this one. A peer that has closed its
 /// own may have given the number to any other file since.
 FileDescriptor descriptor_of(const SharedRange& range) {
-  const std::string path = absl::StrCat("/proc/", range.pid, "/fd/", range.fd);
+  const std::string path = path_of(range);
   FileDescriptor fd(above_standard_streams(::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NONBLOCK)));
   TORCH_CHECK(fd.is_open(), "[comm] shared memory: got no access to ", path, " of a peer (",
               errno == EMFILE ? system_refusal("open", errno) : std::strerror(errno),
@@ -135,10 +139,12 @@ struct Segment::Mapped {
   std::vector<Segment*> segments;
 };
 
-Segment::Segment(SegmentId id, int fd, char* data, int64_t memory_bytes, int64_t room_bytes)
+Segment::Segment(SegmentId id, int fd, char* data, int64_t memory_bytes, int64_t room_bytes,
+                 std::string path)
     : id_(id),
       pid_(::getpid()),
       fd_(fd),
+      path_(std::move(path)),
       data_(data),
       memory_bytes_(memory_bytes),
       room_bytes_(room_bytes) {}
@@ -160,7 +166,12 @@ void Segment::make_private() noexcept {
     return ::mmap(data_, room_bytes_, PROT_READ | PROT_WRITE, MAP_FIXED | MAP_PRIVATE | kind, fd,
                   0) != MAP_FAILED;
   };
-  if (fd_ >= 0 && remap(0, fd_)) return;
+  const FileDescriptor peers(fd_ < 0 ? ::open(path_.c_str(), O_RDWR | O_CLOEXEC) : -1);
+  const int fd = fd_ < 0 ? peers.get() : fd_;
+  struct stat file {};
+  const bool is_it = fd >= 0 && ::fstat(fd, &file) == 0 &&
+                     SegmentId{.device = file.st_dev, .inode = file.st_ino} == id_;
+  if (is_it && remap(0, fd)) return;
   if (remap(MAP_ANONYMOUS | MAP_NORESERVE, -1)) return;
   ::mprotect(data_, room_bytes_, PROT_NONE);  // rather a signal than a write into the parent
 }
@@ -203,7 +214,8 @@ std::shared_ptr<Segment> Segment::open(const SharedRange& range) {
   if (segment != nullptr) return segment;
   const FileDescriptor fd = descriptor_of(range);
   char* data = map(range, fd, Writes::kShared);
-  segment.reset(new Segment(range.segment, -1, data, 0, static_cast<int64_t>(range.segment_bytes)));
+  segment.reset(new Segment(range.segment, -1, data, 0, static_cast<int64_t>(range.segment_bytes),
+                            path_of(range)));
   mapped.segments.push_back(segment.get());
   return segment;
 }

@@ -43,8 +43,8 @@ struct SharedRange {
 /// One memfd mapped into this process. The threads of a process share a single mapping of each
 /// segment: with two mappings of one memfd the thread sanitizer would miss races.
 ///
-/// In a child of fork() the mapping is a private one: of a segment that its parent made a copy at
-/// the first write, of others zeros. Nobody there shares it. See Note [Fork].
+/// In a child of fork() the mapping is a private one, a copy at the first write; zeros if its
+/// creator has gone. Nobody there shares it. See Note [Fork].
 class Segment : public std::enable_shared_from_this<Segment> {
  public:
   /// Local. A new segment of `bytes` (rounded up to pages), backed by memory from the start,
@@ -81,12 +81,14 @@ class Segment : public std::enable_shared_from_this<Segment> {
  private:
   struct Mapped;
 
-  Segment(SegmentId id, int fd, char* data, int64_t memory_bytes, int64_t room_bytes);
+  Segment(SegmentId id, int fd, char* data, int64_t memory_bytes, int64_t room_bytes,
+          std::string path = "");
   void make_private() noexcept;
 
   const SegmentId id_;
   const int pid_;
-  const int fd_;  // -1: another process made it
+  const int fd_;            // -1: another process made it
+  const std::string path_;  // of that one's descriptor
   char* const data_;
   int64_t memory_bytes_;  // its creator's to know; 0 elsewhere
   const int64_t room_bytes_;

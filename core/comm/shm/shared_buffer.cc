@@ -33,6 +33,7 @@ namespace tessera::internal::shm {
 namespace {
 
 constexpr const char* kPageMap = "/proc/self/pagemap";
+constexpr int64_t kMostBytes = int64_t{1} << 62;
 
 int64_t page_bytes() {
   static const int64_t bytes = ::sysconf(_SC_PAGESIZE);
@@ -70,8 +71,9 @@ std::string problem_of(const Body& body) {
 class SharedPages final : public SharedBuffer {
  public:
   /// Throws c10::Error if this rank cannot map a view, or cannot see or drop what it writes.
-  SharedPages(std::shared_ptr<Segment> segment, const SharedRange& range, int rank)
+  SharedPages(std::shared_ptr<Segment> segment, const SharedRange& range, int64_t bytes, int rank)
       : rank_(rank),
+        bytes_(bytes),
         segment_(std::move(segment)),
         view_(Segment::map_privately(range)),
         page_map_(above_standard_streams(::open(kPageMap, O_RDONLY | O_CLOEXEC))) {
@@ -132,10 +134,10 @@ class SharedPages final : public SharedBuffer {
                        std::shared_ptr<void> keeper) const {
     require_own_process();
     const auto item = static_cast<int64_t>(c10::elementSize(dtype));
-    TORCH_CHECK(offset_bytes >= 0 && offset_bytes % item == 0 && numel >= 0 &&
-                    offset_bytes + numel * item <= segment_->room_bytes(),
+    TORCH_CHECK(offset_bytes >= 0 && offset_bytes <= bytes_ && offset_bytes % item == 0 &&
+                    numel >= 0 && numel <= (bytes_ - offset_bytes) / item,
                 "[comm] shared buffer: got ", numel, " elements of ", c10::toString(dtype),
-                " from byte ", offset_bytes, ", expected a part of its ", segment_->room_bytes(),
+                " from byte ", offset_bytes, ", expected a part of its ", bytes_,
                 " bytes that begins on an element");
     return at::from_blob(
         memory + offset_bytes, {numel}, [keeper = std::move(keeper)](void*) {},
@@ -177,8 +179,9 @@ class SharedPages final : public SharedBuffer {
 
   const Origin origin_;
   const int rank_;
-  const std::shared_ptr<Segment> segment_;
-  const std::shared_ptr<char> view_;  // this rank's private mapping of the segment
+  const int64_t bytes_;
+  const std::shared_ptr<Segment> segment_;  // whole pages
+  const std::shared_ptr<char> view_;        // this rank's private mapping of the segment
   // Opened at the start, so that it can be read when descriptors have run out.
   const FileDescriptor page_map_;
 };
@@ -198,7 +201,8 @@ std::unique_ptr<SharedBuffer> Link::make_shared_buffer(ProcessGroup& group, int6
   } offer{{}, bytes};
   // Everything that can fail is tried before the ranks go on together.
   const std::string no_offer = problem_of([&] {
-    TORCH_CHECK(bytes >= 0, "got ", bytes, " bytes, expected at least 0");
+    TORCH_CHECK(bytes >= 0 && bytes <= kMostBytes, "got ", bytes, " bytes, expected 0 to ",
+                kMostBytes);
     if (rank_ != 0) return;
     segment = Segment::create(round_up(std::max<int64_t>(bytes, 1), page_bytes()));
     offer.range = segment->range(0);
@@ -218,8 +222,8 @@ std::unique_ptr<SharedBuffer> Link::make_shared_buffer(ProcessGroup& group, int6
 
   // From here on a problem is one of sharing: ranks can keep copies.
   std::unique_ptr<SharedBuffer> buffer;
-  const std::string unshared =
-      problem_of([&] { buffer = std::make_unique<SharedPages>(segment, offer.range, rank_); });
+  const std::string unshared = problem_of(
+      [&] { buffer = std::make_unique<SharedPages>(segment, offer.range, bytes, rank_); });
   const std::vector<std::string> problems = group.all_gather_bytes(unshared, name);
   const auto first = std::find_if(problems.begin(), problems.end(),
                                   [](const std::string& problem) { return !problem.empty(); });

@@ -33,6 +33,7 @@
 namespace tessera::internal {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::Each;
 using testing::ForkedChild;
 using ::testing::HasSubstr;
@@ -164,6 +165,33 @@ void expect_a_clean_end(const std::vector<RankResult>& results) {
 TEST(Fork, AChildThatReturnsFromMainLeavesItsParentInTheGroup) {
   expect_a_clean_end(run_rank_processes(2, "child_returns"));
   expect_a_clean_end(run_rank_processes(3, "child_returns"));
+}
+
+/// In a child memory of peers, too, is as it was, so that errors say who the child's parent is.
+const RankProcessBody kChildOfEach("child_of_each", [] {
+  const auto world = join(ProcessGroupOptions::Lane::kInline);
+  const auto buffer = world->make_shared_buffer(4096, "shared");
+  const at::Tensor common = buffer->common(0, 8, at::kFloat);
+  if (world->rank() == 0) common.fill_(7);
+  world->barrier("filled");
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::alarm(20);
+    say(absl::StrCat("one of ", world->size(), ", shared ", common[3].item<float>(), ", ",
+                     message_of([&] { world->barrier("of a child"); })));
+    ::_exit(0);
+  }
+  ::waitpid(child, nullptr, 0);
+  world->barrier("the children have ended");
+});
+
+TEST(Fork, AChildOfAnyRankSeesWhatItsParentSaw) {
+  const std::vector<RankResult> results = run_rank_processes(3, "child_of_each");
+  for (size_t rank = 0; rank < results.size(); ++rank) {
+    EXPECT_THAT(results[rank].output,
+                AllOf(HasSubstr("one of 3, shared 7, "),
+                      HasSubstr(absl::StrCat("this process is a fork of rank ", rank, " (pid "))));
+  }
 }
 
 /// Every call that a child could make, in turn.

@@ -127,11 +127,22 @@ TEST_F(UnixPlaceTest, ADeadProcesssSocketIsReplacedAndOnlyThat) {
   EXPECT_TRUE(path->connect(kSoon).ok());
 }
 
+TEST_F(UnixPlaceTest, WhoIsAboutToListenIsNotTakenForADeadProcess) {
+  leave_socket("store");  // as between bind() and listen()
+  const FileDescriptor other(::open(directory_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  ASSERT_EQ(::flock(other.get(), LOCK_EX), 0);
+  EXPECT_TRUE(absl::IsUnavailable(at("store")->listen(kSoon).status()));
+  EXPECT_EQ(entries(), 1u);
+  ASSERT_EQ(::flock(other.get(), LOCK_UN), 0);
+  EXPECT_TRUE(at("store")->listen(kSoon).ok());
+}
+
 TEST_F(UnixPlaceTest, WhatIsNoSocketStays) {
   std::ofstream(directory_ + "/store") << "mine";
   const auto listener = at("store")->listen(kSoon);
   EXPECT_TRUE(absl::IsFailedPrecondition(listener.status()));
   EXPECT_THAT(std::string(listener.status().message()), HasSubstr("not a socket"));
+  EXPECT_EQ(at("store")->connect(kSoon).status(), listener.status()) << "who waits hears it, too";
   EXPECT_EQ(std::filesystem::file_size(directory_ + "/store"), 4u);
   EXPECT_THAT(std::string(at("none/store")->listen(kSoon).status().message()),
               HasSubstr("No such file"));
