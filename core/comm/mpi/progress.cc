@@ -128,13 +128,14 @@ void Progress::pause(int idle_rounds) {
   }
 }
 
-/// Not where it gives way and was woken for what it had done already.
+/// Not where it gives way and was woken for what it has done already.
+bool Progress::has_to_look() const {
+  return !gives_way() || std::any_of(worlds_.begin(), worlds_.end(), [](const auto& world) {
+    return world->is_busy() || world->is_asked() || world->is_closing();
+  });
+}
+
 bool Progress::look_at_worlds() {
-  if (gives_way() && std::none_of(worlds_.begin(), worlds_.end(), [](const auto& world) {
-        return world->is_busy() || world->is_asked() || world->is_closing();
-      })) {
-    return false;
-  }
   const auto now = Clock::now();
   bool moved = false;
   for (const auto& world : worlds_) moved = world->advance(now) || moved;
@@ -154,7 +155,8 @@ void Progress::loop() {
       if (is_woken || !jobs.empty()) idle_rounds = 0;
     }
     for (const auto& job : jobs) job();
-    if (look_at_worlds() || std::exchange(has_moved_, false)) idle_rounds = 0;
+    const bool has_moved = has_to_look() && look_at_worlds();
+    if (std::exchange(has_moved_, false) || has_moved) idle_rounds = 0;
     if (has_to_end()) break;
     pause(idle_rounds);
   }

@@ -73,6 +73,7 @@ class Progress {
   Progress() = default;
   void loop();
   void pause(int idle_rounds);
+  bool has_to_look() const;
   bool look_at_worlds();
   void end();
   bool ask_to_end();
