@@ -63,9 +63,16 @@ bool Link::have_all_ended(int64_t steps) const {
 }
 
 bool Link::may_announce(const Call& call, int64_t under_way) const {
+  const int64_t before = call.sequence() - ChannelSlot::kCalls;  // whose slot it takes
+  if (before >= done_by_all_) {
+    if (!are_all_done(before)) return false;
+    done_by_all_ = call.sequence();
+    for (int rank = 0; rank < size(); ++rank) {
+      done_by_all_ = std::min(done_by_all_, channel_.slot(rank).done.load());
+    }
+  }
   // The staging area is one call's.
-  return are_all_done(call.sequence() - ChannelSlot::kCalls) &&
-         (under_way == 0 || is_in_place(call.collective().input));
+  return under_way == 0 || is_in_place(call.collective().input);
 }
 
 std::unique_ptr<Transfer> Link::prepare(Call& call) {

@@ -149,6 +149,7 @@ class Link final : public internal::Link {
   const int spin_count_;
   std::vector<char*> sources_;
   int64_t steps_ = 0;
+  mutable int64_t done_by_all_ = 0;  // leading calls, when this rank last looked
   char* staging_ = nullptr;
   std::shared_ptr<Segment> subgroup_;  // that this rank makes for others to open
   // Of peers. Each keeps its file, so that the system gives its id to no other.
