@@ -149,8 +149,8 @@ bool Member::await(Call& call, std::chrono::milliseconds longest) {
   return drive(call, Call::Clock::now() + bounded(longest));
 }
 
-/// Goes on with the group until the call is over, at most until then. Its clock starts now, unless
-/// this is one of several waits.
+/// Goes on with the group until the call is over, or until that time. A wait without an end starts
+/// the call's clock; one of several short waits leaves it running.
 bool Member::drive(Call& call, std::optional<Call::Clock::time_point> until) {
   const auto start = [&until](Call& one) {
     return until.has_value() ? one.start_clock() : one.restart_clock();

@@ -98,7 +98,7 @@ absl::StatusOr<std::unique_ptr<Listener>> UnixPlace::listen(Deadline deadline) {
     directory = FileDescriptor(above_standard_streams(
         ::open(directory_of(name_).c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)));
     if (!directory.is_open()) return system_error("open");
-    // Where a file system has no locks nothing is held.
+    // A file system that has no locks leaves this unguarded.
     if (::flock(directory.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
       return absl::UnavailableError("another process listens at a path in this directory just now");
     }

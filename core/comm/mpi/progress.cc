@@ -128,7 +128,8 @@ void Progress::pause(int idle_rounds) {
   }
 }
 
-/// Not where it gives way and was woken for what it has done already.
+/// A thread that was woken for a call may find that call over already. Where an application may
+/// call MPI then, this one must not touch it.
 bool Progress::has_to_look() const {
   return !gives_way() || std::any_of(worlds_.begin(), worlds_.end(), [](const auto& world) {
     return world->is_busy() || world->is_asked() || world->is_closing();

@@ -130,8 +130,8 @@ class World : public std::enable_shared_from_this<World> {
   bool is_busy() const;
   /// Whether one of its groups is to leave.
   bool is_closing() const;
-  /// Whether a call may be over, after which an application may call MPI: what this rank has said
-  /// is on its way.
+  /// Whether a call may end. Where an application may call MPI as soon as it has, the thread must
+  /// be through with all that it sends.
   bool has_sent() const;
   /// Whether others may want something of it at any time.
   bool is_asked() const;

@@ -14,6 +14,7 @@
 #include "tessera/core/comm/agreement/refusal.h"
 #include "tessera/core/comm/mpi/library.h"
 #include "tessera/core/comm/mpi/world_group.h"
+#include "tessera/core/comm/rendezvous/core_share.h"
 #include "tessera/core/process/available_cores.h"
 #include "tessera/core/process/machine.h"
 #include "tessera/process_group.h"

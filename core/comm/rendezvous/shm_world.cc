@@ -6,8 +6,6 @@
 #include <string>
 #include <utility>
 
-#include <ATen/Parallel.h>
-#include <absl/strings/match.h>
 #include <absl/strings/str_cat.h>
 #include <c10/util/Exception.h>
 
@@ -15,6 +13,7 @@
 #include "tessera/core/comm/group/group.h"
 #include "tessera/core/comm/groups/staged_group.h"
 #include "tessera/core/comm/meeting/unix_place.h"
+#include "tessera/core/comm/rendezvous/core_share.h"
 #include "tessera/core/comm/rendezvous/meet.h"
 #include "tessera/core/comm/shm/link.h"
 #include "tessera/core/process/error_text.h"
@@ -114,15 +113,6 @@ std::shared_ptr<ProcessGroup> meet_on_host(ProcessGroupOptions options,
 }
 
 }  // namespace
-
-void share_cores(int cores, int ranks, const EnvironmentLookup& lookup) {
-  for (const char* name : {"OMP_NUM_THREADS", "MKL_NUM_THREADS", "OMP_PROC_BIND", "OMP_PLACES",
-                           "GOMP_CPU_AFFINITY", "KMP_AFFINITY"}) {
-    const std::string value = lookup(name).value_or("");
-    if (!value.empty() && !absl::EqualsIgnoreCase(value, "false")) return;
-  }
-  at::set_num_threads(std::min(at::get_num_threads(), std::max(1, cores / std::max(1, ranks))));
-}
 
 std::shared_ptr<Group> make_shm_part(const ProcessGroupOptions& options,
                                      const Environment& environment, HostPart part) {

@@ -76,7 +76,8 @@ absl::StatusOr<StorePlace::Store> StorePlace::connect_to_agent(Deadline deadline
       absl::StrCat("no store answered (", reason, "); is torchrun there?"));
 }
 
-/// What `call` returns of the store, which has a moment also for what is asked last.
+/// Runs `call` on the store and returns its result. A call that is made at the deadline gets
+/// kTimeToAnswer, too: the error then says what the store holds, and not that it is slow.
 template <typename Call>
 auto StorePlace::ask_store(Deadline deadline, Call call)
     -> absl::StatusOr<decltype(call(*Store()))> {

@@ -55,12 +55,6 @@ std::shared_ptr<Group> make_shm_part(const ProcessGroupOptions& options,
 GpuChoice gpu_of(const ProcessGroupOptions& options, const Environment& environment,
                  GpuChoice::Use use);
 
-/// Local. Gives LibTorch's operators this rank's share of the cores that `ranks` ranks have, unless
-/// a variable says how many threads OpenMP or MKL is to use, or has OpenMP bind them (an empty one
-/// and "false" do not): then OpenMP has counted the rank's own cores. It is what tessera-run does;
-/// mpirun and srun let every rank use all cores that it may run on.
-void share_cores(int cores, int ranks, const EnvironmentLookup& lookup = process_environment);
-
 /// Local. What messages call this rank's host.
 std::string host_name(const Environment& environment);
 

@@ -141,7 +141,8 @@ void Link::note_over(int64_t sequence) {
   channel_.slot(rank_).collectives.store(sequence + 1, std::memory_order_relaxed);
 }
 
-/// A peer that goes on late may still read and write all of it.
+/// A peer that was stopped in the call may go on later, and then reads and writes these tensors and
+/// the staging area: they stay.
 void Link::abandon(std::unique_ptr<Transfer> transfer, const Collective& collective) {
   transfer.reset();
   staging_ = nullptr;

@@ -43,7 +43,7 @@ class Move final : public ChunkedTransfer {
         own_(data_of(collective().input)),
         target_(traits_.takes(rank(), collective().peer) ? data_of(collective().output) : nullptr) {
   }
-  /// Of a call that was given up a peer may read the counts later.
+  /// A peer may still read the counts of a call that was given up.
   ~Move() override {
     if (block_.defined() && !is_over()) link_.world().progress().keep(block_);
   }

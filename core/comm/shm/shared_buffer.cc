@@ -49,17 +49,6 @@ bool is_copied(uint64_t word) {
   return (word & kThere) != 0 && (word & kOfFile) == 0;
 }
 
-/// What `body` throws; "" if nothing.
-template <typename Body>
-std::string problem_of(const Body& body) {
-  try {
-    body();
-    return "";
-  } catch (const c10::Error& error) {
-    return error_text(error);
-  }
-}
-
 /// One segment of the first rank, mapped twice by every rank: shared, and private (copy on write).
 ///
 /// Note [Proof of sharing]
@@ -200,7 +189,7 @@ std::unique_ptr<SharedBuffer> Link::make_shared_buffer(ProcessGroup& group, int6
     int64_t bytes;
   } offer{{}, bytes};
   // Everything that can fail is tried before the ranks go on together.
-  const std::string no_offer = problem_of([&] {
+  const std::string no_offer = thrown_by([&] {
     TORCH_CHECK(bytes >= 0 && bytes <= kMostBytes, "got ", bytes, " bytes, expected 0 to ",
                 kMostBytes);
     if (rank_ != 0) return;
@@ -213,7 +202,7 @@ std::unique_ptr<SharedBuffer> Link::make_shared_buffer(ProcessGroup& group, int6
   group.broadcast(words, /*root=*/0, name)->wait();
   std::memcpy(&offer, words.const_data_ptr(), sizeof(offer));
 
-  const std::string no_segment = problem_of([&] {
+  const std::string no_segment = thrown_by([&] {
     TORCH_CHECK(offer.bytes == bytes, "got ", bytes, " bytes where rank 0 asked for ", offer.bytes,
                 ", expected equal sizes on all ranks");
     if (rank_ != 0) segment = Segment::open(offer.range);
@@ -222,7 +211,7 @@ std::unique_ptr<SharedBuffer> Link::make_shared_buffer(ProcessGroup& group, int6
 
   // From here on a problem is one of sharing: ranks can keep copies.
   std::unique_ptr<SharedBuffer> buffer;
-  const std::string unshared = problem_of(
+  const std::string unshared = thrown_by(
       [&] { buffer = std::make_unique<SharedPages>(segment, offer.range, bytes, rank_); });
   const std::vector<std::string> problems = group.all_gather_bytes(unshared, name);
   const auto first = std::find_if(problems.begin(), problems.end(),

@@ -1,4 +1,4 @@
-#include "tessera/core/comm/rendezvous/worlds.h"
+#include "tessera/core/comm/rendezvous/core_share.h"
 
 #include <sched.h>
 #include <signal.h>
