@@ -65,8 +65,9 @@ int64_t available_memory_bytes(const std::string& root) {
   int64_t least = host_bytes(root);
   for (const std::string& folder : control_group_folders("memory", root)) {
     const auto limit = bytes_at(folder, "/memory.max", "/memory.limit_in_bytes");
+    if (!limit) continue;
     const auto used = bytes_at(folder, "/memory.current", "/memory.usage_in_bytes");
-    if (!limit || !used) continue;
+    if (!used) continue;
     const int64_t kept = std::max<int64_t>(*used - reclaimable_bytes(folder), 0);
     least = std::min(least, std::max<int64_t>(*limit - kept, 0));
   }
