@@ -1,5 +1,8 @@
 #include "tessera/core/comm/groups/call_record.h"
 
+#include <cstddef>
+#include <cstring>
+
 #include <absl/strings/str_cat.h>
 #include <xxhash.h>
 
@@ -10,6 +13,11 @@ uint64_t hash_of_tag(std::string_view tag) { return XXH3_64bits(tag.data(), tag.
 CallRecord::CallRecord(const Collective& call, int64_t number)
     : sequence(number), signature(call.signature()), slice(call.slice) {
   tag.set(call.tag);
+}
+
+void CallRecord::copy_to(CallRecord& other) const {
+  const size_t used = offsetof(CallRecord, tag) + offsetof(decltype(tag), text);
+  std::memcpy(static_cast<void*>(&other), this, used + tag.beginning().size());
 }
 
 bool fits(const CallSignature& sent, const CallSignature& received) {

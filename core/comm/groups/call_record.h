@@ -55,6 +55,8 @@ struct CallRecord {
   bool is_same_call(const CallRecord& other) const {
     return sequence == other.sequence && signature == other.signature && tag == other.tag;
   }
+  /// Copies what is_same_call() and text() read, and leaves the unused end of the tag's text alone.
+  void copy_to(CallRecord& other) const;
   /// "all_reduce SUM float32[1024] 'bucket 3'".
   std::string text() const { return describe(signature, tag.shown()); }
 };

@@ -1,9 +1,10 @@
 #include "tessera/core/comm/kernels/reduce_kernels.h"
 
 #include <algorithm>
-#include <cmath>
-#include <cstdlib>
+#include <bit>
+#include <cstdint>
 #include <cstring>
+#include <limits>
 #include <type_traits>
 
 #include <ATen/TensorOperators.h>
@@ -89,9 +90,10 @@ template <typename T, typename Operation>
 /// subnormal or infinite.
 template <typename V>
 [[gnu::always_inline]] inline bool has_inverse(V divisor) {
-  constexpr int kMaxExponent = 100;
-  int exponent = 0;
-  return std::frexp(divisor, &exponent) == V{0.5} && std::abs(exponent) < kMaxExponent;
+  using Bits = std::conditional_t<sizeof(V) == sizeof(uint32_t), uint32_t, uint64_t>;
+  constexpr Bits kMantissa = (Bits{1} << (std::numeric_limits<V>::digits - 1)) - 1;
+  return (std::bit_cast<Bits>(divisor) & kMantissa) == 0 && divisor > V{0x1p-100} &&
+         divisor < V{0x1p100};
 }
 
 template <typename V>

@@ -84,8 +84,9 @@ std::unique_ptr<Transfer> Link::prepare(Call& call) {
 
 PostedCall& Link::begin_post(const Call& call) {
   PostedCall& posted = call_of(rank_, call.sequence());
-  posted = PostedCall();
-  posted.record = call.record();
+  posted.source = SharedRange();
+  posted.is_private = false;
+  call.record().copy_to(posted.record);
   return posted;
 }
 
@@ -228,6 +229,16 @@ void Link::leave() noexcept {
 
 void Link::attach(std::weak_ptr<Member> member) { world_->progress().add(std::move(member)); }
 
+/// Grows when a rank of the group has posted a call, or has done a part of one.
+uint32_t Link::done_so_far() const {
+  int64_t sum = 0;
+  for (int rank = 0; rank < size(); ++rank) {
+    const ChannelSlot& slot = channel_.slot(rank);
+    sum += slot.posted.load() + slot.done.load() + slot.steps.load();
+  }
+  return static_cast<uint32_t>(sum);
+}
+
 void Link::before_look(Rest& rest) {
   if (rest.is_asleep) {
     rest.seen = world_->bell_of(world_->rank()).rings.load(std::memory_order_seq_cst);
@@ -244,6 +255,9 @@ void Link::rest(Rest& rest) {
     spin_pause();
   } else if (rest.looks < spin_count_ + kYields) {
     ::sched_yield();
+  } else if (const uint32_t now = done_so_far(); now != rest.seen) {
+    rest.looks = 0;  // the call has come further: what is awaited now may come soon
+    rest.seen = now;
   } else {
     // Counts as a sleeper from here on, so that arriving peers know whether anyone needs waking.
     bell.sleepers.fetch_add(1, std::memory_order_seq_cst);

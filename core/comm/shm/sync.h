@@ -77,13 +77,14 @@ class Poison {
   char text_[kTextBytes];
 };
 
-/// A call that a rank has announced, and where its data lies.
-struct PostedCall {
-  CallRecord record;
+/// A call that a rank has announced, and where its data lies. Last comes the end of the tag, which
+/// most calls leave unused: the rest is two cache lines, which are all that peers read.
+struct alignas(64) PostedCall {
+  SharedRange source;
   /// `source` is a staging area through which the data passes in chunks; of a window, that its
   /// memory is not shared.
   bool is_private = false;
-  SharedRange source;
+  CallRecord record;
 };
 static_assert(std::is_trivially_copyable_v<PostedCall>);
 
@@ -97,7 +98,8 @@ struct alignas(64) ChannelSlot {
   alignas(64) std::atomic<int64_t> posted;  // calls this rank has posted
   std::atomic<int64_t> done;                // leading calls of which it reads and writes no more
   std::atomic<int64_t> steps;               // parts of calls in chunks, but the last part of each
-  std::atomic<int64_t> collectives;         // finished by this rank
+  // Finished by this rank. Peers look at the line above all the time, and at this one hardly ever.
+  alignas(64) std::atomic<int64_t> collectives;
   // A ring: call number s is at s % kCalls. A rank posts s when all are done with s - kCalls.
   alignas(64) PostedCall calls[kCalls];
 

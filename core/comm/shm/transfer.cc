@@ -118,14 +118,17 @@ void Meeting::announce() {
 
 Transfer::State Meeting::advance() {
   const Op op = call_.record().signature.op;
-  const bool opens = op != Op::kBarrier;
+  if (op == Op::kBarrier) {
+    link_.note_done(call_.sequence());
+    return State::kOver;
+  }
   if (!has_met_) {
     if (op == Op::kMakeWindow) link_.open_window(call_);
     if (op == Op::kSubgroup) link_.open_subgroup(call_);
     has_met_ = true;
     link_.mark_done(call_.sequence());
   }
-  return !opens || link_.are_all_done(call_.sequence()) ? State::kOver : State::kGiven;
+  return link_.are_all_done(call_.sequence()) ? State::kOver : State::kGiven;
 }
 
 std::vector<int> Meeting::awaited() {
