@@ -20,7 +20,11 @@ if(TESSERA_SANITIZE)
   set(launchers)  # what is under test is what they start, which runs under tessera-run, too
 endif()
 foreach(launcher IN LISTS launchers)
-  add_test(NAME examples.launchers.${launcher}
+  set(when)
+  if(launcher MATCHES "[+]mpi$")  # hosts.* and mpi_under_* train over both
+    set(when CONFIGURATIONS All)
+  endif()
+  add_test(NAME examples.launchers.${launcher} ${when}
            COMMAND ${PROJECT_SOURCE_DIR}/tests/examples/launchers.sh $<TARGET_FILE_DIR:gpt>
                    ${launcher} ${PROJECT_SOURCE_DIR}/examples)
   list(APPEND examples_tests examples.launchers.${launcher})

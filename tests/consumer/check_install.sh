@@ -5,6 +5,7 @@ set -euo pipefail
 build=$1 scratch=$2 cmake=$3 compiler=$4
 here=$(cd "$(dirname "$0")" && pwd)
 rm -rf "$scratch"
+command -v ccache >/dev/null && export CMAKE_CXX_COMPILER_LAUNCHER=ccache  # of every build below
 "$cmake" --install "$build" --prefix "$scratch/prefix" >/dev/null
 
 # Moved, so that nothing can depend on where it was installed; and no

@@ -58,8 +58,8 @@ bool is_fully_covered(const Configuration& configuration) {
   return takes_all_rows() && (configuration.name == "ddp" || configuration.name == "zero3");
 }
 
-/// Whether it is the turn of number `i` in world number `world`: of each other one.
-bool is_one_of_two(size_t i, size_t world) { return has_turn(i + world, 2); }
+/// Whether it is the turn of number `i` in world number `world`: of each third one.
+bool is_one_of_three(size_t i, size_t world) { return has_turn(i + world, 3); }
 
 /// The worlds of this suite in which `configuration` is.
 std::vector<int> worlds_of(const Configuration& configuration) {
@@ -173,7 +173,7 @@ std::vector<Case> cases_without_windows() {
       for (const char* model : {"UnusedEverywhere", "MixedDtypes", "Blocks", "CheckpointedBlocks",
                                 "TiedBlocks", "Branches"}) {
         if (model == std::string("Branches") && configuration.splits_parameters()) continue;
-        if (!is_one_of_two(turn++, static_cast<size_t>(world))) continue;
+        if (!is_one_of_three(turn++, static_cast<size_t>(world))) continue;
         cases.push_back(
             {configuration, world, subject(model), schedules()[cases.size() % schedules().size()]});
       }
@@ -209,7 +209,7 @@ std::vector<Case> bf16_cases() {
       if (configuration.name == "ddp" || !configuration.keeps_bits()) continue;
       for (const char* model : {"OddMlp", "Blocks", "CheckpointedBlocks", "TiedBlocks",
                                 "FrozenBlocks", "ThreeUnits", "Branches", "Embedding"}) {
-        if (!is_one_of_two(turn++, static_cast<size_t>(world))) continue;
+        if (!is_one_of_three(turn++, static_cast<size_t>(world))) continue;
         const Schedule& schedule = schedules()[cases.size() / 2 % schedules().size()];
         const bool is_converted = cases.size() % 2 == 0;
         if (is_converted) configuration.precision.parameters = at::kBFloat16;

@@ -181,13 +181,16 @@ inline std::vector<Setting> settings(const std::vector<int>& sizes, Suits suits 
   std::vector<Setting> all;
   size_t turn = 0;
   for (const Configuration& configuration : named_configurations()) {
-    // Each configuration in the largest world and, in turn, in one of the others, if not in all.
+    // After each change: each configuration in the largest world, every second one with a thread
+    // that communicates, and every third one in a smaller world, too.
     const size_t others = sizes.size() - 1;
-    for (size_t i = 0; i < sizes.size(); ++i) {
-      const bool has_turn = i == others || i == turn % std::max<size_t>(others, 1);
+    for (size_t i = 0; i < others; ++i) {
+      const bool has_turn = turn % 3 == 0 && i == turn / 3 % others;
       if (takes_all_rows() || has_turn) all.push_back({configuration, sizes[i]});
     }
-    if (takes_all_rows() || turn % 2 == 1) {
+    const bool has_thread = turn % 2 == 1;
+    if (takes_all_rows() || !has_thread) all.push_back({configuration, sizes.back()});
+    if (takes_all_rows() || has_thread) {
       all.push_back({configuration, sizes.back(), ProcessGroupOptions::Lane::kThread});
     }
     ++turn;

@@ -179,7 +179,8 @@ TEST_P(SharedBufferTest, IsNullOnAllRanksWhereOneCannotSeeItsOwnWrites) {
   });
 }
 
-#if !defined(__SANITIZE_THREAD__)  // whose shadow of a mapping is private memory, too
+// Under a sanitizer the shadow of memory is private memory, too, and a refusal ends the process.
+#if !defined(__SANITIZE_THREAD__) && !defined(__SANITIZE_ADDRESS__)
 
 /// Limits the private memory of this process to so much more than it has, while it lives.
 class DataLimit {
