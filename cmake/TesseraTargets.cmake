@@ -27,16 +27,19 @@ function(tessera_library name)
   endif()
 endfunction()
 
-# tessera_use_pch(<target>): torch/torch.h costs 14 s per file; precompiled once
-# and shared, 5 s, because GCC instantiates its templates anew in every file. Only
-# for targets whose files include it; core and its tests have smaller ones.
+# tessera_make_pch(): torch/torch.h costs 14 s per file; precompiled once and
+# shared, 5 s, because GCC instantiates its templates anew in every file. Half a
+# minute, and most targets wait for it: ninja begins with what is declared first.
+function(tessera_make_pch)
+  file(TOUCH ${PROJECT_BINARY_DIR}/pch.cc)
+  add_library(tessera_pch OBJECT ${PROJECT_BINARY_DIR}/pch.cc)
+  target_link_libraries(tessera_pch PRIVATE LibTorch::torch_cpu)
+  target_precompile_headers(tessera_pch PRIVATE ${PROJECT_SOURCE_DIR}/cmake/pch.h)
+endfunction()
+
+# tessera_use_pch(<target>): only for targets whose files include torch/torch.h;
+# core and its tests have a smaller one.
 function(tessera_use_pch target)
-  if(NOT TARGET tessera_pch)
-    file(TOUCH ${PROJECT_BINARY_DIR}/pch.cc)
-    add_library(tessera_pch OBJECT ${PROJECT_BINARY_DIR}/pch.cc)
-    target_link_libraries(tessera_pch PRIVATE LibTorch::torch_cpu)
-    target_precompile_headers(tessera_pch PRIVATE ${PROJECT_SOURCE_DIR}/cmake/pch.h)
-  endif()
   target_precompile_headers(${target} REUSE_FROM tessera_pch)
 endfunction()
 

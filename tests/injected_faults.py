@@ -89,6 +89,51 @@ _FAULTS = (
     Fault("wrong_group", "zero/step/gradient_clip.cc",
           "clipping_.group(plan_[unit].parameters[segment.parameter])",
           "clipping_.group(segment.parameter)"),
+    # State is written as if every piece began its tensor.
+    Fault("state_begins_at_zero", "zero/state/streamed_state.cc",
+          "if (entry.has_value()) sink.write(*entry, part.range.begin, part.values.cpu());",
+          "if (entry.has_value()) sink.write(*entry, 0, part.values.cpu());", ("zero_test",)),
+    # A loaded state leaves step counts, rates and the engine's counters as they were.
+    Fault("numbers_not_loaded", "zero/state/streamed_state.cc",
+          "  slices_.write(numbers, counters);\n", "", ("zero_test",)),
+    # What a state may lack keeps what was there before.
+    Fault("missing_state_kept", "zero/state/streamed_state.cc",
+          "  slices_.begin_missing(table, presence, numbers);\n", "", ("zero_test",)),
+    # Where pieces overlap the last one counts.
+    Fault("last_piece_wins", "zero/state/state_transfer.cc",
+          "auto piece = entry.pieces.rbegin(); piece != entry.pieces.rend(); ++piece",
+          "auto piece = entry.pieces.begin(); piece != entry.pieces.end(); ++piece", ("zero_test",)),
+    # Two ranks bring the same elements, and their bits are added.
+    Fault("claimed_twice", "zero/state/state_claims.cc",
+          "if (is_own) claim.own.insert(claim.own.end(), fresh.begin(), fresh.end());",
+          "if (is_own) claim.own.push_back({words[next], words[next + 1] - words[next]});",
+          ("zero_test",)),
+    # The scaler forgets how many steps went well.
+    Fault("scaler_forgets", "zero/engine/engine_state.cc",
+          "load_loss_scale({loaded.loss_scale, loaded.good_steps})",
+          "load_loss_scale({loaded.loss_scale, 0})", ("zero_test",)),
+    # The state of what is frozen goes along instead of being returned.
+    Fault("wrong_state_returned", "zero/engine/engine_state.cc",
+          "!next[*slot.parameter].is_trainable", "next[*slot.parameter].is_trainable",
+          ("zero_test",)),
+    # Ranks whose options differ train on.
+    Fault("options_not_compared", "core/options/option_table.cc",
+          "if (field.is_compared) lines.push_back(", "if (!field.is_compared) lines.push_back("),
+    # Buckets are accepted where nothing uses them.
+    Fault("ignored_option_accepted", "core/options/option_table.cc",
+          "      if (!is_split) return \"\";\n", "      return \"\";\n", ("core_test",)),
+    # Overflows stop a run that scales its loss.
+    Fault("wrong_default", "core/options/resolved_options.cc",
+          "options.loss_scale.has_value() ? NonFinite::kSkip : NonFinite::kStop",
+          "options.loss_scale.has_value() ? NonFinite::kStop : NonFinite::kStop",
+          ("core_test", "zero_test")),
+    # Options that exclude each other are accepted together.
+    Fault("pairs_accepted", "core/options/options.cc",
+          "if (!stands_in_the_way || !asks_for(pair.option)) continue;",
+          "if (true || !stands_in_the_way || !asks_for(pair.option)) continue;", ("core_test",)),
+    # A limit that no gradient keeps is accepted.
+    Fault("limit_of_zero_accepted", "core/options/option_checks.cc",
+          "  if (norm > 0.0) return;\n", "  if (norm >= 0.0) return;\n", ("core_test",)),
     # Of a step's micro-steps only the first one counts.
     Fault("dropped_micro_step", "core/reduce/reduced_gradient.cc",
           "    value_.add_(part);\n", "    ;\n"),

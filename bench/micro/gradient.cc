@@ -6,9 +6,9 @@
 #include <benchmark/benchmark.h>
 #include <torch/types.h>
 
-#include "tessera/core/grad/gradient_buffer.h"
 #include "tessera/core/memory/private_memory.h"
 #include "tessera/core/numbers/exact_sum.h"
+#include "tessera/core/reduce/gradient_buffer.h"
 #include "tessera/core/step/grad_norm.h"
 #include "tessera/parameter_table.h"
 #include "tessera/unit_plan.h"

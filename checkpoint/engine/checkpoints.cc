@@ -27,7 +27,6 @@
 #include "tessera/engine.h"
 #include "tessera/errors.h"
 #include "tessera/process_group.h"
-#include "tessera/zero/engine/checkpoint_access.h"
 
 namespace tessera {
 using namespace internal;
@@ -153,7 +152,7 @@ Checkpoints::Run::Run(Engine& engine, const std::string& directory, CheckpointsO
       background_(group_for(engine.group(), "background")),
       flags_(*control_, /*words=*/1),
       calls_per_exchange_(control_->can().has_host_channel ? 16 : 1),
-      staged_(CheckpointAccess::meter(engine)) {
+      staged_(engine.memory()) {
   refuse_on_all_ranks(*control_, unsavable(engine_, options_.notes), "checkpoint");
   engine_.wait();
   begun_at_ = engine_.steps();
@@ -233,7 +232,7 @@ int64_t Checkpoints::Run::exchange(int64_t flags) {
 
 bool Checkpoints::Run::after_step(bool stop) {
   require_own_process("after_step");
-  CheckpointAccess::begin(engine_, "Checkpoints::after_step");
+  engine_.begin_call("Checkpoints::after_step");
   wants_stop_ = wants_stop_ || stop;
   int64_t flags = 0;
   if (++calls_ % calls_per_exchange_ == 0) {
@@ -249,7 +248,7 @@ bool Checkpoints::Run::after_step(bool stop) {
 
 void Checkpoints::Run::save() {
   require_own_process("save");
-  CheckpointAccess::begin(engine_, "Checkpoints::save");
+  engine_.begin_call("Checkpoints::save");
   engine_.wait();  // under asynchronous steps, for the number of the step
   if (engine_.steps() == saved_) return;
   require_own_steps();

@@ -31,7 +31,6 @@
 #include "tessera/engine.h"
 #include "tessera/errors.h"
 #include "tessera/process_group.h"
-#include "tessera/zero/engine/checkpoint_access.h"
 
 namespace tessera {
 using namespace internal;
@@ -328,7 +327,7 @@ namespace internal {
 std::optional<LoadedCheckpoint> load_step(Engine& engine, const std::string& directory,
                                           const LoadOptions& options,
                                           const FindProblem& find_problem) {
-  CheckpointAccess::begin(engine, "loading a checkpoint");
+  engine.begin_call("loading a checkpoint");
   return Load(engine, directory, options, find_problem).run();
 }
 

@@ -7,14 +7,13 @@
 #include "tessera/checkpoint/files/posix_file_system.h"
 #include "tessera/core/comm/agreement/refusal.h"
 #include "tessera/engine.h"
-#include "tessera/zero/engine/checkpoint_access.h"
 
 namespace tessera {
 using namespace internal;
 
 std::string save_checkpoint(Engine& engine, const std::string& directory,
                             const SaveOptions& options) {
-  CheckpointAccess::begin(engine, "save_checkpoint");
+  engine.begin_call("save_checkpoint");
   engine.wait();  // under asynchronous steps, for the number of the step
   ProcessGroup& group = engine.group();
   require_equal(group, {absl::StrCat("group_access ", options.group_access)}, "checkpoint");

@@ -9,13 +9,12 @@
 #include "tessera/checkpoint/files/file_system.h"
 #include "tessera/checkpoint/format/entry_form.h"
 #include "tessera/checkpoint/format/utf8.h"
-#include "tessera/zero/engine/checkpoint_access.h"
 
 namespace tessera::internal {
 
 std::string unsavable(Engine& engine, const std::map<std::string, std::string>& notes) {
   std::vector<std::string> lines;
-  for (const StateOutline& entry : CheckpointAccess::entries(engine)) {
+  for (const StateOutline& entry : engine.state_entries()) {
     std::string wrong = name_problem(entry.name);
     if (wrong.empty()) wrong = form_of(entry.form).problem();
     if (wrong.empty()) continue;

@@ -27,8 +27,6 @@ std::string_view to_string(Reproducible reproducible) {
 namespace internal {
 namespace {
 
-constexpr const char* kLeaveOut = "leave one of the two out";
-
 bool is_power_of_two(double number) {
   int exponent = 0;
   return std::frexp(number, &exponent) == 0.5;
@@ -51,13 +49,13 @@ void add_problems_of_precision(const Options& options, const ParameterTable& mod
         resolve(parameter.precision(options.precision), parameter.tensor.scalar_type());
     if (precision.parameters == at::kHalf && !std::exchange(said_half, true)) {
       problems.push_back(absl::StrCat(
-          "reproducible: is set, but parameter '", parameter.name,
+          "is set, but parameter '", parameter.name,
           "' is Half, whose gradients underflow sooner where losses are divided by more "
           "micro-steps; use BFloat16, or leave the option out"));
     }
     if (!keeps_places_of_rounding(precision) && !std::exchange(said_places, true)) {
       problems.push_back(absl::StrCat(
-          "reproducible: is set, but gradients of parameter '", parameter.name, "' are sent in ",
+          "is set, but gradients of parameter '", parameter.name, "' are sent in ",
           c10::toString(precision.communication), " and summed in ",
           c10::toString(precision.reduce),
           ", expected Float or Double for both, because where sums are rounded depends on the "
@@ -73,39 +71,22 @@ std::vector<std::string> problems_of_reproducible(const Options& options,
                                                   const WorldTraits* world) {
   std::vector<std::string> problems;
   if (options.reproducible == Reproducible::kOneWorldSize) return problems;
-  const auto refuse_beside = [&](const char* name, const char* reason) {
-    problems.push_back(
-        absl::StrCat("reproducible: is set beside ", name, ", which ", reason, "; ", kLeaveOut));
-  };
   if (world != nullptr && !std::has_single_bit(static_cast<unsigned>(world->size))) {
-    problems.push_back(absl::StrCat("reproducible: is set in a world of ", world->size,
+    problems.push_back(absl::StrCat("is set in a world of ", world->size,
                                     " ranks, expected a power of two; start another number of "
                                     "ranks, or leave it out"));
   }
   if (world != nullptr && !world->can.tree_sums && world->device.is_cpu()) {
     problems.push_back(absl::StrCat(
-        "reproducible: is set on backend '", world->backend,
+        "is set on backend '", world->backend,
         "', whose hosts' sums do not make one tree, expected ranks numbered host by host, a power "
         "of two on each of a power of two of hosts; number them so, or leave it out"));
   }
-  if (world != nullptr && (!world->can.completes_on_host || !world->device.is_cpu())) {
-    problems.push_back(
-        "reproducible: is set, but parameters lie on a GPU, where neither sums nor kernels keep an "
-        "order; leave it out");
-  }
-  if (options.loss_scale.has_value()) {
-    refuse_beside("loss_scale",
-                  "skips a step when a rank's gradients overflow, and that depends on the number "
-                  "of micro-steps");
-  }
-  if (options.buffers != BufferSync::kOnce) {
-    refuse_beside("buffers", "spreads what forwards of each rank have written");
-  }
   const double factor = options.gradient_divide_factor.value_or(1.0);
   if (!is_power_of_two(factor)) {
-    problems.push_back(
-        absl::StrCat("reproducible: is set beside gradient_divide_factor ", number_text(factor),
-                     ", which rounds sums over ranks; choose a power of two, or ", kLeaveOut));
+    problems.push_back(absl::StrCat(
+        "is set beside gradient_divide_factor ", number_text(factor),
+        ", which rounds sums over ranks; choose a power of two, or leave one of the two out"));
   }
   if (model != nullptr) add_problems_of_precision(options, *model, problems);
   return problems;

@@ -53,7 +53,7 @@ absl::StatusOr<ResolvedOptions> resolve(const Options& options, const ParameterT
 Degrees placement(const Options& options, int world_size);
 
 /// What is wrong with Options::reproducible = kAnyWorldSize for `model` in `world`, as far as they
-/// are known; empty if nothing, or it is not set. Local.
+/// are known, "is set ...; <remedy>" each; empty if nothing, or it is not set. Local.
 std::vector<std::string> problems_of_reproducible(const Options& options,
                                                   const ParameterTable* model,
                                                   const WorldTraits* world);

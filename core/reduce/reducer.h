@@ -8,11 +8,11 @@
 #include <string>
 #include <vector>
 
-#include "tessera/core/grad/gradient_buffer.h"
 #include "tessera/core/layout/slice_map.h"
 #include "tessera/core/numbers/exact_sum.h"
 #include "tessera/core/numbers/rolling_hash.h"
 #include "tessera/core/reduce/backward_agreement.h"
+#include "tessera/core/reduce/gradient_buffer.h"
 #include "tessera/core/reduce/gradient_communicator.h"
 #include "tessera/core/reduce/gradient_observer.h"
 #include "tessera/core/reduce/gradient_view.h"

@@ -9,10 +9,12 @@
 #include <absl/strings/numbers.h>
 #include <absl/strings/str_cat.h>
 #include <absl/strings/str_join.h>
+#include <absl/strings/str_split.h>
 #include <absl/types/optional.h>
 
 #include "tessera/examples/program/device_flag.h"
 #include "tessera/examples/program/time_out_flag.h"
+#include "tessera/option_list.h"
 
 namespace {
 
@@ -21,8 +23,7 @@ std::string strategy_help() {
   for (const tessera::StrategyName& row : tessera::strategy_names()) {
     rows.push_back(absl::StrCat(std::string(row.name), ": ", std::string(row.summary)));
   }
-  return absl::StrCat("how the state of training is spread over ranks; ",
-                      absl::StrJoin(rows, "; "));
+  return absl::StrCat(tessera::option_doc("strategy"), "; ", absl::StrJoin(rows, "; "));
 }
 
 /// A dtype on the command line.
@@ -47,6 +48,29 @@ std::string AbslUnparseFlag(const Dtype& dtype) {
          : dtype.type == c10::ScalarType::BFloat16 ? "bfloat16"
                                                    : "float16";
 }
+
+/// Further fields of tessera::Options on the command line: "offload=optimizer,prefetch=true".
+struct OptionTexts {
+  std::string text;
+};
+
+std::string apply(const OptionTexts& given, tessera::Options& options) {
+  for (const absl::string_view part : absl::StrSplit(given.text, ',', absl::SkipEmpty())) {
+    const std::pair<std::string, std::string> field = absl::StrSplit(part, absl::MaxSplits('=', 1));
+    const absl::Status status = tessera::set_option(options, field.first, field.second);
+    if (!status.ok()) return std::string(status.message());
+  }
+  return "";
+}
+
+bool AbslParseFlag(absl::string_view text, OptionTexts* flag, std::string* error) {
+  flag->text = std::string(text);
+  tessera::Options scratch;
+  *error = apply(*flag, scratch);
+  return error->empty();
+}
+
+std::string AbslUnparseFlag(const OptionTexts& flag) { return flag.text; }
 
 /// Resume on the command line.
 struct ResumeFlag {
@@ -81,11 +105,13 @@ std::string default_data() {
 
 ABSL_FLAG(tessera::Strategy, strategy, tessera::Strategy::kDdp, strategy_help());
 ABSL_FLAG(absl::optional<tessera::Degrees>, degrees, {},
-          "p,g,o of the strategy hybrid: over how many ranks parameters, gradients and optimizer "
-          "state are split, as in 2,2,4");
+          absl::StrCat(tessera::option_doc("degrees"), ", as in 2,2,4"));
 ABSL_FLAG(int, reshard_after_forward, 0,
-          "over how many ranks units stay split between forward and backward; 1 keeps them whole; "
-          "0: over as many as before");
+          absl::StrCat(tessera::option_doc("reshard_after_forward"),
+                       "; 0: over as many as before"));
+ABSL_FLAG(OptionTexts, options, {},
+          "further fields of tessera::Options (docs/options.md), as in "
+          "max_grad_value=0.5,reorder_reductions=false");
 ABSL_FLAG(program::DeviceFlag, device, {},
           "cpu, cuda (each rank the GPU of its number on its host) or cuda:<index>");
 ABSL_FLAG(std::string, backend, "auto",
@@ -95,7 +121,7 @@ ABSL_FLAG(program::TimeOutFlag, timeout, {}, program::kTimeOutHelp);
 ABSL_FLAG(Dtype, param_dtype, {},
           "what the model computes with: float, bfloat16 or float16; the optimizer's values are "
           "fp32 always");
-ABSL_FLAG(bool, loss_scale, false, "scale the loss dynamically, for float16");
+ABSL_FLAG(bool, loss_scale, false, tessera::option_doc("loss_scale"));
 ABSL_FLAG(int64_t, layers, 4, "blocks of the model");
 ABSL_FLAG(int64_t, heads, 4, "attention heads; divides --width");
 ABSL_FLAG(int64_t, width, 128, "values per position");
@@ -128,7 +154,7 @@ ABSL_FLAG(int64_t, warmup, 30, "steps in which the learning rate rises from 0");
 ABSL_FLAG(absl::optional<double>, weight_decay, {},
           absl::StrCat("of matrices; biases, norms and embeddings are trained without; default: ",
                        gpt::defaults_help(&gpt::Optimizer::weight_decay)));
-ABSL_FLAG(double, clip, 1.0, "largest global norm of the gradient; 0: do not clip");
+ABSL_FLAG(double, clip, 1.0, absl::StrCat(tessera::option_doc("max_grad_norm"), "; 0: none"));
 ABSL_FLAG(double, ema, 0.0,
           "decay of an exponential moving average of the weights, as 0.999, whose held-out loss is "
           "printed at the end; 0: none");
@@ -177,8 +203,12 @@ tessera::Options read_options() {
     options.average = tessera::WeightAverage{.decay = decay};
   }
   options.trace = !absl::GetFlag(FLAGS_trace).empty();
-  if (absl::GetFlag(FLAGS_device).device.is_cuda()) {
+  apply(absl::GetFlag(FLAGS_options), options);  // of texts that were found right when parsed
+  // What is in force where nothing is said: the lines of progress come one step late then.
+  const bool is_on_gpu = absl::GetFlag(FLAGS_device).device.is_cuda();
+  if (is_on_gpu && !options.asynchronous_step.has_value()) {
     options.asynchronous_step =
+        options.offload == tessera::Offload::kNone &&
         !tessera::keeps_partial_sums(options.degrees.value_or(tessera::Degrees()));
   }
   return options;

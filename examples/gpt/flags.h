@@ -27,7 +27,7 @@ struct Resume {
 /// What the command line says. The table of names, defaults and help texts is in flags.cc.
 struct Flags {
   /// Strategy, degrees, reshard_after_forward, precision, loss scale, clipping, average, trace;
-  /// late results on GPUs.
+  /// late results on GPUs; and what --options says.
   tessera::Options options;
   at::Device device = at::kCPU;  ///< where to train, as ProcessGroupOptions take it
   std::string backend = "auto";

@@ -37,7 +37,6 @@ class Optimizer;
 namespace tessera {
 
 namespace internal {
-class CheckpointAccess;
 class CurrentEngine;
 struct OpenAverage;
 }  // namespace internal
@@ -187,6 +186,12 @@ class Engine final {
     return JoinedBatches<Loader>(loader, begin_join(std::move(options)));
   }
 
+  /// For functions that are collective over the ranks of this engine and not its own, before
+  /// anything else that they do. In a loop over join() it throws c10::Error on every rank, in the
+  /// name of `call`, if a rank without batches follows, which cannot make that call; elsewhere it
+  /// does nothing.
+  void begin_call(const char* call);
+
   /// Collective, blocking. Each rank calls `evaluate_batch(batch, mean)` on the batches of its own
   /// `loader`, without autograd and in evaluation mode; returns the mean over all ranks. What that
   /// throws on one rank, all throw. Where ranks gather split parameters together (GPUs), they need
@@ -327,8 +332,9 @@ class Engine final {
   /// Collective. The state of the run (see StateDict). Under kOneRank ranks other than `rank` get
   /// an empty one. Values are copies. What is ignored is not in it. Throws c10::Error on every
   /// rank if parameters or buffers were added or removed since parallelize, because they would be
-  /// missing in it. kEveryRank and kOneRank receive (N-1)/N of the state on every rank and take
-  /// temporary memory for the largest unit; kSharded sends only a check.
+  /// missing in it. kEveryRank sends 2(N-1)/N of the state on every rank, kOneRank half of that;
+  /// both take temporary memory for this rank's part of the state and for the largest unit.
+  /// kSharded sends only a check.
   [[nodiscard]] StateDict state_dict(StateScope scope, int rank = 0);
 
   /// Collective. Makes the state of the run what `state` says: every rank passes what it has
@@ -345,6 +351,8 @@ class Engine final {
   /// state_dict() does, and on this rank what `sink` throws; that harms neither the engine nor
   /// other ranks. Sends only a check.
   void write_state(StateSink& sink);
+  /// The entries that `sink` would be told of, without ranges. Collective; throws as write_state().
+  std::vector<StateOutline> state_entries();
 
   /// Collective. As load_state_dict(), of a state that each rank reads for itself: this rank's part
   /// of it, a tensor at a time, straight to where it lies. Every rank's source has the same state,
@@ -364,8 +372,10 @@ class Engine final {
 
   /// What was gathered since the engine was made; zeros where parameters are not split. Local.
   GatherCounts gather_counts() const;
-  /// Memory this engine holds on this rank, by class. Local.
+  /// Memory this engine holds on this rank, by class. Local. What belongs to the run besides (the
+  /// copies that Checkpoints writes from) may be added to it.
   const MemoryMeter& memory() const;
+  MemoryMeter& memory();
   /// Local. What it is and has done on this rank.
   Report report() const;
 
@@ -374,7 +384,6 @@ class Engine final {
   friend MemoryBytes predicted_peak_memory(const Engine& engine, int micro_steps);
   friend uint64_t parameter_hash(Engine& engine);
   friend const Trace* trace_of(const Engine& engine);
-  friend class internal::CheckpointAccess;
 
   JoinScope begin_join(JoinOptions options);
   Mean evaluate_batches(const std::function<bool()>& has_batch,

@@ -26,7 +26,8 @@ struct JoinOptions {
 
   /// Called on a rank without batches after each step() that it follows, as the loops of the others
   /// call their learning rate schedulers. May be empty: hyper-parameters are taken from the lowest
-  /// rank that has batches.
+  /// rank that has batches. It may make those calls of the engine that the others make after their
+  /// step(), and no others.
   std::function<void()> on_step = {};
 };
 

@@ -32,6 +32,7 @@
 #include "tessera/lamb_options.h"
 #include "tessera/lion_options.h"
 #include "tessera/optimizer_plan.h"
+#include "tessera/option_list.h"
 #include "tessera/options.h"
 #include "tessera/power_sgd.h"
 #include "tessera/precision.h"

@@ -56,6 +56,15 @@ for program in gpt quickstart lora memory_compare all_reduce; do
   err_has '[environment] TESSERA_STORE, MASTER_ADDR, MASTER_PORT: not set, expected one place where 2'
 done
 
+# Fields of Options that have no flag of their own.
+program=gpt
+ends 64 gpt --options=trace=true,offload=everything
+err_has "[options] offload: got 'everything', expected none, optimizer, parameters"
+ends 64 gpt --options=speed=high
+err_has "[options] got the name 'speed', expected a field of Options"
+ends 64 gpt --options=units_in_reduction=0
+err_has '[options] units_in_reduction: got 0; allowed 1 to 1024'
+
 program=quickstart
 ends 0 $program --help
 out_has '--strategy=ddp'

@@ -224,9 +224,8 @@ TEST(WeightsUnderOptions, ThatUseGradientsBeforeAreRefused) {
   for (const Strategy strategy : {Strategy::kZero2, Strategy::kZero3}) {
     Setting setting{configuration_of(strategy), 3};
     setting.configuration.optimizer_in_backward = true;
-    EXPECT_THAT(
-        train_ranks(setting, [](Trainer& trainer) { weigh(trainer, 0, 1); }),
-        every_rank_refuses({"backward: got a weight under Options::optimizer_in_backward"}));
+    EXPECT_THAT(train_ranks(setting, [](Trainer& trainer) { weigh(trainer, 0, 1); }),
+                every_rank_refuses({"backward with a weight: got Options::optimizer_in_backward"}));
   }
 }
 

@@ -359,11 +359,10 @@ TEST(AsynchronousStepOptions, AreRefusedByName) {
   Options late;
   late.asynchronous_step = true;
   EXPECT_THAT(refusal(nullptr, late),
-              HasSubstr("[options] asynchronous_step: is true, but parameters lie on the CPU"));
+              HasSubstr("[options] asynchronous_step: is set, but parameters lie on the CPU"));
   EXPECT_EQ(refusal(alone(), late), "nothing");
   late.ask_non_finite = [](const NonFiniteReport&) { return NonFinite::kSkip; };
-  EXPECT_THAT(refusal(alone(), late),
-              HasSubstr("asynchronous_step: is true beside ask_non_finite"));
+  EXPECT_THAT(refusal(alone(), late), HasSubstr("asynchronous_step: is set beside ask_non_finite"));
   Options early;
   early.strategy = Strategy::kZero2;
   early.optimizer_in_backward = true;

@@ -58,7 +58,7 @@ TEST(WeightsOnGpu, AreRefusedUnderAsynchronousSteps) {
   TrainOptions refused;
   refused.backward = [](Engine& engine, const torch::nn::Module&, const at::Tensor& loss) {
     EXPECT_THAT(message_of([&] { engine.backward(loss, {.weight = 2}); }),
-                HasSubstr("got a weight under Options::asynchronous_step"));
+                HasSubstr("backward with a weight: got Options::asynchronous_step"));
     loss.backward();
   };
   train_on_threads(subject("OddMlp"), at::kFloat, configuration_of(Strategy::kZero1),
@@ -111,7 +111,7 @@ TEST(JoinOnGpu, WhatARankWithoutBatchesCannotFollowIsRefused) {
     return message_of([&] { train_uneven(configuration, kWorld, staged_over_host()); });
   };
   EXPECT_THAT(refusal(configuration_of(Strategy::kZero1)),
-              HasSubstr("join: got asynchronous steps"));
+              HasSubstr("join: got Options::asynchronous_step"));
   Configuration split = configuration_of(Strategy::kZero3);
   split.asynchronous_step = false;
   EXPECT_THAT(refusal(split), HasSubstr("join: got split parameters that ranks gather together"));

@@ -131,8 +131,8 @@ StateRun::StateRun(std::shared_ptr<ProcessGroup> world, const StateConfiguration
   optimizer_ = make_host_optimizer(table_, plan, plan.assign(table_).value(), std::move(shards));
   state_ = std::make_unique<StateSlices>(table_, plan_, slices_, buffers_, *optimizer_, *masters_,
                                          *flat_);
-  transfer_ = std::make_unique<StateTransfer>(*world_, *state_);
   stream_ = std::make_unique<StreamedState>(*world_, *state_);
+  transfer_ = std::make_unique<StateTransfer>(*world_, *stream_);
   counters_.has_scaler = model.has_scaler;
 }
 

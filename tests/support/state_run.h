@@ -41,7 +41,9 @@ class StateRun {
 
   StateDict save(StateScope scope, int rank = 0) { return transfer_->save(scope, rank, counters_); }
   void load(const StateDict& state) { transfer_->load(state, counters_); }
-  void save(StateSink& sink) { stream_->save(stream_->agree_to_save(counters_, ""), sink); }
+  void save(StateSink& sink) {
+    stream_->save(stream_->agree_to_save("write_state", counters_, ""), sink);
+  }
   void load(StateSource& source) { stream_->load(source, counters_); }
 
   /// What differs in this rank's slices from fill(seed), padding included and buffers on all ranks
@@ -78,8 +80,8 @@ class StateRun {
   std::unique_ptr<FlatParameters> flat_;
   std::unique_ptr<FlatOptimizer> optimizer_;
   std::unique_ptr<StateSlices> state_;
-  std::unique_ptr<StateTransfer> transfer_;
   std::unique_ptr<StreamedState> stream_;
+  std::unique_ptr<StateTransfer> transfer_;
   EngineCounters counters_;
 };
 

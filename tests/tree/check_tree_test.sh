@@ -66,7 +66,7 @@ printf '#include <c10/core/Device.h>\n' >"$tree/tools/run/main.cc"; expect launc
 mkdir -p "$tree/core/comm/meeting"
 printf '#pragma once\n#include <c10/core/Device.h>\n' >"$tree/core/comm/meeting/place.h"; expect meeting-without-torch
 printf '\n' >"$tree/core/bare.h"; expect pragma-once
-seq 401 | sed 's/^/\/\//' >"$tree/ddp/long.cc"; expect file-size
+seq 601 | sed 's/^/\/\//' >"$tree/ddp/long.cc"; expect file-size
 printf '#include <torch/torch.h>\n' >>"$tree/core/layout/flat.h"; expect torch-in-core-header
 printf '#include <torch/torch.h>\n' >>"$tree/include/tessera/flat.h"; expect torch-in-core-header
 printf 'case Strategy::kZero1:\n' >"$tree/ddp/x.cc"; expect one-strategy-switch

@@ -44,7 +44,7 @@ int64_t bytes_of(const StateDict& state) {
 
 }  // namespace
 
-CurrentEngine::CurrentEngine(Parts parts, std::shared_ptr<torch::nn::Module> model,
+CurrentEngine::CurrentEngine(EngineParts parts, std::shared_ptr<torch::nn::Module> model,
                              std::vector<NamedTensor> buffers)
     : lasting_{.group = parts.group,
                .model = std::move(model),
@@ -65,8 +65,8 @@ ShardedEngine& CurrentEngine::get() {
 }
 
 /// The parts that all ranks build next.
-ShardedEngine::Parts CurrentEngine::agree(const char* call, const Prepare& prepare,
-                                          const std::vector<std::string>& arguments) {
+EngineParts CurrentEngine::agree(const char* call, const Prepare& prepare,
+                                 const std::vector<std::string>& arguments) {
   ShardedEngine& now = get();
   now.begin_change(call);
   const RunningCall running(lasting_.running, call);
@@ -85,8 +85,8 @@ ShardedEngine::Parts CurrentEngine::agree(const char* call, const Prepare& prepa
 
 StateDict CurrentEngine::set_trainable(const ParameterPredicate& trains, FrozenState frozen) {
   constexpr const char* kCall = "set_trainable";
-  const auto prepare = [&](const Parts& now,
-                           std::vector<std::string>& problems) -> std::optional<Parts> {
+  const auto prepare = [&](const EngineParts& now,
+                           std::vector<std::string>& problems) -> std::optional<EngineParts> {
     if (!trains) {
       problems.emplace_back(
           "set_trainable: got no predicate, expected one; pass what says of each "
@@ -114,7 +114,7 @@ StateDict CurrentEngine::set_trainable(const ParameterPredicate& trains, FrozenS
                                       "engine->parameters())"));
       return std::nullopt;
     }
-    Parts next = now;
+    EngineParts next = now;
     next.group = nullptr;
     next.table = now.table.with_trainable(is_trainable);
     for (std::string& problem : problems_of_dimensions(next.optimizer, next.table, next.group_of)) {
@@ -134,7 +134,8 @@ StateDict CurrentEngine::set_trainable(const ParameterPredicate& trains, FrozenS
     return a.is_trainable == b.is_trainable;
   };
   const bool returns = frozen == FrozenState::kReturned;
-  Parts next = agree(kCall, prepare, {returns ? "frozen state returned" : "frozen state dropped"});
+  EngineParts next =
+      agree(kCall, prepare, {returns ? "frozen state returned" : "frozen state dropped"});
   const ParameterTable& table = get().parameters();
   if (std::equal(table.begin(), table.end(), next.table.begin(), is_same)) {
     for (const Parameter& parameter : table) {
@@ -149,15 +150,15 @@ StateDict CurrentEngine::set_trainable(const ParameterPredicate& trains, FrozenS
 
 void CurrentEngine::add_group(OptimizerGroup group) {
   constexpr const char* kCall = "add_group";
-  const auto prepare = [&](const Parts& now,
-                           std::vector<std::string>& problems) -> std::optional<Parts> {
+  const auto prepare = [&](const EngineParts& now,
+                           std::vector<std::string>& problems) -> std::optional<EngineParts> {
     const std::vector<std::string> taken = unique_group_names(now.optimizer.groups);
     if (group.name.empty() || std::find(taken.begin(), taken.end(), group.name) != taken.end()) {
       problems.push_back(absl::StrCat("add_group: got the name '", group.name,
                                       "', expected one that no group has, which are '",
                                       absl::StrJoin(taken, "', '"), "'; choose another"));
     }
-    Parts next = now;
+    EngineParts next = now;
     next.group = nullptr;
     for (std::string& problem :
          append_group(next.optimizer, std::move(group), next.table, next.group_of)) {
@@ -184,7 +185,7 @@ void CurrentEngine::add_group(OptimizerGroup group) {
   rebuild(kCall, agree(kCall, prepare, {}), nullptr);
 }
 
-void CurrentEngine::rebuild(const char* call, Parts next, StateDict* left) {
+void CurrentEngine::rebuild(const char* call, EngineParts next, StateDict* left) {
   const at::NoGradGuard no_grad;
   ShardedEngine& old = get();
   StateDict stays;

@@ -26,7 +26,7 @@ namespace tessera::internal {
 class CurrentEngine {
  public:
   /// What parallelize() has checked and agreed on; ShardedEngine's constructor. Collective.
-  CurrentEngine(ShardedEngine::Parts parts, std::shared_ptr<torch::nn::Module> model,
+  CurrentEngine(EngineParts parts, std::shared_ptr<torch::nn::Module> model,
                 std::vector<NamedTensor> buffers);
 
   /// Throws CommError if there is none, because building it anew failed, and in a child of fork().
@@ -40,13 +40,13 @@ class CurrentEngine {
   void add_group(OptimizerGroup group);
 
  private:
-  using Parts = ShardedEngine::Parts;
   /// Makes of the present parts those of the next engine; nothing after adding to `problems`.
-  using Prepare =
-      std::function<std::optional<Parts>(const Parts& now, std::vector<std::string>& problems)>;
+  using Prepare = std::function<std::optional<EngineParts>(const EngineParts& now,
+                                                           std::vector<std::string>& problems)>;
 
-  Parts agree(const char* call, const Prepare& prepare, const std::vector<std::string>& arguments);
-  void rebuild(const char* call, Parts next, StateDict* left);
+  EngineParts agree(const char* call, const Prepare& prepare,
+                    const std::vector<std::string>& arguments);
+  void rebuild(const char* call, EngineParts next, StateDict* left);
   void lose(const char* call) noexcept;
 
   const Origin origin_;

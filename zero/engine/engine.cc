@@ -4,7 +4,6 @@
 
 #include <c10/util/Exception.h>
 
-#include "tessera/zero/engine/checkpoint_access.h"
 #include "tessera/zero/engine/current_engine.h"
 #include "tessera/zero/engine/open_average.h"
 #include "tessera/zero/engine/open_join.h"
@@ -56,15 +55,18 @@ JoinScope Engine::begin_join(JoinOptions options) {
 }
 
 JoinScope::~JoinScope() {
-  if (open_ != nullptr && open_->engine != nullptr) open_->is_left = true;
+  if (open_ != nullptr && open_->follow) open_->is_left = true;
 }
 
 void JoinScope::follow() {
   TORCH_CHECK(!open_->is_followed,
               "[join] loop: ran a second time, expected once; call engine->join() for each loop");
   open_->is_followed = true;
-  if (open_->engine != nullptr) open_->engine->follow();
+  const std::function<void()> follow = open_->follow;  // at the end of the loop it is cleared
+  if (follow) follow();
 }
+
+void Engine::begin_call(const char* call) { implementation_->get().begin_call(call); }
 
 Mean Engine::evaluate_batches(const std::function<bool()>& has_batch,
                               const std::function<void(Mean&)>& run_batch) {
@@ -104,9 +106,9 @@ void Engine::AverageScope::end() {
       open_ != nullptr,
       "[engine] end: got a scope of begin_average() that has ended or was moved from, expected "
       "an open one; call end() once");
-  TORCH_CHECK(open_->engine != nullptr,
-              "[engine] end: the engine is gone; end the scope before it is destroyed");
-  open_->engine->end_average();
+  TORCH_CHECK(open_->end, "[engine] end: the engine is gone; end the scope before it is destroyed");
+  const std::function<void()> end = open_->end;
+  end();
   open_.reset();
 }
 
@@ -125,6 +127,8 @@ void Engine::load_state_dict(const StateDict& state, const PartialState& partial
 }
 
 void Engine::write_state(StateSink& sink) { implementation_->get().write_state(sink); }
+
+std::vector<StateOutline> Engine::state_entries() { return implementation_->get().state_entries(); }
 
 void Engine::read_state(StateSource& source, const PartialState& partial) {
   implementation_->get().read_state(source, partial);
@@ -151,15 +155,7 @@ GatherCounts Engine::gather_counts() const { return implementation_->get().gathe
 Report Engine::report() const { return implementation_->get().report(); }
 
 const MemoryMeter& Engine::memory() const { return implementation_->lasting().meter; }
-MemoryMeter& CheckpointAccess::meter(Engine& engine) {
-  return engine.implementation_->lasting().meter;
-}
-std::vector<StateOutline> CheckpointAccess::entries(Engine& engine) {
-  return engine.implementation_->get().state_entries();
-}
-void CheckpointAccess::begin(Engine& engine, const char* call) {
-  engine.implementation_->get().begin_outside_call(call);
-}
+MemoryMeter& Engine::memory() { return implementation_->lasting().meter; }
 
 MemoryBytes predicted_memory(const Engine& engine, int micro_steps) {
   const ShardedEngine& sharded = engine.implementation_->get();

@@ -72,7 +72,7 @@ std::optional<UnitPlan> plan_units(const torch::nn::Module& model, const Paramet
   return plan;
 }
 
-std::vector<std::string> fingerprint(const ShardedEngine::Parts& parts,
+std::vector<std::string> fingerprint(const EngineParts& parts,
                                      const std::vector<NamedTensor>& buffers) {
   std::vector<std::string> all = lines(parts.options);
   const auto append = [&all](std::vector<std::string> more) {

@@ -12,7 +12,7 @@
 #include "tessera/parameter_table.h"
 #include "tessera/process_group.h"
 #include "tessera/unit_plan.h"
-#include "tessera/zero/engine/sharded_engine.h"
+#include "tessera/zero/engine/engine_context.h"
 
 namespace tessera::internal {
 
@@ -34,7 +34,7 @@ std::optional<UnitPlan> plan_units(const torch::nn::Module& model, const Paramet
                                    const ProcessGroup& world, std::vector<std::string>& problems);
 
 /// What all ranks must have in common of an engine and of the model's buffers, most telling first.
-std::vector<std::string> fingerprint(const ShardedEngine::Parts& parts,
+std::vector<std::string> fingerprint(const EngineParts& parts,
                                      const std::vector<NamedTensor>& buffers);
 
 }  // namespace tessera::internal

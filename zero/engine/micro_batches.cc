@@ -40,13 +40,4 @@ std::string MicroBatches::problem(int64_t backwards) const {
   return "";
 }
 
-std::string reproducible_problem(const char* call, const char* reason) {
-  return absl::StrCat(call, ": got Options::reproducible = kAnyWorldSize, under which ", reason,
-                      "; leave one of the two out");
-}
-
-void refuse_reproducible(const char* call, const char* reason) {
-  TORCH_CHECK(false, "[engine] ", reproducible_problem(call, reason));
-}
-
 }  // namespace tessera::internal

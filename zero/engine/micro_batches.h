@@ -45,11 +45,4 @@ class MicroBatches {
   int64_t& count_;
 };
 
-/// Throws c10::Error that names `call` and `reason`: Options::reproducible forbids it.
-[[noreturn]] void refuse_reproducible(const char* call, const char* reason);
-
-/// What of them forbids `call` beside Options::reproducible: "<call>: got Options::reproducible,
-/// ..."; the same on all ranks.
-std::string reproducible_problem(const char* call, const char* reason);
-
 }  // namespace tessera::internal

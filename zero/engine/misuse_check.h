@@ -2,9 +2,9 @@
 
 #include <string>
 
-#include "tessera/ddp/gradient_handles.h"
 #include "tessera/optim/flat_optimizer.h"
 #include "tessera/parameter_table.h"
+#include "tessera/zero/engine/gradient_handles.h"
 #include "tessera/zero/parameters/parameter_access.h"
 #include "tessera/zero/parameters/parameter_store.h"
 #include "tessera/zero/step/update_in_backward.h"

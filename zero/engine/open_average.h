@@ -1,13 +1,13 @@
 #pragma once
 
-namespace tessera::internal {
+#include <functional>
 
-class ShardedEngine;
+namespace tessera::internal {
 
 /// What an engine and its Engine::AverageScope know of each other.
 struct OpenAverage {
-  ShardedEngine* engine;    ///< null: it is gone
-  bool is_dropped = false;  ///< the scope has ended without end()
+  std::function<void()> end;  ///< Engine::AverageScope::end(); empty: the engine is gone
+  bool is_dropped = false;    ///< the scope has ended without end()
 };
 
 }  // namespace tessera::internal

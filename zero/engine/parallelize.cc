@@ -21,8 +21,8 @@
 #include "tessera/core/options/resolved_options.h"
 #include "tessera/core/process/error_text.h"
 #include "tessera/core/step/host_all_gather.h"
-#include "tessera/ddp/replica_sync.h"
 #include "tessera/optim/parameter_groups.h"
+#include "tessera/zero/buffers/replica_sync.h"
 #include "tessera/zero/engine/batch_norms.h"
 #include "tessera/zero/engine/current_engine.h"
 #include "tessera/zero/engine/engine_plan.h"
@@ -146,10 +146,10 @@ WorldTraits traits_of(const ProcessGroup& world) {
 /// Everything about the model and the options that can be said without the other ranks; `buffers`
 /// become those that ranks have in common. Nothing if `problems` has got entries: all that is
 /// wrong.
-std::optional<ShardedEngine::Parts> examine(const torch::nn::Module* model, OptimizerPlan optimizer,
-                                            const Options& given, const ProcessGroup& world,
-                                            std::vector<NamedTensor>& buffers,
-                                            std::vector<std::string>& problems) {
+std::optional<EngineParts> examine(const torch::nn::Module* model, OptimizerPlan optimizer,
+                                   const Options& given, const ProcessGroup& world,
+                                   std::vector<NamedTensor>& buffers,
+                                   std::vector<std::string>& problems) {
   std::optional<ParameterTable> table;
   if (model != nullptr) table = attempt(problems, [&] { return table_of(*model, given); });
   auto options = resolve(given, table.has_value() ? &*table : nullptr, traits_of(world));
@@ -194,12 +194,12 @@ std::optional<ShardedEngine::Parts> examine(const torch::nn::Module* model, Opti
 
   std::optional<UnitPlan> plan = plan_units(*model, *table, optimizer, *options, world, problems);
   if (!plan.has_value()) return std::nullopt;
-  return ShardedEngine::Parts{.group = nullptr,
-                              .table = *std::move(table),
-                              .plan = *std::move(plan),
-                              .options = *std::move(options),
-                              .optimizer = std::move(optimizer),
-                              .group_of = **std::move(group_of)};
+  return EngineParts{.group = nullptr,
+                     .table = *std::move(table),
+                     .plan = *std::move(plan),
+                     .options = *std::move(options),
+                     .optimizer = std::move(optimizer),
+                     .group_of = **std::move(group_of)};
 }
 
 std::vector<at::Tensor> state_of(const ParameterTable& table,
@@ -264,7 +264,7 @@ std::unique_ptr<Engine> make_engine(std::shared_ptr<torch::nn::Module> model,
   const CommonErrorScope no_peer_is_told;
   std::vector<std::string> problems;
   std::vector<NamedTensor> buffers;
-  std::optional<ShardedEngine::Parts> parts =
+  std::optional<EngineParts> parts =
       examine(model.get(), std::move(optimizer), options, *world, buffers, problems);
   refuse_on_all_ranks(*world, absl::StrJoin(problems, "\n"), "parallelize");
 

@@ -11,8 +11,8 @@
 #include "tessera/core/comm/agreement/own_error.h"
 #include "tessera/core/comm/agreement/refusal.h"
 #include "tessera/core/step/parameter_hash.h"
-#include "tessera/ddp/replica_sync.h"
 #include "tessera/errors.h"
+#include "tessera/zero/buffers/replica_sync.h"
 
 namespace tessera::internal {
 

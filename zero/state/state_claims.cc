@@ -10,10 +10,8 @@
 #include <absl/strings/str_split.h>
 
 #include "tessera/process_group.h"
-#include "tessera/zero/state/average_remedy.h"
-#include "tessera/zero/state/eight_bit_remedy.h"
-#include "tessera/zero/state/lack_remedy.h"
 #include "tessera/zero/state/memory_order.h"
+#include "tessera/zero/state/state_remedies.h"
 
 namespace tessera::internal {
 
@@ -187,11 +185,7 @@ void StateClaims::describe(const StateTable& table,
                                    gaps_in(claim.covered, numel), " of ", numel, " are missing"));
     }
   }
-  problems_ = absl::StrJoin(lines, "\n  ");
-  problems_ = eight_bit_remedy(problems_) + problems_ + average_remedy(table, problems_);
-  if (const std::string remedy = lack_remedy(table, problems_); !remedy.empty()) {
-    problems_ += absl::StrCat("\n  ", remedy);
-  }
+  problems_ = with_remedies(table, absl::StrJoin(lines, "\n  "));
 }
 
 }  // namespace tessera::internal

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cstring>
+#include <iterator>
+#include <optional>
 #include <utility>
 
 #include <ATen/core/grad_mode.h>
@@ -12,11 +14,10 @@
 #include "tessera/core/comm/agreement/refusal.h"
 #include "tessera/core/layout/read_only_memory.h"
 #include "tessera/core/process/error_text.h"
+#include "tessera/zero/buffers/replica_sync.h"
 #include "tessera/zero/parameters/registration.h"
-#include "tessera/zero/state/average_remedy.h"
-#include "tessera/zero/state/eight_bit_remedy.h"
-#include "tessera/zero/state/lack_remedy.h"
 #include "tessera/zero/state/memory_order.h"
+#include "tessera/zero/state/state_remedies.h"
 
 namespace tessera::internal {
 
@@ -84,6 +85,25 @@ class Reading {
   /// Whether the source has the slot; otherwise the run keeps its own values.
   bool has(size_t slot) const { return source_.entries().contains(table_.slots()[slot].name); }
 
+  /// The same of any slot of the region.
+  bool has_any(const StateRegion& region) const {
+    for (size_t i = 0; i < region.slots; ++i) {
+      if (has(region.first_slot + i)) return true;
+    }
+    return false;
+  }
+  /// By slot.
+  std::vector<StateSlices::Presence> presence() const {
+    using Presence = StateSlices::Presence;
+    std::vector<Presence> presence;
+    for (size_t slot = 0; slot < table_.slots().size(); ++slot) {
+      presence.push_back(has(slot)                                   ? Presence::kThere
+                         : source_.leaves(table_.slots()[slot].name) ? Presence::kLeft
+                                                                     : Presence::kMissing);
+    }
+    return presence;
+  }
+
   /// Whether the source has the slot's elements in the slot's own order.
   bool is_in_order(size_t slot) const {
     const StateEntry& form = table_.slots()[slot].form;
@@ -135,21 +155,6 @@ class Reading {
   size_t converted_slot_ = 0;
 };
 
-/// Which tensors lie in memory that this process may not write and would take other values, a line
-/// each; "" if none.
-std::string unwritable(const StateTable& table, Reading& reading, const ReadOnlyMemory& read_only) {
-  std::vector<std::string> lines;
-  for (const StateRegion& region : table.regions()) {
-    if (region.source != Source::kReplica || !reading.has(region.first_slot)) continue;
-    const at::Tensor& replica = table.replicas()[region.index];
-    if (!read_only.holds(replica)) continue;
-    const std::string problem = read_only.problem(replica, reading.whole(region.first_slot));
-    if (problem.empty()) continue;
-    lines.push_back(absl::StrCat("'", table.slots()[region.first_slot].name, "' ", problem));
-  }
-  return absl::StrJoin(lines, "\n  ");
-}
-
 /// All that this rank will read, entry by entry.
 std::vector<StateOutline> needed_by(const StateTable& table, const StateSlices& slices,
                                     const Reading& reading) {
@@ -175,39 +180,77 @@ std::vector<StateOutline> needed_by(const StateTable& table, const StateSlices& 
   return entries;
 }
 
+/// What `body` returns, or the text of what it throws.
+template <typename Body>
+std::string problem_in(Body&& body) {
+  try {
+    return body();
+  } catch (...) {
+    return present_error_text();
+  }
+}
+
+/// What speaks against reading `source`: what it lacks or has in another form, and what it says.
+std::string problem_of(StateSource& source, const StateTable& table, const StateSlices& slices,
+                       const Reading& reading) {
+  const std::string problem =
+      with_remedies(table, absl::StrJoin(mismatches(table, source), "\n  "));
+  return problem.empty() ? source.problem_of(needed_by(table, slices, reading)) : problem;
+}
+
 }  // namespace
 
 // --- Saving ---
 
-StreamedState::Saving StreamedState::agree_to_save(const EngineCounters& counters,
-                                                   std::string problem) {
-  require_equal(group_, lines_of(slices_.buffers()), "write_state");
+StateContents StreamedState::contents(const EngineCounters& counters) const {
+  std::vector<StateNumber> numbers = slices_.numbers(counters);
+  StateTable table = slices_.table(numbers);
+  return {std::move(table), std::move(numbers)};
+}
+
+StateContents StreamedState::agree_to_save(const char* call, const EngineCounters& counters,
+                                           std::string problem,
+                                           std::vector<std::string> arguments) {
+  std::vector<std::string> buffers = lines_of(slices_.buffers());
+  arguments.insert(arguments.end(), std::make_move_iterator(buffers.begin()),
+                   std::make_move_iterator(buffers.end()));
+  require_equal(group_, arguments, call);
   if (problem.empty()) problem = slices_.problem();
   std::vector<StateNumber> numbers = slices_.numbers(counters);
   StateTable table = table_on_all_ranks(group_, slices_, numbers, std::move(problem));
   return {std::move(table), std::move(numbers)};
 }
 
-std::vector<StateOutline> StreamedState::entries(const Saving& saving) {
-  return outlines_of(saving.table);
+StateContents StreamedState::agree_to_load(const EngineCounters& counters,
+                                           const PartialState& partial) {
+  std::vector<StateNumber> numbers = slices_.numbers(counters);
+  StateTable table = table_on_all_ranks(group_, slices_, numbers, partial);
+  return {std::move(table), std::move(numbers)};
 }
 
-void StreamedState::save(const Saving& saving, StateSink& sink) const {
+std::vector<StateOutline> StreamedState::entries(const StateContents& contents) {
+  return outlines_of(contents.table);
+}
+
+void StreamedState::save(const StateContents& contents, StateSink& sink, const Wants& wants) const {
   const at::NoGradGuard no_grad;
-  const StateTable& table = saving.table;
+  const StateTable& table = contents.table;
   const bool is_first = group_.rank() == 0;
 
-  std::vector<StateOutline> entries = outlines_of(table);
+  std::vector<StateOutline> entries;
+  std::vector<std::optional<size_t>> entry_of(table.slots().size());  // of those that are wanted
   for (const StateRegion& region : table.regions()) {
-    if (region.has_parts()) {
-      for (const StatePart& part : slices_.in_atom(region)) {
-        entries[part.slot].ranges.push_back(part.range);
-      }
-    } else if (is_first) {
-      for (size_t i = region.first_slot; i < region.first_slot + region.slots; ++i) {
-        const int64_t numel = entries[i].form.numel();
-        if (numel > 0) entries[i].ranges.push_back({0, numel});
-      }
+    for (size_t i = region.first_slot; i < region.first_slot + region.slots; ++i) {
+      const StateSlot& slot = table.slots()[i];
+      if (wants && !wants(region, slot)) continue;
+      entry_of[i] = entries.size();
+      entries.push_back({slot.name, slot.form, {}});
+      const bool writes_all = is_first && !region.has_parts() && slot.form.numel() > 0;
+      if (writes_all) entries.back().ranges.push_back({0, slot.form.numel()});
+    }
+    if (!region.has_parts()) continue;
+    for (const StatePart& part : slices_.in_atom(region)) {
+      if (const auto entry = entry_of[part.slot]) entries[*entry].ranges.push_back(part.range);
     }
   }
   sink.begin(entries);
@@ -215,17 +258,19 @@ void StreamedState::save(const Saving& saving, StateSink& sink) const {
   for (const StateRegion& region : widest_first(table)) {
     if (region.has_parts()) {
       for (const StatePart& part : slices_.in_atom(region)) {
-        sink.write(part.slot, part.range.begin, part.values.cpu());
+        const auto entry = entry_of[part.slot];
+        if (entry.has_value()) sink.write(*entry, part.range.begin, part.values.cpu());
       }
-    } else if (is_first && region.source == Source::kReplica) {
-      const at::Tensor& tensor = table.replicas()[region.index];
-      if (tensor.numel() == 0) continue;
-      sink.write(region.first_slot, 0,
-                 copy_in_order(tensor, table.slots()[region.first_slot].form).cpu());
-    } else if (is_first) {
-      for (size_t i = 0; i < region.slots; ++i) {
-        sink.write(region.first_slot + i, 0, tensor_of(saving.numbers[i]));
-      }
+      continue;
+    }
+    for (size_t i = 0; is_first && i < region.slots; ++i) {
+      const size_t slot = region.first_slot + i;
+      const StateEntry& form = table.slots()[slot].form;
+      if (!entry_of[slot].has_value() || form.numel() == 0) continue;
+      sink.write(*entry_of[slot], 0,
+                 region.source == Source::kReplica
+                     ? copy_in_order(table.replicas()[region.index], form).cpu()
+                     : tensor_of(contents.numbers[i]));
     }
   }
 }
@@ -234,58 +279,76 @@ void StreamedState::save(const Saving& saving, StateSink& sink) const {
 
 void StreamedState::load(StateSource& source, EngineCounters& counters,
                          const PartialState& partial) {
-  const at::NoGradGuard no_grad;
-  std::vector<StateNumber> numbers = slices_.numbers(counters);
-  const StateTable table = table_on_all_ranks(group_, slices_, numbers, partial);
-  Reading reading(table, source);
-  const ReadOnlyMemory read_only;
+  StateContents contents = agree_to_load(counters, partial);
+  load(
+      "read_state", contents, source, [](const StateRegion& /*region*/) {}, counters);
+}
 
-  // A source may throw, and only here: the other ranks must hear of it.
-  using Presence = StateSlices::Presence;
-  std::vector<Presence> presence;
-  std::string problem;
-  try {
-    for (size_t slot = 0; slot < table.slots().size(); ++slot) {
-      presence.push_back(reading.has(slot)                         ? Presence::kThere
-                         : source.leaves(table.slots()[slot].name) ? Presence::kLeft
-                                                                   : Presence::kMissing);
+void StreamedState::load(const char* call, StateContents& contents, StateSource& source,
+                         const Fetch& fetch, EngineCounters& counters) {
+  const at::NoGradGuard no_grad;
+  const StateTable& table = contents.table;
+  std::vector<StateNumber>& numbers = contents.numbers;
+  Reading reading(table, source);
+  // A source may throw before anything is changed, and the other ranks must hear of it.
+  const auto refuse = [&](const std::string& problem) {
+    refuse_on_all_ranks(group_,
+                        problem.empty()
+                            ? ""
+                            : absl::StrCat(call,
+                                           ": got a state that does not fit this run "
+                                           "or cannot be read; nothing was changed:\n  ",
+                                           problem),
+                        "state");
+  };
+  std::vector<StateSlices::Presence> presence;
+  refuse(problem_in([&] {
+    presence = reading.presence();
+    return problem_of(source, table, slices_, reading);
+  }));
+
+  const StateRegion& last = table.regions().back();
+  fetch(last);
+  std::vector<std::string> problems;
+  problems.push_back(problem_in([&] {
+    for (size_t i = 0; i < numbers.size(); ++i) {
+      if (!reading.has(last.first_slot + i)) continue;
+      const at::Tensor value = reading.whole(last.first_slot + i);
+      std::memcpy(&numbers[i].bits, value.const_data_ptr(), sizeof(numbers[i].bits));
     }
-    problem = absl::StrJoin(mismatches(table, source), "\n  ");
-    problem = eight_bit_remedy(problem) + problem + average_remedy(table, problem);
-    if (const std::string remedy = lack_remedy(table, problem); !remedy.empty()) {
-      problem = absl::StrCat(remedy, "\n  ", problem);  // first: of many lines the last are cut
-    }
-    if (problem.empty()) problem = source.problem_of(needed_by(table, slices_, reading));
-    if (problem.empty()) {
-      const size_t first = table.regions().back().first_slot;
-      for (size_t i = 0; i < numbers.size(); ++i) {
-        if (!reading.has(first + i)) continue;
-        const at::Tensor value = at::empty({1}, numbers[i].dtype);
-        source.read(table.slots()[first + i].name, 0, value);
-        std::memcpy(&numbers[i].bits, value.const_data_ptr(), sizeof(numbers[i].bits));
-      }
-      problem = absl::StrJoin(slices_.problems_of(numbers), "; ");
-    }
-    if (problem.empty()) problem = unwritable(table, reading, read_only);
-  } catch (...) {
-    problem = present_error_text();
+    return absl::StrJoin(slices_.problems_of(numbers), "; ");
+  }));
+  // Of tensors in memory that this process may not write, those that would take other values.
+  const ReadOnlyMemory read_only;
+  const std::vector<bool> is_read_only =
+      table.replicas().empty() ? std::vector<bool>()
+                               : read_only_on_any_rank(group_, table.replicas(), read_only,
+                                                       "state: memory that is only read");
+  for (const StateRegion& region : table.regions()) {
+    if (region.source != Source::kReplica || !is_read_only[region.index]) continue;
+    if (!reading.has(region.first_slot)) continue;
+    fetch(region);
+    problems.push_back(problem_in([&] {
+      if (!read_only.holds(table.replicas()[region.index])) return std::string();
+      const std::string problem =
+          read_only.problem(table.replicas()[region.index], reading.whole(region.first_slot));
+      const std::string& name = table.slots()[region.first_slot].name;
+      return problem.empty() ? "" : absl::StrCat("'", name, "' ", problem);
+    }));
   }
-  if (!problem.empty()) {
-    problem = absl::StrCat(
-        "read_state: got a state that does not fit this run or cannot be read; nothing was "
-        "changed:\n  ",
-        problem);
-  }
-  refuse_on_all_ranks(group_, problem, "state");
+  std::erase(problems, "");
+  refuse(absl::StrJoin(problems, "\n  "));
 
   for (const StateRegion& region : table.regions()) {
+    if (region.source == Source::kNumbers || !reading.has_any(region)) continue;
+    fetch(region);
     if (region.has_parts()) {
       for (const StatePart& part : slices_.kept(region)) {
         if (reading.has(part.slot)) reading.read(part.slot, part.range, part.values);
       }
-    } else if (region.source == Source::kReplica && reading.has(region.first_slot)) {
+    } else {
       const at::Tensor& replica = table.replicas()[region.index];
-      if (replica.numel() == 0 || read_only.holds(replica)) continue;  // unwritable(): it is equal
+      if (replica.numel() == 0 || read_only.holds(replica)) continue;  // what it holds is equal
       replica.copy_(reading.whole(region.first_slot));
     }
   }

@@ -13,7 +13,7 @@
 namespace tessera::internal {
 
 /// A step that the ranks' hosts vote on and apply: one blocking exchange per step. Note [The step
-/// is a fence] in sharded_engine.cc.
+/// is a fence] in engine_step.cc.
 class HostCommit final : public StepCommit {
  public:
   /// `optimizer` updates the masters of the store. `offloaded` brings gradients from the device;

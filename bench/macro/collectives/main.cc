@@ -16,8 +16,8 @@
 #include <torch/torch.h>
 
 #include "tessera/bench/macro/entry/answer.h"
-#include "tessera/core/grad/finite_kernels.h"
 #include "tessera/core/memory/copy_kernels.h"
+#include "tessera/core/reduce/finite_kernels.h"
 #include "tessera/examples/program/program.h"
 #include "tessera/rendezvous.h"
 

@@ -3,13 +3,21 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <exception>
+#include <thread>
 #include <utility>
 
+#include <absl/strings/numbers.h>
+#include <absl/strings/str_cat.h>
+#include <absl/strings/str_split.h>
 #include <c10/core/DeviceGuard.h>
 
 #include "tessera/core/comm/flight_recorder/flight_recorder.h"
+#include "tessera/core/comm/groups/op_traits.h"
 #include "tessera/core/comm/nccl/pending.h"
 #include "tessera/core/process/ending_thread.h"
+#include "tessera/core/process/error_text.h"
+#include "tessera/core/process/failure_report.h"
 
 namespace tessera::internal::nccl {
 namespace {
@@ -205,4 +213,269 @@ void World::take_down() {
   leaving_.splice(leaving_.begin(), leaving);
 }
 
+// --- Causes ---
+// How the watching thread finds out why a world fails, and tells the other ranks, by the table.
+
+/// One rank's report, read back.
+struct Report {
+  int64_t begun = -1;  // collectives; -1: it does not answer
+  bool has_left = false;
+  std::string text;  // of the call asked for; "" if it is not known
+
+  static Report parse(const std::string& text) {
+    const std::vector<std::string> parts = absl::StrSplit(text, absl::MaxSplits(' ', 2));
+    Report report;
+    if (parts.size() < 2 || !absl::SimpleAtoi(parts[1], &report.begun)) return {};
+    report.has_left = parts[0] == "left";
+    if (parts.size() == 3) report.text = parts[2];
+    return report;
+  }
+};
+
+namespace {
+
+// Ranks answer within one look at the table, if they can.
+constexpr int kLooksForAnswers = 4;
+constexpr auto kAnswerGrace = std::chrono::milliseconds(100);
+
+// Keys of the table. Only the first failure and the first inquiry count.
+constexpr const char* kFailure = "nccl/failure";
+constexpr const char* kInquiry = "nccl/inquiry";
+
+std::string answer_key(int rank) { return absl::StrCat("nccl/answer/", rank); }
+
+std::string left_key(int rank, const std::string& group) {
+  return absl::StrCat("nccl/left/", group, "/", rank);
+}
+
+std::string absence(const Report& report) {
+  if (report.begun < 0) return ", which does not answer";
+  return absl::StrCat(report.has_left ? ", which left the group after " : ", which has begun ",
+                      report.begun, " collectives");
+}
+
+/// Where two ranks' calls differ; "" if they do not.
+std::string difference(const Progress& progress, const std::vector<Report>& reports) {
+  for (size_t rank = 1; rank < reports.size(); ++rank) {
+    const bool is_known = !reports[rank].text.empty() && !reports[0].text.empty();
+    if (!is_known || reports[rank].text == reports[0].text) continue;
+    return absl::StrCat("calls that differ: ", progress.name_of(static_cast<int>(rank)), " called ",
+                        reports[rank].text, " where ", progress.name_of(0), " called ",
+                        reports[0].text);
+  }
+  return "";
+}
+
+/// Why the call has not finished after `waited_ms`, according to the ranks' reports: which rank is
+/// missing, else which rank called something else, else neither. Of a message, which has no number,
+/// it is the other rank that is missing.
+Cause explain_time_out(const Pending& pending, int64_t waited_ms,
+                       const std::vector<Report>& reports) {
+  const Progress& progress = pending.progress();
+  const NumberedCall& call = pending.call();
+  const bool is_message = traits_of(call.signature.op).tensors == OpTraits::Tensors::kMessage;
+  Cause cause{absl::StrCat("timed out: waited ", waited_ms, " ms for ")};
+  std::string missing;
+  for (int rank = 0; rank < static_cast<int>(reports.size()); ++rank) {
+    const bool is_missing =
+        is_message ? rank == call.signature.peer : reports[rank].begun <= call.sequence;
+    if (!is_missing) continue;
+    if (missing.empty()) cause.culprit = progress.world_ranks()[rank];
+    absl::StrAppend(&missing, missing.empty() ? "" : ", ", progress.name_of(rank),
+                    absence(reports[rank]));
+  }
+  if (is_message) absl::StrAppend(&missing, ", in ", call.text());
+  if (missing.empty()) missing = difference(progress, reports);
+  if (missing.empty()) {
+    missing = "all ranks to finish what all have begun; look for a device or a network that hangs";
+  }
+  cause.text += missing;
+  return cause;
+}
+
+}  // namespace
+
+/// What the ranks of a group, in order, say of a collective.
+struct World::Answers {
+  std::vector<Report> reports;
+  int asker = -1;
+  std::optional<std::string> failure;  // published meanwhile
+};
+
+Cause World::look() {
+  Cause cause{proposal()};
+  Result state = Result::kSuccess;
+  const auto failed = find_failed(state);
+  if (cause.text.empty()) cause = look_at_pending();
+  if (cause.text.empty() && failed != nullptr) {
+    cause.text = absl::StrCat("rank ", options_.rank, " failed: NCCL reports ",
+                              failed->error_text(state), " on communicator '", failed->name(), "'");
+  }
+  if (cause.text.empty()) return look_at_table();
+  const bool has_lost = state == Result::kRemoteError && !cause.is_published;
+  return has_lost ? name_lost(std::move(cause)) : cause;
+}
+
+/// A communicator that reports an error, and the error; null if none does.
+std::shared_ptr<Communicator> World::find_failed(Result& state) {
+  std::vector<std::shared_ptr<Communicator>> communicators;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    communicators = communicators_;
+  }
+  for (const auto& communicator : communicators) {
+    state = communicator->poll().value_or(Result::kSuccess);
+    if (state != Result::kSuccess && state != Result::kInProgress) return communicator;
+  }
+  return nullptr;
+}
+
+Cause World::look_at_pending() {
+  std::list<std::shared_ptr<Pending>> over;  // their tensors are freed outside the lock
+  std::shared_ptr<Pending> late;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    const auto now = Clock::now();
+    for (auto next = pending_.begin(); next != pending_.end();) {
+      const auto current = next++;
+      if ((*current)->look()) {
+        over.splice(over.end(), pending_, current);
+      } else if (late == nullptr && (*current)->is_late(now)) {
+        late = *current;
+      }
+    }
+  }
+  return late == nullptr ? Cause() : explain(*late);
+}
+
+Cause World::look_at_table() {
+  if (table_lost_ || Clock::now() < next_look_) return {};
+  next_look_ = Clock::now() + options_.table_poll;
+  try {
+    if (const auto failure = options_.table->get(kFailure)) {
+      return {*failure, -1, /*is_published=*/true};
+    }
+    if (answered_) return {};
+    if (const auto inquiry = options_.table->get(kInquiry)) answer(*inquiry);
+  } catch (const std::exception&) {
+    // Who hosts the table may leave first. What hangs because of it runs into its time-out.
+    table_lost_ = true;
+  }
+  return {};
+}
+
+/// Says, once, how far this rank has come on the group, and what it has called there. The inquiry:
+/// who asks, the collective's number, and its group.
+void World::answer(const std::string& inquiry) {
+  if (std::exchange(answered_, true)) return;
+  const std::vector<std::string> parts = absl::StrSplit(inquiry, absl::MaxSplits(' ', 2));
+  int64_t sequence = -1;
+  if (parts.size() != 3 || !absl::SimpleAtoi(parts[1], &sequence)) return;
+  const std::string& group = parts[2];
+  std::string report = "in 0";  // where this rank has not made the group
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    const auto found = progress_.find(group);
+    if (found != progress_.end()) report = found->second->report();
+  }
+  for (const FlightRecord& record : flights_->last()) {
+    if (record.sequence < 0 || record.sequence != sequence || !record.is_of(group)) continue;
+    absl::StrAppend(&report, " ", describe(record.signature, record.tag.beginning()));
+    break;
+  }
+  options_.table->set(answer_key(options_.rank), report);
+}
+
+/// Its thread may have ended when somebody asks.
+void World::say_left(const std::string& group, const std::string& report) noexcept {
+  try {
+    options_.table->set(left_key(options_.rank, group), report);
+  } catch (const std::exception&) {  // then it is one that does not answer
+  }
+}
+
+/// Asks all ranks of a group about collective `sequence`, or waits for what the rank that asked
+/// first finds out. Throws what the table throws.
+World::Answers World::ask(const Progress& progress, int64_t sequence) {
+  SharedTable& table = *options_.table;
+  const std::string own = absl::StrCat(options_.rank, " ", sequence, " ", progress.group());
+  const std::string first = table.set_first(kInquiry, own);
+  answer(first);
+  Answers answers;
+  answers.asker = std::stoi(first);
+  const bool is_own = answers.asker == options_.rank;
+  std::vector<Report>& reports = answers.reports;
+  reports.resize(progress.world_ranks().size());
+  const auto patience = options_.table_poll * kLooksForAnswers + kAnswerGrace;
+  const auto deadline = Clock::now() + (is_own ? patience : 2 * patience);
+  const auto has_all = [&] {
+    bool all = true;
+    for (size_t i = 0; i < reports.size(); ++i) {
+      if (reports[i].begun >= 0) continue;
+      const int rank = progress.world_ranks()[i];
+      auto text = table.get(left_key(rank, progress.group()));
+      if (!text) text = table.get(answer_key(rank));
+      if (text) reports[i] = Report::parse(*text);
+      all = all && text.has_value();
+    }
+    return all;
+  };
+  while (Clock::now() < deadline) {
+    answers.failure = table.get(kFailure);
+    if (answers.failure || (is_own && has_all())) break;
+    std::this_thread::sleep_for(options_.local_poll);
+  }
+  return answers;
+}
+
+/// Why a collective or a message is late.
+Cause World::explain(const Pending& pending) {
+  const int64_t waited_ms = options_.timeout.count();
+  try {
+    const Answers answers = ask(pending.progress(), pending.call().sequence);
+    if (answers.failure) return {*answers.failure, -1, /*is_published=*/true};
+    Cause cause = explain_time_out(pending, waited_ms, answers.reports);
+    if (answers.asker != options_.rank) cause.culprit = answers.asker;
+    return cause;
+  } catch (const std::exception& error) {
+    return {absl::StrCat("timed out: waited ", waited_ms, " ms; the table is gone (",
+                         error_text(error), ")")};
+  }
+}
+
+/// `cause`, where NCCL has lost a rank and does not say which: who has left, or does not answer,
+/// began it.
+Cause World::name_lost(Cause cause) {
+  try {
+    const Answers answers = ask(*all_, -1);
+    if (answers.failure) return {*answers.failure, -1, /*is_published=*/true};
+    if (answers.asker != options_.rank) return cause;
+    for (int rank = 0; rank < options_.size; ++rank) {
+      const Report& report = answers.reports[rank];
+      if (report.begun >= 0 && !report.has_left) continue;
+      cause.culprit = rank;
+      absl::StrAppend(&cause.text, "; rank ", rank,
+                      report.has_left ? " has left" : " does not answer");
+      break;
+    }
+  } catch (const std::exception&) {  // the table is gone, so no rank can be named
+  }
+  return cause;
+}
+
+/// Makes it the cause of all ranks unless they have one. Returns theirs. The launcher is told
+/// before they are, and not of what another rank has found.
+std::string World::publish(const Cause& cause) {
+  bool is_first = !cause.is_published;
+  try {
+    is_first = is_first && !options_.table->get(kFailure);
+  } catch (const std::exception&) {  // the table is gone
+  }
+  if (is_first) report_failure(cause.culprit, cause.text);
+  try {
+    return options_.table->set_first(kFailure, cause.text);
+  } catch (const std::exception&) {  // then every rank has its own cause
+    return cause.text;
+  }
+}
 }  // namespace tessera::internal::nccl

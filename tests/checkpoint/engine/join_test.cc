@@ -45,7 +45,8 @@ TEST_P(SavesInJoin, AreRefusedByNameOnceARankHasEnded) {
              {"Checkpoints::after_step", [&] { (void)checkpoints.after_step(); }},
              {"Checkpoints::save", [&] { checkpoints.save(); }},
              {"save_checkpoint", [&] { save_checkpoint(*rank.engine, path() + "-one"); }},
-             {"loading a checkpoint", [&] { load_checkpoint(*rank.engine, path()); }}}) {
+             {"loading a checkpoint", [&] { load_checkpoint(*rank.engine, path()); }},
+             {"a user's call", [&] { rank.engine->begin_call("a user's call"); }}}) {
       std::vector<int> batches = ragged_batches(rank.world->rank());
       EXPECT_THAT(message_of([&, &call = save] {
                     for (const int batch : rank.engine->join(batches)) {

@@ -236,19 +236,19 @@ TEST(Options, ListsEveryRefusalInOneOrder) {
                   .asynchronous_step = true};
   const std::vector<std::string> all = absl::StrSplit(refusal(options, on_cpu()), '\n');
   EXPECT_THAT(
-      all, ElementsAre(
-               HasSubstr("[options] reshard_after_forward: got 3, expected a divisor"),
-               HasSubstr("[options] bucket_bytes: is set, but strategy zero3"),
-               HasSubstr("[options] max_grad_norm: got -1"),
-               HasSubstr("[options] loss_scale.backoff: got 2"),
-               HasSubstr("[options] bucket_bytes: got 1; allowed"),
-               HasSubstr("[options] units_in_reduction: got 0; allowed 1 to 1024"),
-               HasSubstr("[options] optimizer_in_backward: is set beside offload"),
-               HasSubstr("[options] optimizer_in_backward: is set beside max_grad_norm"),
-               HasSubstr("[options] optimizer_in_backward: is set beside loss_scale"),
-               HasSubstr("[options] offload: is set, but parameters lie on the CPU"),
-               HasSubstr("[options] asynchronous_step: is true beside offload"),
-               HasSubstr("[options] asynchronous_step: is true, but parameters lie on the CPU")));
+      all,
+      ElementsAre(HasSubstr("[options] reshard_after_forward: got 3, expected a divisor"),
+                  HasSubstr("[options] max_grad_norm: got -1"),
+                  HasSubstr("[options] loss_scale.backoff: got 2"),
+                  HasSubstr("[options] bucket_bytes: is set, but strategy zero3"),
+                  HasSubstr("[options] bucket_bytes: got 1; allowed"),
+                  HasSubstr("[options] units_in_reduction: got 0; allowed 1 to 1024"),
+                  HasSubstr("[options] offload: is set, but parameters lie on the CPU"),
+                  HasSubstr("[options] asynchronous_step: is set, but parameters lie on the CPU"),
+                  HasSubstr("[options] optimizer_in_backward: is set beside offload"),
+                  HasSubstr("[options] optimizer_in_backward: is set beside max_grad_norm"),
+                  HasSubstr("[options] optimizer_in_backward: is set beside loss_scale"),
+                  HasSubstr("[options] asynchronous_step: is set beside offload")));
   const std::vector<std::string> early =
       absl::StrSplit(std::string(validate(options).message()), '\n');
   EXPECT_THAT(early, IsSubsetOf(all)) << "what is known without a world is the same list";
@@ -334,7 +334,7 @@ TEST(Options, AreRefusedForTheModelAndTheWorld) {
   EXPECT_TRUE(validate(options).ok());
   const auto resolved = resolve(options, &model, on_cpu());
   EXPECT_THAT(std::string(resolved.status().message()),
-              HasSubstr("[options] parameter 'w': precision.communication: got Double"));
+              HasSubstr("[options] precision: parameter 'w': precision.communication: got Double"));
 
   options = {.strategy = Strategy::kHybrid, .degrees = Degrees{2, 3, 6}};
   EXPECT_TRUE(validate(options).ok());

@@ -11,8 +11,8 @@
 #include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
 
-#include "tessera/core/grad/finite_kernels.h"
 #include "tessera/core/numbers/exact_sum.h"
+#include "tessera/core/reduce/finite_kernels.h"
 #include "tessera/core/step/grad_norm.h"
 #include "tessera/core/step/grad_norm_kernels.h"
 #include "tessera/flat_layout.h"

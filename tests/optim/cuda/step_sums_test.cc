@@ -18,8 +18,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "tessera/core/grad/finite_kernels.h"
 #include "tessera/core/numbers/exact_sum.h"
+#include "tessera/core/reduce/finite_kernels.h"
 #include "tessera/core/step/grad_norm.h"
 #include "tessera/tests/optim/cuda/exact_words.h"
 #include "tessera/tests/optim/cuda/host_kit.h"

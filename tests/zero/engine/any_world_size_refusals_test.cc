@@ -116,7 +116,7 @@ TEST(AnyWorldSizeRefusals, OfCalls) {
     const AnySizeRank rank(world);
     Engine& engine = *rank.engine;
     EXPECT_THAT(message_of([&] { const auto scope = engine.no_sync(); }),
-                HasSubstr("[engine] no_sync: got Options::reproducible = kAnyWorldSize, under"));
+                HasSubstr("[engine] no_sync: got Options::reproducible, under"));
     EXPECT_THAT(message_of([&] { engine.backward(rank.loss(), {.weight = 2.0}); }),
                 HasSubstr("[engine] backward with a weight: got Options::reproducible"));
     EXPECT_THAT(message_of([&] { engine.accumulate({}, 2.0); }),
@@ -127,7 +127,7 @@ TEST(AnyWorldSizeRefusals, OfCalls) {
     EXPECT_THAT(message_of([&] {
                   for (const int batch : engine.join(batches)) static_cast<void>(batch);
                 }),
-                HasSubstr("join: got Options::reproducible = kAnyWorldSize"));
+                HasSubstr("join: got Options::reproducible, under"));
     for (int backward = 0; backward < 4; ++backward) engine.backward(rank.loss());
     EXPECT_TRUE(engine.step().committed) << "the engine can be used after all this";
   });

@@ -71,6 +71,23 @@ TEST_P(EngineStream, GoesOnUnderAnyConfigurationBitForBit) {
   }
 }
 
+TEST_P(EngineStream, ItsEntriesAreKnownBeforehand) {
+  run_ranks(world(), [&](std::shared_ptr<ProcessGroup> group) {
+    const SavedRank run(std::move(group), "FrozenLayers", configurations_at(world()).back(), 3);
+    run.train(0, 1);
+    std::vector<std::string> names;
+    for (const StateOutline& entry : run.engine->state_entries()) {
+      EXPECT_TRUE(entry.ranges.empty());
+      names.push_back(entry.name);
+    }
+    StateCollector sink;
+    run.engine->write_state(sink);
+    std::vector<std::string> written;
+    for (const auto& [name, entry] : sink.take().entries) written.push_back(name);
+    EXPECT_THAT(names, ::testing::UnorderedElementsAreArray(written));
+  });
+}
+
 TEST_P(EngineStream, IsWhatTheStateDictSays) {
   for (const int other : spanning_worlds()) {
     for (Configuration from : configurations_at(other)) {

@@ -30,7 +30,7 @@ TEST(UpdateInBackward, WhatItCannotBeUsedWithIsRefusedTogether) {
                         options.on_non_finite = NonFinite::kSkip;
                       }),
               Each(AllOf(HasSubstr("optimizer_in_backward: is set beside max_grad_norm"),
-                         HasSubstr("beside loss_scale"), HasSubstr("beside on_non_finite = kSkip"),
+                         HasSubstr("beside loss_scale"), HasSubstr("beside on_non_finite = skip"),
                          HasSubstr("strategy zero1 splits gradients over 1 and the optimizer over "
                                    "3 of 3 ranks"))));
   EXPECT_THAT(refusal(2,

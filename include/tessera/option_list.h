@@ -1,0 +1,36 @@
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <absl/status/status.h>
+
+#include "tessera/options.h"
+
+namespace tessera {
+
+/// A field of Options as programs may present it: in the help of a flag, in a form, in a page.
+struct OptionDescription {
+  std::string name;
+  std::string doc;         ///< what it does, in a sentence without its subject
+  std::string allowed;     ///< its values
+  std::string unset;       ///< the default, as text
+  std::string strategies;  ///< under which it means something; the others refuse it
+  std::string devices;     ///< the same of devices
+  bool has_text = false;   ///< whether set_option() can set it
+};
+
+/// All fields of Options, in their order. docs/options.md is this list. Local.
+const std::vector<OptionDescription>& option_list();
+
+/// OptionDescription::doc of `name`. Throws c10::Error where there is no such field. Local.
+const std::string& option_doc(std::string_view name);
+
+/// Sets the field `name` from text, as a flag gives it: "true", "0.5", "zero3", "1024 2048" (a
+/// list), "optimizer" (an enumerator, as its to_string() says). InvalidArgument that says what is
+/// allowed where the name or the text is wrong, or where only code can set the field; nothing is
+/// changed then. Values are not judged: see validate(). Local.
+absl::Status set_option(Options& options, std::string_view name, std::string_view text);
+
+}  // namespace tessera

@@ -1,0 +1,96 @@
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "tessera/backward_options.h"
+#include "tessera/core/grad/backward_end.h"
+#include "tessera/core/grad/gradient_hook.h"
+#include "tessera/zero/engine/average_in_use.h"
+#include "tessera/zero/engine/captured_micro_steps.h"
+#include "tessera/zero/engine/engine_context.h"
+#include "tessera/zero/engine/engine_step.h"
+#include "tessera/zero/engine/given_gradients.h"
+#include "tessera/zero/engine/join_loop.h"
+#include "tessera/zero/engine/step_gradients.h"
+#include "tessera/zero/engine/trained_parameters.h"
+
+namespace tessera::internal {
+
+/// Micro-steps: takes gradients from autograd, or from the user, and finds out when a backward
+/// begins, ends and fails. Note [Writes behind the engine's back] and Note [Failed gathers] in
+/// backward.cc. Used by the thread that makes it, which runs backward; on a GPU hooks run on the
+/// device's thread meanwhile.
+class Backward final : private GradientSink, private BackwardListener {
+ public:
+  /// The parts of the engine that it uses; they outlive it.
+  struct Uses {
+    EngineContext& context;
+    TrainedParameters& trained;
+    StepGradients& gradients;
+    JoinLoop& join;
+    EngineStep& step;
+    const AverageInUse& average;
+  };
+  explicit Backward(const Uses& parts);
+  ~Backward();
+  Backward(const Backward&) = delete;
+  Backward& operator=(const Backward&) = delete;
+
+  // Engine's calls of these names, once it is known that they may be made.
+
+  void backward(const at::Tensor& loss, const BackwardOptions& options);
+  at::Tensor scale(const at::Tensor& loss);
+  void micro_step(const std::function<void()>& body);
+  /// Whether accumulate() only adds on this rank, so that others hear nothing of it.
+  bool accumulates_alone() const;
+  /// `is_announced`: in a loop over join(), all ranks know already that it comes.
+  void accumulate(const GivenGradients& given, std::optional<double> weight, bool is_announced);
+
+  /// A micro-step of the ranks that this one follows, inside no_sync() if `is_local`.
+  void follow(bool is_local);
+
+  /// Throws c10::Error on all ranks, which have the same options, where losses may have no weights.
+  void require_weights() const;
+  /// What was found of writes since the last step() concerns the step that is made now.
+  void forget_writes() { written_.clear(); }
+
+  /// Whether a backward of this engine is under way, whichever thread asks.
+  bool is_running() const {
+    return context_.backward_watch.is_backward_running() || in_micro_step_;
+  }
+  /// Whether the caller is the thread that runs backward.
+  bool is_own_thread() const { return context_.backward_watch.is_own_thread(); }
+
+ private:
+  void before_gradient(size_t index) override;
+  void gradient(size_t index, at::Tensor gradient) override;
+  void backward_ended() override;
+  void backward_failed() noexcept override;
+
+  void differentiate(const at::Tensor& loss, bool retain_graph);
+  void begin_micro_step(bool is_announced = false);
+  void end_micro_step();
+  void look_for_writes();
+
+  EngineContext& context_;
+  TrainedParameters& trained_;
+  StepGradients& gradients_;
+  JoinLoop& join_;
+  EngineStep& step_;
+  const AverageInUse& average_;
+  std::unique_ptr<CapturedMicroSteps> captured_;  // null without Options::cuda_graphs
+  std::vector<std::unique_ptr<GradientHook>> hooks_;
+  bool in_micro_step_ = false;
+  std::optional<double> next_weight_ = {};  // of the micro-step that begins next
+  std::string written_;     // what was found in the last backward since step(), look_for_writes()
+  std::string hook_error_;  // what a gradient hook of ours threw in this backward
+};
+
+}  // namespace tessera::internal

@@ -1,0 +1,83 @@
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "tessera/core/grad/backward_end.h"
+#include "tessera/core/layout/slice_map.h"
+#include "tessera/core/options/resolved_options.h"
+#include "tessera/core/sched/step_times.h"
+#include "tessera/core/sched/stream_join.h"
+#include "tessera/core/sched/trace_span.h"
+#include "tessera/optimizer_plan.h"
+#include "tessera/parameter_table.h"
+#include "tessera/process_group.h"
+#include "tessera/unit_plan.h"
+#include "tessera/zero/engine/lasting.h"
+#include "tessera/zero/step/engine_failure.h"
+
+namespace tessera::internal {
+
+/// What parallelize() has checked and all ranks have agreed on.
+struct EngineParts {
+  std::shared_ptr<ProcessGroup> group;  ///< the engine's own
+  ParameterTable table;
+  UnitPlan plan;
+  ResolvedOptions options;
+  OptimizerPlan optimizer;
+  std::vector<size_t> group_of;  ///< OptimizerPlan::assign's answer
+};
+
+/// Tells the part of an engine that takes them how backwards end. A watch is there before that part
+/// is and after it, because operators of any thread ask it. Used by the thread that runs backward.
+class BackwardRelay final : public BackwardListener {
+ public:
+  /// Null: nobody is told.
+  void set(BackwardListener* target) { target_ = target; }
+  void backward_ended() override {
+    if (target_ != nullptr) target_->backward_ended();
+  }
+  void backward_failed() noexcept override {
+    if (target_ != nullptr) target_->backward_failed();
+  }
+
+ private:
+  BackwardListener* target_ = nullptr;
+};
+
+/// What every part of an engine uses: what was agreed on, what outlives the engine, and where
+/// failures, streams and times are noted. One for each engine; its parts hold references to it.
+struct EngineContext {
+  /// `outlives` outlives it.
+  EngineContext(EngineParts agreed, Lasting& outlives)
+      : parts(std::move(agreed)),
+        lasting(outlives),
+        group(*parts.group),
+        failure(group),
+        streams(group.device()),
+        slices(parts.options.degrees, group.size(), group.rank()),
+        compute(lasting.trace.get()),
+        times(group.can().completes_on_host),
+        backward_watch(backward_relay) {}
+  EngineContext(const EngineContext&) = delete;
+  EngineContext& operator=(const EngineContext&) = delete;
+
+  bool is_any_world_size() const {
+    return parts.options.reproducible == Reproducible::kAnyWorldSize;
+  }
+
+  const EngineParts parts;
+  Lasting& lasting;
+  ProcessGroup& group;
+  EngineFailure failure;
+  StreamJoin streams;  ///< those that use the engine's memory
+  const SliceMap slices;
+  ComputeSpans compute;
+  StepTimes times;
+  BackwardRelay backward_relay;
+  BackwardWatch backward_watch;  ///< of the thread that makes this
+};
+
+}  // namespace tessera::internal

@@ -1,0 +1,57 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "tessera/partial_state.h"
+#include "tessera/state_dict.h"
+#include "tessera/state_stream.h"
+#include "tessera/zero/engine/engine_context.h"
+#include "tessera/zero/engine/engine_step.h"
+#include "tessera/zero/engine/step_gradients.h"
+#include "tessera/zero/engine/trained_parameters.h"
+#include "tessera/zero/state/state_slices.h"
+#include "tessera/zero/state/state_transfer.h"
+#include "tessera/zero/state/streamed_state.h"
+
+namespace tessera::internal {
+
+/// The state of the run, out of the engine and into it: StreamedState with the engine's counters.
+/// Between steps; used by one thread. The calls of Engine's names have their contracts.
+class EngineState {
+ public:
+  /// References outlive it.
+  EngineState(EngineContext& context, TrainedParameters& trained, StepGradients& gradients,
+              EngineStep& step);
+
+  StateDict state_dict(StateScope scope, int rank);
+  void write_state(StateSink& sink);
+  std::vector<StateOutline> state_entries();
+  void load_state_dict(const StateDict& state, const PartialState& partial);
+  void read_state(StateSource& source, const PartialState& partial);
+
+  /// For an engine that trains `next` and is built in the place of this one: in `stays` what it
+  /// goes on with, and in `left`, unless that is null, the state of parameters that are frozen
+  /// there. Local: what it throws ends the engine.
+  void take_out(const char* call, const ParameterTable& next, StateDict& stays, StateDict* left);
+  /// Collective; in the new engine. `stays` of all ranks.
+  void put_back(const char* call, StateDict stays);
+
+ private:
+  StateContents agree_to_save(const char* call);
+  EngineCounters counters() const;
+  void take_counters(const EngineCounters& loaded);
+  void load(const char* call, const std::function<void(EngineCounters&)>& read);
+
+  EngineContext& context_;
+  TrainedParameters& trained_;
+  StepGradients& gradients_;
+  EngineStep& step_;
+  StateSlices slices_;
+  StreamedState stream_;
+  StateTransfer transfer_;
+};
+
+}  // namespace tessera::internal

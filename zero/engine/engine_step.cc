@@ -1,0 +1,213 @@
+#include "tessera/zero/engine/engine_step.h"
+
+#include <algorithm>
+#include <bit>
+#include <utility>
+
+#include <ATen/core/grad_mode.h>
+#include <c10/util/Exception.h>
+
+namespace tessera::internal {
+
+// Note [The step is a fence]
+// Parameters change only in step(), modify_parameters(), load_state_dict() and read_state(), and at
+// the begin and the end of an average; between these calls no rank changes a byte that another may
+// read. step() first finishes every reduction, then votes; ranks write only after a unanimous vote.
+// A rank that finds an error (a parameter written outside modify_parameters(), an open scope, no
+// backward, a non-finite gradient) puts it into its report instead of throwing, so that all ranks
+// throw together and none is left waiting. If a rank throws anyway (out of memory, say), the engine
+// fails on all ranks: EngineFailure::abort_all_on_exception().
+
+EngineStep::EngineStep(EngineContext& context, TrainedParameters& trained, StepGradients& gradients,
+                       JoinLoop& join)
+    : context_(context),
+      trained_(trained),
+      gradients_(gradients),
+      join_(join),
+      misuse_(context.parts.table, trained.store, trained.access, gradients.handles(),
+              trained.optimizer(), trained.early_update),
+      registration_(*context.lasting.model, context.parts.table, context.parts.options),
+      buffers_(SyncedBuffers::make(context.group, context.lasting.buffers,
+                                   context.parts.options.buffers)) {
+  if (buffers_ != nullptr) context_.lasting.meter.add(MemoryClass::kControl, buffers_->bytes());
+}
+
+EngineStep::~EngineStep() {
+  if (buffers_ != nullptr) context_.lasting.meter.remove(MemoryClass::kControl, buffers_->bytes());
+}
+
+/// A step that is refused late has taken its history along, and what came after it. One that is
+/// refused at once leaves the rates of the one before.
+template <typename Body>
+auto EngineStep::guard_late(Body&& body) {
+  try {
+    return body();
+  } catch (const CommError&) {
+    throw;
+  } catch (const c10::Error&) {
+    if (trained_.commit->is_late()) {
+      gradients_.take_back_step();
+    } else if (!trained_.is_updated()) {
+      context_.lasting.schedule.take_back(trained_.optimizer().groups());
+    }
+    throw;
+  }
+}
+
+StepResult EngineStep::make() {
+  EngineFailure& failure = context_.failure;
+  const at::NoGradGuard no_grad;
+  context_.times.begin_update();
+  context_.streams.pass();
+  learn_outcome();  // before this step's report is written
+  if (!trained_.is_updated()) {
+    apply_schedule();
+    failure.guard([&] { join_.take_hyper_parameters(); });
+  }
+  return context_.lasting.last_result = failure.guard([&] {
+    failure.abort_all_on_exception("step()", [&] {
+      trained_.settle();
+      if (!trained_.is_updated()) gradients_.adopt_cleared();
+    });
+    reduce_what_is_left();
+    StepVote::RankReport mine = failure.abort_all_on_exception("step()", [&] {
+      gradients_.reducer().finish();
+      StepVote::RankReport report = rank_report(find_misuse());
+      // Sent beside the vote; buffers change only after it.
+      if (buffers_ != nullptr) buffers_->start(join_.ranks_with_batches());
+      return report;
+    });
+
+    const std::optional<StepCommit::Outcome> outcome =
+        guard_late([&] { return trained_.commit->commit(gradients_.reducer(), std::move(mine)); });
+    return failure.abort_all_on_exception(
+        "step()",
+        [&] {
+          if (buffers_ != nullptr) buffers_->finish();
+          return begin_next(outcome);
+        },
+        StepCommit::kAfterVote);
+  });
+}
+
+/// All ranks have agreed to the step or, under asynchronous steps, handed it in.
+StepResult EngineStep::begin_next(const std::optional<StepCommit::Outcome>& outcome) {
+  gradients_.note_step(steps_, trained_.commit->is_late() || outcome->committed);
+  const double weight = gradients_.weight().sum().value_or(0.0);
+  last_.used = gradients_.reducer().used();
+  last_.reductions = std::max(gradients_.reductions(), 1);
+  context_.times.end_step();
+  gradients_.clear();
+  ++steps_here_;
+  if (context_.parts.options.keep_freed_memory) huge_page_pace_.after_step();
+  if (!outcome.has_value()) return context_.lasting.last_result;
+  StepResult result = result_of(*outcome);
+  result.weight = weight;
+  return result;
+}
+
+void EngineStep::learn_outcome() {
+  context_.failure.guard([&] {
+    const std::optional<StepCommit::Outcome> outcome =
+        guard_late([&] { return trained_.commit->wait(); });
+    if (!outcome.has_value()) return;
+    context_.lasting.last_result = result_of(*outcome);
+    gradients_.note_agreement();
+  });
+}
+
+void EngineStep::agree_to_update() {
+  const StepVote::RankReport mine = context_.failure.abort_all_on_exception("backward", [&] {
+    trained_.store.finish();
+    apply_schedule();
+    std::string misuse = misuse_.before_updating_backward(*context_.lasting.no_sync_depth > 0);
+    if (misuse.empty()) misuse = schedule_problem_;
+    if (misuse.empty()) misuse = find_untrained();
+    StepVote::RankReport report = rank_report(std::move(misuse));
+    report.backwards = 1;
+    return report;
+  });
+  try {
+    trained_.commit->agree_to_update(mine);
+  } catch (const c10::Error&) {
+    context_.lasting.schedule.take_back(trained_.optimizer().groups());
+    throw;
+  }
+  trained_.early_update->begin();
+}
+
+/// Before ranks compare their hyper-parameters, and once it is known how many updates there were.
+void EngineStep::apply_schedule() {
+  schedule_problem_ = context_.lasting.schedule.apply(steps_, trained_.optimizer().groups());
+}
+
+/// Counts a step whose outcome has become known.
+StepResult EngineStep::result_of(const StepCommit::Outcome& outcome) {
+  if (outcome.committed) ++steps_;
+  return {.committed = outcome.committed,
+          .step = steps_,
+          .grad_norm = outcome.grad_norm,
+          .loss_scale = outcome.loss_scale,
+          .used_parameters = outcome.used_parameters};
+}
+
+StepVote::RankReport EngineStep::rank_report(std::string misuse) {
+  StepVote::RankReport report;
+  report.step = steps_ + 1;
+  report.backwards = gradients_.backwards();
+  report.history = gradients_.history();
+  if (trained_.store.gathered() != nullptr) report.gathers = trained_.store.gathered()->history();
+  report.gradient_edits = gradients_.handles().count_edits();
+  report.loss_scale = trained_.commit->loss_scale().scale;
+  report.weight = gradients_.weight().sum();
+  report.divisor = gradients_.weight().divisor();
+  report.misuse = std::move(misuse);
+  if (trained_.is_updated()) {
+    report.if_refused =
+        "What backward has updated takes effect in a step() that all ranks agree to.";
+  }
+  return report;
+}
+
+/// Reduces what no_sync() left on this rank. Peers may have gradients in a backward that gave this
+/// rank none; then it takes part with zeros. Where ranks differ it reduces nothing, because peers
+/// may have nothing to reduce: they meet in the vote, which refuses their histories.
+void EngineStep::reduce_what_is_left() {
+  if (gradients_.reducer().ranks_differ()) return;
+  const bool is_idle = gradients_.is_idle();
+  if (!is_idle && !gradients_.reducer().has_local()) return;
+  gradients_.handles().count_edits();
+  if (trained_.early_update != nullptr) agree_to_update();
+  if (is_idle) gradients_.count_backward();
+  const bool is_objected = context_.failure.abort_all_on_exception("step()", [&] {
+    gradients_.begin(Reducer::Mode::kReduce, /*factor=*/1.0);
+    return gradients_.end(/*objects=*/false);
+  });
+  if (is_objected) gradients_.refuse("");
+}
+
+/// "" if nothing on this rank speaks against the step.
+std::string EngineStep::find_misuse() const {
+  if (trained_.commit->has_loss_scale() && !gradients_.was_scaled() && gradients_.has_backward()) {
+    return "backward was called on a loss without engine->scale(loss), which loss_scale needs";
+  }
+  const StepWeight& weight = gradients_.weight();
+  if (!weight.problem().empty()) return weight.problem();
+  if (weight.sum() == 0.0 && context_.parts.options.on_non_finite == NonFinite::kStop) {
+    return "the weights of this step's backwards are 0 on all ranks, so there is no mean to apply; "
+           "engine->zero_grad() drops these gradients, NonFinite::kSkip skips such steps";
+  }
+  if (!schedule_problem_.empty()) return schedule_problem_;
+  std::string misuse = gradients_.micro_batches().problem(gradients_.backwards());
+  if (misuse.empty()) misuse = misuse_.before_step();
+  if (misuse.empty() && buffers_ != nullptr) misuse = buffers_->problem();
+  return misuse.empty() && !trained_.is_updated() ? find_untrained() : misuse;
+}
+
+/// At steps 1, 2, 4, 8, ... only: walking a model allocates, and steps do not.
+std::string EngineStep::find_untrained() const {
+  const bool is_due = std::has_single_bit(static_cast<uint64_t>(steps_here_ + 1));
+  return is_due ? registration_.untrained() : "";
+}
+
+}  // namespace tessera::internal

@@ -1,0 +1,83 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tessera/core/memory/freed_memory.h"
+#include "tessera/core/step/step_vote.h"
+#include "tessera/step_result.h"
+#include "tessera/zero/buffers/synced_buffers.h"
+#include "tessera/zero/engine/engine_context.h"
+#include "tessera/zero/engine/join_loop.h"
+#include "tessera/zero/engine/misuse_check.h"
+#include "tessera/zero/engine/step_gradients.h"
+#include "tessera/zero/engine/trained_parameters.h"
+#include "tessera/zero/parameters/registration.h"
+#include "tessera/zero/step/step_commit.h"
+
+namespace tessera::internal {
+
+/// Makes steps: reduces what is left, reports what this rank has found wrong, votes, commits, makes
+/// buffers equal and begins the next step. Note [The step is a fence] in engine_step.cc. Used by
+/// one thread.
+class EngineStep {
+ public:
+  /// References outlive it. Collective.
+  EngineStep(EngineContext& context, TrainedParameters& trained, StepGradients& gradients,
+             JoinLoop& join);
+  ~EngineStep();
+  EngineStep(const EngineStep&) = delete;
+  EngineStep& operator=(const EngineStep&) = delete;
+
+  /// Engine::step(), once it is known that it may be made. Collective, blocking.
+  StepResult make();
+  /// Under asynchronous steps: waits for what became of the last one, and throws its error.
+  /// Collective, blocking there; nothing elsewhere.
+  void learn_outcome();
+  /// Where backward updates, before it does: throws on all ranks what make() would refuse, while
+  /// nothing is updated. Collective, blocking.
+  void agree_to_update();
+
+  const MisuseCheck& misuse() const { return misuse_; }
+  const Registration& registration() const { return registration_; }
+  /// Updates applied so far, those of a loaded state included.
+  int64_t steps() const { return steps_; }
+  void set_steps(int64_t steps) { steps_ = steps; }
+
+  /// Of the step made last, for reports.
+  struct Last {
+    std::vector<uint8_t> used;  ///< per table entry; empty before the first
+    int reductions = 1;         ///< backwards that reduced
+  };
+  const Last& last() const { return last_; }
+
+ private:
+  void apply_schedule();
+  void reduce_what_is_left();
+  StepVote::RankReport rank_report(std::string misuse);
+  std::string find_misuse() const;
+  std::string find_untrained() const;
+  StepResult begin_next(const std::optional<StepCommit::Outcome>& outcome);
+  StepResult result_of(const StepCommit::Outcome& outcome);
+  template <typename Body>
+  auto guard_late(Body&& body);
+
+  EngineContext& context_;
+  TrainedParameters& trained_;
+  StepGradients& gradients_;
+  JoinLoop& join_;
+  const MisuseCheck misuse_;
+  const Registration registration_;
+  const std::unique_ptr<SyncedBuffers> buffers_;  // null: steps leave them
+  HugePagePace huge_page_pace_;
+  Last last_;
+  int64_t steps_ = 0;
+  int64_t steps_here_ = 0;        // those of this engine, without loaded ones
+  std::string schedule_problem_;  // why the next update has no rates
+};
+
+}  // namespace tessera::internal

@@ -1,0 +1,150 @@
+#include "tessera/zero/engine/join_loop.h"
+
+#include <algorithm>
+#include <bit>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <absl/strings/str_cat.h>
+#include <c10/util/Exception.h>
+#include <c10/util/ScopeExit.h>
+
+#include "tessera/core/comm/agreement/refusal.h"
+#include "tessera/core/options/option_table.h"
+#include "tessera/zero/engine/batch_norms.h"
+
+namespace tessera::internal {
+
+// Note [Join]
+// A rank whose batches have ended cannot know what the others call next. So inside a loop over
+// join() every collective call begins with an announcement: one word of every rank. A rank without
+// batches announces that it follows, learns what comes and does it without gradients: the same
+// reductions with zeros, the same vote. So all histories stay equal, and nothing else in the engine
+// knows of it. The loop is over when nobody announces anything any more. A scope that a rank drops
+// before cannot communicate; the next announcement says that it has.
+//
+// Without weights a step's gradient is the sum over backwards of the mean over the ranks that had a
+// batch: the divisor is the mean number of such ranks (StepWeight). Where backward updates, it must
+// be known before: gradients are multiplied by N / active as they come.
+
+/// What keeps ranks from following others in this engine; "" for nothing.
+std::string JoinLoop::problem_of(const JoinOptions& options) const {
+  const RegisteredHook& hook = context_.lasting.comm_hook;
+  if (open_ != nullptr && !open_->is_left) return "join: called inside the loop of another";
+  if (std::string problem = option_against("join", context_.parts.options); !problem.empty()) {
+    return problem;
+  }
+  if (trained_.store.gathered() != nullptr && !context_.group.can().one_sided_reads) {
+    return "join: got split parameters that ranks gather together, which a rank without batches "
+           "cannot "
+           "follow; use zero1 or zero2, or give all ranks equally many batches";
+  }
+  if (!options.throws_when_one_ends) {
+    const std::string name = first_sync_batch_norm(*context_.lasting.model);
+    if (!name.empty()) {
+      return absl::StrCat("join: got a model with the SyncBatchNorm '", name,
+                          "', whose statistics a rank without batches cannot give; use BatchNorm "
+                          "with Options::buffers, or set throws_when_one_ends");
+    }
+  }
+  if (options.divide == JoinOptions::Divide::kByActive && hook.carries_gradients()) {
+    return absl::StrCat("join: got Divide::kByActive beside the communication hook '",
+                        hook.hook()->name(),
+                        "', which carries errors from steps of all ranks into steps of fewer; "
+                        "divide by kByWorld, or turn its error feedback off");
+  }
+  return "";
+}
+
+JoinScope JoinLoop::begin(JoinOptions options, std::function<void()> follow) {
+  const bool by_active = options.divide == JoinOptions::Divide::kByActive;
+  const std::string problem = problem_of(options);
+  context_.failure.guard([&] {
+    refuse_on_all_ranks(context_.group, problem, "engine");
+    require_equal(context_.group,
+                  {by_active ? "divided by active ranks" : "divided by all ranks",
+                   options.throws_when_one_ends ? "throws when one ends" : "goes on when one ends"},
+                  "join");
+  });
+  end();
+  announcements_.emplace(context_.group);
+  const size_t words = trained_.optimizer().groups().hyper_parameters().size();
+  hyper_parameters_.emplace(context_.group, std::max<int64_t>(1, static_cast<int64_t>(words)));
+  open_ = std::make_shared<OpenJoin>(
+      OpenJoin{.follow = std::move(follow), .options = std::move(options)});
+  weight_.divide_by_active(by_active && trained_.early_update == nullptr);
+  context_.lasting.meter.add(MemoryClass::kControl, bytes());
+  return JoinScope(open_);
+}
+
+void JoinLoop::end() {
+  if (open_ == nullptr) return;
+  open_->follow = nullptr;
+  open_.reset();
+  context_.lasting.meter.remove(MemoryClass::kControl, bytes());
+  announcements_.reset();
+  hyper_parameters_.reset();
+  weight_.divide_by_active(false);
+}
+
+Announcements::Call JoinLoop::announce(Announcements::Call mine, const char* name,
+                                       bool is_weighted) {
+  if (open_ == nullptr || is_following_) return mine;
+  const Announcements::Call call = context_.failure.guard([&] {
+    return announcements_->exchange(
+        {.call = mine, .name = name, .is_weighted = is_weighted, .has_left = open_->is_left},
+        open_->options.throws_when_one_ends);
+  });
+  if (announcements_->all_left()) end();
+  return call;
+}
+
+void JoinLoop::follow(const std::function<void(Announcements::Call)>& make) {
+  using Call = Announcements::Call;
+  while (open_ != nullptr) {
+    const Call call = announce(Call::kFollow, "join");
+    if (open_ == nullptr) return;
+    if (call == Call::kFollow) {  // no rank has batches left
+      context_.failure.guard([&] { take_hyper_parameters(); });
+      return end();
+    }
+    TORCH_INTERNAL_ASSERT(call != Call::kOther, "all ranks refuse it");
+    {
+      is_following_ = true;
+      const auto stop = c10::make_scope_exit([this] { is_following_ = false; });
+      make(call);
+    }
+    // What it calls of the engine the other ranks call after their step, and announce.
+    if (call == Call::kStep && open_->options.on_step) open_->options.on_step();
+  }
+}
+
+void JoinLoop::take_hyper_parameters() {
+  if (open_ == nullptr || announcements_->active() == context_.group.size()) return;
+  ParameterGroups& groups = trained_.optimizer().groups();
+  std::vector<double> values;
+  for (const HyperParameter& one : groups.hyper_parameters()) values.push_back(one.value);
+  const std::span<int64_t> mine = hyper_parameters_->mine();
+  for (size_t i = 0; i < values.size(); ++i) mine[i] = std::bit_cast<int64_t>(values[i]);
+  hyper_parameters_->exchange("hyper-parameters in a loop over join()");
+  if (announcements_->is_active(context_.group.rank())) return;
+  const std::span<const int64_t> theirs = hyper_parameters_->of(announcements_->lowest_active());
+  for (size_t i = 0; i < values.size(); ++i) values[i] = std::bit_cast<double>(theirs[i]);
+  if (groups.problems_of(values).empty()) groups.set_hyper_parameters(values);
+}
+
+SyncedBuffers::Ranks JoinLoop::ranks_with_batches() const {
+  if (open_ == nullptr) return {.first = 0, .count = context_.group.size(), .has_mine = true};
+  return {announcements_->lowest_active(), announcements_->active(),
+          announcements_->is_active(context_.group.rank())};
+}
+
+double JoinLoop::early_factor() const {
+  const bool applies = trained_.early_update != nullptr && open_ != nullptr &&
+                       open_->options.divide == JoinOptions::Divide::kByActive;
+  return applies ? static_cast<double>(context_.group.size()) / announcements_->active() : 1.0;
+}
+
+}  // namespace tessera::internal

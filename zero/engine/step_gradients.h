@@ -1,0 +1,108 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "tessera/core/numbers/rolling_hash.h"
+#include "tessera/core/reduce/reducer.h"
+#include "tessera/zero/engine/engine_context.h"
+#include "tessera/zero/engine/gradient_handles.h"
+#include "tessera/zero/engine/micro_batches.h"
+#include "tessera/zero/engine/trained_parameters.h"
+#include "tessera/zero/step/step_weight.h"
+
+namespace tessera::internal {
+
+/// The gradients of the step that is being made: what its backwards have given, reduced or not,
+/// what users see of it as `.grad`, and its history, by which ranks find out whether they differ.
+/// Used by one thread.
+class StepGradients {
+ public:
+  /// References outlive it. Collective.
+  StepGradients(EngineContext& context, TrainedParameters& trained);
+  ~StepGradients();
+  StepGradients(const StepGradients&) = delete;
+  StepGradients& operator=(const StepGradients&) = delete;
+
+  // A micro-step: a backward, or gradients that the user has computed.
+
+  /// Under kReduce collective in effect, as the gradients that follow are, which are multiplied
+  /// with `factor`.
+  void begin(Reducer::Mode mode, double factor);
+  /// One gradient of parameter `index`, whose handle is hidden. One that is left without a place,
+  /// because its parameter was re-assigned, is dropped: the vote names it.
+  void receive(size_t index, const at::Tensor& gradient);
+  /// Autograd has no more gradients, and this rank has made a backward: before end().
+  void count_backward();
+  /// Reduces what is there and shows it as `.grad`. `objects`: this rank has something against the
+  /// backward. Returns whether any rank has, the same on all, or has found the weights wrong; then
+  /// refuse() follows. Collective and blocking under kReduce; throws ErrorOnAllRanks where ranks
+  /// differ.
+  bool end(bool objects);
+  /// Throws on every rank what any has against the backward: `problem`, or what is wrong with the
+  /// weights. Collective.
+  void refuse(const std::string& problem);
+  /// Instead of all of these: a device has replayed a micro-step.
+  void count_replayed();
+
+  // What users do to `.grad`.
+
+  /// Drops the gradients whose `.grad` users have cleared. Local.
+  void adopt_cleared();
+  void show();
+  /// Drops all. Local. After a step, and for a step that is given up.
+  void clear();
+
+  // The history.
+
+  /// Step number `step` is made on all ranks, or under asynchronous steps handed in. `counts`: it
+  /// belongs to the history.
+  void note_step(int64_t step, bool counts);
+  /// All ranks are known to agree on the last step.
+  void note_agreement() { history_agreed_ = history_at_step_; }
+  /// An asynchronous step was refused: its history, and what came after it, are gone.
+  void take_back_step();
+  int64_t history() const { return history_.value(); }
+
+  bool has_backward() const { return backwards_ > 0; }
+  int64_t backwards() const { return backwards_; }
+  /// How many of them reduced.
+  int reductions() const { return reductions_; }
+  /// A backward that gave this model nothing on this rank. See reduce_in_step() of EngineStep.
+  void note_other_backward() { saw_other_backward_ = true; }
+  bool is_idle() const { return backwards_ == 0 && saw_other_backward_; }
+  /// Losses are scaled (Engine::scale()), or there are none.
+  void note_scaled() { was_scaled_ = true; }
+  bool was_scaled() const { return was_scaled_; }
+
+  Reducer& reducer() { return reducer_; }
+  const Reducer& reducer() const { return reducer_; }
+  GradientHandles& handles() { return handles_; }
+  StepWeight& weight() { return weight_; }
+  MicroBatches& micro_batches() { return micro_batches_; }
+  const MicroBatches& micro_batches() const { return micro_batches_; }
+
+ private:
+  Reducer::Setting reducer_setting();
+
+  EngineContext& context_;
+  TrainedParameters& trained_;
+  RollingHash history_;          // since training began, without what zero_grad() dropped
+  RollingHash history_at_step_;  // as of the last step
+  RollingHash history_agreed_;   // as of the last step that all ranks are known to agree on
+  StepWeight weight_;
+  Reducer reducer_;
+  GradientHandles handles_;
+  MicroBatches micro_batches_;
+  int64_t backwards_ = 0;            // of this model, since the last step
+  int reductions_ = 0;               // those of them that reduced
+  bool saw_other_backward_ = false;  // since the last step
+  bool was_scaled_ = false;          // since the last step
+};
+
+}  // namespace tessera::internal

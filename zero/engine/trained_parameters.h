@@ -1,0 +1,46 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "tessera/memory_meter.h"
+#include "tessera/optim/flat_average.h"
+#include "tessera/zero/engine/engine_context.h"
+#include "tessera/zero/parameters/master_values.h"
+#include "tessera/zero/parameters/parameter_access.h"
+#include "tessera/zero/parameters/parameter_store.h"
+#include "tessera/zero/step/step_commit.h"
+#include "tessera/zero/step/update_in_backward.h"
+
+namespace tessera::internal {
+
+/// What an engine trains: the parameters with their masters, the average of the weights, and the
+/// optimizer, which the commit of steps owns. Built anew when what trains changes.
+struct TrainedParameters {
+  /// Parameters are equal on all ranks already. `context` outlives it. Collective.
+  TrainedParameters(EngineContext& context, Values brought);
+  ~TrainedParameters();
+  TrainedParameters(const TrainedParameters&) = delete;
+  TrainedParameters& operator=(const TrainedParameters&) = delete;
+
+  /// Ends what steps and operators have left under way: after it no rank writes or reads parameters
+  /// of its own accord. Blocking.
+  void settle();
+  /// Whether backward has updated what no step() has committed yet.
+  bool is_updated() const { return early_update != nullptr && early_update->has_begun(); }
+  FlatOptimizer& optimizer() const { return commit->optimizer(); }
+
+  ParameterStore store;
+  const std::unique_ptr<FlatAverage> average;  ///< null without Options::average
+  const std::unique_ptr<StepCommit> commit;
+  UpdateInBackward* const early_update;  ///< the commit's; null: step() updates
+  ParameterAccess access;
+
+ private:
+  MemoryClass optimizer_class() const;
+  int64_t optimizer_bytes() const;
+
+  EngineContext& context_;
+};
+
+}  // namespace tessera::internal
