@@ -50,7 +50,10 @@ std::shared_ptr<Work> Group::run(const Collective& collective) {
   const bool is_posted = collective.posted && link().is_in_place(collective.input);
   const bool is_inline = member_->mode() == Lane::Mode::kInline && !link().has_thread();
   const bool runs_in_call = is_inline && !is_message && !is_posted;
-  if (runs_in_call || collective.op == Op::kBarrier) call->wait();
+  if (runs_in_call || collective.op == Op::kBarrier) {
+    if (!call->is_over()) member_->await(*call);
+    call->wait();  // throws what it failed with
+  }
   return call;
 }
 

@@ -276,8 +276,11 @@ void Member::guard(absl::FunctionRef<void()> body) {
   }
 }
 
+/// At each look of a waiting thread, so without an exchange: the lock is held.
 void Member::set_idle(bool is_idle) {
-  if (is_idle_.exchange(is_idle, std::memory_order_relaxed) != is_idle) link_->note_busy(!is_idle);
+  if (is_idle_.load(std::memory_order_relaxed) == is_idle) return;
+  is_idle_.store(is_idle, std::memory_order_relaxed);
+  link_->note_busy(!is_idle);
 }
 
 bool Member::announce_next() {
