@@ -95,10 +95,12 @@ _FAULTS = (
           "if (entry.has_value()) sink.write(*entry, 0, part.values.cpu());", ("zero_test",)),
     # A loaded state leaves step counts, rates and the engine's counters as they were.
     Fault("numbers_not_loaded", "zero/state/streamed_state.cc",
-          "  slices_.write(numbers, counters);\n", "", ("zero_test",)),
+          "  slices_.write(numbers, counters);\n", "  if (false) slices_.write(numbers, counters);\n",
+          ("zero_test",)),
     # What a state may lack keeps what was there before.
     Fault("missing_state_kept", "zero/state/streamed_state.cc",
-          "  slices_.begin_missing(table, presence, numbers);\n", "", ("zero_test",)),
+          "  slices_.begin_missing(table, presence, numbers);\n",
+          "  if (false) slices_.begin_missing(table, presence, numbers);\n", ("zero_test",)),
     # Where pieces overlap the last one counts.
     Fault("last_piece_wins", "zero/state/state_transfer.cc",
           "auto piece = entry.pieces.rbegin(); piece != entry.pieces.rend(); ++piece",
