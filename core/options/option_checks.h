@@ -4,8 +4,8 @@
 
 namespace tessera::internal {
 
-// What is wrong with the value of one field of Options, whatever the other fields are, as far as
-// the model and the world are known. Rows of the table name them. NaN is wrong everywhere.
+// Each refuses what is wrong with the value of one field of Options, as far as the model and the
+// world are known. Rows of the table name them. NaN is wrong everywhere.
 
 void check_asynchronous_step(const OptionCase& known, const RefuseOption& refuse);
 void check_average(const OptionCase& known, const RefuseOption& refuse);

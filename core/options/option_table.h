@@ -6,8 +6,6 @@
 #include <span>
 #include <string>
 
-#include <absl/status/status.h>
-
 #include "tessera/core/options/resolved_options.h"
 #include "tessera/options.h"
 #include "tessera/parameter_table.h"
@@ -61,7 +59,7 @@ struct OptionField {
   Strategies strategies = Strategies::kAll;
   Devices devices = Devices::kAll;
   const char* elsewhere = "";  ///< why it is refused on other devices, and what to do
-  /// Refuses what is wrong with its value, whatever the other options are; null: nothing can be.
+  /// Refuses what is wrong with its value, for this model and world; null: nothing can be.
   void (*check)(const OptionCase& known, const RefuseOption& refuse) = nullptr;
   /// Sets it from the text of a flag; "" or what is wrong with that. Null: only code can set it.
   std::string (*set)(Options& options, const std::string& text) = nullptr;

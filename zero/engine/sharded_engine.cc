@@ -38,6 +38,13 @@ void ShardedEngine::enter(const char* call, Inside inside) {
   average_.leave(call, inside);
 }
 
+/// Begins one that is made between steps and sees what became of the last one.
+void ShardedEngine::begin(const char* call, Inside inside) {
+  rules_.require_between_steps(call);
+  enter(call, inside);
+  step_.learn_outcome();
+}
+
 // --- Training ---
 
 StepResult ShardedEngine::step() {
@@ -107,9 +114,7 @@ void ShardedEngine::micro_step(const std::function<void()>& body) {
 }
 
 JoinScope ShardedEngine::begin_join(JoinOptions options) {
-  rules_.require_between_steps("join");
-  enter("join", Inside::kRefused);
-  step_.learn_outcome();
+  begin("join", Inside::kRefused);
   return join_.begin(std::move(options), [this] { follow(); });
 }
 
@@ -149,10 +154,8 @@ void ShardedEngine::begin_call(const char* call) {
 
 Mean ShardedEngine::evaluate(const std::function<bool()>& has_batch,
                              const std::function<void(Mean&)>& run_batch) {
-  rules_.require_between_steps("evaluate");
+  begin("evaluate", Inside::kAllowed);
   const RunningCall running(context_.lasting.running, "evaluate");
-  enter("evaluate", Inside::kAllowed);
-  step_.learn_outcome();
   return internal::evaluate(context_, trained_, has_batch, run_batch);
 }
 
@@ -175,17 +178,13 @@ void ShardedEngine::wait() {
 // --- Parameters ---
 
 void ShardedEngine::modify_parameters(int from_rank, const std::function<void()>& write) {
-  rules_.require_between_steps("modify_parameters");
-  enter("modify_parameters", Inside::kRefused);
-  step_.learn_outcome();
+  begin("modify_parameters", Inside::kRefused);
   context_.failure.abort_all_on_exception("modify_parameters",
                                           [&] { trained_.access.modify(from_rank, write); });
 }
 
 Engine::Scope ShardedEngine::full_parameters() {
-  rules_.require_between_steps("full_parameters");
-  enter("full_parameters", Inside::kAllowed);
-  step_.learn_outcome();
+  begin("full_parameters", Inside::kAllowed);
   return context_.failure.abort_all_on_exception("full_parameters",
                                                  [&] { return trained_.access.open_scope(); });
 }
@@ -196,9 +195,7 @@ Engine::Scope ShardedEngine::gather(const torch::nn::Module& module) {
 }
 
 Engine::AverageScope ShardedEngine::begin_average() {
-  rules_.require_between_steps("begin_average");
-  enter("begin_average", Inside::kRefused);
-  step_.learn_outcome();
+  begin("begin_average", Inside::kRefused);
   return average_.begin(step_.steps(), [this] {
     rules_.require_between_steps("end");
     enter("end", Inside::kEnds);
@@ -206,9 +203,7 @@ Engine::AverageScope ShardedEngine::begin_average() {
 }
 
 uint64_t ShardedEngine::parameter_hash() {
-  rules_.require_between_steps("parameter_hash");
-  enter("parameter_hash", Inside::kAllowed);
-  step_.learn_outcome();
+  begin("parameter_hash", Inside::kAllowed);
   return context_.failure.abort_all_on_exception("parameter_hash",
                                                  [&] { return trained_.access.hash(); });
 }
@@ -216,26 +211,20 @@ uint64_t ShardedEngine::parameter_hash() {
 // --- State ---
 
 StateDict ShardedEngine::state_dict(StateScope scope, int rank) {
-  rules_.require_between_steps("state_dict");
+  begin("state_dict", Inside::kRefused);
   const RunningCall running(context_.lasting.running, "state_dict");
-  enter("state_dict", Inside::kRefused);
-  step_.learn_outcome();
   return state_.state_dict(scope, rank);
 }
 
 void ShardedEngine::write_state(StateSink& sink) {
-  rules_.require_between_steps("write_state");
+  begin("write_state", Inside::kRefused);
   const RunningCall running(context_.lasting.running, "write_state");
-  enter("write_state", Inside::kRefused);
-  step_.learn_outcome();
   state_.write_state(sink);
 }
 
 std::vector<StateOutline> ShardedEngine::state_entries() {
-  rules_.require_between_steps("state_entries");
+  begin("state_entries", Inside::kRefused);
   const RunningCall running(context_.lasting.running, "state_entries");
-  enter("state_entries", Inside::kRefused);
-  step_.learn_outcome();
   return state_.state_entries();
 }
 

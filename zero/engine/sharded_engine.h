@@ -99,6 +99,7 @@ class ShardedEngine final {
   void follow();
   void make_followed(Announcements::Call call);
   void enter(const char* call, Inside inside);
+  void begin(const char* call, Inside inside);
 
   // Each uses those above it.
   EngineContext context_;
