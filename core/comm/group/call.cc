@@ -9,14 +9,12 @@
 
 namespace tessera::internal {
 
-Call::Call(std::weak_ptr<Member> member, const Origin& origin, Form form,
-           std::shared_ptr<FlightRing> flights)
-    : member_(std::move(member)),
-      origin_(origin),
+Call::Call(std::shared_ptr<const Caller> caller, Form form, std::shared_ptr<FlightRing> flights)
+    : caller_(std::move(caller)),
       form_(std::move(form)),
       tag_(form_.collective.tag),
       record_(form_.collective, form_.sequence),
-      flight_(std::move(flights), record_.signature, form_.sequence, tag_, *form_.group) {
+      flight_(std::move(flights), record_.signature, form_.sequence, tag_, caller_->group) {
   form_.collective.tag = tag_;  // the caller's may go
 }
 
@@ -30,23 +28,24 @@ std::string Call::text() const {
   return absl::StrCat(form_.name != nullptr ? absl::StrCat(form_.name, " of '", tag_, "'")
                                             : describe(record_.signature, tag_),
                       is_message() ? "" : absl::StrCat(" #", form_.sequence), " on group '",
-                      *form_.group, "'");
+                      caller_->group, "'");
 }
 
 CommError Call::error(const std::string& cause) const {
-  return {{name(), *form_.group, form_.sequence, form_.rank, tag_}, cause};
+  return {{name(), caller_->group, form_.sequence, caller_->rank, tag_}, cause};
 }
 
 bool Call::is_completed() {
-  if (is_over() || !origin_.is_here()) return true;  // wait() throws in a child of fork()
-  if (const auto member = member_.lock()) member->look(*this);
+  if (is_over() || !caller_->origin.is_here()) return true;  // wait() throws in a child of fork()
+  if (const auto member = caller_->member.lock()) member->look(*this);
   return is_over();
 }
 
 void Call::wait() {
-  if (!origin_.is_here()) throw error(origin_.fork_error(absl::StrCat("rank ", form_.number)));
+  if (!caller_->origin.is_here())
+    throw error(caller_->origin.fork_error(absl::StrCat("rank ", caller_->number)));
   if (!is_over()) {
-    const auto member = member_.lock();
+    const auto member = caller_->member.lock();
     if (member == nullptr) throw error("the group was destroyed");
     member->await(*this);
   }
@@ -54,8 +53,8 @@ void Call::wait() {
 }
 
 bool Call::wait_for(std::chrono::milliseconds longest) {
-  if (is_over() || !origin_.is_here()) return true;
-  const auto member = member_.lock();
+  if (is_over() || !caller_->origin.is_here()) return true;
+  const auto member = caller_->member.lock();
   return member == nullptr || member->await(*this, longest);
 }
 
@@ -68,7 +67,7 @@ bool Call::may_begin() {
 
 void Call::record(const std::shared_ptr<FlightRing>& flights) {
   if (flight_.is_recorded()) return;
-  flight_ = Flight(flights, record_.signature, form_.sequence, tag_, *form_.group);
+  flight_ = Flight(flights, record_.signature, form_.sequence, tag_, caller_->group);
 }
 
 bool Call::await_end(std::chrono::milliseconds longest) {

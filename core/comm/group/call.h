@@ -45,20 +45,23 @@ class Call final : public Work {
  public:
   using Clock = std::chrono::steady_clock;
 
+  /// The rank that calls, and its group: one for all calls of a Member.
+  struct Caller {
+    std::weak_ptr<Member> member;
+    Origin origin;  ///< of the rank
+    std::string group;
+    int rank = 0;
+    int number = 0;  ///< of the rank, in the job
+  };
   /// What it is about. `ranks`: of the subgroup that it makes.
   struct Form {
     Collective collective;
     int64_t sequence = -1;
-    std::shared_ptr<const std::string> group = {};
-    int rank = 0;
-    int number = 0;           ///< of the rank, in the job
     bool has_thread = false;  ///< that goes on with it, while others wait
     std::vector<int> ranks = {};
     const char* name = nullptr;  ///< what errors call it, if not by its Op
   };
-  /// `origin`: of the rank.
-  Call(std::weak_ptr<Member> member, const Origin& origin, Form form,
-       std::shared_ptr<FlightRing> flights);
+  Call(std::shared_ptr<const Caller> caller, Form form, std::shared_ptr<FlightRing> flights);
   ~Call() override;
 
   bool is_completed() override;
@@ -70,7 +73,8 @@ class Call final : public Work {
   const Collective& collective() const { return form_.collective; }
   const CallRecord& record() const { return record_; }
   const std::string& tag() const { return tag_; }
-  const std::shared_ptr<const std::string>& group() const { return form_.group; }
+  const std::shared_ptr<const Caller>& caller() const { return caller_; }
+  const std::string& group() const { return caller_->group; }
   const char* name() const;
   int64_t sequence() const { return form_.sequence; }
   const std::vector<int>& ranks() const { return form_.ranks; }
@@ -135,8 +139,7 @@ class Call final : public Work {
  private:
   void end(std::optional<std::string> cause);
 
-  const std::weak_ptr<Member> member_;
-  const Origin origin_;
+  const std::shared_ptr<const Caller> caller_;
   Form form_;
   const std::string tag_;
   const CallRecord record_;

@@ -46,15 +46,11 @@ std::shared_ptr<Work> Group::run(const Collective& collective) {
   }
   const bool is_message = traits.tensors == OpTraits::Tensors::kMessage;
   if (is_message && link().messages() != nullptr) return link().messages()->start(collective);
-  auto call = member_->start(collective);
   const bool is_posted = collective.posted && link().is_in_place(collective.input);
   const bool is_inline = member_->mode() == Lane::Mode::kInline && !link().has_thread();
-  const bool runs_in_call = is_inline && !is_message && !is_posted;
-  if (runs_in_call || collective.op == Op::kBarrier) {
-    if (!call->is_over()) member_->await(*call);
-    call->wait();  // throws what it failed with
-  }
-  return call;
+  const bool is_waited_for = is_inline && !is_message && !is_posted;
+  return is_waited_for || collective.op == Op::kBarrier ? member_->run(collective)
+                                                        : member_->start(collective);
 }
 
 at::Tensor Group::allocate(int64_t numel, at::ScalarType dtype) {
@@ -65,9 +61,7 @@ at::Tensor Group::allocate(int64_t numel, at::ScalarType dtype) {
 std::unique_ptr<Window> Group::make_window(const at::Tensor& own, std::string_view name) {
   if (!link().can().one_sided_reads) return ProcessGroup::make_window(own, name);
   check_window(own, name);
-  const auto call =
-      member_->start({.op = Op::kMakeWindow, .output = own, .input = own, .tag = name});
-  call->wait();
+  const auto call = member_->run({.op = Op::kMakeWindow, .output = own, .input = own, .tag = name});
   const Made& made = call->made();
   TORCH_CHECK(made.problem.empty(), made.problem);
   return window_over(made.memory, own, {rank(), size(), link().number_of(rank()), member_->name()});

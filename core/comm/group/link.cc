@@ -48,7 +48,7 @@ std::string Link::difference(int64_t sequence) const {
 bool Link::is_in_other_call(int rank, const Call& call) const {
   const std::vector<FlightRecord> records = flight_of(rank).records;
   return std::any_of(records.begin(), records.end(), [&](const FlightRecord& record) {
-    const bool is_this = record.sequence == call.sequence() && record.is_of(*call.group());
+    const bool is_this = record.sequence == call.sequence() && record.is_of(call.group());
     return record.end_ns == 0 && !is_this;
   });
 }
@@ -62,7 +62,7 @@ void Link::report_wait(Call& call, const std::vector<int>& missing, Call::Clock:
     // Where links do not tell: the last call of the group that the rank is known to have finished,
     // as this rank has it in its own recorder.
     for (const FlightRecord& own : this->flights()->last()) {
-      if (own.sequence == finished_by(rank) - 1 && own.is_of(*call.group())) flight.records = {own};
+      if (own.sequence == finished_by(rank) - 1 && own.is_of(call.group())) flight.records = {own};
     }
   }
   const auto waited = std::chrono::duration_cast<std::chrono::milliseconds>(call.waited(now));

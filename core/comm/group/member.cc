@@ -54,7 +54,7 @@ class Member::Pause {
 Member::Member(std::unique_ptr<Link> link, std::string name, Lane::Mode mode, Patience patience,
                std::function<void()> after_call)
     : link_(std::move(link)),
-      name_(std::make_shared<const std::string>(std::move(name))),
+      name_(std::move(name)),
       flights_(link_->flights()),
       mode_(link_->wants_thread() ? Lane::Mode::kThread : mode),
       patience_(patience),
@@ -66,7 +66,7 @@ Member::~Member() { close(); }
 void Member::require_own_process(const char* op, std::string_view tag) const {
   if (link_->origin().is_here()) return;
   throw CommError(
-      {op, *name_, -1, link_->rank(), std::string(tag)},
+      {op, name_, -1, link_->rank(), std::string(tag)},
       link_->origin().fork_error(absl::StrCat("rank ", link_->number_of(link_->rank()))));
 }
 
@@ -76,15 +76,18 @@ std::shared_ptr<Call> Member::start(const Collective& collective, std::vector<in
   const bool is_message = traits_of(collective.op).tensors == OpTraits::Tensors::kMessage;
   const int64_t sequence = is_message ? -1 : ++sequence_;
   if (link_->has_failed()) {
-    throw CommError({op, *name_, sequence, link_->rank(), std::string(collective.tag)},
+    throw CommError({op, name_, sequence, link_->rank(), std::string(collective.tag)},
                     hear_failure());
   }
   const bool has_thread = this->has_thread(collective);
-  auto call = std::make_shared<Call>(
-      weak_from_this(), link_->origin(),
-      Call::Form{collective, sequence, name_, link_->rank(), link_->number_of(link_->rank()),
-                 has_thread, std::move(ranks)},
-      is_message || !is_part() ? flights_ : nullptr);
+  if (caller_ == nullptr) {
+    const int rank = link_->rank();
+    caller_ = std::make_shared<const Call::Caller>(
+        Call::Caller{weak_from_this(), link_->origin(), name_, rank, link_->number_of(rank)});
+  }
+  auto call = std::make_shared<Call>(caller_,
+                                     Call::Form{collective, sequence, has_thread, std::move(ranks)},
+                                     is_message || !is_part() ? flights_ : nullptr);
   if (has_thread) {
     {
       const std::lock_guard lock(incoming_mutex_);
@@ -99,6 +102,16 @@ std::shared_ptr<Call> Member::start(const Collective& collective, std::vector<in
     accept(call);
     advance();
   }
+  return call;
+}
+
+std::shared_ptr<Call> Member::run(const Collective& collective) {
+  auto call = start(collective);
+  if (!is_driven_elsewhere(*call)) {
+    if (!call->is_over()) start_clock(*call, /*leaves_running=*/false);
+    drive_on(*call, std::nullopt);
+  }
+  call->wait();
   return call;
 }
 
@@ -152,24 +165,33 @@ bool Member::await(Call& call, std::chrono::milliseconds longest) {
   return drive(call, Call::Clock::now() + bounded(longest));
 }
 
-/// Goes on with the group until the call is over, or until that time. A wait without an end starts
-/// the call's clock; one of several short waits leaves it running.
+/// Goes on with the group until the call is over, or until that time.
 bool Member::drive(Call& call, std::optional<Call::Clock::time_point> until) {
-  const auto start = [&until](Call& one) {
-    return until.has_value() ? one.start_clock() : one.restart_clock();
+  start_clock(call, until.has_value());
+  go_on();
+  return drive_on(call, until);
+}
+
+/// Of a call that is waited for, and of the one that it waits behind. A wait without an end starts
+/// it anew; one of several short waits leaves it running.
+void Member::start_clock(Call& call, bool leaves_running) {
+  const auto start = [leaves_running](Call& one) {
+    return leaves_running ? one.start_clock() : one.restart_clock();
   };
   start(call);
-  if (!call.is_message()) {
-    const std::lock_guard lock(mutex_);
-    if (!calls_.empty()) start(*calls_.front());
-  }
+  if (call.is_message()) return;
+  const std::lock_guard lock(mutex_);
+  if (!calls_.empty()) start(*calls_.front());
+}
+
+/// The same as drive(), just after a look.
+bool Member::drive_on(Call& call, std::optional<Call::Clock::time_point> until) {
   Pause pause(*this);
-  while (true) {
-    pause.before_look();
-    go_on();
-    if (call.is_over() || (until.has_value() && Call::Clock::now() >= *until)) break;
+  while (!call.is_over() && !(until.has_value() && Call::Clock::now() >= *until)) {
     link_->advance_others();
     pause.rest();
+    pause.before_look();
+    go_on();
   }
   return call.is_over();
 }
@@ -520,12 +542,12 @@ std::vector<Member::Awaited> Member::awaited_ranks() {
 void Member::time_out(const Call& call, const std::vector<int>& overdue) {
   const int culprit = culprit_among(*link_, overdue);
   const bool is_elsewhere = std::any_of(overdue.begin(), overdue.end(), [this](int rank) {
-    return !call_elsewhere(*link_, rank, *name_).empty();
+    return !call_elsewhere(*link_, rank, name_).empty();
   });
   const std::string cause =
       absl::StrCat("timed out: ", link_->own_name(), " waited ", patience_.timeout.count(), " ms ",
                    is_elsewhere ? absl::StrCat("in ", call.text(), " ") : "", "for ",
-                   names_of(*link_, overdue, *name_));
+                   names_of(*link_, overdue, name_));
   throw Fault{cause, culprit, is_elsewhere};
 }
 

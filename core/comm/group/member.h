@@ -49,7 +49,7 @@ class Member : public std::enable_shared_from_this<Member> {
   ~Member();
 
   Link& link() const { return *link_; }
-  const std::string& name() const { return *name_; }
+  const std::string& name() const { return name_; }
   Lane::Mode mode() const { return mode_; }
   const Patience& patience() const { return patience_; }
 
@@ -59,6 +59,9 @@ class Member : public std::enable_shared_from_this<Member> {
   /// Begins this rank's next call, or a message. Returns at once. Throws CommError if the group has
   /// failed. Used by the thread that uses the group. `ranks`: as Call::Form says.
   std::shared_ptr<Call> start(const Collective& collective, std::vector<int> ranks = {});
+  /// The same of a call that is waited for: blocks until it has ended, and throws what it failed
+  /// with.
+  std::shared_ptr<Call> run(const Collective& collective);
 
   /// Any thread. Goes on with what is under way, unless another thread is at it.
   void go_on() noexcept;
@@ -95,6 +98,8 @@ class Member : public std::enable_shared_from_this<Member> {
   class Pause;
 
   bool drive(Call& call, std::optional<Call::Clock::time_point> until);
+  bool drive_on(Call& call, std::optional<Call::Clock::time_point> until);
+  void start_clock(Call& call, bool leaves_running);
   bool has_thread(const Collective& collective) const;
   bool is_driven_elsewhere(const Call& call) const;
   void serve();
@@ -121,12 +126,14 @@ class Member : public std::enable_shared_from_this<Member> {
   void end_calls(const std::string& cause);
 
   const std::unique_ptr<Link> link_;
-  const std::shared_ptr<const std::string> name_;
+  const std::string name_;
   const std::shared_ptr<FlightRing> flights_;
   const Lane::Mode mode_;
   const Patience patience_;
   const std::function<void()> after_call_;
-  int64_t sequence_ = -1;  // the thread's that uses the group
+  // The thread's that uses the group.
+  std::shared_ptr<const Call::Caller> caller_;  // from the first call on
+  int64_t sequence_ = -1;
   std::atomic<const char*> closes_because_{nullptr};
   std::atomic<bool> process_ends_{false};
 

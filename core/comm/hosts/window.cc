@@ -110,7 +110,7 @@ Steps make_window(const Levels& levels, const GroupSetting& setting, Call& call)
   const int64_t others = levels.layout.ranks() - levels.locals();
   setting.cache->reserve(kUnits * others * static_cast<int64_t>(own.nbytes()));
   call.made().memory = std::make_shared<Memory>(
-      levels, *call.group(), inside->made().memory, flat->made().memory, setting.cache,
+      levels, call.group(), inside->made().memory, flat->made().memory, setting.cache,
       static_cast<int64_t>(setting.id_of_made(call.sequence()) >> 1));
 }
 

@@ -95,7 +95,7 @@ Steps make_subgroup(const Levels& levels, const GroupSetting& setting, Call& cal
   }
   if (links.flat == nullptr) co_return;  // this rank is not in it
   const std::string name =
-      absl::StrCat(*call.group(), "/", call.tag().substr(0, call.tag().rfind(" [")));
+      absl::StrCat(call.group(), "/", call.tag().substr(0, call.tag().rfind(" [")));
   GroupSetting made = setting;
   made.layout = *layout;
   made.id = setting.id_of_made(call.sequence());

@@ -145,7 +145,7 @@ void Link::abandon(std::unique_ptr<internal::Transfer> transfer, const Collectiv
 
 void Link::open(Call& call) {
   const Op op = call.record().signature.op;
-  if (op == Op::kMakeWindow) call.made().memory = open_memory(windows_, call, member_);
+  if (op == Op::kMakeWindow) call.made().memory = open_memory(windows_, call);
   if (op != Op::kSubgroup) return;
   const auto own = std::find(call.ranks().begin(), call.ranks().end(), rank());
   if (own == call.ranks().end()) return;

@@ -21,12 +21,11 @@ constexpr auto kLong = std::chrono::seconds(1);
 
 class Memory final : public RemoteMemory {
  public:
-  Memory(std::shared_ptr<Windows> windows, const Call& made_by, std::weak_ptr<Member> member)
+  Memory(std::shared_ptr<Windows> windows, const Call& made_by)
       : windows_(std::move(windows)),
         number_(made_by.sequence()),
         own_(made_by.collective().input),
-        group_(made_by.group()),
-        member_(std::move(member)) {}
+        caller_(made_by.caller()) {}
 
   ~Memory() override {
     Progress::instance().post([windows = windows_, number = number_] {
@@ -58,12 +57,9 @@ class Memory final : public RemoteMemory {
   std::shared_ptr<Call> ask(const char* name, int owner, const ReadRequest& request,
                             const at::Tensor& to, std::string_view tag) const {
     auto call = std::make_shared<Call>(
-        member_, ranks().world().origin(),
+        caller_,
         Call::Form{
             .collective = {.op = Op::kRecv, .output = to, .input = to, .peer = owner, .tag = tag},
-            .group = group_,
-            .rank = ranks().rank(),
-            .number = ranks().world().rank(),
             .has_thread = true,
             .name = name},
         /*flights=*/nullptr);
@@ -78,8 +74,7 @@ class Memory final : public RemoteMemory {
   const std::shared_ptr<Windows> windows_;
   const int64_t number_;
   const at::Tensor own_;
-  const std::shared_ptr<const std::string> group_;
-  const std::weak_ptr<Member> member_;
+  const std::shared_ptr<const Call::Caller> caller_;
 };
 
 }  // namespace
@@ -272,9 +267,8 @@ void Windows::end_reads(const std::string& cause) {
   }
 }
 
-std::shared_ptr<RemoteMemory> open_memory(std::shared_ptr<Windows> windows, const Call& made_by,
-                                          std::weak_ptr<Member> member) {
-  return std::make_shared<Memory>(std::move(windows), made_by, std::move(member));
+std::shared_ptr<RemoteMemory> open_memory(std::shared_ptr<Windows> windows, const Call& made_by) {
+  return std::make_shared<Memory>(std::move(windows), made_by);
 }
 
 }  // namespace tessera::internal::mpi

@@ -137,9 +137,8 @@ class Windows {
   int64_t last_ = 0;
 };
 
-/// The ranks' parts of the window that the call makes, which has its number; reads are calls of
-/// `member`. Its destructor lets go of this rank's part, which others may read on.
-std::shared_ptr<RemoteMemory> open_memory(std::shared_ptr<Windows> windows, const Call& made_by,
-                                          std::weak_ptr<Member> member);
+/// The ranks' parts of the window that the call makes, which has its number; reads are calls of the
+/// same member. Its destructor lets go of this rank's part, which others may read on.
+std::shared_ptr<RemoteMemory> open_memory(std::shared_ptr<Windows> windows, const Call& made_by);
 
 }  // namespace tessera::internal::mpi
