@@ -17,23 +17,18 @@
 #include "tessera/process_group.h"
 #include "tessera/tests/support/breadth.h"
 #include "tessera/tests/support/configuration.h"
+#include "tessera/tests/support/patience.h"
 #include "tessera/tests/support/rank_threads.h"
 #include "tessera/tests/support/setting.h"
 
 namespace tessera::internal::testing {
 
-/// What a fault may take from its occurrence until every rank has reported it. The groups' own
-/// time-out is longer, so a fault that only a time-out ends fails its test. Sanitizers make
-/// everything slower.
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-inline constexpr std::chrono::seconds kFaultDeadline(50);
-#else
-inline constexpr std::chrono::seconds kFaultDeadline(5);
-#endif
-inline constexpr std::chrono::seconds kGroupTimeout = 4 * kFaultDeadline;
-/// For faults that only a time-out ends.
+/// The groups' own time-out is longer than any test waits, so a fault that only a time-out ends
+/// fails its test.
+inline constexpr std::chrono::seconds kGroupTimeout = 4 * kPatience;
+/// For faults that only a time-out ends. Sanitizers make everything slower.
 inline constexpr std::chrono::milliseconds kShortTimeout =
-    std::chrono::milliseconds(kFaultDeadline) / 2;
+    std::chrono::milliseconds(kPatience) / 24;
 
 /// How one rank ended, or what a piece of code threw.
 struct Ending {
@@ -85,9 +80,10 @@ Ending outcome_of(Body&& body) {
 /// program without a catch. Ranks that are not done at the deadline end the test program, which
 /// prints what each of them does.
 inline std::vector<Ending> outcomes_of_ranks(
-    int size, const RankBody& body, std::chrono::milliseconds deadline = kFaultDeadline,
+    int size, const RankBody& body,
     ProcessGroupOptions::Lane lane = ProcessGroupOptions::Lane::kInline,
-    std::chrono::milliseconds timeout = kGroupTimeout) {
+    std::chrono::milliseconds timeout = kGroupTimeout,
+    std::chrono::milliseconds deadline = kPatience) {
   std::vector<Ending> outcomes(static_cast<size_t>(size));
   RankThreadOptions options;
   options.timeout = timeout;

@@ -78,7 +78,8 @@ TEST(FaultRanksDeathTest, DeadlineCatchesAHangInACollective) {
     if (world->rank() == 1) never.wait(lock, [] { return false; });
     world->barrier("alone");
   };
-  EXPECT_DEATH(outcomes_of_ranks(2, hang, std::chrono::milliseconds(300)),
+  EXPECT_DEATH(outcomes_of_ranks(2, hang, ProcessGroupOptions::Lane::kInline, kGroupTimeout,
+                                 std::chrono::milliseconds(300)),
                "ranks did not finish within 300 ms");
 }
 

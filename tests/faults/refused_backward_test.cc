@@ -157,7 +157,7 @@ void run_two(const Setting& setting, const std::function<void(Trainer&, Trainer&
     clean.engine->load_state_dict(trainer.engine->state_dict(StateScope::kEveryRank));
     body(trainer, clean);
   };
-  EXPECT_THAT(outcomes_of_ranks(setting.size, train, kFaultDeadline, setting.lane),
+  EXPECT_THAT(outcomes_of_ranks(setting.size, train, setting.lane),
               Each(is_fine()));
 }
 

@@ -68,7 +68,7 @@ inline std::vector<Ending> train_ranks(Setting setting, const std::function<void
     Trainer trainer(std::move(world), setting.configuration);
     body(trainer);
   };
-  return outcomes_of_ranks(setting.size, make_and_run, kFaultDeadline, setting.lane, timeout);
+  return outcomes_of_ranks(setting.size, make_and_run, setting.lane, timeout);
 }
 
 }  // namespace tessera::internal::testing

@@ -211,10 +211,7 @@ bool RankProcesses::pump(int wait_ms) {
         break;
       }
     }
-    if (!child->ended && await_end(*child, /*may_block=*/false)) {
-      child->result.ran =
-          std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - started_);
-    }
+    if (!child->ended) await_end(*child, /*may_block=*/false);
     running = running || !child->ended || child->output_fd >= 0;
   }
   return running;

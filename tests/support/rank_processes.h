@@ -43,7 +43,6 @@ struct RankResult {
   int exit_code = -1;  ///< 128 + signal if a signal ended it
   bool timed_out = false;
   std::string output;  ///< stdout and stderr together
-  std::chrono::milliseconds ran{0};
 };
 
 /// Rank processes of one job, of this test binary. The parent never touches torch before they
