@@ -136,6 +136,14 @@ _FAULTS = (
     # A limit that no gradient keeps is accepted.
     Fault("limit_of_zero_accepted", "core/options/option_checks.cc",
           "  if (norm > 0.0) return;\n", "  if (norm >= 0.0) return;\n", ("core_test",)),
+    # In a store of objects a step is there before its manifest is.
+    Fault("begun_step_is_there", "checkpoint/step/step_commit.cc",
+          "files.can_rename() ? path : join_path(path, kManifestName)",
+          "files.can_rename() ? path : join_path(path, rank_file_name(0, 2))", ("checkpoint_test",)),
+    # A step goes although its manifest stays.
+    Fault("manifest_outlives_step", "checkpoint/step/step_commit.cc",
+          "return status.ok() || absl::IsNotFound(status) ? remove_tree(files, path) : status;",
+          "return remove_tree(files, path);", ("checkpoint_test",)),
     # Of a step's micro-steps only the first one counts.
     Fault("dropped_micro_step", "core/reduce/reduced_gradient.cc",
           "    value_.add_(part);\n", "    ;\n"),
@@ -224,7 +232,7 @@ def main() -> int:
             program, tests = found
             noticed.setdefault(program, set()).update(tests)
             print(f"{fault.name}: {program} {' '.join(tests) or 'crashes or hangs'} ({took})", flush=True)
-        _build(arguments.build, _PROGRAMS)
+        _build(arguments.build, tuple(noticed) or _PROGRAMS)
         for program, tests in noticed.items():
             passes, _ = _run(arguments.build, program, ["--gtest_filter=" + ":".join(sorted(tests))])
             if not passes:

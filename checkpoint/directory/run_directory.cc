@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstdio>
 #include <ctime>
 #include <string_view>
@@ -14,6 +15,7 @@
 
 #include "tessera/checkpoint/directory/step_list.h"
 #include "tessera/checkpoint/format/step_names.h"
+#include "tessera/checkpoint/step/step_commit.h"
 #include "tessera/checkpoint/step/step_reader.h"
 #include "tessera/core/process/machine.h"
 #include "tessera/core/process/process_status.h"
@@ -75,8 +77,17 @@ absl::StatusOr<std::unique_ptr<RunDirectory>> RunDirectory::open(FileSystem& fil
                      "': got a file, expected a directory; name another one, or move it away"));
   }
   auto lock = files.lock(join_path(path, kLockName), holder);
-  if (!lock.ok()) return lock.status();
-  std::unique_ptr<RunDirectory> run(new RunDirectory(files, path, *std::move(lock)));
+  if (!lock.ok() && !absl::IsUnimplemented(lock.status())) return lock.status();
+  static std::atomic_flag is_said;
+  if (!lock.ok() && !is_said.test_and_set()) {
+    std::fprintf(
+        stderr,
+        "%s, so that no second job is kept out of '%s': see to it that one at a time saves "
+        "there. Steps that other jobs read are not protected against deletion\n",
+        std::string(lock.status().message()).c_str(), path.c_str());
+  }
+  std::unique_ptr<RunDirectory> run(
+      new RunDirectory(files, path, lock.ok() ? *std::move(lock) : nullptr));
   status = run->probe();
   if (!status.ok()) return status;
   if (status = run->remove_leftovers(); !status.ok()) {  // of a file that somebody still uses (NFS)
@@ -112,17 +123,22 @@ absl::Status RunDirectory::remove_leftovers() {
   if (!names.ok()) return names.status();
   absl::Status status;
   for (const std::string& name : *names) {
+    const std::string path = join_path(path_, name);
     const bool is_probe = name.starts_with(kProbe) && is_nonce(name.substr(kProbe.size()));
-    if (!is_probe && !is_temporary_step(name) && !is_trash_step(name)) continue;
-    status.Update(remove_tree(files_, join_path(path_, name)));
+    const auto mark = step_mark_of(name);
+    absl::StatusOr<bool> is_kept = !is_probe && mark != kTemporary && mark != kTrash;
+    if (*is_kept && mark.has_value()) is_kept = exists(files_, sign_of_commit(files_, path));
+    if (!is_kept.ok() || !*is_kept) {
+      status.Update(is_kept.ok() ? remove_tree(files_, path) : is_kept.status());
+    }
   }
   return status;
 }
 
 absl::Status RunDirectory::set_aside(int64_t step, std::string_view why) {
   const std::string path = join_path(path_, step_name(step));
-  const std::string aside = absl::StrCat(path, ".", std::string(why), "-", draw_nonce());
-  if (absl::Status status = files_.rename(path, aside); !status.ok()) return status;
+  const std::string aside = join_path(path_, marked_step_name(step, why, draw_nonce()));
+  if (absl::Status status = move_step(files_, path, aside); !status.ok()) return status;
   verified_.erase(step);
   std::fprintf(stderr, "[checkpoint] '%s' is %s; it is '%s' now\n", path.c_str(),
                std::string(why).c_str(), aside.c_str());
@@ -159,8 +175,8 @@ absl::StatusOr<bool> RunDirectory::delete_step(int64_t step) {
   }
   const auto lock = files_.lock_content(join_path(path, kManifestName), /*alone=*/true);
   if (is_held(lock.status())) return false;
-  const std::string trash = join_path(path_, trash_step_name(step, draw_nonce()));
-  if (absl::Status status = files_.rename(path, trash); !status.ok()) return status;
+  const std::string trash = marked_path(files_, path_, step, kTrash, draw_nonce());
+  if (absl::Status status = move_step(files_, path, trash); !status.ok()) return status;
   verified_.erase(step);
   if (!strays.empty()) {
     std::fprintf(stderr, "[checkpoint] '%s' is deleted with what its manifest does not name: %s\n",
@@ -168,7 +184,7 @@ absl::StatusOr<bool> RunDirectory::delete_step(int64_t step) {
   }
   // The name must be gone for good before the first file is.
   absl::Status status = files_.sync_directory(path_);
-  if (status.ok()) status = remove_tree(files_, trash);
+  if (status.ok()) status = remove_step(files_, trash);
   if (!status.ok()) return status;
   return true;
 }

@@ -11,7 +11,7 @@
 #include <absl/status/statusor.h>
 
 #include "tessera/checkpoint/directory/retention.h"
-#include "tessera/checkpoint/files/file_system.h"
+#include "tessera/checkpoint/files/file_operations.h"
 
 namespace tessera::internal {
 
@@ -23,8 +23,9 @@ class RunDirectory {
   /// can be written, and removes what a job left there that died while it saved or deleted; what
   /// cannot be removed yet is named on stderr and stays.
   /// `holder` is what another job is told (holder_of_this_process()). FailedPrecondition where
-  /// another job holds the lock, with that job's text, or `path` is no directory. `files` must
-  /// outlive this.
+  /// another job holds the lock, with that job's text, or `path` is no directory. Where there are
+  /// no locks it goes on without one, and says so on stderr, once per process. `files` must outlive
+  /// this.
   static absl::StatusOr<std::unique_ptr<RunDirectory>> open(FileSystem& files,
                                                             const std::string& path,
                                                             const std::string& holder);
@@ -53,11 +54,11 @@ class RunDirectory {
     std::vector<int64_t> deleted;
     absl::Status status;  ///< the first error; each step is tried
   };
-  /// Deletes the steps that `retention` does not keep: each is renamed first, so that no half of a
-  /// step looks like one. Files of a step that its manifest does not name go with it, and are named
-  /// on stderr. Deletes nothing unless one of the steps that remain is known to be whole
-  /// (note_verified()) and its files are still there: DataLoss otherwise. Steps that somebody reads
-  /// stay, and so does whatever is being written.
+  /// Deletes the steps that `retention` does not keep: each is renamed, or loses its manifest,
+  /// first, so that no half of a step looks like one. Files of a step that its manifest does not
+  /// name go with it, and are named on stderr. Deletes nothing unless one of the steps that remain
+  /// is known to be whole (note_verified()) and its files are still there: DataLoss otherwise.
+  /// Steps that somebody reads stay, and so does whatever is being written.
   Retained retain(const Retention& retention);
 
  private:
@@ -70,7 +71,7 @@ class RunDirectory {
 
   FileSystem& files_;
   const std::string path_;
-  const std::unique_ptr<FileLock> lock_;
+  const std::unique_ptr<FileLock> lock_;  // null where there are no locks
   std::set<int64_t> verified_;
 };
 

@@ -4,6 +4,7 @@
 #include <cerrno>
 
 #include "tessera/checkpoint/format/step_names.h"
+#include "tessera/checkpoint/step/step_commit.h"
 
 namespace tessera::internal {
 
@@ -20,22 +21,27 @@ bool is_damage(const absl::Status& status) {
       return false;
   }
   switch (status.code()) {
-    case absl::StatusCode::kOk:
-    case absl::StatusCode::kPermissionDenied:
-    case absl::StatusCode::kUnimplemented:
-    case absl::StatusCode::kResourceExhausted:
-      return false;
-    default:
+    case absl::StatusCode::kNotFound:
+    case absl::StatusCode::kOutOfRange:
+    case absl::StatusCode::kDataLoss:
+    case absl::StatusCode::kFailedPrecondition:
       return true;
+    default:
+      return false;
   }
 }
 
-absl::StatusOr<std::vector<int64_t>> list_steps(FileSystem& files, const std::string& directory) {
+absl::StatusOr<std::vector<int64_t>> list_steps(ReadableFileSystem& files,
+                                                const std::string& directory) {
   const auto names = files.list(directory);
   if (!names.ok()) return names.status();
   std::vector<int64_t> steps;
   for (const std::string& name : *names) {
-    if (const auto step = step_of(name)) steps.push_back(*step);
+    const auto step = step_of(name);
+    if (!step.has_value()) continue;
+    const auto is_there = exists(files, sign_of_commit(files, join_path(directory, name)));
+    if (!is_there.ok()) return is_there.status();
+    if (*is_there) steps.push_back(*step);
   }
   std::sort(steps.begin(), steps.end());
   return steps;

@@ -7,13 +7,14 @@
 #include <absl/status/status.h>
 #include <absl/status/statusor.h>
 
-#include "tessera/checkpoint/files/file_system.h"
+#include "tessera/checkpoint/files/file_operations.h"
 
 namespace tessera::internal {
 
 /// The committed steps in the directory of a run, ascending. By number: no clock is asked. NotFound
 /// where there is no such directory.
-absl::StatusOr<std::vector<int64_t>> list_steps(FileSystem& files, const std::string& directory);
+absl::StatusOr<std::vector<int64_t>> list_steps(ReadableFileSystem& files,
+                                                const std::string& directory);
 
 /// Whether an older step may stand in for one that cannot be used because of `status`: where bytes
 /// that were read violate the format, or a file is absent or of another kind. Not where the step

@@ -18,7 +18,6 @@
 #include "tessera/checkpoint/engine/step_save.h"
 #include "tessera/checkpoint/engine/tracked.h"
 #include "tessera/checkpoint/engine/unsavable.h"
-#include "tessera/checkpoint/files/posix_file_system.h"
 #include "tessera/checkpoint/format/step_names.h"
 #include "tessera/core/comm/agreement/refusal.h"
 #include "tessera/core/process/error_text.h"
@@ -75,7 +74,7 @@ class Checkpoints::Run {
   Engine& engine_;
   const std::string directory_;
   const CheckpointsOptions options_;
-  PosixFileSystem files_;
+  const std::shared_ptr<FileSystem> files_;
   const std::unique_ptr<RunDirectory> directory_lock_;  // rank 0's
   const std::unique_ptr<BackgroundThread> thread_;      // null: saves wait
   const std::shared_ptr<ProcessGroup> control_;         // of the thread that trains
@@ -104,8 +103,8 @@ std::shared_ptr<ProcessGroup> group_for(ProcessGroup& group, const std::string& 
   return duplicate(group, absl::StrCat("checkpoints ", name, ": ", purpose));
 }
 
-/// The directory, once all ranks know that what was passed in is fit. Absolute, because a program
-/// may change its own.
+/// The directory, once all ranks know that what was passed in is fit. Absolute on this machine,
+/// because a program may change its own.
 std::string checked(const std::string& directory, const CheckpointsOptions& options,
                     ProcessGroup& group) {
   std::string problem;
@@ -119,10 +118,10 @@ std::string checked(const std::string& directory, const CheckpointsOptions& opti
       {absl::StrCat("directory ", directory), absl::StrCat("every ", options.every),
        absl::StrCat("keep ", options.keep), absl::StrCat("keep_every ", options.keep_every),
        absl::StrCat("asynchronous ", options.asynchronous),
-       absl::StrCat("stop_on_error ", options.stop_on_error),
-       absl::StrCat("group_access ", options.group_access)},
+       absl::StrCat("stop_on_error ", options.stop_on_error)},
       "checkpoint");
-  return directory.empty() ? directory : std::filesystem::absolute(directory).string();
+  if (directory.empty() || options.files != nullptr) return directory;
+  return std::filesystem::absolute(directory).string();
 }
 
 /// What `body` throws, but for a CommError.
@@ -145,8 +144,8 @@ Checkpoints::Run::Run(Engine& engine, const std::string& directory, CheckpointsO
     : engine_(engine),
       directory_(checked(directory, options, engine.group())),
       options_(std::move(options)),
-      files_({.group_access = options_.group_access}),
-      directory_lock_(open_run_directory(files_, engine.group(), directory_)),
+      files_(agreed_files(engine.group(), options_.files, options_.group_access)),
+      directory_lock_(open_run_directory(*files_, engine.group(), directory_)),
       thread_(options_.asynchronous ? BackgroundThread::on_all_ranks(engine.group()) : nullptr),
       control_(group_for(engine.group(), "control")),
       background_(group_for(engine.group(), "background")),
@@ -171,8 +170,12 @@ Checkpoints::Run::~Run() {
 
 std::optional<LoadedCheckpoint> Checkpoints::Run::load(const LoadOptions& options) {
   finish();
+  LoadOptions own = options;
+  TORCH_CHECK(
+      std::exchange(own.files, files_) == nullptr,
+      "[checkpoint] load: got files, expected those of Checkpoints; leave LoadOptions::files out");
   std::optional<LoadedCheckpoint> loaded =
-      load_step(engine_, directory_, options, [&](const LoadedCheckpoint& found) {
+      load_step(engine_, directory_, own, [&](const LoadedCheckpoint& found) {
         return found.is_model_alone ? "" : things.problem_of(found.extras);
       });
   if (!loaded.has_value()) {
@@ -208,7 +211,7 @@ void Checkpoints::Run::require_own_steps() {
   if (knows_past_) return;
   std::string problem;
   if (is_first()) {
-    const auto steps = list_steps(files_, directory_);
+    const auto steps = list_steps(*files_, directory_);
     if (!steps.ok() && !absl::IsNotFound(steps.status())) {  // the save says what is missing
       problem = std::string(steps.status().message());
     } else if (steps.ok() && !steps->empty()) {
@@ -289,7 +292,7 @@ void Checkpoints::Run::stage() {
 }
 
 void Checkpoints::Run::write(const std::function<void(StateSink&)>& write_state) {
-  StepSave step(files_, *background_, directory_lock_.get(), directory_, contents_);
+  StepSave step(*files_, *background_, directory_lock_.get(), directory_, contents_);
   step.save(write_state);
   durable_ = contents_.step;
   if (is_first() && options_.keep > 0) delete_old_steps();

@@ -109,7 +109,9 @@ class Load {
         group_(engine.group()),
         directory_(std::move(directory)),
         options_(options),
-        find_problem_(find) {}
+        find_problem_(find),
+        store_(options.files != nullptr ? options.files : std::make_shared<PosixFileSystem>()),
+        files_(*store_) {}
 
   std::optional<LoadedCheckpoint> run() {
     require_equal(group_,
@@ -311,13 +313,13 @@ class Load {
     return absl::OkStatus();
   }
 
-  PosixFileSystem posix_;
-  PatientFileSystem files_{posix_};
   Engine& engine_;
   ProcessGroup& group_;
   const std::string directory_;
   const LoadOptions& options_;
   const FindProblem& find_problem_;
+  const std::shared_ptr<FileSystem> store_;
+  PatientFileSystem files_;
 };
 
 }  // namespace

@@ -10,7 +10,7 @@
 #include <ATen/core/Tensor.h>
 #include <absl/status/statusor.h>
 
-#include "tessera/checkpoint/files/file_system.h"
+#include "tessera/checkpoint/files/file_operations.h"
 #include "tessera/checkpoint/step/shard_layout.h"
 #include "tessera/checkpoint/step/shard_writer.h"
 #include "tessera/state_stream.h"

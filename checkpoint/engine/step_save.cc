@@ -11,6 +11,7 @@
 #include "tessera/checkpoint/engine/checkpoint_names.h"
 #include "tessera/checkpoint/engine/shard_sink.h"
 #include "tessera/checkpoint/engine/tensor_problem.h"
+#include "tessera/checkpoint/files/posix_file_system.h"
 #include "tessera/checkpoint/format/entry_form.h"
 #include "tessera/checkpoint/format/step_names.h"
 #include "tessera/checkpoint/step/step_commit.h"
@@ -61,6 +62,19 @@ std::string problem_of_mark(FileSystem& files, const std::string& directory,
 }
 
 }  // namespace
+
+std::shared_ptr<FileSystem> agreed_files(ProcessGroup& group, std::shared_ptr<FileSystem> files,
+                                         bool group_access) {
+  require_equal(group,
+                {absl::StrCat("group_access ", group_access),
+                 files == nullptr ? "files of this machine" : "files of its own"},
+                kWhat);
+  TORCH_CHECK(files == nullptr || !group_access,
+              "[checkpoint] got files and group_access, expected one of them: a file system of "
+              "one's own gives access as it does; leave group_access out");
+  if (files != nullptr) return files;
+  return std::make_shared<PosixFileSystem>(PosixFileOptions{.group_access = group_access});
+}
 
 std::unique_ptr<RunDirectory> open_run_directory(FileSystem& files, ProcessGroup& group,
                                                  const std::string& directory) {
@@ -120,10 +134,10 @@ absl::Status StepSave::begin_here() {
     absl::Status status = run_->set_aside_after(*contents_.rewound_to, "replaced");
     if (!status.ok()) return status;
   }
-  auto path = begin_step(files_, directory_, step, nonce_, /*bytes=*/0);
+  auto path = begin_step(files_, directory_, step, nonce_);
   if (absl::IsAlreadyExists(path.status()) && has_damaged_step()) {
     if (absl::Status status = run_->set_aside(step, "damaged"); !status.ok()) return status;
-    path = begin_step(files_, directory_, step, nonce_, /*bytes=*/0);
+    path = begin_step(files_, directory_, step, nonce_);
   }
   is_begun_ = path.ok();
   return path.status();
@@ -138,7 +152,7 @@ bool StepSave::has_damaged_step() const {
 /// Every rank writes its file. The summaries by rank, on every rank.
 std::vector<std::string> StepSave::write_files(const std::function<void(StateSink&)>& write) {
   ShardSink sink(
-      files_, join_path(directory_, temporary_step_name(contents_.step, nonce_)),
+      files_, marked_path(files_, directory_, contents_.step, kTemporary, nonce_),
       {.nonce = nonce_, .step = contents_.step, .rank = group_.rank(), .world = group_.size()},
       tensors_of(contents_.options.extras, group_.rank()));
   write(sink);

@@ -11,12 +11,17 @@
 
 #include "tessera/checkpoint.h"
 #include "tessera/checkpoint/directory/run_directory.h"
-#include "tessera/checkpoint/files/file_system.h"
+#include "tessera/checkpoint/files/file_operations.h"
 #include "tessera/process_group.h"
 #include "tessera/state_stream.h"
 #include "tessera/strategy.h"
 
 namespace tessera::internal {
+
+/// `files`, or this machine's where that is null, made as `group_access` says. Collective,
+/// blocking. Throws c10::Error on every rank where ranks pass different ones, or both are set.
+std::shared_ptr<FileSystem> agreed_files(ProcessGroup& group, std::shared_ptr<FileSystem> files,
+                                         bool group_access);
 
 /// Rank 0 opens the directory of a run for saving; the others get null. Collective, blocking.
 /// Throws c10::Error on every rank with what RunDirectory::open() says, or if a rank sees another

@@ -16,7 +16,7 @@
 
 #include "tessera/checkpoint/engine/checkpoint_names.h"
 #include "tessera/checkpoint/engine/tensor_problem.h"
-#include "tessera/checkpoint/files/file_system.h"
+#include "tessera/checkpoint/files/file_operations.h"
 #include "tessera/checkpoint/format/entry_form.h"
 #include "tessera/checkpoint/format/utf8.h"
 #include "tessera/core/layout/read_only_memory.h"

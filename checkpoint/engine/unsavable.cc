@@ -6,7 +6,7 @@
 #include <absl/strings/str_join.h>
 
 #include "tessera/checkpoint/engine/shard_sink.h"
-#include "tessera/checkpoint/files/file_system.h"
+#include "tessera/checkpoint/files/file_operations.h"
 #include "tessera/checkpoint/format/entry_form.h"
 #include "tessera/checkpoint/format/utf8.h"
 

@@ -9,7 +9,7 @@
 
 #include <absl/strings/str_cat.h>
 
-#include "tessera/checkpoint/files/file_system.h"
+#include "tessera/checkpoint/files/file_operations.h"
 #include "tessera/core/process/unsupported_call.h"
 
 namespace tessera::internal {

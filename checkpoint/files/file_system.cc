@@ -1,131 +1,25 @@
-#include "tessera/checkpoint/files/file_system.h"
+#include "tessera/file_system.h"
 
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
 
-#include <absl/strings/cord.h>
-#include <absl/strings/escaping.h>
-#include <absl/strings/numbers.h>
-#include <absl/strings/str_cat.h>
+namespace tessera {
 
-namespace tessera::internal {
-
-namespace {
-
-constexpr const char* kErrno = "tessera/errno";
-
-const char* remedy(int error) {
-  switch (error) {
-    case EACCES:
-    case EPERM:
-      return "; where several users save, give the directory to their group (chgrp -R, chmod -R "
-             "g+rwX), and let all of them save with group_access and umask 002";
-    case ENOSPC:
-    case EDQUOT:
-      return "; make room, or keep fewer steps (CheckpointsOptions::keep)";
-    case EFBIG:
-      return "; raise ulimit -f, or use a file system for larger files";
-    case EMFILE:
-      return "; raise ulimit -n";
-    default:
-      return "";
+absl::Status FileSystem::copy_file(const std::string& from, const std::string& to) {
+  constexpr int64_t kChunkBytes = 1 << 20;
+  const auto entry = this->entry(from);
+  if (!entry.ok()) return entry.status();
+  const auto source = open(from);
+  if (!source.ok()) return source.status();
+  const auto copy = create(to);
+  absl::Status status = copy.status();
+  std::string chunk;
+  for (int64_t at = 0; status.ok() && at < entry->bytes; at += kChunkBytes) {
+    chunk.resize(static_cast<size_t>(std::min(kChunkBytes, entry->bytes - at)));
+    status = (*source)->read(at, absl::MakeSpan(chunk));
+    if (status.ok()) status = (*copy)->write_all(chunk);
   }
+  if (status.ok()) status = (*copy)->sync();
+  return status.ok() ? (*copy)->close() : status;
 }
 
-}  // namespace
-
-absl::Status file_error(int error, std::string_view operation, std::string_view path) {
-  absl::StatusCode code = absl::ErrnoToStatusCode(error);
-  // Abseil gives ENODEV, ENOMEDIUM and ESRCH this code, too. A file system that is away must not
-  // look like a file that is absent.
-  if (code == absl::StatusCode::kNotFound && error != ENOENT) code = absl::StatusCode::kUnavailable;
-  return with_errno(
-      {code, absl::StrCat("[checkpoint] cannot ", std::string(operation), " '", std::string(path),
-                          "': ", std::strerror(error), " (errno ", error, ")", remedy(error))},
-      error);
-}
-
-absl::Status with_errno(absl::Status status, int error) {
-  status.SetPayload(kErrno, absl::Cord(absl::StrCat(error)));
-  return status;
-}
-
-int errno_of(const absl::Status& status) {
-  const auto text = status.GetPayload(kErrno);
-  int error = 0;
-  return text.has_value() && absl::SimpleAtoi(std::string(*text), &error) ? error : 0;
-}
-
-bool may_pass(const absl::Status& status) {
-  switch (errno_of(status)) {
-    case 0:
-    case ENOENT:
-    case ENOTDIR:
-    case EISDIR:
-    case ELOOP:
-    case ENAMETOOLONG:
-    case EEXIST:
-    case EACCES:
-    case EPERM:
-    case EROFS:
-    case EINVAL:
-    case ENOSYS:
-    case EOPNOTSUPP:
-    case EMFILE:
-    case ENFILE:
-    case ENOMEM:
-    case ENOSPC:
-    case EDQUOT:
-    case EFBIG:
-    case EOVERFLOW:
-      return false;
-    default:
-      return true;
-  }
-}
-
-bool is_held(const absl::Status& status) {
-  return absl::IsFailedPrecondition(status) && errno_of(status) == 0;  // EBUSY has that code, too
-}
-
-std::string join_path(std::string_view directory, std::string_view name) {
-  std::string path(directory);
-  if (path.empty() || path.back() != '/') path += '/';
-  return path.append(name);
-}
-
-std::string parent_path(std::string_view path) {
-  while (path.size() > 1 && path.back() == '/') path.remove_suffix(1);
-  const size_t slash = path.rfind('/');
-  if (slash == std::string_view::npos) return ".";
-  return std::string(path.substr(0, std::max<size_t>(slash, 1)));
-}
-
-absl::StatusOr<bool> exists(FileSystem& files, const std::string& path) {
-  const auto entry = files.entry(path);
-  if (entry.ok()) return true;
-  if (absl::IsNotFound(entry.status())) return false;
-  return entry.status();
-}
-
-absl::Status remove_tree(FileSystem& files, const std::string& path) {
-  const auto entry = files.entry(path);
-  if (!entry.ok()) return absl::IsNotFound(entry.status()) ? absl::OkStatus() : entry.status();
-  if (entry->kind != FileEntry::Kind::kDirectory) return files.remove_file(path);
-  absl::Status status;
-  const auto names = files.list(path);
-  if (!names.ok()) return names.status();
-  for (const std::string& name : *names) status.Update(remove_tree(files, join_path(path, name)));
-  status.Update(files.remove_directory(path));
-  return status;
-}
-
-std::string printable(std::string_view text) {
-  constexpr size_t kMaxBytes = 200;
-  const bool is_long = text.size() > kMaxBytes;
-  const std::string_view part = text.substr(0, kMaxBytes);
-  return absl::StrCat(absl::Utf8SafeCHexEscape({part.data(), part.size()}), is_long ? "..." : "");
-}
-
-}  // namespace tessera::internal
+}  // namespace tessera

@@ -36,7 +36,7 @@ auto persist(std::chrono::milliseconds patience, Call call) -> decltype(call()) 
 
 class PatientFile final : public ReadableFile {
  public:
-  PatientFile(FileSystem& files, std::string path, std::unique_ptr<ReadableFile> file,
+  PatientFile(ReadableFileSystem& files, std::string path, std::unique_ptr<ReadableFile> file,
               std::chrono::milliseconds patience)
       : files_(files), path_(std::move(path)), file_(std::move(file)), patience_(patience) {}
 
@@ -54,7 +54,7 @@ class PatientFile final : public ReadableFile {
   }
 
  private:
-  FileSystem& files_;
+  ReadableFileSystem& files_;
   const std::string path_;
   std::unique_ptr<ReadableFile> file_;
   const std::chrono::milliseconds patience_;
@@ -79,39 +79,6 @@ absl::StatusOr<FileEntry> PatientFileSystem::entry(const std::string& path) {
 absl::StatusOr<std::unique_ptr<FileLock>> PatientFileSystem::lock_content(const std::string& path,
                                                                           bool alone) {
   return files_.lock_content(path, alone);  // readers do without one
-}
-
-absl::StatusOr<std::unique_ptr<WritableFile>> PatientFileSystem::create(const std::string& path) {
-  return files_.create(path);
-}
-
-absl::Status PatientFileSystem::make_directory(const std::string& path) {
-  return files_.make_directory(path);
-}
-
-absl::Status PatientFileSystem::sync_directory(const std::string& path) {
-  return files_.sync_directory(path);
-}
-
-absl::Status PatientFileSystem::rename(const std::string& from, const std::string& to) {
-  return files_.rename(from, to);
-}
-
-absl::Status PatientFileSystem::remove_file(const std::string& path) {
-  return files_.remove_file(path);
-}
-
-absl::Status PatientFileSystem::remove_directory(const std::string& path) {
-  return files_.remove_directory(path);
-}
-
-absl::StatusOr<int64_t> PatientFileSystem::free_bytes(const std::string& path) {
-  return files_.free_bytes(path);
-}
-
-absl::StatusOr<std::unique_ptr<FileLock>> PatientFileSystem::lock(const std::string& path,
-                                                                  const std::string& holder) {
-  return files_.lock(path, holder);
 }
 
 }  // namespace tessera::internal

@@ -5,7 +5,7 @@
 
 #include <absl/status/statusor.h>
 
-#include "tessera/checkpoint/files/file_system.h"
+#include "tessera/checkpoint/files/file_operations.h"
 #include "tessera/core/process/file_descriptor.h"
 
 namespace tessera::internal {

@@ -3,7 +3,6 @@
 #include <dirent.h>
 #include <fcntl.h>
 #include <sys/stat.h>
-#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -225,15 +224,6 @@ absl::StatusOr<FileEntry> PosixFileSystem::entry(const std::string& path) {
   if (S_ISLNK(status.st_mode)) entry.kind = FileEntry::Kind::kLink;
   if (S_ISREG(status.st_mode)) entry = {.kind = FileEntry::Kind::kFile, .bytes = status.st_size};
   return entry;
-}
-
-absl::StatusOr<int64_t> PosixFileSystem::free_bytes(const std::string& path) {
-  struct statvfs status {};
-  // A disk that is full says so at write(), too.
-  if (::statvfs(path.c_str(), &status) != 0 || status.f_blocks == 0) return INT64_MAX;
-  int64_t bytes = 0;
-  if (__builtin_mul_overflow(status.f_bavail, status.f_frsize, &bytes)) return INT64_MAX;
-  return bytes;
 }
 
 absl::StatusOr<std::unique_ptr<FileLock>> PosixFileSystem::lock(const std::string& path,

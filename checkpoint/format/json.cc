@@ -5,7 +5,7 @@
 
 #include <absl/strings/str_cat.h>
 
-#include "tessera/checkpoint/files/file_system.h"
+#include "tessera/checkpoint/files/file_operations.h"
 
 namespace tessera::internal {
 namespace {

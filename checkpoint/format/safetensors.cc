@@ -8,7 +8,7 @@
 #include <absl/strings/str_cat.h>
 #include <absl/strings/str_join.h>
 
-#include "tessera/checkpoint/files/file_system.h"
+#include "tessera/checkpoint/files/file_operations.h"
 #include "tessera/checkpoint/format/dtype_names.h"
 #include "tessera/checkpoint/format/entry_form.h"
 #include "tessera/checkpoint/format/json.h"

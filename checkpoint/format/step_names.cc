@@ -1,5 +1,6 @@
 #include "tessera/checkpoint/format/step_names.h"
 
+#include <algorithm>
 #include <random>
 
 #include <absl/strings/numbers.h>
@@ -10,27 +11,14 @@ namespace tessera::internal {
 namespace {
 
 constexpr std::string_view kStep = "step-";
-constexpr std::string_view kTemporary = ".tmp-";
-constexpr std::string_view kTrash = ".trash-";
 constexpr size_t kNonceDigits = 32;
-
-/// Whether `name` is "step-<N><mark><nonce>".
-bool is_marked_step(std::string_view name, std::string_view mark) {
-  const size_t at = name.find(mark);
-  return at != std::string_view::npos && step_of(name.substr(0, at)).has_value() &&
-         is_nonce(name.substr(at + mark.size()));
-}
 
 }  // namespace
 
 std::string step_name(int64_t step) { return absl::StrCat("step-", step); }
 
-std::string temporary_step_name(int64_t step, std::string_view nonce) {
-  return absl::StrCat(step_name(step), ".tmp-", std::string(nonce));
-}
-
-std::string trash_step_name(int64_t step, std::string_view nonce) {
-  return absl::StrCat(step_name(step), ".trash-", std::string(nonce));
+std::string marked_step_name(int64_t step, std::string_view mark, std::string_view nonce) {
+  return absl::StrCat(step_name(step), ".", std::string(mark), "-", std::string(nonce));
 }
 
 std::string rank_file_name(int64_t rank, int64_t world) {
@@ -47,8 +35,14 @@ std::optional<int64_t> step_of(std::string_view name) {
   return step;
 }
 
-bool is_temporary_step(std::string_view name) { return is_marked_step(name, kTemporary); }
-bool is_trash_step(std::string_view name) { return is_marked_step(name, kTrash); }
+std::optional<std::string_view> step_mark_of(std::string_view name) {
+  const size_t dot = std::min(name.find('.'), name.size());
+  if (!step_of(name.substr(0, dot)).has_value()) return std::nullopt;
+  if (dot == name.size()) return "";
+  const size_t dash = std::min(name.find('-', dot), name.size() - 1);
+  if (!is_nonce(name.substr(dash + 1))) return std::nullopt;
+  return name.substr(dot + 1, dash - dot - 1);
+}
 
 std::string draw_nonce() {
   std::random_device device;  // the kernel's generator

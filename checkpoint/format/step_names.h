@@ -15,21 +15,23 @@ namespace tessera::internal {
 //     rank-00000-of-00004.safetensors
 //   step-120.tmp-<nonce>/              one that is being written, or was when its job died
 //   step-80.trash-<nonce>/             one that is being deleted
+//   step-60.damaged-<nonce>/           one that was set aside, as .replaced-<nonce>
 
 inline constexpr const char* kManifestName = "manifest.json";
 inline constexpr const char* kLockName = "lock";
+inline constexpr const char* kTemporary = "tmp";
+inline constexpr const char* kTrash = "trash";
 inline constexpr int64_t kMaxRanks = 100'000;
 
 std::string step_name(int64_t step);
-std::string temporary_step_name(int64_t step, std::string_view nonce);
-std::string trash_step_name(int64_t step, std::string_view nonce);
+/// "step-<N>.<mark>-<nonce>": no step's name.
+std::string marked_step_name(int64_t step, std::string_view mark, std::string_view nonce);
 std::string rank_file_name(int64_t rank, int64_t world);
 
 /// The number of a committed step's directory; nothing where `name` is none, to the letter.
 std::optional<int64_t> step_of(std::string_view name);
-/// Whether `name` is that of a step that is being written, or deleted.
-bool is_temporary_step(std::string_view name);
-bool is_trash_step(std::string_view name);
+/// The mark in a marked_step_name(), "" for a step_name(); nothing where `name` is neither.
+std::optional<std::string_view> step_mark_of(std::string_view name);
 
 /// 32 hexadecimal digits that nobody has drawn before. They tie the files of one save together.
 std::string draw_nonce();

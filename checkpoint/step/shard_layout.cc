@@ -5,7 +5,7 @@
 
 #include <absl/strings/str_cat.h>
 
-#include "tessera/checkpoint/files/file_system.h"
+#include "tessera/checkpoint/files/file_operations.h"
 #include "tessera/checkpoint/format/json.h"
 #include "tessera/checkpoint/format/step_names.h"
 

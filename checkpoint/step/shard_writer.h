@@ -9,7 +9,7 @@
 
 #include <absl/status/statusor.h>
 
-#include "tessera/checkpoint/files/file_system.h"
+#include "tessera/checkpoint/files/file_operations.h"
 #include "tessera/checkpoint/format/manifest.h"
 #include "tessera/checkpoint/step/shard_layout.h"
 

@@ -67,24 +67,39 @@ absl::Status write_manifest(FileSystem& files, const std::string& path, const Ma
 
 }  // namespace
 
+std::string marked_path(const ReadableFileSystem& files, const std::string& directory, int64_t step,
+                        std::string_view mark, std::string_view nonce) {
+  return join_path(directory,
+                   files.can_rename() ? marked_step_name(step, mark, nonce) : step_name(step));
+}
+
+std::string sign_of_commit(const ReadableFileSystem& files, const std::string& path) {
+  return files.can_rename() ? path : join_path(path, kManifestName);
+}
+
+absl::Status move_step(FileSystem& files, const std::string& from, const std::string& to) {
+  if (from == to) return absl::OkStatus();
+  if (files.can_rename()) return files.rename(from, to);
+  absl::Status status = copy_tree(files, from, to);  // downwards: "rank-...", then "manifest.json"
+  return status.ok() ? remove_step(files, from) : status;
+}
+
+absl::Status remove_step(FileSystem& files, const std::string& path) {
+  absl::Status status = files.remove_file(join_path(path, kManifestName));
+  return status.ok() || absl::IsNotFound(status) ? remove_tree(files, path) : status;
+}
+
 absl::StatusOr<std::string> begin_step(FileSystem& files, const std::string& directory,
-                                       int64_t step, const std::string& nonce, int64_t bytes) {
+                                       int64_t step, const std::string& nonce) {
   const std::string committed = join_path(directory, step_name(step));
-  const auto is_there = exists(files, committed);
+  const auto is_there = exists(files, sign_of_commit(files, committed));
   if (!is_there.ok()) return is_there.status();
   if (*is_there) {
     return absl::AlreadyExistsError(absl::StrCat("[checkpoint] '", committed,
                                                  "': got a step that exists, expected a new one; ",
                                                  "load it, move it away, or save elsewhere"));
   }
-  const auto free = files.free_bytes(directory);
-  if (!free.ok()) return free.status();
-  if (*free < bytes) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("[checkpoint] '", directory, "': got ", *free, " free bytes, expected ", bytes,
-                     " for step ", step, "; free some, keep fewer steps or save elsewhere"));
-  }
-  const std::string path = join_path(directory, temporary_step_name(step, nonce));
+  const std::string path = marked_path(files, directory, step, kTemporary, nonce);
   if (absl::Status status = files.make_directory(path); !status.ok()) return status;
   return path;
 }
@@ -114,14 +129,14 @@ absl::StatusOr<Manifest> make_manifest(Manifest head, std::vector<ShardSummary> 
 
 absl::Status commit_step(FileSystem& files, const std::string& directory,
                          const Manifest& manifest) {
-  const std::string path = join_path(directory, temporary_step_name(manifest.step, manifest.nonce));
+  const std::string path = marked_path(files, directory, manifest.step, kTemporary, manifest.nonce);
   const std::string committed = join_path(directory, step_name(manifest.step));
   absl::Status status = check_files(files, path, manifest);
   if (status.ok()) status = write_manifest(files, path, manifest);
   if (status.ok()) status = files.sync_directory(path);
-  if (status.ok()) status = files.rename(path, committed);
+  if (status.ok()) status = move_step(files, path, committed);
   if (!status.ok()) {
-    const absl::Status removal = remove_tree(files, path);
+    const absl::Status removal = remove_step(files, path);
     if (removal.ok()) return status;
     return {status.code(), absl::StrCat(status.message(), "; and what was written is still there: ",
                                         removal.message())};
@@ -135,7 +150,7 @@ absl::Status commit_step(FileSystem& files, const std::string& directory,
 
 absl::Status abandon_step(FileSystem& files, const std::string& directory, int64_t step,
                           const std::string& nonce) {
-  return remove_tree(files, join_path(directory, temporary_step_name(step, nonce)));
+  return remove_tree(files, marked_path(files, directory, step, kTemporary, nonce));
 }
 
 }  // namespace tessera::internal

@@ -2,12 +2,13 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <absl/status/status.h>
 #include <absl/status/statusor.h>
 
-#include "tessera/checkpoint/files/file_system.h"
+#include "tessera/checkpoint/files/file_operations.h"
 #include "tessera/checkpoint/format/manifest.h"
 #include "tessera/checkpoint/step/shard_writer.h"
 
@@ -22,12 +23,33 @@ namespace tessera::internal {
 /// power fails: everything in it was durable before the rename. A step that exists is never written
 /// into. An fsync that fails is not tried again: the kernel may have dropped the data and report
 /// success the second time; the step is given up.
+///
+/// A store of objects has no rename (FileSystem::can_rename()). There the files are written where
+/// they stay, and the manifest, which is put whole, last and at once, is the commit: without it
+/// there is no step, only what a save has left. It is also the first to go when a step does. The
+/// functions below say what lies where; nothing else knows of the difference.
+
+/// Where the files lie of a step that is no step yet, or no more: under the name that `mark`
+/// (kTemporary, kTrash) makes of its own, or, without rename, under its own.
+std::string marked_path(const ReadableFileSystem& files, const std::string& directory, int64_t step,
+                        std::string_view mark, std::string_view nonce);
+/// What is there if and only if the step `path`, or what it became when it was set aside, is: the
+/// directory, or, without rename, the manifest.
+std::string sign_of_commit(const ReadableFileSystem& files, const std::string& path);
+
+/// Gives the step `from` the name `to`. Without rename it copies the step first, the manifest last,
+/// so that it is whole under one name at any time; on an error both may be there. Nothing to do
+/// where the names are equal (marked_path()).
+absl::Status move_step(FileSystem& files, const std::string& from, const std::string& to);
+/// Removes what there is of the step `path`: the manifest first, and nothing else before that has
+/// succeeded. No error if there is nothing.
+absl::Status remove_step(FileSystem& files, const std::string& path);
 
 /// Begins step `step` in the directory of a run: makes the temporary directory for the ranks' files
 /// and gives its path. One rank calls it; the others learn `nonce`. AlreadyExists where the step
-/// is there; ResourceExhausted where fewer than `bytes` are free.
+/// is there.
 absl::StatusOr<std::string> begin_step(FileSystem& files, const std::string& directory,
-                                       int64_t step, const std::string& nonce, int64_t bytes);
+                                       int64_t step, const std::string& nonce);
 
 /// The manifest of a step: `head` has all but files and entries, `summaries` one for each rank.
 /// InvalidArgument where they are of different saves, or do not have every element of every entry
@@ -35,7 +57,7 @@ absl::StatusOr<std::string> begin_step(FileSystem& files, const std::string& dir
 absl::StatusOr<Manifest> make_manifest(Manifest head, std::vector<ShardSummary> summaries);
 
 /// Commits a step that begin_step() began and whose files are written (Note [Commit]). On an error
-/// the temporary directory is removed, and no step `manifest.step` is there, with one exception
+/// what was written is removed, and no step `manifest.step` is there, with one exception
 /// that the message says: where the last fsync fails, the step is whole and in its place, but may
 /// be gone after a power failure.
 absl::Status commit_step(FileSystem& files, const std::string& directory, const Manifest& manifest);

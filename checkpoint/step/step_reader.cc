@@ -36,10 +36,10 @@ std::string last_name_in(const std::string& path) { return path.substr(path.rfin
 
 }  // namespace
 
-StepReader::StepReader(FileSystem& files, std::string path, std::unique_ptr<FileLock> lock)
+StepReader::StepReader(ReadableFileSystem& files, std::string path, std::unique_ptr<FileLock> lock)
     : files_(files), path_(std::move(path)), lock_(std::move(lock)) {}
 
-absl::StatusOr<std::unique_ptr<StepReader>> StepReader::open(FileSystem& files,
+absl::StatusOr<std::unique_ptr<StepReader>> StepReader::open(ReadableFileSystem& files,
                                                              const std::string& path) {
   auto lock = files.lock_content(join_path(path, kManifestName), /*alone=*/false);
   if (is_held(lock.status())) return lock.status();

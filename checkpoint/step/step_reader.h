@@ -11,7 +11,7 @@
 #include <absl/status/statusor.h>
 #include <absl/types/span.h>
 
-#include "tessera/checkpoint/files/file_system.h"
+#include "tessera/checkpoint/files/file_operations.h"
 #include "tessera/checkpoint/format/manifest.h"
 #include "tessera/checkpoint/step/verified_file.h"
 
@@ -25,7 +25,7 @@ class StepReader {
   /// Opens the step `path`, "<directory of the run>/step-<N>": verifies the manifest and that the
   /// directory has the manifest's files, each a regular file of its length and with a header of
   /// this save. Values are verified when they are read. `files` must outlive this.
-  static absl::StatusOr<std::unique_ptr<StepReader>> open(FileSystem& files,
+  static absl::StatusOr<std::unique_ptr<StepReader>> open(ReadableFileSystem& files,
                                                           const std::string& path);
 
   const std::string& path() const { return path_; }
@@ -51,14 +51,14 @@ class StepReader {
     int64_t used = 0;
   };
 
-  StepReader(FileSystem& files, std::string path, std::unique_ptr<FileLock> lock);
+  StepReader(ReadableFileSystem& files, std::string path, std::unique_ptr<FileLock> lock);
 
   absl::Status read_manifest();
   absl::Status check_names();
   absl::Status check_header(int64_t rank);
   absl::StatusOr<VerifiedFile*> file_of(int64_t rank);
 
-  FileSystem& files_;
+  ReadableFileSystem& files_;
   const std::string path_;
   const std::unique_ptr<FileLock> lock_;  // null where files have no locks
   Manifest manifest_;

@@ -9,7 +9,7 @@
 #include <absl/strings/string_view.h>
 #include <absl/types/span.h>
 
-#include "tessera/checkpoint/files/file_system.h"
+#include "tessera/checkpoint/files/file_operations.h"
 #include "tessera/checkpoint/format/manifest.h"
 
 namespace tessera::internal {

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <variant>
@@ -9,6 +10,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "tessera/file_system.h"
 #include "tessera/partial_state.h"
 
 namespace tessera {
@@ -33,6 +35,9 @@ struct SaveOptions {
   /// Files and directories get what the umask leaves of the modes 0666 and 0777, for a run that
   /// several users of a group resume (umask 002). false: 0600 and 0700, for this user alone.
   bool group_access = false;
+  /// Where `directory` is; null: on this machine's files. Each rank passes its own, or ranks that
+  /// are threads the same one. Not beside group_access.
+  std::shared_ptr<FileSystem> files = nullptr;
 };
 
 /// Saves the run as "<directory>/step-<N>", N being the number of updates applied so far: the
@@ -57,6 +62,8 @@ struct LoadOptions {
   std::optional<int64_t> step = {};
   /// How it may differ from the run: where it was saved when other parameters were trained.
   PartialState partial = {};
+  /// SaveOptions::files, for load_checkpoint() alone: Checkpoints has its own.
+  std::shared_ptr<FileSystem> files = nullptr;
 };
 
 /// A checkpoint that was loaded.

@@ -37,6 +37,8 @@ struct CheckpointsOptions {
   bool stop_on_error = true;
   std::map<std::string, std::string> notes = {};  ///< SaveOptions::notes
   bool group_access = false;                      ///< SaveOptions::group_access
+  /// SaveOptions::files, also for what load() reads. A thread may write beside the one that trains.
+  std::shared_ptr<FileSystem> files = nullptr;
 };
 
 /// The checkpoints of one run: what it is made of, when it is saved, and how it goes on.

@@ -66,6 +66,7 @@
 // Runs that go on after a kill.
 #include "tessera/checkpoint.h"
 #include "tessera/checkpoints.h"
+#include "tessera/file_system.h"
 #include "tessera/safetensors.h"
 #include "tessera/stop_request.h"
 

@@ -212,11 +212,6 @@ absl::StatusOr<FileEntry> SimulatedFileSystem::entry(const std::string& path) {
   return FileEntry{.kind = node->kind, .bytes = static_cast<int64_t>(node->bytes.size())};
 }
 
-absl::StatusOr<int64_t> SimulatedFileSystem::free_bytes(const std::string& path) {
-  if (absl::Status status = begin("statvfs", path); !status.ok()) return status;
-  return std::max<int64_t>(0, capacity_ - used_bytes());
-}
-
 absl::StatusOr<std::unique_ptr<FileLock>> SimulatedFileSystem::lock(const std::string& path,
                                                                     const std::string& holder) {
   if (absl::Status status = begin("lock", path); !status.ok()) return status;

@@ -10,7 +10,7 @@
 #include <string_view>
 #include <vector>
 
-#include "tessera/checkpoint/files/file_system.h"
+#include "tessera/checkpoint/files/file_operations.h"
 
 namespace tessera::internal::testing {
 
@@ -34,12 +34,12 @@ class SimulatedFileSystem : public FileSystem {
   absl::StatusOr<std::unique_ptr<ReadableFile>> open(const std::string& path) override;
   absl::Status make_directory(const std::string& path) override;
   absl::Status sync_directory(const std::string& path) override;
+  bool can_rename() const override { return true; }
   absl::Status rename(const std::string& from, const std::string& to) override;
   absl::Status remove_file(const std::string& path) override;
   absl::Status remove_directory(const std::string& path) override;
   absl::StatusOr<std::vector<std::string>> list(const std::string& path) override;
   absl::StatusOr<FileEntry> entry(const std::string& path) override;
-  absl::StatusOr<int64_t> free_bytes(const std::string& path) override;
   absl::StatusOr<std::unique_ptr<FileLock>> lock(const std::string& path,
                                                  const std::string& holder) override;
   absl::StatusOr<std::unique_ptr<FileLock>> lock_content(const std::string& path,

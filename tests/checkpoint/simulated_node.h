@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "tessera/checkpoint/files/file_system.h"
+#include "tessera/checkpoint/files/file_operations.h"
 
 namespace tessera::internal::testing {
 

@@ -75,7 +75,7 @@ absl::StatusOr<ShardSummary> SmallRun::write_rank(FileSystem& files, const std::
 }
 
 absl::Status SmallRun::save(FileSystem& files, int64_t step) const {
-  const auto path = begin_step(files, directory, step, nonce, 0);
+  const auto path = begin_step(files, directory, step, nonce);
   if (!path.ok()) return path.status();
   std::vector<ShardSummary> summaries;
   for (int64_t rank = 0; rank < world; ++rank) {

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "tessera/checkpoint/files/file_system.h"
+#include "tessera/checkpoint/files/file_operations.h"
 
 namespace tessera::internal {
 

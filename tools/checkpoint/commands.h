@@ -6,7 +6,7 @@
 #include <absl/status/status.h>
 #include <absl/status/statusor.h>
 
-#include "tessera/checkpoint/files/file_system.h"
+#include "tessera/checkpoint/files/file_operations.h"
 
 namespace tessera::internal {
 

@@ -124,7 +124,7 @@ absl::Status import_model(FileSystem& files, const std::string& from, const std:
                                                  steps->back(), ", expected none; import into a ",
                                                  "directory of its own"));
   }
-  const auto path = begin_step(files, directory, kStep, nonce, layout->file_bytes());
+  const auto path = begin_step(files, directory, kStep, nonce);
   if (!path.ok()) return path.status();
   auto summary = write_shard(files, *path, *opened, *layout);
   absl::Status status =

@@ -9,7 +9,7 @@
 #include <absl/status/statusor.h>
 #include <absl/types/span.h>
 
-#include "tessera/checkpoint/files/file_system.h"
+#include "tessera/checkpoint/files/file_operations.h"
 #include "tessera/checkpoint/step/step_reader.h"
 
 namespace tessera::internal {

@@ -4,6 +4,8 @@
 #include <chrono>
 #include <memory>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -82,11 +84,35 @@ TEST(PatientFileSystem, AFileSystemThatIsAwayIsNotAnAbsentFile) {
   EXPECT_TRUE(absl::IsNotFound(file_error(ENOENT, "list", "/d")));
 }
 
-TEST(PatientFileSystem, WritesOnce) {
-  const auto files = with_a_file();
-  PatientFileSystem patient(*files, kLong);
-  files->fail_at(0, EIO);
-  EXPECT_EQ(errno_of(patient.remove_file("/d/f")), EIO);
+/// A program's own file system, whose errors have no errno.
+class OwnFileSystem final : public SimulatedFileSystem {
+ public:
+  explicit OwnFileSystem(absl::StatusCode code) : code_(code) {}
+  absl::StatusOr<std::vector<std::string>> list(const std::string& path) override {
+    if (std::exchange(has_failed_once_, true)) return SimulatedFileSystem::list(path);
+    return absl::Status(code_, "[store] cannot list '" + path + "'");
+  }
+
+ private:
+  const absl::StatusCode code_;
+  bool has_failed_once_ = false;
+};
+
+TEST(PatientFileSystem, GoesByTheCodesOfAProgramsOwnFileSystem) {
+  OwnFileSystem away(absl::StatusCode::kUnavailable);
+  EXPECT_TRUE(PatientFileSystem(away, kLong).list("/").ok());
+  for (const auto code : {absl::StatusCode::kInternal, absl::StatusCode::kPermissionDenied,
+                          absl::StatusCode::kDeadlineExceeded, absl::StatusCode::kUnknown}) {
+    OwnFileSystem failing(code);
+    const absl::Status status = PatientFileSystem(failing, kLong).list("/").status();
+    EXPECT_EQ(status.code(), code) << "at once";
+    EXPECT_FALSE(is_damage(status)) << status;
+  }
+  EXPECT_FALSE(is_damage(absl::UnavailableError("")));
+  for (const auto code : {absl::StatusCode::kNotFound, absl::StatusCode::kOutOfRange,
+                          absl::StatusCode::kDataLoss, absl::StatusCode::kFailedPrecondition}) {
+    EXPECT_TRUE(is_damage(absl::Status(code, "")));
+  }
 }
 
 }  // namespace

@@ -183,16 +183,6 @@ TEST_F(RefusedCallsTest, SyncIsNoReasonToFailUnlessTheDiskFails) {
   }
 }
 
-TEST_F(RefusedCallsTest, FreeSpaceThatNobodyKnowsIsNoReasonToFail) {
-  for (const int error : {ENOSYS, EIO}) {
-    run_with_refused_calls({{SYS_statfs, error}}, [&] {
-      const auto bytes = files_.free_bytes(directory_.path());
-      ASSERT_TRUE(bytes.ok()) << bytes.status();
-      EXPECT_EQ(*bytes, INT64_MAX);
-    });
-  }
-}
-
 TEST_F(RefusedCallsTest, RenamesReplaceNothingWhereTheKernelDoesNotSeeToIt) {
   for (const int error : {EINVAL, ENOSYS, EOPNOTSUPP, EPERM}) {
     const std::string from = path("from" + std::to_string(error)), to = from + ".new";

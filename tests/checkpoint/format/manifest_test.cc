@@ -166,10 +166,14 @@ TEST(StepNames, AreReadToTheLetter) {
   const std::string nonce = draw_nonce();
   EXPECT_TRUE(is_nonce(nonce));
   EXPECT_NE(nonce, draw_nonce());
-  EXPECT_TRUE(is_temporary_step(temporary_step_name(7, nonce)));
-  EXPECT_TRUE(is_trash_step(trash_step_name(7, nonce)));
-  EXPECT_FALSE(is_temporary_step(trash_step_name(7, nonce)));
-  EXPECT_FALSE(is_temporary_step("step-7.tmp-mine"));
+  EXPECT_EQ(step_mark_of(marked_step_name(7, kTemporary, nonce)), "tmp");
+  EXPECT_EQ(step_mark_of(marked_step_name(7, kTrash, nonce)), "trash");
+  EXPECT_EQ(step_mark_of("step-7"), "");
+  for (const std::string& name :
+       {std::string("step-7.tmp-mine"), std::string("step-7."), std::string("step-7.tmp"),
+        std::string("step-07.tmp-") + nonce, std::string("notes.tmp-") + nonce, std::string("")}) {
+    EXPECT_EQ(step_mark_of(name), std::nullopt) << name;
+  }
   EXPECT_EQ(rank_file_name(3, 4), "rank-00003-of-00004.safetensors");
 }
 
