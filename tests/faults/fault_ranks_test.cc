@@ -63,9 +63,10 @@ TEST(FaultRanksDeathTest, DeadlineCatchesAStuckRank) {
   };
   // By then the ranks must have met.
   constexpr auto kDeadline = std::chrono::milliseconds(2000);
-  EXPECT_DEATH(outcomes_of_ranks(2, get_stuck, kDeadline),
-               absl::StrCat("ranks did not finish within ", kDeadline.count(),
-                            " ms(.|\n)*rank 1: in its body"));
+  EXPECT_DEATH(
+      outcomes_of_ranks(2, get_stuck, ProcessGroupOptions::Lane::kInline, kGroupTimeout, kDeadline),
+      absl::StrCat("ranks did not finish within ", kDeadline.count(),
+                   " ms(.|\n)*rank 1: in its body"));
 }
 
 // A rank that waits for a peer that never comes is stuck too; the group's own time-out is later.
