@@ -21,13 +21,12 @@ constexpr auto kPatience = std::chrono::seconds(5);
 
 struct EndingThread::Entry {
   const Origin origin;
-  std::function<bool()> ask_to_end;
+  std::function<void()> ask_to_end;
   std::thread thread;
   std::thread::id id;  // of the thread, which whoever joins it changes
   bool is_over = false;
   bool is_detached = false;
   bool is_joined = false;  // or is about to be
-  bool is_stuck = false;
 
   bool is_other_thread() const { return origin.is_here() && id != std::this_thread::get_id(); }
 };
@@ -42,7 +41,7 @@ class EndingThread::All {
   }
 
   std::shared_ptr<Entry> start(std::string_view purpose, std::function<void()> run,
-                               std::function<bool()> ask_to_end) {
+                               std::function<void()> ask_to_end) {
     auto entry = std::make_shared<Entry>();
     entry->ask_to_end = std::move(ask_to_end);
     const std::lock_guard lock(mutex_);
@@ -103,13 +102,12 @@ class EndingThread::All {
     std::unique_lock lock(mutex_);
     is_ending_ = true;
     for (const auto& entry : entries_) {
-      if (!entry->is_other_thread() || entry->is_over || !entry->ask_to_end) continue;
-      entry->is_stuck = !entry->ask_to_end();
+      if (entry->is_other_thread() && !entry->is_over && entry->ask_to_end) entry->ask_to_end();
     }
     const auto deadline = std::chrono::steady_clock::now() + kPatience;
     const auto asked = entries_;  // owners join some meanwhile
     for (const auto& entry : asked) {
-      if (!entry->is_other_thread() || entry->is_stuck) continue;
+      if (!entry->is_other_thread()) continue;
       changed_.wait_until(lock, deadline, [&] { return entry->is_over; });
       if (!entry->is_over || std::exchange(entry->is_joined, true)) continue;
       lock.unlock();  // its thread-local objects may need it
@@ -125,7 +123,7 @@ class EndingThread::All {
 };
 
 EndingThread::EndingThread(std::string_view purpose, std::function<void()> run,
-                           std::function<bool()> ask_to_end)
+                           std::function<void()> ask_to_end)
     : entry_(All::get().start(purpose, std::move(run), std::move(ask_to_end))) {}
 
 void EndingThread::join() {

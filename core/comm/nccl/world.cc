@@ -41,11 +41,7 @@ std::shared_ptr<World> World::start(WorldOptions options, std::shared_ptr<Progre
   const std::shared_ptr<World> world(new World(std::move(options), std::move(all)));
   world->enter(world->all_);
   EndingThread(
-      "the progress of NCCL", [world] { world->run(); },
-      [world] {
-        world->end();
-        return true;
-      })
+      "the progress of NCCL", [world] { world->run(); }, [world] { world->end(); })
       .detach();
   return world;
 }
