@@ -353,10 +353,4 @@ std::shared_ptr<Group> make_world(WorldOptions options) {
   }
 }
 
-std::string find_unsupported(const NcclOptions& options) {
-  if (!options.copy_engine || options.memory == NcclOptions::Memory::kWindows) return "";
-  return "[nccl] options: got copy_engine without windows, expected memory = kWindows, which copy"
-         " engines gather in; set both";
-}
-
 }  // namespace tessera::internal::nccl

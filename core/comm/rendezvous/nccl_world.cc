@@ -50,7 +50,6 @@ std::shared_ptr<ProcessGroup> make_nccl_world(ProcessGroupOptions options,
     world.device = take_gpu(gpu_of(options, environment, GpuChoice::Use::kOwn));
     world.api = take_nccl();  // after LibTorch's: then it is LibTorch's own NCCL
   });
-  if (world.problem.empty()) world.problem = nccl::find_unsupported(world.nccl);
   return nccl::make_world(std::move(world));
 }
 
