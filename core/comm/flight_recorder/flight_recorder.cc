@@ -1,6 +1,5 @@
 #include "tessera/core/comm/flight_recorder/flight_recorder.h"
 
-#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -61,9 +60,7 @@ std::string last_seen(const RankFlight& rank, int64_t now_ns) {
 }  // namespace
 
 int64_t flight_time_ns() {
-  timespec now{};
-  ::clock_gettime(CLOCK_REALTIME, &now);
-  return static_cast<int64_t>(now.tv_sec) * 1000000000 + now.tv_nsec;
+  return std::chrono::nanoseconds(std::chrono::system_clock::now().time_since_epoch()).count();
 }
 
 std::string FlightRecord::text() const {

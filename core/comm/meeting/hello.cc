@@ -61,8 +61,7 @@ std::string Hello::name() const {
 }
 
 std::string Hello::state() const {
-  const auto status = host == machine_id() ? process_status(pid) : std::nullopt;
-  const std::string does = status ? status->describe() : "";
+  const std::string does = host == machine_id() ? process_activity(pid) : "";
   return absl::StrCat(name(), does.empty() ? "" : ", which ", does);
 }
 
