@@ -29,36 +29,24 @@ void give_way_when_woken() {
 // exit() destroys what is static, LibTorch's and perhaps the program's world, while other threads
 // run on. So work under way is waited for before that: handlers run in the opposite order, and
 // what the work uses was made before the first of these threads.
-class BackgroundThread::Living {
- public:
+struct BackgroundThread::Living {
+  Living() {
+    hold_across_fork(mutex);
+    std::atexit([] {
+      const std::lock_guard lock(all().mutex);
+      for (BackgroundThread* const thread : all().threads) {
+        const bool is_itself = thread->thread_.get_id() == std::this_thread::get_id();
+        if (thread->origin_.is_here() && !is_itself) thread->wait();
+      }
+    });
+  }
   static Living& all() {
     static auto* const living = new Living;  // never destroyed: threads may end after that
     return *living;
   }
-  void add(BackgroundThread* thread) {
-    const std::lock_guard lock(mutex_);
-    threads_.insert(thread);
-  }
-  void remove(BackgroundThread* thread) {
-    const std::lock_guard lock(mutex_);
-    threads_.erase(thread);
-  }
 
- private:
-  Living() {
-    hold_across_fork(mutex_);
-    std::atexit([] { all().wait(); });
-  }
-  void wait() {
-    const std::lock_guard lock(mutex_);
-    for (BackgroundThread* const thread : threads_) {
-      const bool is_itself = thread->thread_.get_id() == std::this_thread::get_id();
-      if (thread->origin_.is_here() && !is_itself) thread->wait();
-    }
-  }
-
-  std::mutex mutex_;
-  std::set<BackgroundThread*> threads_;
+  std::mutex mutex;
+  std::set<BackgroundThread*> threads;
 };
 
 void BackgroundThread::Desk::serve() {
@@ -79,7 +67,8 @@ BackgroundThread::BackgroundThread()
     : desk_(std::make_unique<Desk>()),
       thread_(thread_without_signals("asynchronous checkpoints",
                                      [desk = desk_.get()] { desk->serve(); })) {
-  Living::all().add(this);
+  const std::lock_guard lock(Living::all().mutex);
+  Living::all().threads.insert(this);
 }
 
 std::unique_ptr<BackgroundThread> BackgroundThread::on_all_ranks(ProcessGroup& group) {
@@ -98,7 +87,10 @@ std::unique_ptr<BackgroundThread> BackgroundThread::on_all_ranks(ProcessGroup& g
 }
 
 BackgroundThread::~BackgroundThread() {
-  Living::all().remove(this);
+  {
+    const std::lock_guard lock(Living::all().mutex);
+    Living::all().threads.erase(this);
+  }
   {
     const std::lock_guard lock(desk_->mutex);
     desk_->is_over = true;

@@ -2,9 +2,12 @@
 
 #include <algorithm>
 
+#include <ATen/TensorGeometry.h>
+#include <absl/algorithm/container.h>
 #include <absl/strings/ascii.h>
 #include <absl/strings/str_cat.h>
 #include <absl/strings/str_join.h>
+#include <c10/util/accumulate.h>
 
 #include "tessera/checkpoint/files/file_system.h"
 #include "tessera/checkpoint/format/dtype_names.h"
@@ -23,10 +26,8 @@ bool looks_like_a_piece(std::string_view name) {
   const std::string_view range = name.substr(mark + 1);
   const size_t dash = range.find('-');
   if (dash == std::string_view::npos || dash == 0 || dash + 1 == range.size()) return false;
-  return std::all_of(range.begin(), range.begin() + static_cast<ptrdiff_t>(dash),
-                     absl::ascii_isdigit) &&
-         std::all_of(range.begin() + static_cast<ptrdiff_t>(dash) + 1, range.end(),
-                     absl::ascii_isdigit);
+  return absl::c_all_of(range.substr(0, dash), absl::ascii_isdigit) &&
+         absl::c_all_of(range.substr(dash + 1), absl::ascii_isdigit);
 }
 
 /// Of ASCII or of Latin-1 (U+0080 to U+009F, which terminals obey, too). `text` is UTF-8.
@@ -56,22 +57,11 @@ std::optional<int64_t> bytes_of(const std::vector<int64_t>& sizes, at::ScalarTyp
   return is_empty ? 0 : bytes;
 }
 
-int64_t EntryForm::numel() const {
-  int64_t numel = 1;
-  for (const int64_t size : sizes) numel *= size;
-  return numel;
-}
+int64_t EntryForm::numel() const { return c10::multiply_integers(sizes); }
 
 int64_t EntryForm::element_bytes() const { return dtype_bytes(dtype); }
 
-bool EntryForm::is_row_major() const {
-  int64_t expected = 1;
-  for (size_t d = sizes.size(); d-- > 0;) {
-    if (sizes[d] != 1 && strides[d] != expected) return numel() == 0;
-    expected *= sizes[d];
-  }
-  return true;
-}
+bool EntryForm::is_row_major() const { return at::geometry_is_contiguous(sizes, strides); }
 
 std::string EntryForm::problem() const {
   if (dtype_name(dtype).empty()) {
@@ -93,7 +83,7 @@ std::string name_problem(std::string_view name) {
     return absl::StrCat("got a name of ", name.size(), " bytes ('", printable(name),
                         "'), expected 1 to ", kMaxNameBytes);
   }
-  if (!is_utf8(name) || has_control_characters(name)) {
+  if (!utf8_problem(name).empty() || has_control_characters(name)) {
     return absl::StrCat("got the name '", printable(name),
                         "', expected UTF-8 without control characters");
   }

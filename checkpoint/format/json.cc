@@ -116,10 +116,6 @@ JsonFields::JsonFields(const Json& object, std::string where, std::string& probl
   }
 }
 
-bool JsonFields::has(const char* name) const {
-  return object_.is_object() && object_.contains(name);
-}
-
 const Json* JsonFields::field(const char* name, const char* kind, bool (*is_kind)(const Json&)) {
   if (!problem_.empty()) return nullptr;
   const auto found = object_.find(name);

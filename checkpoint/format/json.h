@@ -38,7 +38,6 @@ class JsonFields {
   std::vector<int64_t> integers(const char* name, int64_t least, int64_t greatest);
   const Json& array(const char* name);
   const Json& object(const char* name);
-  bool has(const char* name) const;
   /// After all others: fields that nobody asked for are a problem, too.
   void expect_no_others();
 

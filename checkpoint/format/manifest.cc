@@ -1,7 +1,6 @@
 #include "tessera/checkpoint/format/manifest.h"
 
 #include <algorithm>
-#include <utility>
 
 #include <absl/strings/numbers.h>
 #include <absl/strings/str_cat.h>

@@ -1,6 +1,5 @@
 // What makes a manifest inconsistent.
 #include <algorithm>
-#include <tuple>
 #include <utility>
 
 #include <absl/strings/str_cat.h>
@@ -142,9 +141,7 @@ void check_extents(const ManifestFile& file, std::vector<Extent>& extents, Probl
 void check_texts(const Manifest& manifest, Problems& problems) {
   const auto check = [&](const std::string& name, const std::string* text) {
     std::string wrong = name_problem(name);
-    if (wrong.empty() && text != nullptr && !is_utf8(*text)) {
-      wrong = absl::StrCat("got the text '", printable(*text), "', expected UTF-8");
-    }
+    if (wrong.empty() && text != nullptr) wrong = utf8_problem(*text);
     if (!wrong.empty()) problems.add(absl::StrCat("'", printable(name), "': ", wrong));
   };
   for (const auto& [name, text] : manifest.options) check(name, &text);
