@@ -11,7 +11,6 @@
 #include "tessera/core/comm/agreement/refusal.h"
 #include "tessera/core/process/error_text.h"
 #include "tessera/core/process/thread_without_signals.h"
-#include "tessera/process_group.h"
 
 namespace tessera::internal {
 

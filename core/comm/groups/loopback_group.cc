@@ -3,7 +3,6 @@
 #include <cstring>
 #include <mutex>
 #include <optional>
-#include <utility>
 
 #include <ATen/core/Tensor.h>
 #include <ATen/core/grad_mode.h>

@@ -14,7 +14,6 @@
 
 #include "tessera/core/comm/meeting/deadline.h"
 #include "tessera/core/comm/meeting/framing.h"
-#include "tessera/core/comm/meeting/message.h"
 #include "tessera/core/process/file_descriptor.h"
 
 namespace tessera::internal {

@@ -8,7 +8,6 @@
 #include <cstdlib>
 #include <future>
 #include <ranges>
-#include <utility>
 
 #include <c10/util/Exception.h>
 

@@ -13,7 +13,6 @@
 #include "tessera/core/comm/agreement/refusal.h"
 #include "tessera/core/comm/groups/call_record.h"
 #include "tessera/core/comm/groups/op_traits.h"
-#include "tessera/core/comm/groups/works.h"
 #include "tessera/core/comm/nccl/launch.h"
 #include "tessera/core/comm/nccl/memory.h"
 #include "tessera/core/device/graph.h"

@@ -12,7 +12,6 @@
 #include <absl/strings/str_split.h>
 #include <c10/core/DeviceGuard.h>
 
-#include "tessera/core/comm/flight_recorder/flight_recorder.h"
 #include "tessera/core/comm/groups/op_traits.h"
 #include "tessera/core/comm/nccl/pending.h"
 #include "tessera/core/process/ending_thread.h"
