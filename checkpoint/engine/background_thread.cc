@@ -72,12 +72,7 @@ BackgroundThread::BackgroundThread()
 
 std::unique_ptr<BackgroundThread> BackgroundThread::on_all_ranks(ProcessGroup& group) {
   std::unique_ptr<BackgroundThread> thread;
-  std::string problem;
-  try {
-    thread = std::make_unique<BackgroundThread>();
-  } catch (const std::exception& error) {
-    problem = error_text(error);
-  }
+  const std::string problem = thrown_by([&] { thread = std::make_unique<BackgroundThread>(); });
   const std::string refused =
       refusal_text(group.all_gather_bytes(problem, "checkpoint: thread"), "checkpoint");
   if (refused.empty()) return thread;

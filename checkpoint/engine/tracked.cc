@@ -20,6 +20,7 @@
 #include "tessera/checkpoint/format/utf8.h"
 #include "tessera/checkpoints.h"
 #include "tessera/core/layout/read_only_memory.h"
+#include "tessera/core/process/error_text.h"
 #include "tessera/data/shuffle.h"
 #include "tessera/sampler_state.h"
 
@@ -55,13 +56,10 @@ class TrackedSampler final : public Tracked {
                : "";
   }
   std::string problem_of(const CheckpointExtras& saved) const override {
-    try {
+    return thrown_by([&] {
       data::DistributedSampler(sampler_.size(), /*world=*/1, /*rank=*/0, options_of(sampler_))
           .load_state(state_of(saved));
-    } catch (const c10::Error& error) {
-      return error.what_without_backtrace();
-    }
-    return "";
+    });
   }
   std::string load(const CheckpointExtras& saved, const Origin& /*origin*/) override {
     sampler_.load_state(state_of(saved));
@@ -108,13 +106,8 @@ class TrackedGenerator final : public Tracked {
     }
     const auto state = saved.rank_tensors.find("");
     if (state == saved.rank_tensors.end()) return "";
-    try {  // another kind of generator has a state of another size
-      at::Generator copy = generator_.clone();
-      copy.set_state(state->second);
-    } catch (const c10::Error& error) {
-      return error.what_without_backtrace();
-    }
-    return "";
+    // Another kind of generator has a state of another size.
+    return thrown_by([&] { generator_.clone().set_state(state->second); });
   }
   std::string load(const CheckpointExtras& saved, const Origin& origin) override {
     const std::scoped_lock lock(generator_.mutex());
