@@ -121,8 +121,7 @@ void check_entry(const std::string& name, const ManifestEntry& entry, const Mani
 
 /// What lies in a file follows upon each other and ends with it.
 void check_extents(const ManifestFile& file, std::vector<Extent>& extents, Problems& problems) {
-  std::sort(extents.begin(), extents.end(),
-            [](const Extent& left, const Extent& right) { return left.begin < right.begin; });
+  std::ranges::sort(extents, {}, &Extent::begin);
   int64_t end = extents.empty() ? file.bytes : extents.front().begin;
   for (const Extent& extent : extents) {
     if (extent.begin != end) {

@@ -48,8 +48,7 @@ std::string last_seen(const RankFlight& rank, int64_t now_ns) {
       absl::StrCat("rank ", rank.rank, place_of(rank), ", which ", rank.state, ", last seen ");
   if (rank.records.empty()) return absl::StrCat(state, "nowhere");
   // Of several that are under way it waits in the first.
-  const auto open = std::find_if(rank.records.begin(), rank.records.end(),
-                                 [](const FlightRecord& record) { return record.end_ns == 0; });
+  const auto open = std::ranges::find(rank.records, 0, &FlightRecord::end_ns);
   if (open != rank.records.end()) {
     return absl::StrCat(state, "in ", open->text(), ", begun ", ago(open->begin_ns, now_ns));
   }
