@@ -341,29 +341,26 @@ std::string TrackedThings::load(const CheckpointExtras& saved, const Tracked::Or
 
 }  // namespace tessera::internal
 
-namespace tessera {
-using namespace internal;
+using tessera::Checkpoints;
 
 Checkpoints& Checkpoints::track(const std::string& name, const data::DistributedSampler& sampler) {
-  return add(name, std::make_unique<TrackedSampler>(sampler));
+  return add(name, std::make_unique<internal::TrackedSampler>(sampler));
 }
 Checkpoints& Checkpoints::track(const std::string& name, const at::Generator& generator) {
-  return add(name, std::make_unique<TrackedGenerator>(generator));
+  return add(name, std::make_unique<internal::TrackedGenerator>(generator));
 }
 Checkpoints& Checkpoints::track(const std::string& name, at::Tensor& tensor) {
-  return add(name, std::make_unique<TrackedTensor>(tensor));
+  return add(name, std::make_unique<internal::TrackedTensor>(tensor));
 }
 Checkpoints& Checkpoints::track(const std::string& name, int64_t& number) {
-  return add(name, std::make_unique<TrackedValue<int64_t>>(number));
+  return add(name, std::make_unique<internal::TrackedValue<int64_t>>(number));
 }
 Checkpoints& Checkpoints::track(const std::string& name, double& number) {
-  return add(name, std::make_unique<TrackedValue<double>>(number));
+  return add(name, std::make_unique<internal::TrackedValue<double>>(number));
 }
 Checkpoints& Checkpoints::track(const std::string& name, std::string& text) {
-  return add(name, std::make_unique<TrackedValue<std::string>>(text));
+  return add(name, std::make_unique<internal::TrackedValue<std::string>>(text));
 }
 Checkpoints& Checkpoints::track(const std::string& name, Functions functions) {
-  return add(name, std::make_unique<TrackedFunctions>(std::move(functions)));
+  return add(name, std::make_unique<internal::TrackedFunctions>(std::move(functions)));
 }
-
-}  // namespace tessera
