@@ -2,12 +2,10 @@
 
 #include <algorithm>
 
-#include <ATen/TensorGeometry.h>
 #include <absl/algorithm/container.h>
 #include <absl/strings/ascii.h>
 #include <absl/strings/str_cat.h>
 #include <absl/strings/str_join.h>
-#include <c10/util/accumulate.h>
 
 #include "tessera/checkpoint/files/file_system.h"
 #include "tessera/checkpoint/format/dtype_names.h"
@@ -57,11 +55,22 @@ std::optional<int64_t> bytes_of(const std::vector<int64_t>& sizes, at::ScalarTyp
   return is_empty ? 0 : bytes;
 }
 
-int64_t EntryForm::numel() const { return c10::multiply_integers(sizes); }
+int64_t EntryForm::numel() const {
+  int64_t numel = 1;
+  for (const int64_t size : sizes) numel *= size;
+  return numel;
+}
 
 int64_t EntryForm::element_bytes() const { return dtype_bytes(dtype); }
 
-bool EntryForm::is_row_major() const { return at::geometry_is_contiguous(sizes, strides); }
+bool EntryForm::is_row_major() const {
+  int64_t expected = 1;
+  for (size_t d = sizes.size(); d-- > 0;) {
+    if (sizes[d] != 1 && strides[d] != expected) return numel() == 0;
+    expected *= sizes[d];
+  }
+  return true;
+}
 
 std::string EntryForm::problem() const {
   if (dtype_name(dtype).empty()) {
