@@ -184,11 +184,8 @@ Checkpoints::Run::~Run() {
   if (!is_writing_) return;
   thread_->wait();
   if (error_ == nullptr) return;
-  try {
-    std::rethrow_exception(error_);
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "%s\n", error_text(error).c_str());
-  }
+  const std::string text = thrown_by([this] { std::rethrow_exception(error_); });
+  std::fprintf(stderr, "%s\n", text.c_str());
 }
 
 std::optional<LoadedCheckpoint> Checkpoints::Run::load(const LoadOptions& options) {

@@ -42,7 +42,7 @@ class JsonFields {
   void expect_no_others();
 
  private:
-  const Json* field(const char* name, const char* kind, bool (*is_kind)(const Json&));
+  const Json& field(const char* name, const char* kind, bool (Json::*is_kind)() const noexcept);
 
   const Json& object_;
   const std::string where_;

@@ -38,7 +38,7 @@ class EndingThread {
 
  private:
   struct Entry;
-  class All;
+  struct All;
 
   std::shared_ptr<Entry> entry_;
 };
