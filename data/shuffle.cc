@@ -32,14 +32,15 @@ class SplitMix64 {
   uint64_t state_;
 };
 
-uint64_t first(uint64_t start) { return SplitMix64(start).next(); }
-
 }  // namespace
+
+uint64_t split_mix(uint64_t start) { return SplitMix64(start).next(); }
 
 std::vector<int64_t> shuffled(int64_t size, int64_t seed, int64_t epoch) {
   std::vector<int64_t> order(static_cast<size_t>(size));
   std::iota(order.begin(), order.end(), 0);
-  SplitMix64 random(first(first(static_cast<uint64_t>(seed)) + static_cast<uint64_t>(epoch)));
+  SplitMix64 random(
+      split_mix(split_mix(static_cast<uint64_t>(seed)) + static_cast<uint64_t>(epoch)));
   for (size_t left = order.size(); left > 1; --left) {
     std::swap(order[left - 1], order[random.below(left)]);
   }

@@ -11,7 +11,6 @@
 #include "tessera/core/comm/agreement/refusal.h"
 #include "tessera/core/process/error_text.h"
 #include "tessera/core/process/thread_without_signals.h"
-#include "tessera/process_group.h"
 
 namespace tessera::internal {
 
@@ -29,36 +28,24 @@ void give_way_when_woken() {
 // exit() destroys what is static, LibTorch's and perhaps the program's world, while other threads
 // run on. So work under way is waited for before that: handlers run in the opposite order, and
 // what the work uses was made before the first of these threads.
-class BackgroundThread::Living {
- public:
+struct BackgroundThread::Living {
+  Living() {
+    hold_across_fork(mutex);
+    std::atexit([] {
+      const std::lock_guard lock(all().mutex);
+      for (BackgroundThread* const thread : all().threads) {
+        const bool is_itself = thread->thread_.get_id() == std::this_thread::get_id();
+        if (thread->origin_.is_here() && !is_itself) thread->wait();
+      }
+    });
+  }
   static Living& all() {
     static auto* const living = new Living;  // never destroyed: threads may end after that
     return *living;
   }
-  void add(BackgroundThread* thread) {
-    const std::lock_guard lock(mutex_);
-    threads_.insert(thread);
-  }
-  void remove(BackgroundThread* thread) {
-    const std::lock_guard lock(mutex_);
-    threads_.erase(thread);
-  }
 
- private:
-  Living() {
-    hold_across_fork(mutex_);
-    std::atexit([] { all().wait(); });
-  }
-  void wait() {
-    const std::lock_guard lock(mutex_);
-    for (BackgroundThread* const thread : threads_) {
-      const bool is_itself = thread->thread_.get_id() == std::this_thread::get_id();
-      if (thread->origin_.is_here() && !is_itself) thread->wait();
-    }
-  }
-
-  std::mutex mutex_;
-  std::set<BackgroundThread*> threads_;
+  std::mutex mutex;
+  std::set<BackgroundThread*> threads;
 };
 
 void BackgroundThread::Desk::serve() {
@@ -79,17 +66,13 @@ BackgroundThread::BackgroundThread()
     : desk_(std::make_unique<Desk>()),
       thread_(thread_without_signals("asynchronous checkpoints",
                                      [desk = desk_.get()] { desk->serve(); })) {
-  Living::all().add(this);
+  const std::lock_guard lock(Living::all().mutex);
+  Living::all().threads.insert(this);
 }
 
 std::unique_ptr<BackgroundThread> BackgroundThread::on_all_ranks(ProcessGroup& group) {
   std::unique_ptr<BackgroundThread> thread;
-  std::string problem;
-  try {
-    thread = std::make_unique<BackgroundThread>();
-  } catch (const std::exception& error) {
-    problem = error_text(error);
-  }
+  const std::string problem = thrown_by([&] { thread = std::make_unique<BackgroundThread>(); });
   const std::string refused =
       refusal_text(group.all_gather_bytes(problem, "checkpoint: thread"), "checkpoint");
   if (refused.empty()) return thread;
@@ -98,7 +81,10 @@ std::unique_ptr<BackgroundThread> BackgroundThread::on_all_ranks(ProcessGroup& g
 }
 
 BackgroundThread::~BackgroundThread() {
-  Living::all().remove(this);
+  {
+    const std::lock_guard lock(Living::all().mutex);
+    Living::all().threads.erase(this);
+  }
   {
     const std::lock_guard lock(desk_->mutex);
     desk_->is_over = true;

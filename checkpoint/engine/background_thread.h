@@ -30,7 +30,7 @@ class BackgroundThread {
   void wait();
 
  private:
-  class Living;
+  struct Living;
 
   /// What both threads see.
   struct Desk {

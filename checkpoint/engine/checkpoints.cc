@@ -7,18 +7,22 @@
 #include <utility>
 
 #include <absl/strings/str_cat.h>
+#include <absl/strings/str_join.h>
 #include <torch/optim/optimizer.h>
 #include <torch/optim/schedulers/lr_scheduler.h>
 
 #include "tessera/checkpoint/directory/run_directory.h"
 #include "tessera/checkpoint/directory/step_list.h"
 #include "tessera/checkpoint/engine/background_thread.h"
+#include "tessera/checkpoint/engine/shard_sink.h"
 #include "tessera/checkpoint/engine/staged_state.h"
 #include "tessera/checkpoint/engine/step_load.h"
 #include "tessera/checkpoint/engine/step_save.h"
 #include "tessera/checkpoint/engine/tracked.h"
-#include "tessera/checkpoint/engine/unsavable.h"
+#include "tessera/checkpoint/files/file_operations.h"
+#include "tessera/checkpoint/format/entry_form.h"
 #include "tessera/checkpoint/format/step_names.h"
+#include "tessera/checkpoint/format/utf8.h"
 #include "tessera/core/comm/agreement/refusal.h"
 #include "tessera/core/process/error_text.h"
 #include "tessera/core/process/fork.h"
@@ -124,14 +128,33 @@ std::string checked(const std::string& directory, const CheckpointsOptions& opti
   return std::filesystem::absolute(directory).string();
 }
 
+/// What of the engine's state and of `notes` no checkpoint can have, by its name or its dtype, a
+/// line each; "" if nothing. Collective; throws as Engine::write_state().
+std::string unsavable(Engine& engine, const std::map<std::string, std::string>& notes) {
+  std::vector<std::string> lines;
+  for (const StateOutline& entry : engine.state_entries()) {
+    std::string wrong = name_problem(entry.name);
+    if (wrong.empty()) wrong = form_of(entry.form).problem();
+    if (wrong.empty()) continue;
+    lines.push_back(absl::StrCat("entry '", printable(entry.name), "' cannot be saved: ", wrong,
+                                 "; rename or convert it, or, if it is a buffer, name it in "
+                                 "Options::ignores_buffers"));
+  }
+  for (const auto& [name, text] : notes) {
+    std::string wrong = name_problem(name);
+    if (wrong.empty()) wrong = utf8_problem(text);
+    if (wrong.empty()) continue;
+    lines.push_back(absl::StrCat("note '", printable(name), "' cannot be saved: ", wrong));
+  }
+  return absl::StrJoin(lines, "\n");
+}
+
 /// What `body` throws, but for a CommError.
 std::string problem_of(const std::function<void()>& body) {
   try {
     body();
   } catch (const CommError&) {
     throw;
-  } catch (const std::exception& error) {
-    return error_text(error);
   } catch (...) {
     return present_error_text();
   }
@@ -161,11 +184,8 @@ Checkpoints::Run::~Run() {
   if (!is_writing_) return;
   thread_->wait();
   if (error_ == nullptr) return;
-  try {
-    std::rethrow_exception(error_);
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "%s\n", error_text(error).c_str());
-  }
+  const std::string text = thrown_by([this] { std::rethrow_exception(error_); });
+  std::fprintf(stderr, "%s\n", text.c_str());
 }
 
 std::optional<LoadedCheckpoint> Checkpoints::Run::load(const LoadOptions& options) {
@@ -343,32 +363,8 @@ Checkpoints::~Checkpoints() {
   if (!run_->origin().is_here()) never_destroy(std::move(run_));
 }
 
-Checkpoints& Checkpoints::track(const std::string& name, const data::DistributedSampler& sampler) {
-  run_->things.add(name, tracked(sampler));
-  return *this;
-}
-Checkpoints& Checkpoints::track(const std::string& name, const at::Generator& generator) {
-  run_->things.add(name, tracked(generator));
-  return *this;
-}
-Checkpoints& Checkpoints::track(const std::string& name, at::Tensor& tensor) {
-  run_->things.add(name, tracked(tensor));
-  return *this;
-}
-Checkpoints& Checkpoints::track(const std::string& name, int64_t& number) {
-  run_->things.add(name, tracked(number));
-  return *this;
-}
-Checkpoints& Checkpoints::track(const std::string& name, double& number) {
-  run_->things.add(name, tracked(number));
-  return *this;
-}
-Checkpoints& Checkpoints::track(const std::string& name, std::string& text) {
-  run_->things.add(name, tracked(text));
-  return *this;
-}
-Checkpoints& Checkpoints::track(const std::string& name, Functions functions) {
-  run_->things.add(name, tracked(std::move(functions)));
+Checkpoints& Checkpoints::add(const std::string& name, std::unique_ptr<Tracked> thing) {
+  run_->things.add(name, std::move(thing));
   return *this;
 }
 

@@ -1,7 +1,6 @@
 #include "tessera/checkpoint/engine/step_source.h"
 
 #include <algorithm>
-#include <utility>
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_strided.h>
@@ -58,11 +57,7 @@ void StepSource::read(const std::string& name, int64_t begin, const at::Tensor& 
 }
 
 absl::StatusOr<at::Tensor> read_tensor(StepReader& reader, const std::string& name) {
-  const auto entry = reader.manifest().entries.find(name);
-  if (entry == reader.manifest().entries.end()) {
-    return absl::NotFoundError("no entry of this name");
-  }
-  const EntryForm& form = entry->second.form;
+  const EntryForm& form = reader.manifest().entries.at(name).form;
   at::Tensor values = at::empty_strided(form.sizes, form.strides, form.dtype);
   if (values.numel() > 0) {
     const absl::Status status = reader.read(name, 0, span_of(values));

@@ -1,7 +1,6 @@
 #include "tessera/checkpoint/engine/tracked.h"
 
 #include <cstdio>
-#include <cstring>
 #include <mutex>
 #include <sstream>
 #include <type_traits>
@@ -19,7 +18,10 @@
 #include "tessera/checkpoint/files/file_operations.h"
 #include "tessera/checkpoint/format/entry_form.h"
 #include "tessera/checkpoint/format/utf8.h"
+#include "tessera/checkpoints.h"
 #include "tessera/core/layout/read_only_memory.h"
+#include "tessera/core/process/error_text.h"
+#include "tessera/data/shuffle.h"
 #include "tessera/sampler_state.h"
 
 namespace tessera::internal {
@@ -54,13 +56,10 @@ class TrackedSampler final : public Tracked {
                : "";
   }
   std::string problem_of(const CheckpointExtras& saved) const override {
-    try {
+    return thrown_by([&] {
       data::DistributedSampler(sampler_.size(), /*world=*/1, /*rank=*/0, options_of(sampler_))
           .load_state(state_of(saved));
-    } catch (const c10::Error& error) {
-      return error.what_without_backtrace();
-    }
-    return "";
+    });
   }
   std::string load(const CheckpointExtras& saved, const Origin& /*origin*/) override {
     sampler_.load_state(state_of(saved));
@@ -107,13 +106,8 @@ class TrackedGenerator final : public Tracked {
     }
     const auto state = saved.rank_tensors.find("");
     if (state == saved.rank_tensors.end()) return "";
-    try {  // another kind of generator has a state of another size
-      at::Generator copy = generator_.clone();
-      copy.set_state(state->second);
-    } catch (const c10::Error& error) {
-      return error.what_without_backtrace();
-    }
-    return "";
+    // Another kind of generator has a state of another size.
+    return thrown_by([&] { generator_.clone().set_state(state->second); });
   }
   std::string load(const CheckpointExtras& saved, const Origin& origin) override {
     const std::scoped_lock lock(generator_.mutex());
@@ -123,22 +117,15 @@ class TrackedGenerator final : public Tracked {
       return "";
     }
     const auto seed = static_cast<uint64_t>(std::get<int64_t>(saved.values.at(kSeed)));
-    generator_.set_current_seed(mixed(mixed(mixed(seed) + static_cast<uint64_t>(origin.rank)) +
-                                      static_cast<uint64_t>(origin.step)));
+    generator_.set_current_seed(
+        split_mix(split_mix(split_mix(seed) + static_cast<uint64_t>(origin.rank)) +
+                  static_cast<uint64_t>(origin.step)));
     return absl::StrCat("saved at a world of ", origin.saved_world, " and loaded at one of ",
                         origin.world, ": seeded anew, from seed, rank and step");
   }
 
  private:
   static constexpr const char* kSeed = "seed";
-
-  /// SplitMix64's finaliser (Steele et al., Fast Splittable Pseudorandom Number Generators, 2014).
-  static uint64_t mixed(uint64_t x) {
-    x += 0x9e3779b97f4a7c15;
-    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9;
-    x = (x ^ (x >> 27)) * 0x94d049bb133111eb;
-    return x ^ (x >> 31);
-  }
 
   mutable at::Generator generator_;  // a handle
 };
@@ -202,11 +189,7 @@ class TrackedValue final : public Tracked {
   explicit TrackedValue(Value& value) : value_(value) {}
 
   std::string problem() const override {
-    if constexpr (std::is_same_v<Value, std::string>) {
-      if (!is_utf8(value_)) {
-        return absl::StrCat("got the text '", printable(value_), "', expected UTF-8");
-      }
-    }
+    if constexpr (std::is_same_v<Value, std::string>) return utf8_problem(value_);
     return "";
   }
   CheckpointExtras save() const override {
@@ -286,28 +269,6 @@ CheckpointExtras part_of(const CheckpointExtras& all, const std::string& name) {
 
 }  // namespace
 
-std::unique_ptr<Tracked> tracked(const data::DistributedSampler& sampler) {
-  return std::make_unique<TrackedSampler>(sampler);
-}
-std::unique_ptr<Tracked> tracked(const at::Generator& generator) {
-  return std::make_unique<TrackedGenerator>(generator);
-}
-std::unique_ptr<Tracked> tracked(at::Tensor& tensor) {
-  return std::make_unique<TrackedTensor>(tensor);
-}
-std::unique_ptr<Tracked> tracked(int64_t& number) {
-  return std::make_unique<TrackedValue<int64_t>>(number);
-}
-std::unique_ptr<Tracked> tracked(double& number) {
-  return std::make_unique<TrackedValue<double>>(number);
-}
-std::unique_ptr<Tracked> tracked(std::string& text) {
-  return std::make_unique<TrackedValue<std::string>>(text);
-}
-std::unique_ptr<Tracked> tracked(Checkpoints::Functions functions) {
-  return std::make_unique<TrackedFunctions>(std::move(functions));
-}
-
 void TrackedThings::add(const std::string& name, std::unique_ptr<Tracked> thing) {
   TORCH_CHECK(!name.empty(), "[checkpoint] track: got an empty name, expected one");
   TORCH_CHECK(name.find('/') == std::string::npos, "[checkpoint] track: got the name '",
@@ -379,3 +340,27 @@ std::string TrackedThings::load(const CheckpointExtras& saved, const Tracked::Or
 }
 
 }  // namespace tessera::internal
+
+using tessera::Checkpoints;
+
+Checkpoints& Checkpoints::track(const std::string& name, const data::DistributedSampler& sampler) {
+  return add(name, std::make_unique<internal::TrackedSampler>(sampler));
+}
+Checkpoints& Checkpoints::track(const std::string& name, const at::Generator& generator) {
+  return add(name, std::make_unique<internal::TrackedGenerator>(generator));
+}
+Checkpoints& Checkpoints::track(const std::string& name, at::Tensor& tensor) {
+  return add(name, std::make_unique<internal::TrackedTensor>(tensor));
+}
+Checkpoints& Checkpoints::track(const std::string& name, int64_t& number) {
+  return add(name, std::make_unique<internal::TrackedValue<int64_t>>(number));
+}
+Checkpoints& Checkpoints::track(const std::string& name, double& number) {
+  return add(name, std::make_unique<internal::TrackedValue<double>>(number));
+}
+Checkpoints& Checkpoints::track(const std::string& name, std::string& text) {
+  return add(name, std::make_unique<internal::TrackedValue<std::string>>(text));
+}
+Checkpoints& Checkpoints::track(const std::string& name, Functions functions) {
+  return add(name, std::make_unique<internal::TrackedFunctions>(std::move(functions)));
+}

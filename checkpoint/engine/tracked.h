@@ -5,12 +5,7 @@
 #include <memory>
 #include <string>
 
-#include <ATen/core/Generator.h>
-#include <ATen/core/Tensor.h>
-
 #include "tessera/checkpoint.h"
-#include "tessera/checkpoints.h"
-#include "tessera/distributed_sampler.h"
 #include "tessera/process_group.h"
 
 namespace tessera::internal {
@@ -42,14 +37,6 @@ class Tracked {
   /// After problem_of() had nothing to say. Returns what the user should know; "" if nothing.
   virtual std::string load(const CheckpointExtras& saved, const Origin& origin) = 0;
 };
-
-std::unique_ptr<Tracked> tracked(const data::DistributedSampler& sampler);
-std::unique_ptr<Tracked> tracked(const at::Generator& generator);
-std::unique_ptr<Tracked> tracked(at::Tensor& tensor);
-std::unique_ptr<Tracked> tracked(int64_t& number);
-std::unique_ptr<Tracked> tracked(double& number);
-std::unique_ptr<Tracked> tracked(std::string& text);
-std::unique_ptr<Tracked> tracked(Checkpoints::Functions functions);
 
 /// All that a run tracks, by name, as the extras of one checkpoint.
 class TrackedThings {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include <absl/algorithm/container.h>
 #include <absl/strings/ascii.h>
 #include <absl/strings/str_cat.h>
 #include <absl/strings/str_join.h>
@@ -23,10 +24,8 @@ bool looks_like_a_piece(std::string_view name) {
   const std::string_view range = name.substr(mark + 1);
   const size_t dash = range.find('-');
   if (dash == std::string_view::npos || dash == 0 || dash + 1 == range.size()) return false;
-  return std::all_of(range.begin(), range.begin() + static_cast<ptrdiff_t>(dash),
-                     absl::ascii_isdigit) &&
-         std::all_of(range.begin() + static_cast<ptrdiff_t>(dash) + 1, range.end(),
-                     absl::ascii_isdigit);
+  return absl::c_all_of(range.substr(0, dash), absl::ascii_isdigit) &&
+         absl::c_all_of(range.substr(dash + 1), absl::ascii_isdigit);
 }
 
 /// Of ASCII or of Latin-1 (U+0080 to U+009F, which terminals obey, too). `text` is UTF-8.
@@ -93,7 +92,7 @@ std::string name_problem(std::string_view name) {
     return absl::StrCat("got a name of ", name.size(), " bytes ('", printable(name),
                         "'), expected 1 to ", kMaxNameBytes);
   }
-  if (!is_utf8(name) || has_control_characters(name)) {
+  if (!utf8_problem(name).empty() || has_control_characters(name)) {
     return absl::StrCat("got the name '", printable(name),
                         "', expected UTF-8 without control characters");
   }

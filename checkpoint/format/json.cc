@@ -94,9 +94,7 @@ const Json& nothing() {
 absl::StatusOr<Json> parse_json(std::string_view text, const JsonBounds& bounds) {
   BoundsCheck check(bounds);
   if (!Json::sax_parse(text, &check)) return absl::InvalidArgumentError(check.problem());
-  Json value = Json::parse(text, nullptr, /*allow_exceptions=*/false);
-  if (value.is_discarded()) return absl::InternalError("JSON that was well-formed is not");
-  return value;
+  return Json::parse(text);
 }
 
 absl::StatusOr<std::string> json_text(const Json& value) {
@@ -116,38 +114,34 @@ JsonFields::JsonFields(const Json& object, std::string where, std::string& probl
   }
 }
 
-bool JsonFields::has(const char* name) const {
-  return object_.is_object() && object_.contains(name);
-}
-
-const Json* JsonFields::field(const char* name, const char* kind, bool (*is_kind)(const Json&)) {
-  if (!problem_.empty()) return nullptr;
+/// Null where there is none, or a problem.
+const Json& JsonFields::field(const char* name, const char* kind,
+                              bool (Json::*is_kind)() const noexcept) {
+  if (!problem_.empty()) return nothing();
   const auto found = object_.find(name);
   if (found == object_.end()) {
     problem_ = absl::StrCat(where_, ": got no field '", name, "', expected ", kind);
-    return nullptr;
+    return nothing();
   }
   ++asked_for_;
-  if (is_kind(*found)) return &*found;
+  if (((*found).*is_kind)()) return *found;
   problem_ =
       absl::StrCat(where_, ": field '", name, "': got ", describe(*found), ", expected ", kind);
-  return nullptr;
+  return nothing();
 }
 
 int64_t JsonFields::integer(const char* name, int64_t least, int64_t greatest) {
-  const Json* const value =
-      field(name, "an integer", [](const Json& json) { return json.is_number_integer(); });
-  if (value == nullptr) return least;
-  if (is_integer_within(*value, least, greatest)) return value->get<int64_t>();
-  problem_ = absl::StrCat(where_, ": field '", name, "': got ", describe(*value), ", expected ",
+  const Json& value = field(name, "an integer", &Json::is_number_integer);
+  if (value.is_null()) return least;
+  if (is_integer_within(value, least, greatest)) return value.get<int64_t>();
+  problem_ = absl::StrCat(where_, ": field '", name, "': got ", describe(value), ", expected ",
                           least, " to ", greatest);
   return least;
 }
 
 std::string JsonFields::text(const char* name) {
-  const Json* const value =
-      field(name, "a text", [](const Json& json) { return json.is_string(); });
-  return value == nullptr ? "" : value->get<std::string>();
+  const Json& value = field(name, "a text", &Json::is_string);
+  return value.is_null() ? "" : value.get<std::string>();
 }
 
 std::vector<int64_t> JsonFields::integers(const char* name, int64_t least, int64_t greatest) {
@@ -163,16 +157,10 @@ std::vector<int64_t> JsonFields::integers(const char* name, int64_t least, int64
   return numbers;
 }
 
-const Json& JsonFields::array(const char* name) {
-  const Json* const value =
-      field(name, "an array", [](const Json& json) { return json.is_array(); });
-  return value == nullptr ? nothing() : *value;
-}
+const Json& JsonFields::array(const char* name) { return field(name, "an array", &Json::is_array); }
 
 const Json& JsonFields::object(const char* name) {
-  const Json* const value =
-      field(name, "an object", [](const Json& json) { return json.is_object(); });
-  return value == nullptr ? nothing() : *value;
+  return field(name, "an object", &Json::is_object);
 }
 
 void JsonFields::expect_no_others() {

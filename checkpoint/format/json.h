@@ -38,12 +38,11 @@ class JsonFields {
   std::vector<int64_t> integers(const char* name, int64_t least, int64_t greatest);
   const Json& array(const char* name);
   const Json& object(const char* name);
-  bool has(const char* name) const;
   /// After all others: fields that nobody asked for are a problem, too.
   void expect_no_others();
 
  private:
-  const Json* field(const char* name, const char* kind, bool (*is_kind)(const Json&));
+  const Json& field(const char* name, const char* kind, bool (Json::*is_kind)() const noexcept);
 
   const Json& object_;
   const std::string where_;

@@ -1,7 +1,6 @@
 #include "tessera/checkpoint/format/manifest.h"
 
 #include <algorithm>
-#include <utility>
 
 #include <absl/strings/numbers.h>
 #include <absl/strings/str_cat.h>
@@ -33,10 +32,10 @@ absl::Status check_version(std::string_view text) {
         absl::StrCat("got '", printable(digits), "' as the format's version, expected a number"));
   }
   if (version != Manifest::kVersion) {
-    return absl::UnimplementedError(absl::StrCat(
-        "got version ", version, " of the format, expected ", Manifest::kVersion, "; ",
-        version > Manifest::kVersion ? "a newer Tessera wrote it: read it with that one"
-                                     : "an older Tessera wrote it: read it with that one"));
+    return absl::UnimplementedError(
+        absl::StrCat("got version ", version, " of the format, expected ", Manifest::kVersion, "; ",
+                     version > Manifest::kVersion ? "a newer" : "an older",
+                     " Tessera wrote it: read it with that one"));
   }
   return absl::OkStatus();
 }

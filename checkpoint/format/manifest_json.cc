@@ -4,6 +4,7 @@
 #include <limits>
 #include <utility>
 
+#include <absl/algorithm/container.h>
 #include <absl/strings/str_cat.h>
 
 #include "tessera/checkpoint/files/file_operations.h"
@@ -33,11 +34,8 @@ ManifestEntry read_entry(const std::string& name, const Json& json, std::string&
   }
   entry.form.dtype = *known;
   for (const Json& piece : pieces) {
-    const bool is_one =
-        piece.is_array() && piece.size() == 4 && is_integer_within(piece[0], 0, INT64_MAX) &&
-        is_integer_within(piece[1], 0, INT64_MAX) && is_integer_within(piece[2], 0, INT64_MAX) &&
-        is_integer_within(piece[3], 0, INT64_MAX);
-    if (!is_one) {
+    const auto is_place = [](const Json& one) { return is_integer_within(one, 0, INT64_MAX); };
+    if (!piece.is_array() || piece.size() != 4 || !absl::c_all_of(piece, is_place)) {
       problem = absl::StrCat(where, ": got ", describe(piece),
                              " as a piece, expected [begin, end, file, offset]");
       return entry;
@@ -100,7 +98,6 @@ ManifestFile read_file(const Json& json, std::string& problem) {
 
 std::map<std::string, ManifestEntry> read_entries(const Json& json, std::string& problem) {
   std::map<std::string, ManifestEntry> entries;
-  if (!json.is_object()) return entries;
   for (const auto& [name, value] : json.items()) {
     entries.emplace(name, read_entry(name, value, problem));
     if (!problem.empty()) break;

@@ -1,6 +1,5 @@
 // What makes a manifest inconsistent.
 #include <algorithm>
-#include <tuple>
 #include <utility>
 
 #include <absl/strings/str_cat.h>
@@ -122,8 +121,7 @@ void check_entry(const std::string& name, const ManifestEntry& entry, const Mani
 
 /// What lies in a file follows upon each other and ends with it.
 void check_extents(const ManifestFile& file, std::vector<Extent>& extents, Problems& problems) {
-  std::sort(extents.begin(), extents.end(),
-            [](const Extent& left, const Extent& right) { return left.begin < right.begin; });
+  std::ranges::sort(extents, {}, &Extent::begin);
   int64_t end = extents.empty() ? file.bytes : extents.front().begin;
   for (const Extent& extent : extents) {
     if (extent.begin != end) {
@@ -142,9 +140,7 @@ void check_extents(const ManifestFile& file, std::vector<Extent>& extents, Probl
 void check_texts(const Manifest& manifest, Problems& problems) {
   const auto check = [&](const std::string& name, const std::string* text) {
     std::string wrong = name_problem(name);
-    if (wrong.empty() && text != nullptr && !is_utf8(*text)) {
-      wrong = absl::StrCat("got the text '", printable(*text), "', expected UTF-8");
-    }
+    if (wrong.empty() && text != nullptr) wrong = utf8_problem(*text);
     if (!wrong.empty()) problems.add(absl::StrCat("'", printable(name), "': ", wrong));
   };
   for (const auto& [name, text] : manifest.options) check(name, &text);

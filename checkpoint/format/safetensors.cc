@@ -146,11 +146,9 @@ absl::StatusOr<SafetensorsHeader> SafetensorsHeader::from_json(std::string_view 
     }
     if (!problem.empty()) return absl::InvalidArgumentError(problem);
   }
-  std::sort(header.tensors.begin(), header.tensors.end(),
-            [](const SafetensorsTensor& left, const SafetensorsTensor& right) {
-              return std::tie(left.begin, left.end, left.name) <
-                     std::tie(right.begin, right.end, right.name);
-            });
+  std::ranges::sort(header.tensors, {}, [](const SafetensorsTensor& tensor) {
+    return std::tie(tensor.begin, tensor.end, tensor.name);
+  });
   problem = header.problem();
   if (problem.empty() && header.data_bytes() != data_bytes) {
     problem = absl::StrCat("got ", data_bytes, " bytes of data, expected ", header.data_bytes(),

@@ -1,10 +1,11 @@
 #pragma once
 
+#include <string>
 #include <string_view>
 
 namespace tessera::internal {
 
-/// Whether `text` is well-formed UTF-8, which JSON must be.
-bool is_utf8(std::string_view text);
+/// What forbids `text`, "got X, expected Y"; "" if it is well-formed UTF-8, which JSON must be.
+std::string utf8_problem(std::string_view text);
 
 }  // namespace tessera::internal

@@ -6,7 +6,6 @@
 #include <bit>
 #include <cstddef>
 #include <mutex>
-#include <new>
 #include <optional>
 #include <string_view>
 #include <unordered_map>
@@ -18,7 +17,6 @@
 #include <c10/util/SmallVector.h>
 
 #include "tessera/core/access/global_callback.h"
-#include "tessera/core/process/fork.h"
 
 namespace tessera::internal {
 

@@ -9,7 +9,6 @@
 #include <utility>
 
 #include <ATen/ops/empty.h>
-#include <c10/util/Exception.h>
 
 #include "tessera/core/process/thread_without_signals.h"
 

@@ -1,14 +1,11 @@
 #include "tessera/core/memory/freed_memory.h"
 
 #include <malloc.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
 #include <charconv>
-#include <chrono>
-#include <cstdint>
 #include <fstream>
 #include <limits>
 #include <mutex>

@@ -21,96 +21,70 @@ constexpr auto kPatience = std::chrono::seconds(5);
 
 struct EndingThread::Entry {
   const Origin origin;
-  std::function<bool()> ask_to_end;
+  std::function<void()> ask_to_end;
   std::thread thread;
   std::thread::id id;  // of the thread, which whoever joins it changes
   bool is_over = false;
   bool is_detached = false;
   bool is_joined = false;  // or is about to be
-  bool is_stuck = false;
 
   bool is_other_thread() const { return origin.is_here() && id != std::this_thread::get_id(); }
 };
 
 /// All that run, or wait to be joined. Never destroyed: a thread that did not end in time comes
 /// back to it.
-class EndingThread::All {
- public:
+struct EndingThread::All {
   static All& get() {
     static auto* const all = new All;
     return *all;
   }
-
-  std::shared_ptr<Entry> start(std::string_view purpose, std::function<void()> run,
-                               std::function<bool()> ask_to_end) {
-    auto entry = std::make_shared<Entry>();
-    entry->ask_to_end = std::move(ask_to_end);
-    const std::lock_guard lock(mutex_);
-    entries_.push_back(entry);
-    try {
-      entry->thread =
-          thread_without_signals(purpose, [this, entry, run = std::move(run)]() mutable {
-            run();
-            run = nullptr;  // what it holds goes before it counts as over
-            finish(entry);
-          });
-    } catch (...) {
-      entries_.pop_back();
-      throw;
-    }
-    entry->id = entry->thread.get_id();
-    return entry;
+  All() {
+    hold_across_fork(mutex);
+    std::atexit([] { get().end_all(); });
   }
 
   void join(const std::shared_ptr<Entry>& entry) {
     if (!entry->is_other_thread()) return detach(entry);
-    std::unique_lock lock(mutex_);
+    std::unique_lock lock(mutex);
     if (!std::exchange(entry->is_joined, true)) {
       lock.unlock();
       entry->thread.join();
       lock.lock();
     }
-    changed_.wait(lock, [&] { return entry->is_over; });
-    entries_.remove(entry);
+    changed.wait(lock, [&] { return entry->is_over; });
+    entries.remove(entry);
   }
 
   void detach(const std::shared_ptr<Entry>& entry) {
-    const std::lock_guard lock(mutex_);
+    const std::lock_guard lock(mutex);
     entry->is_detached = true;
     if (entry->is_over) forget(entry);
   }
 
- private:
-  All() {
-    hold_across_fork(mutex_);
-    std::atexit([] { get().end_all(); });
-  }
-
   /// The entry, and what it holds, goes behind this, without the lock.
   void finish(const std::shared_ptr<Entry>& entry) {
-    const std::lock_guard lock(mutex_);
+    const std::lock_guard lock(mutex);
     entry->is_over = true;
-    if (entry->is_detached && !is_ending_) forget(entry);
-    changed_.notify_all();
+    if (entry->is_detached && !is_ending) forget(entry);
+    changed.notify_all();
   }
 
   void forget(const std::shared_ptr<Entry>& entry) {
     if (!std::exchange(entry->is_joined, true)) entry->thread.detach();
-    entries_.remove(entry);
+    entries.remove(entry);
   }
 
   void end_all() {
-    std::unique_lock lock(mutex_);
-    is_ending_ = true;
-    for (const auto& entry : entries_) {
-      if (!entry->is_other_thread() || entry->is_over || !entry->ask_to_end) continue;
-      entry->is_stuck = !entry->ask_to_end();
+    std::unique_lock lock(mutex);
+    is_ending = true;
+    for (const auto& entry : entries) {
+      if (entry->is_other_thread() && !entry->is_over && entry->ask_to_end) entry->ask_to_end();
     }
     const auto deadline = std::chrono::steady_clock::now() + kPatience;
-    const auto asked = entries_;  // owners join some meanwhile
+    const auto asked = entries;  // owners join some meanwhile
     for (const auto& entry : asked) {
-      if (!entry->is_other_thread() || entry->is_stuck) continue;
-      changed_.wait_until(lock, deadline, [&] { return entry->is_over; });
+      if (!entry->is_other_thread()) continue;
+      changed.wait_until(lock, deadline, [&] { return entry->is_over; });
       if (!entry->is_over || std::exchange(entry->is_joined, true)) continue;
       lock.unlock();  // its thread-local objects may need it
       entry->thread.join();
@@ -118,15 +92,32 @@ class EndingThread::All {
     }
   }
 
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  bool is_ending_ = false;
-  std::list<std::shared_ptr<Entry>> entries_;
+  std::mutex mutex;
+  std::condition_variable changed;
+  bool is_ending = false;
+  std::list<std::shared_ptr<Entry>> entries;
 };
 
 EndingThread::EndingThread(std::string_view purpose, std::function<void()> run,
-                           std::function<bool()> ask_to_end)
-    : entry_(All::get().start(purpose, std::move(run), std::move(ask_to_end))) {}
+                           std::function<void()> ask_to_end)
+    : entry_(std::make_shared<Entry>()) {
+  All& all = All::get();
+  entry_->ask_to_end = std::move(ask_to_end);
+  const std::lock_guard lock(all.mutex);
+  all.entries.push_back(entry_);
+  try {
+    entry_->thread =
+        thread_without_signals(purpose, [&all, entry = entry_, run = std::move(run)]() mutable {
+          run();
+          run = nullptr;  // what it holds goes before it counts as over
+          all.finish(entry);
+        });
+  } catch (...) {
+    all.entries.pop_back();
+    throw;
+  }
+  entry_->id = entry_->thread.get_id();
+}
 
 void EndingThread::join() {
   if (const auto entry = std::exchange(entry_, nullptr)) All::get().join(entry);

@@ -25,12 +25,11 @@ class EndingThread {
   /// None.
   EndingThread() = default;
   /// Local. A thread for `purpose`. When the process ends, unless `run` has returned, `ask_to_end`
-  /// (may be null) is called by another thread, which then waits for at most five seconds, or not
-  /// at all if it has returned false: the thread is in a call that does not return. It must not
-  /// block, nor call anything of this class, and it ends with the thread. Throws std::runtime_error
-  /// that names `purpose` where no thread can be started.
+  /// (may be null) is called by another thread, which then waits for at most five seconds. It must
+  /// not block, nor call anything of this class, and it ends with the thread. Throws
+  /// std::runtime_error that names `purpose` where no thread can be started.
   EndingThread(std::string_view purpose, std::function<void()> run,
-               std::function<bool()> ask_to_end = nullptr);
+               std::function<void()> ask_to_end = nullptr);
 
   /// Blocks until `run` has returned, unless that is what calls. Once.
   void join();
@@ -39,7 +38,7 @@ class EndingThread {
 
  private:
   struct Entry;
-  class All;
+  struct All;
 
   std::shared_ptr<Entry> entry_;
 };

@@ -4,7 +4,6 @@
 
 #include <absl/strings/str_cat.h>
 #include <absl/strings/string_view.h>
-#include <c10/util/Exception.h>
 #include <c10/util/Type.h>
 
 namespace tessera::internal {

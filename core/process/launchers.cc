@@ -1,7 +1,5 @@
 #include "tessera/core/process/launchers.h"
 
-#include <optional>
-#include <string>
 #include <vector>
 
 #include <absl/strings/match.h>

@@ -44,6 +44,11 @@ std::optional<ProcessStatus> process_status(int pid) {
   return status;
 }
 
+std::string process_activity(int pid) {
+  const std::optional<ProcessStatus> status = process_status(pid);
+  return status ? status->describe() : "";
+}
+
 std::string access_problem(int pid) {
   // The kernel asks here what it asks for the files that are open.
   char target[PATH_MAX];

@@ -12,7 +12,6 @@ struct ProcessStatus {
   int parent = 0;           ///< pid of the process that started it; 0 if it cannot be seen
   uint64_t start_time = 0;  ///< in ticks since boot: a pid may be used again
 
-  bool is_stopped() const { return state == 'T' || state == 't'; }
   bool has_ended() const { return state == 'Z' || state == 'X'; }
   /// "is stopped (SIGSTOP or a debugger)", "computes", "sleeps"; "" for what a program is not in.
   std::string describe() const;
@@ -20,6 +19,9 @@ struct ProcessStatus {
 
 /// Local. Nothing if there is no such process, or /proc does not show it.
 std::optional<ProcessStatus> process_status(int pid);
+
+/// Local. What ProcessStatus::describe() says of it; "" where nothing is known.
+std::string process_activity(int pid);
 
 /// Local. Why this process may not open the files that process `pid` of this host has open, as in
 /// "it is closed to this process (Permission denied): start all ranks as one user ..."; "" if it

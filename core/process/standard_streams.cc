@@ -1,9 +1,5 @@
 #include "tessera/core/process/standard_streams.h"
 
-#include <fcntl.h>
-#include <unistd.h>
-
-#include <cerrno>
 #include <cstring>
 
 #include <c10/util/Exception.h>

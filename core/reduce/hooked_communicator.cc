@@ -1,6 +1,5 @@
 #include "tessera/core/reduce/hooked_communicator.h"
 
-#include <exception>
 #include <string>
 #include <utility>
 

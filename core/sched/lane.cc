@@ -1,7 +1,5 @@
 #include "tessera/core/sched/lane.h"
 
-#include <unistd.h>
-
 #include <condition_variable>
 #include <deque>
 #include <exception>
@@ -70,13 +68,11 @@ struct Lane::Queue {
   std::mutex mutex;
   std::condition_variable changed;
   std::deque<std::shared_ptr<Task>> tasks;
-  bool busy = false;
   bool stopping = false;
   bool process_ends = false;
   bool has_ended = false;
   EndingThread thread;
 
-  bool is_empty() const { return tasks.empty() && !busy; }
   void run();
   void end_with_process();
 };
@@ -89,7 +85,6 @@ Lane::Lane(Mode mode, std::function<void()> interrupt)
       [queue = queue_.get(), interrupt = std::move(interrupt)] {
         queue->end_with_process();
         if (interrupt) interrupt();
-        return true;
       });
 }
 
@@ -117,22 +112,6 @@ std::shared_ptr<Work> Lane::enqueue(std::function<void()> closure) {
   return task;
 }
 
-void Lane::drain() {
-  if (mode_ == Mode::kInline) return;
-  std::unique_lock<std::mutex> lock(queue_->mutex);
-  queue_->changed.wait(lock, [this] { return queue_->is_empty(); });
-}
-
-bool Lane::is_idle() {
-  std::lock_guard<std::mutex> lock(queue_->mutex);
-  return queue_->is_empty();
-}
-
-bool Lane::is_closing() {
-  std::lock_guard<std::mutex> lock(queue_->mutex);
-  return queue_->stopping;
-}
-
 void Lane::Queue::end_with_process() {
   const std::lock_guard<std::mutex> lock(mutex);
   process_ends = true;
@@ -147,13 +126,10 @@ void Lane::Queue::run() {
     if (has_ended) return;
     auto task = std::move(tasks.front());
     tasks.pop_front();
-    busy = true;
     lock.unlock();
     task->run();
     task.reset();
     lock.lock();
-    busy = false;
-    changed.notify_all();
   }
 }
 

@@ -38,14 +38,6 @@ class Lane {
     return enqueue(std::function<void()>(std::forward<Closure>(closure)));
   }
 
-  /// Blocks until everything posted so far has finished, well or not.
-  void drain();
-
-  /// Local, does not block. Whether everything posted so far has finished.
-  bool is_idle();
-  /// Local, does not block. Whether close() has begun.
-  bool is_closing();
-
   /// Discards closures that have not begun (their Work throws CommError) and joins the thread.
   /// Blocks while a closure runs, so the owner must make that closure return first. Nothing may be
   /// posted afterwards. The destructor calls it too.

@@ -14,7 +14,6 @@
 #include "tessera/core/comm/agreement/refusal.h"
 #include "tessera/core/numbers/number_text.h"
 #include "tessera/core/process/error_text.h"
-#include "tessera/process_group.h"
 
 namespace tessera::internal {
 namespace {

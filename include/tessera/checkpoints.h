@@ -19,6 +19,10 @@ class LRScheduler;
 
 namespace tessera {
 
+namespace internal {
+class Tracked;
+}  // namespace internal
+
 /// When a run saves, and what it keeps. Equal on all ranks.
 struct CheckpointsOptions {
   /// Steps between two saves of after_step(); 0: it saves only where the run is to end.
@@ -135,6 +139,9 @@ class Checkpoints final {
 
  private:
   class Run;
+
+  Checkpoints& add(const std::string& name, std::unique_ptr<internal::Tracked> thing);
+
   std::unique_ptr<Run> run_;
 };
 

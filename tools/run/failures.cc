@@ -56,7 +56,7 @@ std::vector<std::string> Failures::name_first(const Workers& workers, bool may_w
     const Worker& culprit = *workers[note->culprit];
     if (!culprit.ending() && may_wait && Clock::now() < *report_deadline_) return {};
     first = {culprit.rank(), culprit.pid(), culprit.ending(), note->text};
-    if (const auto status = process_status(culprit.pid())) first.activity = status->describe();
+    first.activity = process_activity(culprit.pid());
   }
   first_ = first;
   std::vector<std::string> said = {describe(first)};

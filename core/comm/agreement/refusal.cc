@@ -1,9 +1,7 @@
 #include "tessera/core/comm/agreement/refusal.h"
 
 #include <algorithm>
-#include <string>
 #include <utility>
-#include <vector>
 
 #include <absl/strings/str_cat.h>
 #include <absl/strings/str_join.h>
@@ -12,7 +10,6 @@
 #include <xxhash.h>
 
 #include "tessera/errors.h"
-#include "tessera/process_group.h"
 
 namespace tessera::internal {
 namespace {

@@ -1,6 +1,5 @@
 #include "tessera/core/comm/flight_recorder/flight_recorder.h"
 
-#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -49,8 +48,7 @@ std::string last_seen(const RankFlight& rank, int64_t now_ns) {
       absl::StrCat("rank ", rank.rank, place_of(rank), ", which ", rank.state, ", last seen ");
   if (rank.records.empty()) return absl::StrCat(state, "nowhere");
   // Of several that are under way it waits in the first.
-  const auto open = std::find_if(rank.records.begin(), rank.records.end(),
-                                 [](const FlightRecord& record) { return record.end_ns == 0; });
+  const auto open = std::ranges::find(rank.records, 0, &FlightRecord::end_ns);
   if (open != rank.records.end()) {
     return absl::StrCat(state, "in ", open->text(), ", begun ", ago(open->begin_ns, now_ns));
   }
@@ -61,9 +59,7 @@ std::string last_seen(const RankFlight& rank, int64_t now_ns) {
 }  // namespace
 
 int64_t flight_time_ns() {
-  timespec now{};
-  ::clock_gettime(CLOCK_REALTIME, &now);
-  return static_cast<int64_t>(now.tv_sec) * 1000000000 + now.tv_nsec;
+  return std::chrono::nanoseconds(std::chrono::system_clock::now().time_since_epoch()).count();
 }
 
 std::string FlightRecord::text() const {

@@ -1,6 +1,5 @@
 #include "tessera/core/comm/groups/call_record.h"
 
-#include <cstddef>
 #include <cstring>
 
 #include <absl/strings/str_cat.h>

@@ -38,24 +38,28 @@ std::shared_ptr<Work> with_results(std::shared_ptr<Work> work, const at::Tensor&
   });
 }
 
-/// Memory that is communicated without staging, where getting it is local.
-at::Tensor buffer_of(ProcessGroup& group, int64_t numel, at::ScalarType dtype) {
-  if (group.device().is_cpu()) return group.allocate(numel, dtype);
-  return at::empty({numel}, at::TensorOptions().dtype(dtype).device(group.device()));
-}
-
-/// Checks what goes into one buffer; returns the number of its elements.
-int64_t check_coalesced(const char* op, const std::vector<at::Tensor>& tensors, at::Device device) {
+/// A buffer with room for so many times these tensors, which it checks: memory that is communicated
+/// without staging, where getting it is local.
+at::Tensor buffer_for(ProcessGroup& group, const char* op, const std::vector<at::Tensor>& tensors,
+                      int times = 1) {
   int64_t numel = 0;
   for (const at::Tensor& tensor : tensors) {
-    check_collective_tensor(op, "tensor", tensor, device);
+    check_collective_tensor(op, "tensor", tensor, group.device());
     TORCH_CHECK(tensor.scalar_type() == tensors[0].scalar_type(), "[comm] ", op, "_coalesced: got ",
                 c10::toString(tensors[0].scalar_type()), " and ",
                 c10::toString(tensor.scalar_type()),
                 ", expected one dtype; make one call for each dtype");
-    numel += tensor.numel();
+    numel += times * tensor.numel();
   }
-  return numel;
+  const at::ScalarType dtype = tensors[0].scalar_type();
+  if (group.device().is_cpu()) return group.allocate(numel, dtype);
+  return at::empty({numel}, at::TensorOptions().dtype(dtype).device(group.device()));
+}
+
+/// This rank's part of a buffer that has one for each rank.
+at::Tensor own_part(const ProcessGroup& group, const at::Tensor& buffer) {
+  const int64_t numel = buffer.numel() / group.size();
+  return buffer.narrow(0, group.rank() * numel, numel);
 }
 
 /// Checks each pair as a `call` of its own.
@@ -97,8 +101,7 @@ std::shared_ptr<Work> ProcessGroup::all_reduce_coalesced(const std::vector<at::T
                                                          ReduceOp op, std::string_view tag,
                                                          double divisor) {
   if (tensors.empty()) return completed_work();
-  const int64_t numel = check_coalesced("all_reduce", tensors, device());
-  const at::Tensor buffer = buffer_of(*this, numel, tensors[0].scalar_type());
+  const at::Tensor buffer = buffer_for(*this, "all_reduce", tensors);
   copy_all(buffer, tensors);
   return with_results(all_reduce(buffer, op, tag_of(tag, tensors), divisor), buffer, tensors);
 }
@@ -106,8 +109,7 @@ std::shared_ptr<Work> ProcessGroup::all_reduce_coalesced(const std::vector<at::T
 std::shared_ptr<Work> ProcessGroup::broadcast_coalesced(const std::vector<at::Tensor>& tensors,
                                                         int root, std::string_view tag) {
   if (tensors.empty()) return completed_work();
-  const int64_t numel = check_coalesced("broadcast", tensors, device());
-  const at::Tensor buffer = buffer_of(*this, numel, tensors[0].scalar_type());
+  const at::Tensor buffer = buffer_for(*this, "broadcast", tensors);
   if (rank() == root) copy_all(buffer, tensors);
   auto work = broadcast(buffer, root, tag_of(tag, tensors));
   return rank() == root ? work : with_results(std::move(work), buffer, tensors);
@@ -118,9 +120,8 @@ std::shared_ptr<Work> ProcessGroup::all_gather_coalesced(const std::vector<at::T
                                                          std::string_view tag) {
   check_pairs(*this, {.op = Op::kAllGather}, outputs, inputs);
   if (inputs.empty()) return completed_work();
-  const int64_t numel = check_coalesced("all_gather", inputs, device());
-  const at::Tensor buffer = buffer_of(*this, numel * size(), inputs[0].scalar_type());
-  const at::Tensor own = buffer.narrow(0, rank() * numel, numel);
+  const at::Tensor buffer = buffer_for(*this, "all_gather", inputs, size());
+  const at::Tensor own = own_part(*this, buffer);
   copy_all(own, inputs);
   return with_results(all_gather(buffer, own, tag_of(tag, inputs)), buffer,
                       slices_of(outputs, size()));
@@ -133,10 +134,9 @@ std::shared_ptr<Work> ProcessGroup::reduce_scatter_coalesced(const std::vector<a
   check_pairs(*this, {.op = Op::kReduceScatter, .reduce = op, .divisor = divisor, .slice = rank()},
               outputs, inputs);
   if (inputs.empty()) return completed_work();
-  const int64_t numel = check_coalesced("reduce_scatter", outputs, device());
-  const at::Tensor buffer = buffer_of(*this, numel * size(), inputs[0].scalar_type());
+  const at::Tensor buffer = buffer_for(*this, "reduce_scatter", outputs, size());
   copy_all(buffer, slices_of(inputs, size()));
-  const at::Tensor own = buffer.narrow(0, rank() * numel, numel);
+  const at::Tensor own = own_part(*this, buffer);
   return with_results(reduce_scatter(own, buffer, op, tag_of(tag, outputs), kOwnRank, divisor), own,
                       outputs);
 }

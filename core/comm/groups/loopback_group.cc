@@ -1,24 +1,19 @@
 #include "tessera/core/comm/groups/loopback_group.h"
 
-#include <algorithm>
-#include <cstdlib>
 #include <cstring>
 #include <mutex>
 #include <optional>
-#include <utility>
 
 #include <ATen/core/Tensor.h>
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/from_blob.h>
 #include <absl/strings/str_cat.h>
-#include <c10/util/Exception.h>
 
 #include "tessera/core/comm/groups/call_record.h"
 #include "tessera/core/comm/groups/host_memory.h"
 #include "tessera/core/comm/groups/op_traits.h"
 #include "tessera/core/comm/groups/remote_memory.h"
 #include "tessera/core/comm/groups/works.h"
-#include "tessera/core/numbers/round_up.h"
+#include "tessera/core/memory/private_memory.h"
 #include "tessera/core/process/fork.h"
 #include "tessera/errors.h"
 
@@ -105,14 +100,8 @@ std::shared_ptr<Work> LoopbackGroup::run(const Collective& collective) {
 }
 
 at::Tensor LoopbackGroup::allocate(int64_t numel, at::ScalarType dtype) {
-  constexpr int64_t kPageBytes = 4096;
-  const int64_t bytes = check_allocate(numel, dtype);
-  if (device_ != nullptr) return device_->allocate(numel, dtype);
-  void* const data =
-      std::aligned_alloc(kPageBytes, round_up(std::max<int64_t>(bytes, 1), kPageBytes));
-  TORCH_CHECK(data != nullptr, "[comm] allocate: got no memory for ", bytes,
-              " bytes, expected it; use smaller buffers or free memory");
-  return at::from_blob(data, {numel}, std::free, at::TensorOptions().dtype(dtype));
+  check_allocate(numel, dtype);
+  return device_ != nullptr ? device_->allocate(numel, dtype) : allocate_private(numel, dtype);
 }
 
 std::unique_ptr<Window> LoopbackGroup::make_window(const at::Tensor& own, std::string_view name) {

@@ -7,8 +7,6 @@
 #include <string>
 #include <utility>
 
-#include <ATen/core/Tensor.h>
-
 #include "tessera/collective.h"
 #include "tessera/core/device/device.h"
 #include "tessera/work.h"

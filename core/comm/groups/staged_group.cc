@@ -1,7 +1,5 @@
 #include "tessera/core/comm/groups/staged_group.h"
 
-#include <utility>
-
 #include <absl/strings/str_cat.h>
 #include <c10/util/Exception.h>
 

@@ -5,9 +5,7 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
-#include <mutex>
 #include <thread>
-#include <utility>
 
 #include <ATen/ops/from_blob.h>
 #include <c10/util/Exception.h>

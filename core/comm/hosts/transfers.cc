@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <utility>
-#include <vector>
 
 #include "tessera/core/comm/groups/host_memory.h"
 

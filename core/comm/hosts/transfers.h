@@ -13,8 +13,8 @@ struct StepContext {
   const Levels& levels;
   Collective call;
   std::vector<int> slices;  ///< that each rank asks for
-  Steps::Condition
-      is_first;  ///< whether all earlier collectives are over, as Levels::last needs it
+  /// Whether all earlier collectives are over, as Levels::last needs it.
+  Steps::Condition is_first;
 };
 
 /// The steps of a collective.

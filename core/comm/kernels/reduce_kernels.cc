@@ -2,14 +2,12 @@
 
 #include <algorithm>
 #include <bit>
-#include <cstdint>
 #include <cstring>
 #include <limits>
 #include <type_traits>
 
 #include <ATen/TensorOperators.h>
 #include <ATen/core/Tensor.h>
-#include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
 #include <ATen/ops/maximum.h>
 #include <ATen/ops/minimum.h>
@@ -314,21 +312,11 @@ at::Tensor combined(ReduceOp op, const at::Tensor& one, const at::Tensor& other)
   TORCH_INTERNAL_ASSERT(false);
 }
 
+/// Rounds what was combined in fp32. Of a NaN LibTorch's own conversion gives other bits where it
+/// is vectorised, so that they would depend on the element's place.
 template <typename T>
-at::Tensor narrowed(const at::Tensor& wide) {
-  const at::Tensor made = at::empty(wide.sizes(), c10::CppTypeToScalarType<T>::value);
-  const auto* const from = wide.const_data_ptr<float>();
-  std::transform(from, from + wide.numel(), made.mutable_data_ptr<T>(),
-                 [](float value) { return static_cast<T>(value); });
-  return made;
-}
-
-/// As c10 rounds one element: of a NaN LibTorch's own conversion gives other bits where it is
-/// vectorised, so that they would depend on the element's place.
-at::Tensor rounded_to(c10::ScalarType dtype, const at::Tensor& result) {
-  if (dtype == c10::ScalarType::BFloat16) return narrowed<c10::BFloat16>(result);
-  if (dtype == c10::ScalarType::Half) return narrowed<c10::Half>(result);
-  return result;
+void store_rounded(char* target, const at::Tensor& result) {
+  store_block(reinterpret_cast<T*>(target), result.const_data_ptr<float>(), result.numel());
 }
 
 /// Products, bit-wise operations and all dtypes of integers and bool, by LibTorch's operators.
@@ -340,10 +328,15 @@ void reduce_plainly(c10::ScalarType dtype, const Job& job) {
     for (int rank = 1; rank < job.ranks; ++rank) {
       result = combined(job.op, result, operand(job.sources[rank] + begin * element, count, dtype));
     }
-    const at::Tensor rounded = rounded_to(dtype, result);
     for (int target = 0; target < job.target_count; ++target) {
-      std::memcpy(job.targets[target] + begin * element, rounded.const_data_ptr(),
-                  static_cast<size_t>(count * element));
+      char* const to = job.targets[target] + begin * element;
+      if (dtype == c10::ScalarType::BFloat16) {
+        store_rounded<c10::BFloat16>(to, result);
+      } else if (dtype == c10::ScalarType::Half) {
+        store_rounded<c10::Half>(to, result);
+      } else {
+        std::memcpy(to, result.const_data_ptr(), static_cast<size_t>(count * element));
+      }
     }
   }
 }

@@ -70,10 +70,8 @@ class Meeting::Admission {
     }
     const auto opening = transport_.open(pids);
     if (!opening.ok()) {
-      const std::string cause = absl::StrCat("rank ", options_.own.rank,
-                                             " failed: ", std::string(opening.status().message()));
-      options_.report(-1, cause);
-      fail(cause);
+      fail_because_of(-1, absl::StrCat("rank ", options_.own.rank,
+                                       " failed: ", std::string(opening.status().message())));
     }
     for (const auto& [rank, number] : numbers_) {
       server_.send(number, Message::of(MessageKind::kEnter, {*opening}));
@@ -139,7 +137,7 @@ class Meeting::Admission {
     const auto member = members_.find(number);
     if (member == members_.end()) return;
     const Hello& hello = member->second.hello;
-    fail_because_of(hello, absl::StrCat(hello.name(), " died before all ranks had met"));
+    fail_because_of(hello.rank, absl::StrCat(hello.name(), " died before all ranks had met"));
   }
 
   std::string conflict_of(const Hello& hello) const {
@@ -193,16 +191,14 @@ class Meeting::Admission {
     if (!conflicts_.empty()) fail(conflicts_.begin()->second);
     const std::string begin = absl::StrCat("timed out after ", milliseconds, " ms: ");
     if (const std::vector<int> absent = missing(); !absent.empty()) {
-      const std::string cause = absl::StrCat(begin, "rank ", absl::StrJoin(absent, ", rank "),
-                                             " did not come to ", place_, strangers_text());
-      options_.report(absent.front(), cause);
-      fail(cause);
+      fail_because_of(absent.front(), absl::StrCat(begin, "rank ", absl::StrJoin(absent, ", rank "),
+                                                   " did not come to ", place_, strangers_text()));
     }
     const std::vector<int> late = outside();
     if (late.empty()) return;  // all have met, and are told so in a moment
     std::vector<std::string> names;
     for (const int rank : late) names.push_back(members_.at(numbers_.at(rank)).hello.state());
-    fail_because_of(members_.at(numbers_.at(late.front())).hello,
+    fail_because_of(late.front(),
                     absl::StrCat(begin, "all ranks came, but not all of them finished connecting: ",
                                  absl::StrJoin(names, ", ")));
   }
@@ -215,8 +211,9 @@ class Meeting::Admission {
                         "TESSERA_JOB_TOKEN, and each job a place of its own");
   }
 
-  [[noreturn]] void fail_because_of(const Hello& culprit, const std::string& cause) {
-    options_.report(culprit.rank, cause);
+  /// `culprit`: a rank, or -1 for this one.
+  [[noreturn]] void fail_because_of(int culprit, const std::string& cause) {
+    options_.report(culprit, cause);
     fail(cause);
   }
 

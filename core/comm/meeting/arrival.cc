@@ -87,10 +87,8 @@ class Meeting::Search {
     if (!is_cut) problem_ = absl::StrCat(who(), " ", std::string(connection.status().message()));
     if (absl::IsDataLoss(connection.status())) refusal_ = problem_;
     if (!refusal_.empty()) pause_ = kPauseAfterRefusal;
-    const auto status = pid_ != 0 ? process_status(pid_) : std::nullopt;
-    if (status && !status->describe().empty()) {
-      absl::StrAppend(&problem_, " and ", status->describe());
-    }
+    const std::string does = pid_ != 0 ? process_activity(pid_) : "";
+    if (!does.empty()) absl::StrAppend(&problem_, " and ", does);
     return nullptr;
   }
 

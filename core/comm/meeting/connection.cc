@@ -10,8 +10,6 @@
 
 #include <absl/strings/str_cat.h>
 
-#include "tessera/core/comm/meeting/message.h"
-
 namespace tessera::internal {
 namespace {
 

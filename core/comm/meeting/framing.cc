@@ -1,7 +1,5 @@
 #include "tessera/core/comm/meeting/framing.h"
 
-#include <string>
-
 #include "tessera/core/comm/meeting/message.h"
 
 namespace tessera::internal {
@@ -39,13 +37,9 @@ std::optional<std::string> Framing::take() {
   const size_t whole = kLengthBytes + length + (key_ ? MacKey::kBytes : 0);
   if (received_.size() < whole) return std::nullopt;
   std::string payload(rest.substr(0, length));
-  if (key_) {
-    if (!key_->verify(rest.substr(length, MacKey::kBytes),
-                      {direction(false), std::to_string(taken_++), payload})) {
-      is_broken_ = true;
-      return std::nullopt;
-    }
-  }
+  is_broken_ = key_ && !key_->verify(rest.substr(length, MacKey::kBytes),
+                                     {direction(false), std::to_string(taken_++), payload});
+  if (is_broken_) return std::nullopt;
   received_.erase(0, whole);
   return payload;
 }

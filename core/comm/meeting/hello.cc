@@ -21,15 +21,13 @@ constexpr size_t kFields = 7;
 
 Hello Hello::of_this_process(int rank, int world_size, const std::string& device,
                              const std::string& build) {
-  Hello hello;
-  hello.rank = rank;
-  hello.world_size = world_size;
-  hello.pid = ::getpid();
-  hello.host = machine_id();
-  hello.host_name = machine_name();
-  hello.build = absl::StrCat("protocol ", kProtocol, ", ", build);
-  hello.device = device;
-  return hello;
+  return {.rank = rank,
+          .world_size = world_size,
+          .pid = ::getpid(),
+          .host = machine_id(),
+          .host_name = machine_name(),
+          .build = absl::StrCat("protocol ", kProtocol, ", ", build),
+          .device = device};
 }
 
 std::string Hello::to_text() const {
@@ -41,10 +39,8 @@ std::optional<Hello> Hello::from_text(const std::string& text) {
   const std::vector<std::string> fields = absl::StrSplit(text, '\n');
   Hello hello;
   if (fields.size() != kFields || !absl::SimpleAtoi(fields[0], &hello.rank) ||
-      !absl::SimpleAtoi(fields[1], &hello.world_size) || !absl::SimpleAtoi(fields[2], &hello.pid)) {
-    return std::nullopt;
-  }
-  if (hello.world_size > kMaxRanks || hello.rank < 0 || hello.rank >= hello.world_size ||
+      !absl::SimpleAtoi(fields[1], &hello.world_size) || !absl::SimpleAtoi(fields[2], &hello.pid) ||
+      hello.world_size > kMaxRanks || hello.rank < 0 || hello.rank >= hello.world_size ||
       hello.pid <= 0) {
     return std::nullopt;
   }
@@ -61,8 +57,7 @@ std::string Hello::name() const {
 }
 
 std::string Hello::state() const {
-  const auto status = host == machine_id() ? process_status(pid) : std::nullopt;
-  const std::string does = status ? status->describe() : "";
+  const std::string does = host == machine_id() ? process_activity(pid) : "";
   return absl::StrCat(name(), does.empty() ? "" : ", which ", does);
 }
 

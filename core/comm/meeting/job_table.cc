@@ -1,7 +1,6 @@
 #include "tessera/core/comm/meeting/job_table.h"
 
-#include <algorithm>
-
+#include <absl/algorithm/container.h>
 #include <absl/strings/str_cat.h>
 
 namespace tessera::internal {
@@ -25,8 +24,7 @@ void JobTable::remove(const std::string& key) {
 
 bool JobTable::has(const std::vector<std::string>& keys) {
   const std::lock_guard lock(mutex_);
-  return std::all_of(keys.begin(), keys.end(),
-                     [this](const std::string& key) { return texts_.count(key) != 0; });
+  return absl::c_all_of(keys, [this](const std::string& key) { return texts_.contains(key); });
 }
 
 Message JobTable::reply(const Message& request) {

@@ -58,8 +58,8 @@ MacKey Credentials::connection_key(std::string_view member_nonce,
 }
 
 std::string MacKey::new_nonce() {
-  static const int is_ready = sodium_init();  // makes the next line safe in threads
-  static_cast<void>(is_ready);
+  // Makes what follows safe in threads.
+  [[maybe_unused]] static const int is_ready = sodium_init();
   std::array<char, 16> random;
   randombytes_buf(random.data(), random.size());
   return absl::BytesToHexString(absl::string_view(random.data(), random.size()));

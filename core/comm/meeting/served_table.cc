@@ -1,7 +1,6 @@
 #include "tessera/core/comm/meeting/served_table.h"
 
 #include <stdexcept>
-#include <utility>
 
 #include <absl/strings/str_cat.h>
 

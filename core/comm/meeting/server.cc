@@ -10,11 +10,11 @@
 #include <thread>
 #include <utility>
 
+#include <absl/algorithm/container.h>
 #include <absl/strings/str_cat.h>
 
 #include "tessera/core/comm/meeting/deadline.h"
 #include "tessera/core/comm/meeting/framing.h"
-#include "tessera/core/comm/meeting/message.h"
 #include "tessera/core/process/file_descriptor.h"
 
 namespace tessera::internal {
@@ -90,8 +90,7 @@ void Server::poll_once(std::chrono::milliseconds patience) {
 
 /// Whether another one may come in and try.
 bool Server::has_room() const {
-  const auto count = std::count_if(sessions_.begin(), sessions_.end(),
-                                   [](const Session& session) { return session.is_unproven(); });
+  const auto count = absl::c_count_if(sessions_, std::mem_fn(&Session::is_unproven));
   return static_cast<size_t>(count) < kMaxUnproven && sessions_.size() < kMaxMembers + kMaxUnproven;
 }
 

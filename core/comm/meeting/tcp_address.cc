@@ -7,7 +7,6 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
-#include <sys/socket.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -24,10 +23,6 @@ namespace tessera::internal {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-
-const sockaddr* address_of(const std::string& bytes) {
-  return reinterpret_cast<const sockaddr*>(bytes.data());
-}
 
 TcpEndpoint numeric(const sockaddr* address, socklen_t length) {
   char host[NI_MAXHOST] = {};
@@ -102,9 +97,7 @@ absl::StatusOr<TcpAddress> TcpAddress::own_towards(const TcpAddress& other) {
     const FileDescriptor socket = new_socket(far.family, SOCK_DGRAM);  // sends nothing
     sockaddr_storage own{};
     socklen_t length = sizeof(own);
-    if (!socket.is_open() ||
-        ::connect(socket.get(), address_of(far.address),
-                  static_cast<socklen_t>(far.address.size())) != 0 ||
+    if (!socket.is_open() || ::connect(socket.get(), far.address(), far.length()) != 0 ||
         ::getsockname(socket.get(), reinterpret_cast<sockaddr*>(&own), &length) != 0) {
       continue;
     }
@@ -116,8 +109,7 @@ absl::StatusOr<TcpAddress> TcpAddress::own_towards(const TcpAddress& other) {
 
 bool TcpAddress::is_loopback() const {
   return std::all_of(sockets_.begin(), sockets_.end(), [](const Socket& socket) {
-    const std::string host =
-        numeric(address_of(socket.address), static_cast<socklen_t>(socket.address.size())).host;
+    const std::string host = numeric(socket.address(), socket.length()).host;
     return host == "::1" || absl::StartsWith(host, "127.");
   });
 }
@@ -132,8 +124,7 @@ absl::StatusOr<FileDescriptor> TcpAddress::connect(Deadline deadline) const {
     const Deadline until = others == 1 ? deadline : now + (deadline - now) / others;
     FileDescriptor socket = new_socket(far.family, SOCK_STREAM);
     int error = socket.is_open() ? 0 : errno;
-    if (error == 0 && ::connect(socket.get(), address_of(far.address),
-                                static_cast<socklen_t>(far.address.size())) != 0) {
+    if (error == 0 && ::connect(socket.get(), far.address(), far.length()) != 0) {
       error = errno == EINPROGRESS ? finish_connecting(socket.get(), until) : errno;
     }
     if (error == 0) {
@@ -164,8 +155,7 @@ absl::StatusOr<std::unique_ptr<Listener>> TcpAddress::listen() const {
     }
     if (socket.is_open() &&
         ::setsockopt(socket.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)) == 0 &&
-        ::bind(socket.get(), address_of(own.address), static_cast<socklen_t>(own.address.size())) ==
-            0 &&
+        ::bind(socket.get(), own.address(), own.length()) == 0 &&
         ::listen(socket.get(), SOMAXCONN) == 0) {
       set_up(socket.get());  // connections inherit it
       return std::make_unique<Listener>(std::move(socket), Listener::Kind::kTcp);
@@ -178,8 +168,7 @@ absl::StatusOr<std::unique_ptr<Listener>> TcpAddress::listen() const {
 }
 
 std::string TcpAddress::text() const {
-  const TcpEndpoint endpoint =
-      numeric(address_of(sockets_[0].address), static_cast<socklen_t>(sockets_[0].address.size()));
+  const TcpEndpoint endpoint = numeric(sockets_[0].address(), sockets_[0].length());
   return absl::StrCat(endpoint.host, ":", endpoint.port);
 }
 

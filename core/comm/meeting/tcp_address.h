@@ -1,5 +1,7 @@
 #pragma once
 
+#include <sys/socket.h>
+
 #include <memory>
 #include <string>
 #include <vector>
@@ -40,8 +42,11 @@ class TcpAddress {
 
  private:
   struct Socket {
+    const sockaddr* address() const { return reinterpret_cast<const sockaddr*>(bytes.data()); }
+    socklen_t length() const { return static_cast<socklen_t>(bytes.size()); }
+
     int family = 0;
-    std::string address;  // the bytes of a sockaddr
+    std::string bytes;  // of the address
   };
   std::vector<Socket> sockets_;
 };

@@ -1,6 +1,7 @@
 #include "tessera/core/comm/mpi/exchange.h"
 
 #include <algorithm>
+#include <set>
 
 #include <absl/strings/str_cat.h>
 
@@ -50,11 +51,9 @@ void Exchange::cancel() {
 
 std::vector<int> Exchange::open_ranks() {
   std::erase_if(open_, [this](Message& message) { return communicator_.is_over(message.request); });
-  std::vector<int> ranks;
-  for (const Message& message : open_) ranks.push_back(message.rank);
-  std::sort(ranks.begin(), ranks.end());
-  ranks.erase(std::unique(ranks.begin(), ranks.end()), ranks.end());
-  return ranks;
+  std::set<int> ranks;
+  for (const Message& message : open_) ranks.insert(message.rank);
+  return {ranks.begin(), ranks.end()};
 }
 
 }  // namespace tessera::internal::mpi

@@ -160,9 +160,7 @@ void Link::go_on() { windows_->advance(*this, Call::Clock::now()); }
 
 std::string Link::activity_of(int rank) const {
   const int number = number_of(rank);
-  if (!world().is_neighbour(number)) return "";
-  const std::optional<ProcessStatus> status = process_status(world().place(number).pid);
-  return status.has_value() ? status->describe() : "";
+  return world().is_neighbour(number) ? process_activity(world().place(number).pid) : "";
 }
 
 /// Who has come to a call has finished those that are over here.

@@ -8,7 +8,6 @@
 #include <cstdlib>
 #include <future>
 #include <ranges>
-#include <utility>
 
 #include <c10/util/Exception.h>
 
@@ -63,7 +62,7 @@ bool Progress::post(std::function<void()> job) {
   changed_.notify_one();
   if (is_first) {
     EndingThread(
-        "the progress of MPI", [this] { loop(); }, [this] { return ask_to_end(); })
+        "the progress of MPI", [this] { loop(); }, [this] { ask_to_end(); })
         .detach();
   }
   return true;
@@ -164,13 +163,12 @@ void Progress::loop() {
   thread_ = std::thread::id();  // the system gives it to another thread
 }
 
-bool Progress::ask_to_end() {
+void Progress::ask_to_end() {
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     process_ends_ = true;
   }
   changed_.notify_one();
-  return true;
 }
 
 /// Behind it nothing is under way that a thread of this process could wait for.

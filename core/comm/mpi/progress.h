@@ -76,7 +76,7 @@ class Progress {
   bool has_to_look() const;
   bool look_at_worlds();
   void end();
-  bool ask_to_end();
+  void ask_to_end();
   bool has_to_end();
   void leave_hosts();
   void let_go(const char* cause);

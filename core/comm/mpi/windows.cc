@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <vector>
 
 #include <ATen/ops/empty.h>
 #include <absl/strings/str_cat.h>

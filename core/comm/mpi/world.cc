@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <thread>
-#include <utility>
 
 #include <ATen/ops/empty.h>
 #include <absl/cleanup/cleanup.h>

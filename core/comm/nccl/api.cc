@@ -39,13 +39,12 @@ absl::StatusOr<std::shared_ptr<const Api>> load_api(const EnvironmentLookup& loo
   api->path = path_of_library(library);
   EntryPoints entries(library);
   entries.require(api->get_version, "ncclGetVersion");
-  if (api->get_version != nullptr) {
-    // An older library may lack entry points, too; its version says why.
-    if (api->get_version(&api->version) != Result::kSuccess || api->version < kOldestVersion) {
-      return absl::FailedPreconditionError(
-          absl::StrCat("[nccl] library: got NCCL ", version_text(api->version), " at '", api->path,
-                       "', expected ", version_text(kOldestVersion), " or newer; ", kRemedy));
-    }
+  // An older library may lack entry points, too; its version says why.
+  if (api->get_version != nullptr &&
+      (api->get_version(&api->version) != Result::kSuccess || api->version < kOldestVersion)) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("[nccl] library: got NCCL ", version_text(api->version), " at '", api->path,
+                     "', expected ", version_text(kOldestVersion), " or newer; ", kRemedy));
   }
   entries.require(api->get_unique_id, "ncclGetUniqueId");
   entries.require(api->get_error_string, "ncclGetErrorString");

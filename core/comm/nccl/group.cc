@@ -13,7 +13,6 @@
 #include "tessera/core/comm/agreement/refusal.h"
 #include "tessera/core/comm/groups/call_record.h"
 #include "tessera/core/comm/groups/op_traits.h"
-#include "tessera/core/comm/groups/works.h"
 #include "tessera/core/comm/nccl/launch.h"
 #include "tessera/core/comm/nccl/memory.h"
 #include "tessera/core/device/graph.h"
@@ -351,12 +350,6 @@ std::shared_ptr<Group> make_world(WorldOptions options) {
     world->leave(progress, {}, {});
     throw;
   }
-}
-
-std::string find_unsupported(const NcclOptions& options) {
-  if (!options.copy_engine || options.memory == NcclOptions::Memory::kWindows) return "";
-  return "[nccl] options: got copy_engine without windows, expected memory = kWindows, which copy"
-         " engines gather in; set both";
 }
 
 }  // namespace tessera::internal::nccl

@@ -103,7 +103,4 @@ class Group final : public ProcessGroup {
 /// through the table. Throws CommError that names the ranks that do not come within the time-out.
 std::shared_ptr<Group> make_world(WorldOptions options);
 
-/// Local. What is wrong with the options, and what to do; "" for nothing.
-std::string find_unsupported(const NcclOptions& options);
-
 }  // namespace tessera::internal::nccl

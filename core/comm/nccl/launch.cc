@@ -2,6 +2,7 @@
 
 #include <c10/util/Exception.h>
 
+#include "tessera/core/comm/groups/host_memory.h"
 #include "tessera/core/comm/groups/op_traits.h"
 
 namespace tessera::internal::nccl {
@@ -25,10 +26,9 @@ RedOp red_op_of(const Collective& collective) {
       return RedOp::kMin;
     case ReduceOp::kMax:
       return RedOp::kMax;
-    default:
-      break;  // refused by find_lacking()
+    default:  // find_lacking() refuses it
+      TORCH_INTERNAL_ASSERT(false, to_string(collective.reduce));
   }
-  TORCH_INTERNAL_ASSERT(false, to_string(collective.reduce));
 }
 
 DataType dtype_of(at::ScalarType dtype) {
@@ -57,7 +57,7 @@ int64_t scale_of(at::ScalarType dtype) { return dtype == at::kShort ? 2 : 1; }
 
 /// Where element `begin` of the tensor lies.
 char* place_in(const at::Tensor& whole, int64_t begin) {
-  return static_cast<char*>(whole.data_ptr()) + begin * static_cast<int64_t>(whole.element_size());
+  return data_of(whole) + begin * static_cast<int64_t>(whole.element_size());
 }
 
 /// Calls that NCCL starts together.
@@ -141,9 +141,6 @@ Result launch(const Api& api, const Collective& collective, int rank, int size, 
               void* stream) {
   const at::Tensor& given = collective.input.defined() ? collective.input : collective.output;
   const at::ScalarType dtype = given.scalar_type();
-  const auto data_of = [](const at::Tensor& tensor) {
-    return tensor.defined() ? tensor.data_ptr() : nullptr;
-  };
   const void* const from = data_of(collective.input);
   void* const to = data_of(collective.output);
   const auto numel = static_cast<size_t>(given.numel() * scale_of(dtype));

@@ -12,7 +12,6 @@
 #include <absl/strings/str_split.h>
 #include <c10/core/DeviceGuard.h>
 
-#include "tessera/core/comm/flight_recorder/flight_recorder.h"
 #include "tessera/core/comm/groups/op_traits.h"
 #include "tessera/core/comm/nccl/pending.h"
 #include "tessera/core/process/ending_thread.h"
@@ -41,11 +40,7 @@ std::shared_ptr<World> World::start(WorldOptions options, std::shared_ptr<Progre
   const std::shared_ptr<World> world(new World(std::move(options), std::move(all)));
   world->enter(world->all_);
   EndingThread(
-      "the progress of NCCL", [world] { world->run(); },
-      [world] {
-        world->end();
-        return true;
-      })
+      "the progress of NCCL", [world] { world->run(); }, [world] { world->end(); })
       .detach();
   return world;
 }

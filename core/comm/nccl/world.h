@@ -28,9 +28,9 @@ class Pending;
 struct WorldOptions {
   /// Why this rank cannot take part; then it may have no `api` and no `device`. "": it can.
   std::string problem = {};
-  std::shared_ptr<const Api> api;  ///< load_api()
+  std::shared_ptr<const Api> api = {};  ///< load_api()
   /// This rank's own.
-  std::shared_ptr<Device> device;
+  std::shared_ptr<Device> device = {};
   /// What the ranks agree by; kept as long as the world. New for each world, or an earlier world's
   /// id would be taken.
   std::shared_ptr<SharedTable> table;

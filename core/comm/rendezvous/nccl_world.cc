@@ -31,26 +31,22 @@ std::shared_ptr<const nccl::Api> take_nccl() {
 
 GpuChoice gpu_of(const ProcessGroupOptions& options, const Environment& environment,
                  GpuChoice::Use use) {
-  GpuChoice choice;
+  GpuChoice choice{.local_rank = environment.local_rank, .use = use};
   if (options.device.has_index()) choice.index = options.device.index();
-  choice.local_rank = environment.local_rank;
-  choice.use = use;
   return choice;
 }
 
 std::shared_ptr<ProcessGroup> make_nccl_world(ProcessGroupOptions options,
                                               const Environment& environment) {
-  nccl::WorldOptions world;
-  world.table = meet_others(options, environment);
-  world.rank = environment.rank;
-  world.size = environment.world_size;
-  world.timeout = options.timeout;
-  world.nccl = options.nccl;
+  nccl::WorldOptions world{.table = meet_others(options, environment),
+                           .rank = environment.rank,
+                           .size = environment.world_size,
+                           .timeout = options.timeout,
+                           .nccl = options.nccl};
   world.problem = thrown_by([&] {
     world.device = take_gpu(gpu_of(options, environment, GpuChoice::Use::kOwn));
     world.api = take_nccl();  // after LibTorch's: then it is LibTorch's own NCCL
   });
-  if (world.problem.empty()) world.problem = nccl::find_unsupported(world.nccl);
   return nccl::make_world(std::move(world));
 }
 

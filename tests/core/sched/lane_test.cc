@@ -1,7 +1,8 @@
-// Lanes: order, exceptions, draining, closing, the end of the process.
+// Lanes: order, exceptions, closing, the end of the process.
 #include "tessera/core/sched/lane.h"
 
 #include <atomic>
+#include <chrono>
 #include <cstdlib>
 #include <future>
 #include <limits>
@@ -27,7 +28,6 @@ TEST(Lane, InlineRunsInTheCallAndThrowsFromIt) {
   work->wait();
   EXPECT_EQ(work, completed_work()) << "the inline path allocates nothing";
   EXPECT_THROW(lane.post([] { throw std::runtime_error("now"); }), std::runtime_error);
-  lane.drain();
 }
 
 TEST(Lane, AThreadRunsClosuresInOrder) {
@@ -36,11 +36,10 @@ TEST(Lane, AThreadRunsClosuresInOrder) {
   std::vector<std::shared_ptr<Work>> works;
   for (int i = 0; i < 1000; ++i) works.push_back(lane.post([&order, i] { order.push_back(i); }));
   works[500]->wait();
-  lane.drain();
-  EXPECT_TRUE(lane.is_idle());
+  works.back()->wait();
   ASSERT_EQ(order.size(), 1000u);
   for (int i = 0; i < 1000; ++i) EXPECT_EQ(order[i], i);
-  EXPECT_TRUE(works.back()->is_completed());
+  for (const auto& work : works) EXPECT_TRUE(work->is_completed());
 }
 
 /// Who adds gradients decides no bit where the mode was set before there were lanes.
@@ -72,7 +71,9 @@ TEST(Lane, AnExceptionLeavesItsOwnWaitEachTimeAndTheLaneGoesOn) {
   good->wait();
 }
 
-TEST(Lane, ClosingDiscardsWhatHasNotBegun) {
+/// Closes a lane while a closure runs and another one waits, and lets the first return so much
+/// later. Whether the second one ran: it does if close() has not begun by then.
+bool runs_what_waits(std::chrono::milliseconds later) {
   std::promise<void> begun;
   std::promise<void> go;
   auto gate = go.get_future();
@@ -86,17 +87,27 @@ TEST(Lane, ClosingDiscardsWhatHasNotBegun) {
     });
     waiting = lane.post([&ran] { ran = true; });
     begun.get_future().wait();
-    EXPECT_FALSE(lane.is_idle());
     EXPECT_FALSE(running->is_completed());
-    // The lane stops only when what runs has returned, and that happens once it is being closed.
+    // The lane stops only when what runs has returned.
     std::thread closer([&lane] { lane.close(); });
-    while (!lane.is_closing()) std::this_thread::yield();
+    std::this_thread::sleep_for(later);
     go.set_value();
     closer.join();
   }
   running->wait();
-  EXPECT_THROW(waiting->wait(), CommError);
-  EXPECT_FALSE(ran);
+  if (ran) {
+    waiting->wait();
+  } else {
+    EXPECT_THROW(waiting->wait(), CommError);
+  }
+  return ran;
+}
+
+TEST(Lane, ClosingDiscardsWhatHasNotBegun) {
+  // On a machine that is busy the thread that closes may need a while to get there.
+  for (std::chrono::milliseconds later(10); runs_what_waits(later); later *= 2) {
+    ASSERT_LT(later, std::chrono::seconds(10));
+  }
 }
 
 std::atomic<int> finished = 0;

@@ -300,13 +300,6 @@ TEST_F(NcclMemory, RanksMustAskForTheSame) {
                      "init_process_group 'memory kRegistered'")));
 }
 
-TEST_F(NcclMemory, CopyEnginesNeedWindows) {
-  EXPECT_EQ(nccl::find_unsupported({}), "");
-  EXPECT_EQ(nccl::find_unsupported({.memory = Memory::kWindows, .copy_engine = true}), "");
-  EXPECT_THAT(nccl::find_unsupported({.copy_engine = true}),
-              HasSubstr("got copy_engine without windows"));
-}
-
 TEST_F(FakeNcclMemory, ControlMemoryFreedWhileItIsRegisteredIsAComplaint) {
   run_nccl_ranks(
       1,

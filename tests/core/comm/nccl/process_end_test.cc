@@ -100,10 +100,7 @@ void exit_by_cause() {
       [ends] {
         while (!*ends) std::this_thread::yield();
       },
-      [ends] {
-        *ends = true;
-        return true;
-      })
+      [ends] { *ends = true; })
       .detach();
   table->hold(ends);
   if (proposes) (*world)->abort("the data ran out");
