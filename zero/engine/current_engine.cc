@@ -11,6 +11,7 @@
 #include "tessera/core/comm/agreement/refusal.h"
 #include "tessera/core/grad/gradient_hook.h"
 #include "tessera/core/layout/own_memory.h"
+#include "tessera/core/options/problems.h"
 #include "tessera/core/process/error_text.h"
 #include "tessera/optim/algorithm.h"
 #include "tessera/optim/parameter_groups.h"
@@ -121,14 +122,12 @@ EngineParts CurrentEngine::agree(const char* call, const Prepare& prepare,
   ShardedEngine& now = begin_change(call);
   const RunningCall running(lasting_.running, call);
   std::vector<std::string> problems;
-  if (std::string problem = problem_of_change(now, call); !problem.empty()) {
-    problems.push_back(std::move(problem));
-  }
+  append(problems, problem_of_change(now, call));
   auto next = attempt(problems, [&] { return prepare(now.parts(), problems); });
   refuse_on_all_ranks(now.context.group, absl::StrJoin(problems, "\n"), "engine");
   require_equal(now.context.group, {call}, "engine");
   std::vector<std::string> lines = arguments;
-  for (std::string& line : fingerprint(**next, lasting_.buffers)) lines.push_back(std::move(line));
+  append(lines, fingerprint(**next, lasting_.buffers));
   require_equal(now.context.group, lines, call);
   return **std::move(next);
 }
@@ -167,13 +166,8 @@ StateDict CurrentEngine::set_trainable(const ParameterPredicate& trains, FrozenS
     EngineParts next = now;
     next.group = nullptr;
     next.table = now.table.with_trainable(is_trainable);
-    for (std::string& problem : problems_of_dimensions(next.optimizer, next.table, next.group_of)) {
-      problems.push_back(std::move(problem));
-    }
-    for (std::string& problem :
-         problems_of_whole_states(next.optimizer, next.table, next.group_of)) {
-      problems.push_back(std::move(problem));
-    }
+    append(problems, problems_of_dimensions(next.optimizer, next.table, next.group_of));
+    append(problems, problems_of_whole_states(next.optimizer, next.table, next.group_of));
     std::optional<UnitPlan> plan =
         plan_units(*lasting_.model, next.table, next.optimizer, next.options, *now.group, problems);
     if (!plan.has_value()) return std::nullopt;
@@ -210,10 +204,7 @@ void CurrentEngine::add_group(OptimizerGroup group) {
     }
     EngineParts next = now;
     next.group = nullptr;
-    for (std::string& problem :
-         append_group(next.optimizer, std::move(group), next.table, next.group_of)) {
-      problems.push_back(std::move(problem));
-    }
+    append(problems, append_group(next.optimizer, std::move(group), next.table, next.group_of));
     if (!problems.empty()) return std::nullopt;
     const OptimizerGroup& added = next.optimizer.groups.back();
     for (size_t i = 0; i < now.table.size(); ++i) {

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <iterator>
 #include <optional>
 #include <utility>
 
@@ -13,6 +12,7 @@
 
 #include "tessera/core/comm/agreement/refusal.h"
 #include "tessera/core/layout/read_only_memory.h"
+#include "tessera/core/options/problems.h"
 #include "tessera/core/process/error_text.h"
 #include "tessera/zero/buffers/replica_sync.h"
 #include "tessera/zero/parameters/registration.h"
@@ -73,7 +73,7 @@ std::vector<std::string> mismatches(const StateTable& table, const StateSource& 
     if (table.find(name) != nullptr || table.is_left_out(name)) continue;
     add(name, table.unknown_entry(name));
   }
-  problems.insert(problems.end(), others.begin(), others.end());
+  append(problems, std::move(others));
   return problems;
 }
 
@@ -212,9 +212,7 @@ StateContents StreamedState::contents(const EngineCounters& counters) const {
 StateContents StreamedState::agree_to_save(const char* call, const EngineCounters& counters,
                                            std::string problem,
                                            std::vector<std::string> arguments) {
-  std::vector<std::string> buffers = lines_of(slices_.buffers());
-  arguments.insert(arguments.end(), std::make_move_iterator(buffers.begin()),
-                   std::make_move_iterator(buffers.end()));
+  append(arguments, lines_of(slices_.buffers()));
   require_equal(group_, arguments, call);
   if (problem.empty()) problem = slices_.optimizer().groups().problem();
   return agree(counters, std::move(problem), nullptr);
