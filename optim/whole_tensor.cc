@@ -10,7 +10,6 @@
 
 #include "tessera/optim/algorithm.h"
 #include "tessera/optim/examinations.h"
-#include "tessera/optim/form_fields.h"
 #include "tessera/optim/optimizer_whole_update.h"
 #include "tessera/optim/whole_probe.h"
 
