@@ -1,10 +1,8 @@
 #include "tessera/whole_tensor.h"
 
 #include <memory>
-#include <optional>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include <absl/strings/str_cat.h>
 

@@ -1,6 +1,5 @@
 #include "tessera/core/grad/backward_end.h"
 
-#include <algorithm>
 #include <atomic>
 #include <mutex>
 #include <optional>

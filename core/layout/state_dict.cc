@@ -1,6 +1,5 @@
 #include "tessera/state_dict.h"
 
-#include <algorithm>
 #include <utility>
 
 #include <absl/strings/str_cat.h>

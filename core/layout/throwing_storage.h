@@ -3,7 +3,6 @@
 #include <memory>
 #include <string>
 
-#include <ATen/core/Tensor.h>
 #include <c10/core/Storage.h>
 
 namespace tessera::internal {

@@ -3,7 +3,6 @@
 #include <sys/mman.h>
 
 #include <algorithm>
-#include <cstddef>
 
 #include "tessera/core/memory/huge_pages.h"
 #include "tessera/core/numbers/round_up.h"

@@ -2,8 +2,6 @@
 
 #include <sys/mman.h>
 
-#include <cstddef>
-
 #include "tessera/core/numbers/round_up.h"
 
 namespace tessera::internal {

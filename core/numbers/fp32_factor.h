@@ -1,7 +1,5 @@
 #pragma once
 
-#include <cmath>
-
 namespace tessera::internal {
 
 /// Whether gradients may be multiplied with `value` or divided by it in fp32, the narrowest dtype

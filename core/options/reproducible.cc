@@ -2,7 +2,6 @@
 
 #include <bit>
 #include <cmath>
-#include <string>
 #include <utility>
 
 #include <absl/strings/str_cat.h>

@@ -1,6 +1,5 @@
 #include "tessera/zero/engine/engine_plan.h"
 
-#include <iterator>
 #include <utility>
 
 #include <ATen/Parallel.h>

@@ -1,9 +1,5 @@
 #include "tessera/zero/engine/step_gradients.h"
 
-#include <memory>
-
-#include <c10/util/Exception.h>
-
 #include "tessera/core/comm/agreement/refusal.h"
 #include "tessera/errors.h"
 

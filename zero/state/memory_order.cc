@@ -1,6 +1,5 @@
 #include "tessera/zero/state/memory_order.h"
 
-#include <ATen/ops/empty.h>
 #include <ATen/ops/empty_strided.h>
 #include <absl/strings/str_cat.h>
 #include <absl/strings/str_join.h>

@@ -12,7 +12,6 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
 #include <absl/strings/str_cat.h>
-#include <c10/util/Exception.h>
 
 #include "tessera/errors.h"
 #include "tessera/zero/state/state_claims.h"

@@ -2,7 +2,6 @@
 
 #include <utility>
 
-#include <absl/strings/str_cat.h>
 #include <c10/util/Exception.h>
 
 #include <ATen/TensorOperators.h>
