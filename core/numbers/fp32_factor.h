@@ -1,5 +1,7 @@
 #pragma once
 
+#include <cmath>
+
 namespace tessera::internal {
 
 /// Whether gradients may be multiplied with `value` or divided by it in fp32, the narrowest dtype
