@@ -6,7 +6,7 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "tessera/fsdp/host_shards.h"
+#include "tessera/fsdp/shard_uploads.h"
 #include "tessera/process_group.h"
 
 namespace tessera::internal {
@@ -20,7 +20,7 @@ class CollectiveSource {
   /// it. `shard`: this rank's parameters of the unit. `host` brings it to the device; null where it
   /// is there.
   CollectiveSource(ProcessGroup& group, std::string name, at::Tensor shard,
-                   std::shared_ptr<HostShards> host = nullptr);
+                   std::shared_ptr<ShardUploads> host = nullptr);
 
   /// Begins to bring the whole unit into `to` [unit numel]. Collective. Throws CommError if the
   /// group has failed, here or from the Work.
@@ -33,7 +33,7 @@ class CollectiveSource {
   ProcessGroup& group_;
   const std::string name_;
   const at::Tensor shard_;
-  const std::shared_ptr<HostShards> host_;
+  const std::shared_ptr<ShardUploads> host_;
 };
 
 }  // namespace tessera::internal

@@ -4,7 +4,6 @@
 #include <optional>
 
 #include <ATen/autocast_mode.h>
-#include <ATen/core/Tensor.h>
 
 #include "tessera/fsdp/random_state.h"
 

@@ -82,7 +82,8 @@ GatheredUnits::GatheredUnits(Parts parts, Setting setting)
       lanes_{Lane(lane_mode(setting_.prefetch)), Lane(lane_mode(setting_.prefetch))} {
   ProcessGroup& group = parts.group;
   if (plan_.size() > 0 && parts.flat.shard(0).device() != group.device()) {
-    host_ = std::make_shared<HostShards>(device_at(group.device()));
+    host_ =
+        std::make_shared<ShardUploads>(device_at(group.device()), /*rounded_bytes=*/0, parts.meter);
   }
   WindowSource::SecondShards second{.ranks = setting_.ranks_after_forward};
   if (second.ranks > 1 && second.ranks < parts.slices.degrees().parameters &&

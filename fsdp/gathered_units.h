@@ -19,7 +19,7 @@
 #include "tessera/core/sched/lane.h"
 #include "tessera/core/sched/stream_join.h"
 #include "tessera/errors.h"
-#include "tessera/fsdp/host_shards.h"
+#include "tessera/fsdp/shard_uploads.h"
 #include "tessera/fsdp/whole_memory.h"
 #include "tessera/fsdp/window_source.h"
 #include "tessera/gather_counts.h"
@@ -133,7 +133,7 @@ class GatheredUnits : public std::enable_shared_from_this<GatheredUnits> {
   const ParameterTable& table_;
   Trace* const trace_;
   std::shared_ptr<ProcessGroup> gathering_;  // null where ranks read each other's memory
-  std::shared_ptr<HostShards> host_;         // null where shards lie with the units
+  std::shared_ptr<ShardUploads> host_;       // null where shards lie with the units
   std::unique_ptr<Window> stamps_;           // of second shards; null if there are none
   WholeMemory memory_;
   std::vector<std::unique_ptr<Unit>> units_;

@@ -67,7 +67,6 @@ struct AdagradUpdate {
   using Coefficients = AdagradCoefficients;
   static constexpr size_t kStates = 1;
 
-  static bool is_counted(const Options&) { return true; }
   static Coefficients coefficients(const Options& options, int64_t step, double gradient_scale) {
     return adagrad_coefficients(adagrad_hyper_parameters(options), step, gradient_scale);
   }

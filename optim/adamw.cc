@@ -25,7 +25,6 @@ struct AdamwUpdate {
   };
   static constexpr size_t kStates = 3;
 
-  static bool is_counted(const Options&) { return true; }
   static Coefficients coefficients(const Options& options, int64_t step, double gradient_scale) {
     const AdamHyperParameters now = adam_hyper_parameters<AdamWOptions>(options);
     const auto exponent = static_cast<double>(step);

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
+#include <limits>
 
 #include <absl/strings/str_cat.h>
 
@@ -50,6 +51,21 @@ std::string HyperParameterField::text(double value) const {
 
 int64_t HyperParameterField::word(double value) const {
   return is_switch ? static_cast<int64_t>(value) : std::bit_cast<int64_t>(value);
+}
+
+std::vector<HyperParameterField> fields_of(const ErasedForm& form) {
+  using Options = HyperParameterField::Options;
+  std::vector<HyperParameterField> fields = {
+      {{.name = "lr",
+        .is_switch = false,
+        .is_whole = false,
+        .chooses_states = false,
+        .begin = 0,
+        .end = std::numeric_limits<double>::infinity(),
+        .read = [](const Options& options) { return options.get_lr(); },
+        .write = [](Options& options, double value) { options.set_lr(value); }}}};
+  for (const ErasedForm::Number& number : form.numbers) fields.push_back({number});
+  return fields;
 }
 
 std::vector<std::string> Algorithm::problems_of(

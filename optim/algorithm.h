@@ -16,6 +16,7 @@
 #include "tessera/element_state.h"
 #include "tessera/optim/device_rule.h"
 #include "tessera/optim/whole_state.h"
+#include "tessera/optimizer_form.h"
 
 namespace tessera::internal {
 
@@ -23,42 +24,35 @@ class ElementUpdate;
 class WholeUpdate;
 
 /// One hyper-parameter of an algorithm: where it stands in the options and which values it may
-/// have. Whatever treats hyper-parameters one by one reads this: checks, comparisons between ranks,
-/// states, messages.
-struct HyperParameterField {
+/// have, begin <= value < end. `begin` is infinite where any finite value is allowed, and 0 where
+/// only `end` is infinite. A switch is on or off, 1 or 0; it may choose which states there are, as
+/// the type of the options does. Whatever treats hyper-parameters one by one reads this: checks,
+/// comparisons between ranks, states, messages.
+struct HyperParameterField : ErasedForm::Number {
   using Options = torch::optim::OptimizerOptions;
-
-  std::string name;
-  std::function<double(const Options& options)> read;
-  std::function<void(Options& options, double value)> write;
-  double end;        ///< of the values allowed: begin <= value < end; infinite: any finite one
-  double begin = 0;  ///< infinite: any finite one; 0 where `end` is infinite and this is not
-  bool is_switch = false;  ///< on or off, 1 or 0; else a number
-  bool is_whole = false;   ///< an integer
-  /// Whether a switch chooses which states there are, as the type of the options does.
-  bool chooses_states = false;
 
   /// A number that access(options) refers to, access([const] Type&) being without captures.
   template <typename Type, typename Access>
   static HyperParameterField number(const char* name, Access /*access*/,
                                     double end = std::numeric_limits<double>::infinity()) {
     using Value = std::remove_reference_t<std::invoke_result_t<Access, Type&>>;
-    return {.name = name,
-            .read = &read_by<Type, Access>,
-            .write = &write_by<Type, Access>,
-            .end = end,
-            .is_whole = std::is_integral_v<Value>};
+    return {{.name = name,
+             .is_switch = false,
+             .is_whole = std::is_integral_v<Value>,
+             .chooses_states = false,
+             .begin = 0,
+             .end = end,
+             .read = &read_by<Type, Access>,
+             .write = &write_by<Type, Access>}};
   }
   /// A bool that access(options) refers to.
   template <typename Type, typename Access>
-  static HyperParameterField toggle(const char* name, Access /*access*/,
-                                    bool chooses_states = false) {
-    return {.name = name,
-            .read = &read_by<Type, Access>,
-            .write = &write_by<Type, Access>,
-            .end = 2,
-            .is_switch = true,
-            .chooses_states = chooses_states};
+  static HyperParameterField toggle(const char* name, Access access, bool chooses_states = false) {
+    HyperParameterField field = number<Type>(name, access, /*end=*/2);
+    field.is_switch = true;
+    field.is_whole = false;
+    field.chooses_states = chooses_states;
+    return field;
   }
 
   /// Whether a StateDict holds it: what chooses states is the program's to say, before it loads
@@ -83,6 +77,9 @@ struct HyperParameterField {
     at = static_cast<std::remove_reference_t<decltype(at)>>(value);
   }
 };
+
+/// Those of an Algorithm that runs a user's optimizer: its rate and what its form names.
+std::vector<HyperParameterField> fields_of(const ErasedForm& form);
 
 /// A value for each element that an algorithm may have to keep.
 struct StateField {

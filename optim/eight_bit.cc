@@ -24,7 +24,6 @@ struct Adamw8bitUpdate {
   using Coefficients = AdamwCoefficients;
   static constexpr size_t kStates = 4;
 
-  static bool is_counted(const Options&) { return true; }
   static Coefficients coefficients(const Options& options, int64_t step, double gradient_scale) {
     const AdamHyperParameters now = adam_hyper_parameters<AdamW8bitOptions>(options);
     const auto exponent = static_cast<double>(step);
@@ -45,7 +44,6 @@ struct Lion8bitUpdate {
   using Coefficients = LionCoefficients;
   static constexpr size_t kStates = 2;
 
-  static bool is_counted(const Options&) { return true; }
   static Coefficients coefficients(const Options& options, int64_t /*step*/,
                                    double gradient_scale) {
     const auto [beta1, beta2] = options.betas();

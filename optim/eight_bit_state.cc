@@ -6,7 +6,6 @@
 #include <vector>
 
 #include <ATen/ops/empty.h>
-#include <absl/strings/match.h>
 #include <absl/strings/str_cat.h>
 #include <absl/strings/strip.h>
 #include <c10/util/Exception.h>

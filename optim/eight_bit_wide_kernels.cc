@@ -9,10 +9,7 @@
 // Before the pragma: what these define is not compiled for wide instructions.
 #include <immintrin.h>
 
-#include <algorithm>
 #include <array>
-#include <bit>
-#include <cmath>
 
 #include "tessera/optim/formulas/adamw_element.h"
 #include "tessera/optim/formulas/dynamic_code.h"

@@ -26,7 +26,7 @@ class ElementUpdate {
   ElementUpdate& operator=(const ElementUpdate&) = delete;
 
   /// Whether an update with these options counts as a step of the parameter.
-  virtual bool is_counted(const Options& options) const = 0;
+  virtual bool is_counted(const Options& /*options*/) const { return true; }
   /// Sets what the following calls of apply() do to `parameter` of the table. `step` is the count,
   /// with this update. `options` stay as they are until the last of these calls. The library's own
   /// algorithms allocate nothing, here and in apply().
@@ -45,7 +45,7 @@ class ElementUpdate {
 ///   Coefficients  what an element needs to know, per parameter and step
 ///   kStates       how many states the algorithm has, all in the values' dtype with one value per
 ///                 element, unless apply() takes them as they are
-///   is_counted(options)
+///   is_counted(options)      where not every update is
 ///   coefficients(options, step, gradient_scale)
 ///   apply(T* values, const T* gradient, const std::array<T*, kStates>& states, numel,
 ///         coefficients)     for float and double; or with std::span<void* const> states
@@ -58,7 +58,10 @@ class ElementUpdateBy final : public ElementUpdate {
   }
 
   bool is_counted(const Options& options) const override {
-    return Update::is_counted(own(options));
+    if constexpr (requires { Update::is_counted(own(options)); }) {
+      return Update::is_counted(own(options));
+    }
+    return ElementUpdate::is_counted(options);
   }
   void prepare(size_t parameter, const Options& options, int64_t step,
                double gradient_scale) override {

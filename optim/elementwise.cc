@@ -9,7 +9,6 @@
 
 #include "tessera/optim/algorithm.h"
 #include "tessera/optim/examinations.h"
-#include "tessera/optim/form_fields.h"
 #include "tessera/optim/optimizer_update.h"
 
 namespace tessera {

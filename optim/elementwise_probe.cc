@@ -6,7 +6,6 @@
 #include <ATen/core/grad_mode.h>
 #include <absl/strings/str_cat.h>
 
-#include "tessera/core/process/error_text.h"
 #include "tessera/optim/probe_run.h"
 
 namespace tessera::internal {

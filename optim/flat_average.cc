@@ -1,7 +1,6 @@
 #include "tessera/optim/flat_average.h"
 
 #include <cstring>
-#include <utility>
 
 #include <c10/util/Exception.h>
 

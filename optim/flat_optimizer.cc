@@ -1,9 +1,5 @@
 #include "tessera/optim/flat_optimizer.h"
 
-#include <utility>
-
-#include <c10/util/Exception.h>
-
 namespace tessera::internal {
 
 FlatOptimizer::FlatOptimizer(const ParameterTable& table, const OptimizerPlan& plan,

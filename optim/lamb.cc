@@ -69,7 +69,6 @@ struct LambDirection {
   using Coefficients = LambCoefficients;
   static constexpr size_t kStates = 2;
 
-  static bool is_counted(const Options&) { return true; }
   static Coefficients coefficients(const Options& options, int64_t step, double gradient_scale) {
     const auto [beta1, beta2] = options.betas();
     const auto exponent = static_cast<double>(step);

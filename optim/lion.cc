@@ -50,7 +50,6 @@ struct LionUpdate {
   using Coefficients = LionCoefficients;
   static constexpr size_t kStates = 1;
 
-  static bool is_counted(const Options&) { return true; }
   static Coefficients coefficients(const Options& options, int64_t /*step*/,
                                    double gradient_scale) {
     return lion_coefficients(lion_hyper_parameters(options), gradient_scale);

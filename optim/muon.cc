@@ -75,7 +75,6 @@ struct MuonDirection {
   using Coefficients = MuonCoefficients;
   static constexpr size_t kStates = 1;
 
-  static bool is_counted(const Options&) { return true; }
   static Coefficients coefficients(const Options& options, int64_t /*step*/,
                                    double gradient_scale) {
     return {.gradient_scale = gradient_scale,

@@ -4,9 +4,11 @@
 
 #include <absl/status/status.h>
 #include <absl/strings/str_cat.h>
+#include <absl/strings/str_join.h>
 #include <c10/util/Exception.h>
 #include <c10/util/Type.h>
 
+#include "tessera/core/options/problems.h"
 #include "tessera/core/process/error_text.h"
 #include "tessera/optim/algorithms.h"
 #include "tessera/optim/parameter_groups.h"
@@ -66,10 +68,6 @@ std::string no_parameter(const OptimizerGroup& group) {
   return "[optim] group '" + group.name +
          "': got no parameter, expected at least one, trained or frozen; correct its predicate or "
          "remove it";
-}
-
-void append(std::vector<std::string>& problems, std::vector<std::string> more) {
-  for (std::string& problem : more) problems.push_back(std::move(problem));
 }
 
 }  // namespace
@@ -195,9 +193,7 @@ absl::StatusOr<std::vector<size_t>> OptimizerPlan::assign(const ParameterTable& 
   append(problems, problems_of_dimensions(*this, table, group_of));
   if (problems.empty()) problems = problems_of_whole_states(*this, table, group_of);
   if (problems.empty()) return group_of;
-  std::string text;
-  for (const std::string& problem : problems) text += (text.empty() ? "" : "\n") + problem;
-  return absl::InvalidArgumentError(text);
+  return absl::InvalidArgumentError(absl::StrJoin(problems, "\n"));
 }
 
 const Algorithm& OptimizerPlan::algorithm(size_t group) const {

@@ -1,8 +1,6 @@
 #include "tessera/optim/optimizer_update.h"
 
 #include <algorithm>
-#include <string>
-#include <utility>
 
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>

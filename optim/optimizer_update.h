@@ -37,7 +37,6 @@ class OptimizerUpdate final : public ElementUpdate {
                   std::vector<std::optional<at::ScalarType>> dtypes, size_t parameters)
       : form_(std::move(form)), dtypes_(std::move(dtypes)), next_(parameters) {}
 
-  bool is_counted(const Options&) const override { return true; }
   void prepare(size_t parameter, const Options& options, int64_t step,
                double gradient_scale) override {
     next_[parameter] = {&options, step, gradient_scale};

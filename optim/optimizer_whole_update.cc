@@ -20,7 +20,6 @@ struct GradientCopy {
   };
   static constexpr size_t kStates = 0;
 
-  static bool is_counted(const Options&) { return true; }
   static Coefficients coefficients(const Options&, int64_t /*step*/, double gradient_scale) {
     return {.gradient_scale = gradient_scale};
   }

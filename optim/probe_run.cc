@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <memory>
 #include <typeinfo>
 #include <utility>
@@ -13,6 +12,7 @@
 #include <absl/strings/str_cat.h>
 #include <c10/util/Type.h>
 
+#include "tessera/core/layout/read_only_memory.h"
 #include "tessera/core/process/error_text.h"
 #include "tessera/flat_layout.h"
 #include "tessera/optim/optimizer_update.h"
@@ -113,11 +113,8 @@ ProbeRun run_pieces(const ErasedForm& form, const OptimizerOptions& options,
 }
 
 bool have_equal_bits(const at::Tensor& a, const at::Tensor& b) {
-  const at::Tensor left = a.flatten().contiguous();
-  const at::Tensor right = b.flatten().contiguous();
-  return left.scalar_type() == right.scalar_type() && left.nbytes() == right.nbytes() &&
-         (left.nbytes() == 0 ||
-          std::memcmp(left.const_data_ptr(), right.const_data_ptr(), left.nbytes()) == 0);
+  return a.scalar_type() == b.scalar_type() && a.numel() == b.numel() &&
+         have_same_bits(a.flatten(), b.flatten());
 }
 
 constexpr const char* kNameAll =

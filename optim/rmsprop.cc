@@ -97,7 +97,6 @@ struct RmspropUpdate {
   using Coefficients = RmspropCoefficients;
   static constexpr size_t kStates = 3;
 
-  static bool is_counted(const Options&) { return true; }
   static Coefficients coefficients(const Options& options, int64_t /*step*/,
                                    double gradient_scale) {
     return rmsprop_coefficients(rmsprop_hyper_parameters(options), gradient_scale);

@@ -3,7 +3,6 @@
 #include <string>
 #include <vector>
 
-#include <ATen/core/Tensor.h>
 #include <torch/optim/optimizer.h>
 
 #include "tessera/optim/elementwise_probe.h"

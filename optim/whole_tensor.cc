@@ -1,16 +1,13 @@
 #include "tessera/whole_tensor.h"
 
 #include <memory>
-#include <optional>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include <absl/strings/str_cat.h>
 
 #include "tessera/optim/algorithm.h"
 #include "tessera/optim/examinations.h"
-#include "tessera/optim/form_fields.h"
 #include "tessera/optim/optimizer_whole_update.h"
 #include "tessera/optim/whole_probe.h"
 

@@ -95,7 +95,7 @@ _FAULTS = (
           "if (entry.has_value()) sink.write(*entry, 0, part.values.cpu());", ("zero_test",)),
     # A loaded state leaves step counts, rates and the engine's counters as they were.
     Fault("numbers_not_loaded", "zero/state/streamed_state.cc",
-          "  slices_.write(numbers, counters);\n", "  if (false) slices_.write(numbers, counters);\n",
+          "  write_numbers(numbers, slices_.parameters(), slices_.optimizer(), counters);\n", "",
           ("zero_test",)),
     # What a state may lack keeps what was there before.
     Fault("missing_state_kept", "zero/state/streamed_state.cc",

@@ -170,18 +170,23 @@ struct BackwardWatch::Observer {
   }
 };
 
-BackwardWatch::BackwardWatch(BackwardListener& listener) : listener_(&listener) {
+BackwardWatch::BackwardWatch() {
   std::shared_ptr<Slot>& own = Observer::own_slot();
   if (own == nullptr) own = std::make_shared<Slot>();
   slot_ = own;
   if (Observer::marked_slot() != own.get()) Observer::get().mark_thread(own);
-  slot_->listeners.push_back(listener_);
   Observer::get().add();
 }
 
 BackwardWatch::~BackwardWatch() {
-  std::erase(slot_->listeners, listener_);
+  tell(nullptr);
   Observer::get().remove();
+}
+
+void BackwardWatch::tell(BackwardListener* listener) {
+  std::erase(slot_->listeners, listener_);
+  if (listener != nullptr) slot_->listeners.push_back(listener);
+  listener_ = listener;
 }
 
 bool BackwardWatch::is_inside_backward() const {

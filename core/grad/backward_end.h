@@ -18,16 +18,19 @@ class BackwardListener {
   virtual void backward_failed() noexcept = 0;
 };
 
-/// Registers a listener for the backwards of the thread that makes it, until it is destroyed.
-/// Local, cheap; a callback per autograd node (about 10 ns) stays installed process-wide while any
-/// watch lives.
+/// Watches the backwards of the thread that makes it, for a listener. Local, cheap; a callback per
+/// autograd node (about 10 ns) stays installed process-wide while any watch lives.
 class BackwardWatch {
  public:
-  /// `listener` must outlive the watch.
-  explicit BackwardWatch(BackwardListener& listener);
+  /// Tells nobody until tell().
+  BackwardWatch();
+  explicit BackwardWatch(BackwardListener& listener) : BackwardWatch() { tell(&listener); }
   ~BackwardWatch();
   BackwardWatch(const BackwardWatch&) = delete;
   BackwardWatch& operator=(const BackwardWatch&) = delete;
+
+  /// Who is told from now on, until the watch is destroyed or told another; null: nobody.
+  void tell(BackwardListener* listener);
 
   /// Whether the caller runs inside a backward whose end will be reported to this watch's listener.
   /// False in a hook means that backward was called on a thread without this listener.
@@ -45,7 +48,7 @@ class BackwardWatch {
   struct Observer;
 
   std::shared_ptr<Slot> slot_;
-  BackwardListener* listener_;
+  BackwardListener* listener_ = nullptr;
 };
 
 }  // namespace tessera::internal

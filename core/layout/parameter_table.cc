@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cstdint>
 #include <map>
-#include <sstream>
 #include <unordered_map>
 #include <utility>
 
@@ -38,9 +37,7 @@ std::vector<std::string> problems_of(const Parameter& parameter) {
                        ", expected cpu or cuda; move the model there before parallelize");
   }
   if (tensor.layout() != c10::kStrided) {
-    std::ostringstream layout;
-    layout << tensor.layout();
-    problems.push_back(subject + "layout " + layout.str() +
+    problems.push_back(subject + "layout " + c10::str(tensor.layout()) +
                        ", expected Strided; make it dense before parallelize");
   }
   if (!is_supported(tensor.scalar_type())) {

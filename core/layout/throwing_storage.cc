@@ -3,6 +3,7 @@
 #include <mutex>
 #include <utility>
 
+#include <absl/container/flat_hash_map.h>
 #include <absl/strings/str_cat.h>
 #include <c10/core/StorageImpl.h>
 
@@ -54,11 +55,9 @@ class ThrowingStorage::Entry {
   std::string told_in_child =
       absl::StrCat("[engine] parameter: ", Origin().fork_error("a rank that trains this model"));
   bool is_in_child = false;
-  Entry* previous = nullptr;
-  Entry* next = nullptr;
 };
 
-/// All of this process, a list: a child walks through it without any help of the heap. The mutex is
+/// All of this process. A child walks through them without any help of the heap. The mutex is
 /// held while messages change, too, so that a child finds them whole.
 class ThrowingStorage::Entries {
  public:
@@ -71,32 +70,24 @@ class ThrowingStorage::Entries {
 
   void add(Entry& entry) {
     const std::lock_guard lock(mutex_);
-    entry.next = first_;
-    if (first_ != nullptr) first_->previous = &entry;
-    first_ = &entry;
+    by_storage_.emplace(&entry.impl(), &entry);
   }
 
   bool has(const c10::Storage& storage) {
     const std::lock_guard lock(mutex_);
-    for (const Entry* entry = first_; entry != nullptr; entry = entry->next) {
-      if (entry->storage.unsafeGetStorageImpl() == storage.unsafeGetStorageImpl()) return true;
-    }
-    return false;
+    return by_storage_.contains(storage.unsafeGetStorageImpl());
   }
 
   void remove(Entry& entry) {
     const std::lock_guard lock(mutex_);
-    (entry.previous != nullptr ? entry.previous->next : first_) = entry.next;
-    if (entry.next != nullptr) entry.next->previous = entry.previous;
+    by_storage_.erase(&entry.impl());
   }
 
  private:
   static Entries* make() {
     held_ = new Entries;
     hold_across_fork(held_->mutex_, []() noexcept {
-      for (Entry* entry = held_->first_; entry != nullptr; entry = entry->next) {
-        entry->bar_for_good();
-      }
+      for (const auto& [storage, entry] : held_->by_storage_) entry->bar_for_good();
     });
     return held_;
   }
@@ -104,7 +95,7 @@ class ThrowingStorage::Entries {
   static inline constinit Entries* held_ = nullptr;
 
   std::mutex mutex_;
-  Entry* first_ = nullptr;
+  absl::flat_hash_map<const c10::StorageImpl*, Entry*> by_storage_;
 };
 
 ThrowingStorage::ThrowingStorage(c10::Storage storage, at::Device device, const std::string& error)

@@ -126,13 +126,6 @@ void check_average(const OptionCase& known, const RefuseOption& refuse) {
   }
 }
 
-void check_reproducible(const OptionCase& known, const RefuseOption& refuse) {
-  for (const std::string& problem :
-       problems_of_reproducible(known.options, known.model, known.world)) {
-    refuse(problem);
-  }
-}
-
 /// What is wrong with the precision whatever the model's dtype is, or with each parameter.
 void check_precision(const OptionCase& known, const RefuseOption& refuse) {
   const Precision& precision = known.options.precision;

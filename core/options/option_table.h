@@ -55,7 +55,7 @@ struct OptionField {
   const char* name;
   const char* doc;      ///< what it does, in a sentence without its subject
   const char* allowed;  ///< its values
-  std::string (*text)(const Options& options);
+  std::string (*text)(const Options& options) = nullptr;  ///< never null
   Strategies strategies = Strategies::kAll;
   Devices devices = Devices::kAll;
   const char* elsewhere = "";  ///< why it is refused on other devices, and what to do

@@ -2,13 +2,12 @@
 
 #include <bit>
 #include <cmath>
-#include <string>
 #include <utility>
-#include <vector>
 
 #include <absl/strings/str_cat.h>
 
 #include "tessera/core/numbers/number_text.h"
+#include "tessera/core/options/option_checks.h"
 #include "tessera/core/options/resolved_options.h"
 #include "tessera/options.h"
 
@@ -40,21 +39,21 @@ bool keeps_places_of_rounding(const UnitPrecision& precision) {
 }
 
 /// The first parameter that has it, for each of two problems.
-void add_problems_of_precision(const Options& options, const ParameterTable& model,
-                               std::vector<std::string>& problems) {
+void check_precision_of_sums(const Options& options, const ParameterTable& model,
+                             const RefuseOption& refuse) {
   bool said_half = false;
   bool said_places = false;
   for (const Parameter& parameter : model) {
     const UnitPrecision precision =
         resolve(parameter.precision(options.precision), parameter.tensor.scalar_type());
     if (precision.parameters == at::kHalf && !std::exchange(said_half, true)) {
-      problems.push_back(absl::StrCat(
+      refuse(absl::StrCat(
           "is set, but parameter '", parameter.name,
           "' is Half, whose gradients underflow sooner where losses are divided by more "
           "micro-steps; use BFloat16, or leave the option out"));
     }
     if (!keeps_places_of_rounding(precision) && !std::exchange(said_places, true)) {
-      problems.push_back(absl::StrCat(
+      refuse(absl::StrCat(
           "is set, but gradients of parameter '", parameter.name, "' are sent in ",
           c10::toString(precision.communication), " and summed in ",
           c10::toString(precision.reduce),
@@ -66,30 +65,28 @@ void add_problems_of_precision(const Options& options, const ParameterTable& mod
 
 }  // namespace
 
-std::vector<std::string> problems_of_reproducible(const Options& options,
-                                                  const ParameterTable* model,
-                                                  const WorldTraits* world) {
-  std::vector<std::string> problems;
-  if (options.reproducible == Reproducible::kOneWorldSize) return problems;
+void check_reproducible(const OptionCase& known, const RefuseOption& refuse) {
+  const Options& options = known.options;
+  const WorldTraits* const world = known.world;
+  if (options.reproducible == Reproducible::kOneWorldSize) return;
   if (world != nullptr && !std::has_single_bit(static_cast<unsigned>(world->size))) {
-    problems.push_back(absl::StrCat("is set in a world of ", world->size,
-                                    " ranks, expected a power of two; start another number of "
-                                    "ranks, or leave it out"));
+    refuse(absl::StrCat("is set in a world of ", world->size,
+                        " ranks, expected a power of two; start another number of "
+                        "ranks, or leave it out"));
   }
   if (world != nullptr && !world->can.tree_sums && world->device.is_cpu()) {
-    problems.push_back(absl::StrCat(
+    refuse(absl::StrCat(
         "is set on backend '", world->backend,
         "', whose hosts' sums do not make one tree, expected ranks numbered host by host, a power "
         "of two on each of a power of two of hosts; number them so, or leave it out"));
   }
   const double factor = options.gradient_divide_factor.value_or(1.0);
   if (!is_power_of_two(factor)) {
-    problems.push_back(absl::StrCat(
+    refuse(absl::StrCat(
         "is set beside gradient_divide_factor ", number_text(factor),
         ", which rounds sums over ranks; choose a power of two, or leave one of the two out"));
   }
-  if (model != nullptr) add_problems_of_precision(options, *model, problems);
-  return problems;
+  if (known.model != nullptr) check_precision_of_sums(options, *known.model, refuse);
 }
 
 }  // namespace internal

@@ -52,12 +52,6 @@ absl::StatusOr<ResolvedOptions> resolve(const Options& options, const ParameterT
 /// of a hybrid are there and fit the world.
 Degrees placement(const Options& options, int world_size);
 
-/// What is wrong with Options::reproducible = kAnyWorldSize for `model` in `world`, as far as they
-/// are known, "is set ...; <remedy>" each; empty if nothing, or it is not set. Local.
-std::vector<std::string> problems_of_reproducible(const Options& options,
-                                                  const ParameterTable* model,
-                                                  const WorldTraits* world);
-
 /// One line per field as it was passed, for comparison across ranks; none for `ignores` and
 /// `ignores_buffers`, whose choice is compared instead.
 std::vector<std::string> lines(const Options& options);

@@ -6,6 +6,20 @@
 #include <absl/strings/str_split.h>
 
 namespace tessera {
+namespace {
+
+/// What AbslParseFlag() does with a flag that was parsed.
+template <typename Value>
+bool take_flag(const absl::StatusOr<Value>& parsed, Value* value, std::string* error) {
+  if (parsed.ok()) {
+    *value = *parsed;
+  } else {
+    *error = std::string(parsed.status().message());
+  }
+  return parsed.ok();
+}
+
+}  // namespace
 
 const std::vector<StrategyName>& strategy_names() {
   static const std::vector<StrategyName> names = {
@@ -39,13 +53,7 @@ absl::StatusOr<Strategy> parse_strategy(std::string_view text) {
 }
 
 bool AbslParseFlag(absl::string_view text, Strategy* strategy, std::string* error) {
-  absl::StatusOr<Strategy> parsed = parse_strategy(std::string_view(text.data(), text.size()));
-  if (!parsed.ok()) {
-    *error = std::string(parsed.status().message());
-    return false;
-  }
-  *strategy = *parsed;
-  return true;
+  return take_flag(parse_strategy(std::string_view(text.data(), text.size())), strategy, error);
 }
 
 std::string AbslUnparseFlag(Strategy strategy) { return std::string(to_string(strategy)); }
@@ -82,13 +90,7 @@ absl::StatusOr<Degrees> parse_degrees(std::string_view text) {
 }
 
 bool AbslParseFlag(absl::string_view text, Degrees* degrees, std::string* error) {
-  absl::StatusOr<Degrees> parsed = parse_degrees(std::string_view(text.data(), text.size()));
-  if (!parsed.ok()) {
-    *error = std::string(parsed.status().message());
-    return false;
-  }
-  *degrees = *parsed;
-  return true;
+  return take_flag(parse_degrees(std::string_view(text.data(), text.size())), degrees, error);
 }
 
 std::string AbslUnparseFlag(const Degrees& degrees) { return to_string(degrees); }

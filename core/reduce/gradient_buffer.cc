@@ -4,7 +4,6 @@
 #include <cstring>
 #include <utility>
 
-#include <ATen/ops/zeros.h>
 #include <c10/core/InferenceMode.h>
 
 #include "tessera/core/layout/flat_buffer.h"

@@ -1,21 +1,30 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 
 #include <ATen/core/Tensor.h>
 
+#include "tessera/core/layout/slice_map.h"
+#include "tessera/core/reduce/counted_group.h"
+#include "tessera/core/reduce/registered_hook.h"
+#include "tessera/parameter_table.h"
 #include "tessera/process_group.h"
 #include "tessera/unit_plan.h"
 
 namespace tessera::internal {
 
-/// Which collectives reduce gradients, and in which form they are sent. A reduction has up to two
-/// stages: start() combines every rank's contribution and leaves each rank a part of the result,
-/// advance() completes the part, begun when the first has finished. Both are collective: every rank
-/// calls them in the same order. A wrapper around another communicator
-/// may send the data in another form (another dtype, say), but takes it from `full` and leaves the
-/// result in `part` and `whole`.
+/// Which collectives reduce gradients: the group's own reductions, for every value of Degrees (Note
+/// [Slice map] says which ranks combine what), or those of a communication hook while one is
+/// registered. A reduction has up to two stages: start() combines every rank's contribution and
+/// leaves each rank a part of the result, advance() completes the part, begun when the first has
+/// finished. Both are collective: every rank calls them in the same order.
+///
+/// In a tree's order all ranks combine each micro-step, whatever the degrees are: partial sums over
+/// micro-steps would stand in the middle of the tree. A hook needs gradients that every rank keeps
+/// whole until they are reduced (g = 1), and leaves the result in all of `full`, of which every
+/// rank then has its part.
 class GradientCommunicator {
  public:
   /// What is combined. A step that keeps partial sums (1 < g < o) combines twice.
@@ -24,47 +33,66 @@ class GradientCommunicator {
     kStep,       ///< partial sums of all its micro-steps
   };
 
-  virtual ~GradientCommunicator() = default;
-  GradientCommunicator(const GradientCommunicator&) = delete;
-  GradientCommunicator& operator=(const GradientCommunicator&) = delete;
+  /// References and `registered`, null where there never is a hook, must outlive it. A backward
+  /// reduces `buckets` units. Collective; sends nothing but what making subgroups takes.
+  GradientCommunicator(ProcessGroup& group, const ParameterTable& table, size_t buckets,
+                       const SliceMap& slices, SumOrder order, const RegisteredHook* registered);
 
   /// Whether a step has Level::kStep, too.
-  virtual bool keeps_partial_sums() const = 0;
+  bool keeps_partial_sums() const { return within_sums_ != nullptr; }
   /// In which order start() adds. Sums over the micro-steps of a step follow it: one after the
   /// other, or going on with the tree.
-  virtual SumOrder order() const { return SumOrder::kRanks; }
+  SumOrder order() const { return order_; }
   /// How many stages a reduction has: 1, or 2 where advance() has something to do.
-  virtual int stages(Level level) const = 0;
+  int stages(Level level) const {
+    const bool is_partial = level == Level::kMicroStep && keeps_partial_sums();
+    return is_partial || replicas_ == nullptr ? 1 : 2;
+  }
 
   /// Local. Memory for what start() and advance() take, uninitialised: [numel].
-  virtual at::Tensor allocate(int64_t numel, at::ScalarType dtype) = 0;
+  at::Tensor allocate(int64_t numel, at::ScalarType dtype) { return all_.allocate(numel, dtype); }
 
   /// Local. A backward begins, or another pass over all units that reduces what no_sync left.
-  virtual void begin_micro_step() {}
+  void begin_micro_step() { started_ = 0; }
 
   /// Collective. Combines `full` [numel], gradients of `unit`, of every rank by `op`, kAvg for a
   /// sum that is divided by `divisor` (0: the number of ranks) before the result is rounded. `part`
   /// is `full` itself or the slice of it that is this rank's at this level, or memory of that size.
-  virtual std::shared_ptr<Work> start(Level level, const PlannedUnit& unit, const at::Tensor& full,
-                                      const at::Tensor& part, ReduceOp op, double divisor) = 0;
+  std::shared_ptr<Work> start(Level level, const PlannedUnit& unit, const at::Tensor& full,
+                              const at::Tensor& part, ReduceOp op, double divisor);
 
   /// Collective over the ranks that complete a part. Puts their parts together in `whole`, of which
   /// `part` is a slice; null where `part` is all that this rank keeps. `after`: what start()
   /// returned, which goes on with this by itself; null if the caller has waited for it.
-  virtual std::shared_ptr<Work> advance(Level level, const PlannedUnit& unit,
-                                        const at::Tensor& part, const at::Tensor& whole,
-                                        std::shared_ptr<Work> after) = 0;
+  std::shared_ptr<Work> advance(Level level, const PlannedUnit& unit, const at::Tensor& part,
+                                const at::Tensor& whole, std::shared_ptr<Work> after);
 
   /// The bytes that the last start(), of `full`, has given to collectives.
-  virtual int64_t sent_bytes(const at::Tensor& full) const {
-    return static_cast<int64_t>(full.nbytes());
+  int64_t sent_bytes(const at::Tensor& full) const {
+    return hook() != nullptr ? hook_bytes_ : static_cast<int64_t>(full.nbytes());
   }
 
-  /// Memory it holds on this rank beside what it has allocated for others.
-  virtual int64_t bytes() const { return 0; }
+ private:
+  CommHook* hook() const { return registered_ != nullptr ? registered_->hook() : nullptr; }
+  void run_hook(const PlannedUnit& unit, const at::Tensor& full, double divisor);
+  at::Tensor result_of_hook(const GradBucket& bucket);
 
- protected:
-  GradientCommunicator() = default;
+  ProcessGroup& all_;
+  const ParameterTable& table_;
+  const size_t buckets_;
+  const SumOrder order_;
+  const RegisteredHook* const registered_;
+  CountedGroup counted_;    // `all_`, for the hook
+  size_t started_ = 0;      // buckets in this micro-step
+  int64_t hook_bytes_ = 0;  // of its last bucket
+  // Null where they would hold one rank or all, or where the degrees do not need them.
+  std::shared_ptr<ProcessGroup> replicas_;     // ranks that share an optimizer slice (d differs)
+  std::shared_ptr<ProcessGroup> within_sums_;  // a and b differ: what each micro-step sums over
+  std::shared_ptr<ProcessGroup> across_sums_;  // c and d differ: what the end of a step adds
+  const bool is_whole_;                        // every rank keeps everything
+  const int gradient_slice_;                   // slice numbers for reduce_scatter
+  const int atom_;                             // of all ranks
+  const int atom_across_sums_;                 // of the ranks that add partial sums
 };
 
 }  // namespace tessera::internal

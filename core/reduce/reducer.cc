@@ -4,6 +4,7 @@
 #include <utility>
 
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
 #include <absl/strings/str_cat.h>
 #include <c10/util/Exception.h>
 
@@ -70,13 +71,12 @@ Reducer::Reducer(ProcessGroup& group, const ParameterTable& table, const UnitPla
       is_consumed_(observer_.consumes()),
       posts_(group.can().completes_on_host && !group.can().in_background),
       units_(plan.trainable_size()),
-      communicator_(setting.make_communicator(group, slices, meter)),
-      plain_pool_(allocate_from(*communicator_), meter, MemoryClass::kGradientBuffers,
+      communicator_(group, table, units_, slices, setting.order, setting.hook),
+      plain_pool_(allocate_from(communicator_), meter, MemoryClass::kGradientBuffers,
                   setting.on_release),
-      root_pool_(allocate_from(*communicator_), meter, MemoryClass::kGradientBuffers,
+      root_pool_(allocate_from(communicator_), meter, MemoryClass::kGradientBuffers,
                  setting.on_release),
       arriving_(units_),
-      scratch_(group.device(), meter, MemoryClass::kGradientBuffers),
       order_(units_, setting.learns_order && setting.agreement == Setting::Agreement::kInBackward),
       firings_(table.size()),
       rounds_(units_),
@@ -88,19 +88,24 @@ Reducer::Reducer(ProcessGroup& group, const ParameterTable& table, const UnitPla
   for (size_t unit = 0; unit < units_; ++unit) {
     pool(unit).reserve(plan[unit].precision.communication, plan[unit].layout.numel());
     reduced_.emplace_back(
-        *communicator_, plan[unit], slices, setting.divisor,
+        communicator_, plan[unit], slices, setting.divisor,
         is_consumed_ ? ReducedGradient::Keep::kUntilUsed : ReducedGradient::Keep::kUntilStep,
         meter);
   }
-  if (communicator_->keeps_partial_sums()) partial_sums_.emplace(group, 1);
+  if (communicator_.keeps_partial_sums()) partial_sums_.emplace(group, 1);
   meter.add(MemoryClass::kControl, control_bytes());
 }
 
-Reducer::~Reducer() { meter_.remove(MemoryClass::kControl, control_bytes()); }
+Reducer::~Reducer() {
+  meter_.remove(MemoryClass::kControl, control_bytes());
+  for (const auto& [dtype, scratch] : scratch_) {
+    if (!scratch.defined()) continue;  // at::empty threw
+    meter_.remove(MemoryClass::kGradientBuffers, static_cast<int64_t>(scratch.nbytes()));
+  }
+}
 
 int64_t Reducer::control_bytes() const {
-  return communicator_->bytes() + agreement_.bytes() +
-         (partial_sums_.has_value() ? partial_sums_->bytes() : 0);
+  return agreement_.bytes() + (partial_sums_.has_value() ? partial_sums_->bytes() : 0);
 }
 
 BufferPool& Reducer::pool(size_t unit) {
@@ -112,7 +117,7 @@ void Reducer::begin_micro_step(Mode mode, double weight) {
   weight_ = weight;
   is_announced_ = false;
   order_.begin_micro_step();
-  communicator_->begin_micro_step();
+  communicator_.begin_micro_step();
   std::fill(firings_.begin(), firings_.end(), 0);
   std::fill(rounds_.begin(), rounds_.end(), 1);
   for (auto& rounds : arriving_) {
@@ -200,7 +205,7 @@ void Reducer::launch(size_t unit, size_t round) {
       .work = TimedWork(setting_.times, [&] { return reduced_[unit].reduce(arriving.buffer()); }),
       .gather = {},
       .begin_ns = begin_ns,
-      .sent_bytes = communicator_->sent_bytes(arriving.buffer())};
+      .sent_bytes = communicator_.sent_bytes(arriving.buffer())};
   note_sent(reduction.sent_bytes);
   if (group_.can().completes_on_host) {
     reduction.gather = TimedWork(setting_.times, [&] {
@@ -272,7 +277,7 @@ bool Reducer::advance(InFlight& reduction, Wait wait) {
 
 int Reducer::units_in_reduction() const {
   if (group_.can().completes_on_host) return setting_.units_in_reduction;
-  return 1 + communicator_->stages(GradientCommunicator::Level::kMicroStep);
+  return 1 + communicator_.stages(GradientCommunicator::Level::kMicroStep);
 }
 
 void Reducer::retire(Wait wait) {
@@ -393,7 +398,17 @@ at::Tensor Reducer::gradient(size_t unit) {
   const at::ScalarType master = plan_[unit].precision.master;
   if (!value.defined() || value.scalar_type() == master) return value;
   const at::NoGradGuard no_grad;
-  return scratch_.acquire(value.numel(), master).copy_(value);
+  at::Tensor& scratch = scratch_[master];
+  const bool is_held = scratch.defined() && scratch.storage().use_count() > 1;
+  if (!scratch.defined() || is_held || scratch.numel() < value.numel()) {
+    if (scratch.defined()) {
+      meter_.remove(MemoryClass::kGradientBuffers, static_cast<int64_t>(scratch.nbytes()));
+    }
+    scratch.reset();  // before the new one is made
+    scratch = at::empty({value.numel()}, value.options().dtype(master));
+    meter_.add(MemoryClass::kGradientBuffers, static_cast<int64_t>(scratch.nbytes()));
+  }
+  return scratch.narrow(0, 0, value.numel()).copy_(value);
 }
 
 /// What norms count of `unit`; undefined if there is nothing.
@@ -458,7 +473,7 @@ void Reducer::require_one_gradient(size_t index) const {
       "': got a second gradient within one backward, expected one, because ranks do not "
       "tell each other how many there are. Set Options::asynchronous_step to false, or do not "
       "use a module twice through re-entrant checkpointing");
-  TORCH_CHECK(communicator_->order() == SumOrder::kRanks, "[grad] '", table_[index].name,
+  TORCH_CHECK(communicator_.order() == SumOrder::kRanks, "[grad] '", table_[index].name,
               "': got a second gradient within one backward, expected one, because each is added "
               "over ranks by itself, and that is another order than the micro-batch's own sum. "
               "Leave Options::reproducible out, or do not use a module twice through re-entrant "

@@ -2,7 +2,7 @@
 
 #include <cstdint>
 #include <deque>
-#include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -16,9 +16,8 @@
 #include "tessera/core/reduce/gradient_observer.h"
 #include "tessera/core/reduce/gradient_view.h"
 #include "tessera/core/reduce/launch_order.h"
-#include "tessera/core/reduce/mean_over_ranks.h"
 #include "tessera/core/reduce/reduced_gradient.h"
-#include "tessera/core/reduce/scratch_buffers.h"
+#include "tessera/core/reduce/registered_hook.h"
 #include "tessera/core/sched/buffer_pool.h"
 #include "tessera/core/sched/timed_work.h"
 #include "tessera/core/step/gradient_norms.h"
@@ -58,10 +57,10 @@ class Reducer {
     /// May be null. Where it consumes gradients, a backward is all of a step: mode kReduce, one
     /// gradient per parameter.
     GradientObserver* observer = nullptr;
-    /// What communicates gradients; `meter` counts what it holds.
-    std::function<std::unique_ptr<GradientCommunicator>(ProcessGroup& group, const SliceMap& slices,
-                                                        MemoryMeter& meter)>
-        make_communicator = &make_mean_over_ranks;
+    /// In which order gradients of ranks are added.
+    SumOrder order = SumOrder::kRanks;
+    /// Where a communication hook may be registered; null: nowhere.
+    const RegisteredHook* hook = nullptr;
     /// Whether ranks exchange at the end of each backward which parameters they used, or only in
     /// the step: then used() is what this rank used, and a backward must give each parameter at
     /// most one gradient.
@@ -75,8 +74,8 @@ class Reducer {
     StepTimes* times = nullptr;
   };
 
-  /// References, the observer, the times and `trace` (may be null) must outlive the reducer.
-  /// Collective: makes subgroups of `group` where the degrees need them.
+  /// References, the observer, the hook, the times and `trace` (may be null) must outlive the
+  /// reducer. Collective: makes subgroups of `group` where the degrees need them.
   Reducer(ProcessGroup& group, const ParameterTable& table, const UnitPlan& plan,
           const SliceMap& slices, const Setting& setting, MemoryMeter& meter, RollingHash& history,
           Trace* trace);
@@ -210,13 +209,13 @@ class Reducer {
   const bool is_consumed_;      // by the observer
   const bool posts_;            // reductions; see Note [Posted reductions]
   const size_t units_;          // with gradients
-  const std::unique_ptr<GradientCommunicator> communicator_;
+  GradientCommunicator communicator_;
   BufferPool plain_pool_;
   BufferPool root_pool_;
 
   std::vector<ReducedGradient> reduced_;                                // per unit
   std::vector<std::vector<std::unique_ptr<GradientBuffer>>> arriving_;  // per unit and round
-  ScratchBuffers scratch_;                                              // for gradient()
+  std::map<at::ScalarType, at::Tensor> scratch_;                        // for gradient()
   std::deque<InFlight> in_flight_;                                      // in launch order
 
   Mode mode_ = Mode::kReduce;

@@ -3,7 +3,6 @@
 #include <ATen/core/Tensor.h>
 
 #include "tessera/core/numbers/exact_sum.h"
-#include "tessera/core/step/clip_factor.h"
 #include "tessera/flat_layout.h"
 
 namespace tessera::internal {

@@ -1,19 +1,22 @@
 #include "tessera/core/step/step_vote.h"
 
-#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <exception>
 #include <limits>
 #include <utility>
 
+#include <absl/algorithm/container.h>
 #include <absl/strings/str_cat.h>
 #include <absl/strings/str_join.h>
 #include <c10/util/Exception.h>
 
 #include "tessera/core/comm/agreement/refusal.h"
 #include "tessera/core/numbers/number_text.h"
+#include "tessera/core/numbers/rolling_hash.h"
 #include "tessera/core/process/error_text.h"
+#include "tessera/core/sched/trace_span.h"
+#include "tessera/process_group.h"
 
 namespace tessera::internal {
 namespace {
@@ -33,42 +36,42 @@ std::string answer_name(int64_t word) {
 }  // namespace
 
 StepVote::StepVote(ProcessGroup& group, const ParameterTable& table,
-                   std::vector<std::string> hyper_parameter_names, size_t norms)
+                   std::vector<std::string> hyper_parameter_names, Trace* trace, size_t norms)
     : group_(group),
       table_(table),
       names_(std::move(hyper_parameter_names)),
+      trace_(trace),
       norms_(norms),
       all_gather_(group, static_cast<int64_t>(hyper_parameter(names_.size()))),
       answers_(group, /*words=*/1) {}
 
-void StepVote::require_equal(const RankReport& rank_report, size_t index, const char* what,
-                             const char* remedy) const {
+void StepVote::require_equal(size_t index, const char* what, const char* remedy) const {
   for (int rank = 1; rank < group_.size(); ++rank) {
     TORCH_CHECK(word(rank, index) == word(0, index), "[step] ", what, " differs: rank 0 has ",
                 word(0, index), ", rank ", rank, " has ", word(rank, index), "; ", remedy, ". ",
-                rank_report.if_refused);
+                mine_.if_refused);
   }
 }
 
 /// As require_equal, for words that are bit patterns of doubles.
-void StepVote::require_equal_number(const RankReport& rank_report, size_t index,
-                                    const std::string& what) const {
+void StepVote::require_equal_number(size_t index, const std::string& what) const {
   for (int rank = 1; rank < group_.size(); ++rank) {
     TORCH_CHECK(word(rank, index) == word(0, index), "[step] ", what, " differs: rank 0 has ",
                 number_text(std::bit_cast<double>(word(0, index))), ", rank ", rank, " has ",
                 number_text(std::bit_cast<double>(word(rank, index))),
-                "; set it alike on all ranks. ", rank_report.if_refused);
+                "; set it alike on all ranks. ", mine_.if_refused);
   }
 }
 
 // The texts travel only now that all ranks know that there is one.
-void StepVote::refuse_misuse(const RankReport& rank_report) const {
-  const std::vector<std::string> problems = group_.all_gather_bytes(rank_report.misuse, "misuse");
-  TORCH_CHECK(false, refusal_text(problems, "step"), ". ", rank_report.if_refused);
+void StepVote::refuse_misuse() const {
+  const std::vector<std::string> problems = group_.all_gather_bytes(mine_.misuse, "misuse");
+  TORCH_CHECK(false, refusal_text(problems, "step"), ". ", mine_.if_refused);
 }
 
-void StepVote::start(const RankReport& rank_report, const std::vector<int64_t>& hyper_parameters) {
-  TORCH_INTERNAL_ASSERT(hyper_parameters.size() == names_.size() &&
+void StepVote::start(RankReport rank_report) {
+  const TraceSpan span(trace_, TraceTrack::kVote, "vote");
+  TORCH_INTERNAL_ASSERT(rank_report.hyper_parameters.size() == names_.size() &&
                         rank_report.norms.size() == norms_);
   const std::span<int64_t> mine = all_gather_.mine();
   mine[kStep] = rank_report.step;
@@ -84,19 +87,19 @@ void StepVote::start(const RankReport& rank_report, const std::vector<int64_t>& 
     const auto words = mine.subspan(kNorms + i * NormSum::kWords);
     rank_report.norms[i].store(words.first<NormSum::kWords>());
   }
-  std::copy(hyper_parameters.begin(), hyper_parameters.end(),
-            mine.subspan(hyper_parameter(0)).begin());
-
+  absl::c_copy(rank_report.hyper_parameters, mine.subspan(hyper_parameter(0)).begin());
+  mine_ = std::move(rank_report);
   all_gather_.start("vote of the step");
 }
 
-StepVote::Result StepVote::finish(const RankReport& rank_report) {
+StepVote::Result StepVote::finish() {
+  const TraceSpan span(trace_, TraceTrack::kVote, "vote");
   all_gather_.finish();
   for (int rank = 0; rank < group_.size(); ++rank) {
-    if (word(rank, kMisuse) != 0) refuse_misuse(rank_report);
+    if (word(rank, kMisuse) != 0) refuse_misuse();
   }
 
-  require_equal(rank_report, kStep, "the number of steps made",
+  require_equal(kStep, "the number of steps made",
                 "call engine->step() equally often on all ranks");
 
   std::vector<int> idle;
@@ -105,41 +108,40 @@ StepVote::Result StepVote::finish(const RankReport& rank_report) {
   }
   TORCH_CHECK(idle.empty(), "[step] rank ", absl::StrJoin(idle, ", "),
               " called step() without a backward since the last step; call loss.backward() first. ",
-              rank_report.if_refused);
+              mine_.if_refused);
 
-  require_equal(rank_report, kHistory, "what was reduced and dropped (a hash of it)",
+  require_equal(kHistory, "what was reduced and dropped (a hash of it)",
                 "call backward, no_sync and zero_grad alike on all ranks; zero_grad() on all ranks "
                 "lets training go on");
   require_equal(
-      rank_report, kGathers, "which units were gathered, and in which order (a hash of it)",
+      kGathers, "which units were gathered, and in which order (a hash of it)",
       "ranks that cannot read each other's memory gather together, so touch parameters in "
       "the same order on all ranks; what was computed since the last step is wrong");
-  require_equal(rank_report, kGradientEdits, "how often .grad was written in place since backward",
+  require_equal(kGradientEdits, "how often .grad was written in place since backward",
                 "edit gradients alike on all ranks, or use Options::max_grad_norm; zero_grad() on "
                 "all ranks lets training go on");
 
-  require_equal_number(rank_report, kLossScale, "the loss scale");
+  require_equal_number(kLossScale, "the loss scale");
   for (size_t i = 0; i < names_.size(); ++i) {
-    require_equal_number(rank_report, hyper_parameter(i), "hyper-parameter " + names_[i]);
+    require_equal_number(hyper_parameter(i), "hyper-parameter " + names_[i]);
   }
 
-  Result result{.grad_norm = 0.0, .norms = {}, .non_finite = find_non_finite(rank_report)};
-  const double p = rank_report.norms.front().p();
-  NormSum total(p);
+  Result result{.grad_norm = 0.0, .norms = {}, .non_finite = find_non_finite()};
+  NormSum total(mine_.norms.front().p());
   for (size_t i = 0; i < norms_; ++i) {
-    NormSum sum(p);
-    for (int rank = 0; rank < group_.size(); ++rank) sum.merge(norm_of(rank, i, p));
-    result.norms.push_back(sum.norm() / rank_report.gradient_scale());
+    NormSum sum(total.p());
+    for (int rank = 0; rank < group_.size(); ++rank) sum.merge(norm_of(rank, i));
+    result.norms.push_back(sum.norm() / mine_.gradient_scale());
     total.merge(sum);
   }
-  result.grad_norm = total.norm() / rank_report.gradient_scale();
+  result.grad_norm = total.norm() / mine_.gradient_scale();
   // Ranks' parts depend on how gradients are split, so the whole decides.
-  const bool is_finite = std::isfinite(result.grad_norm) &&
-                         std::all_of(result.norms.begin(), result.norms.end(),
-                                     [](double norm) { return std::isfinite(norm); });
+  const bool is_finite =
+      std::isfinite(result.grad_norm) &&
+      absl::c_all_of(result.norms, [](double norm) { return std::isfinite(norm); });
   if (!is_finite && !result.non_finite.has_value()) {
-    result.non_finite = NonFiniteReport{.step = rank_report.step,
-                                        .loss_scale = rank_report.loss_scale,
+    result.non_finite = NonFiniteReport{.step = mine_.step,
+                                        .loss_scale = mine_.loss_scale,
                                         .gradients = {{NonFiniteGradient::kAllRanks, "", 0}}};
   }
   if (result.non_finite.has_value() && std::isfinite(result.grad_norm)) {
@@ -148,25 +150,23 @@ StepVote::Result StepVote::finish(const RankReport& rank_report) {
   return result;
 }
 
-NormSum StepVote::norm_of(int rank, size_t index, double p) const {
+NormSum StepVote::norm_of(int rank, size_t index) const {
   const auto words = all_gather_.of(rank).subspan(kNorms + index * NormSum::kWords);
-  return NormSum::load(p, words.first<NormSum::kWords>());
+  return NormSum::load(mine_.norms.front().p(), words.first<NormSum::kWords>());
 }
 
-std::optional<NonFiniteReport> StepVote::find_non_finite(const RankReport& rank_report) const {
-  NonFiniteReport report{
-      .step = rank_report.step, .loss_scale = rank_report.loss_scale, .gradients = {}};
+std::optional<NonFiniteReport> StepVote::find_non_finite() const {
+  NonFiniteReport report{.step = mine_.step, .loss_scale = mine_.loss_scale, .gradients = {}};
   for (int rank = 0; rank < group_.size(); ++rank) {
     if (word(rank, kNonFinite) == 0) continue;
     const auto parameter = static_cast<size_t>(word(rank, kNonFiniteParameter));
     report.gradients.push_back({rank, table_[parameter].name, word(rank, kNonFinite)});
   }
   if (report.gradients.empty()) {
-    const double p = rank_report.norms.front().p();
     for (int rank = 0; rank < group_.size(); ++rank) {
       bool is_finite = true;
       for (size_t i = 0; i < norms_; ++i) {
-        is_finite = is_finite && std::isfinite(norm_of(rank, i, p).norm());
+        is_finite = is_finite && std::isfinite(norm_of(rank, i).norm());
       }
       if (!is_finite) report.gradients.push_back({rank, "", 0});
     }
@@ -217,6 +217,25 @@ NonFinite StepVote::ask(const std::function<NonFinite(const NonFiniteReport&)>& 
               "), expected one; decide by the report alone, which is the same on all ranks. ",
               kNothingApplied);
   return answer;
+}
+
+void StepVote::require_skip(const ResolvedOptions& options, const NonFiniteReport& report) {
+  const NonFinite answer =
+      options.ask_non_finite ? ask(options.ask_non_finite, report) : options.on_non_finite;
+  TORCH_CHECK(answer == NonFinite::kSkip, describe(report));
+}
+
+uint64_t StepVote::hash(const RankReport& rank_report) {
+  RollingHash hash;
+  const auto add = [&hash](int64_t word) { hash.record(RollingHash::Event::kStep, word); };
+  add(rank_report.step);
+  add(rank_report.backwards > 0 ? 1 : 0);
+  add(rank_report.history);
+  add(rank_report.gathers);
+  add(rank_report.gradient_edits);
+  add(std::bit_cast<int64_t>(rank_report.loss_scale));
+  for (const int64_t word : rank_report.hyper_parameters) add(word);
+  return static_cast<uint64_t>(hash.value());
 }
 
 namespace {

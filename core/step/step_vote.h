@@ -6,11 +6,13 @@
 #include <string>
 #include <vector>
 
+#include "tessera/core/options/resolved_options.h"
 #include "tessera/core/step/host_all_gather.h"
 #include "tessera/core/step/norm_sum.h"
 #include "tessera/options.h"
 #include "tessera/parameter_table.h"
 #include "tessera/process_group.h"
+#include "tessera/trace.h"
 
 namespace tessera::internal {
 
@@ -36,7 +38,8 @@ class StepVote {
     std::optional<double> weight = {};
     double divisor = 1.0;
     double gradient_scale() const { return loss_scale * divisor; }
-    int64_t gradient_edits = 0;  ///< in-place writes to `.grad` by the user
+    int64_t gradient_edits = 0;                  ///< in-place writes to `.grad` by the user
+    std::vector<int64_t> hyper_parameters = {};  ///< in force, bit patterns of doubles
     std::string misuse;  ///< what it found wrong before the step, "<what>; <remedy>", or empty
     /// The last sentence of a refusal: what has become of the parameters. Alike on all ranks.
     const char* if_refused = "Nothing was applied.";
@@ -54,24 +57,24 @@ class StepVote {
     std::optional<NonFiniteReport> non_finite;
   };
 
-  /// `hyper_parameter_names` name the words every rank passes to agree(), `norms` says how many
-  /// RankReport::norms there are. `table` and `group` must outlive the vote.
+  /// `hyper_parameter_names` name RankReport::hyper_parameters, `norms` says how many
+  /// RankReport::norms there are. `table`, `group` and `trace` (may be null) must outlive the vote.
   StepVote(ProcessGroup& group, const ParameterTable& table,
-           std::vector<std::string> hyper_parameter_names, size_t norms = 1);
+           std::vector<std::string> hyper_parameter_names, Trace* trace = nullptr,
+           size_t norms = 1);
 
-  /// Collective, blocking. Throws c10::Error, the same on every rank, naming the first problem and
-  /// its ranks: misuse, step number, missing backward, reductions, gathers, edited gradients, the
-  /// loss scale or a hyper-parameter. Non-finite gradients are no error here.
-  Result agree(const RankReport& rank_report, const std::vector<int64_t>& hyper_parameters) {
-    start(rank_report, hyper_parameters);
-    return finish(rank_report);
-  }
-  /// The two halves of agree(): start() submits the report; finish() checks all ranks' reports,
-  /// given the same `rank_report`. No other ProcessGroup::all_gather_on_host() in between.
-  void start(const RankReport& rank_report, const std::vector<int64_t>& hyper_parameters);
-  Result finish(const RankReport& rank_report);
-  /// Instead of finish(), on all ranks, if they know by other means that they agree.
+  /// Collective. Submits the report. Exceptions concern this rank only.
+  void start(RankReport rank_report);
+  /// Collective, blocking; before any other ProcessGroup::all_gather_on_host(). Checks all ranks'
+  /// reports. Throws c10::Error, the same on every rank, naming the first problem and its ranks:
+  /// misuse, step number, missing backward, reductions, gathers, edited gradients, the loss scale
+  /// or a hyper-parameter. Non-finite gradients are no error here.
+  Result finish();
+  /// Instead of finish(), on all ranks, if they know by other means that they agree. Never blocks.
   void drop() { all_gather_.drop(); }
+
+  /// A hash of the report, without this rank's own errors and gradients: equal on ranks that agree.
+  static uint64_t hash(const RankReport& rank_report);
 
   /// Collective, blocking; called on every rank with the same report. Asks the user what to do
   /// (Options::ask_non_finite) and agrees on the answer. Where ranks answer differently, or the
@@ -79,6 +82,9 @@ class StepVote {
   /// threw rethrows its exception.
   NonFinite ask(const std::function<NonFinite(const NonFiniteReport&)>& ask_non_finite,
                 const NonFiniteReport& report);
+  /// What the user wants of a step with `report`: asks where there is a function for it. Returns if
+  /// the step is to be skipped, and throws describe(report) if not. Equal on all ranks.
+  void require_skip(const ResolvedOptions& options, const NonFiniteReport& report);
 
   int64_t bytes() const { return all_gather_.bytes() + answers_.bytes(); }
 
@@ -97,19 +103,19 @@ class StepVote {
   };
 
   int64_t word(int rank, size_t index) const { return all_gather_.of(rank)[index]; }
-  void require_equal(const RankReport& rank_report, size_t index, const char* what,
-                     const char* remedy) const;
-  void require_equal_number(const RankReport& rank_report, size_t index,
-                            const std::string& what) const;
-  [[noreturn]] void refuse_misuse(const RankReport& rank_report) const;
+  void require_equal(size_t index, const char* what, const char* remedy) const;
+  void require_equal_number(size_t index, const std::string& what) const;
+  [[noreturn]] void refuse_misuse() const;
   size_t hyper_parameter(size_t index) const { return kNorms + norms_ * NormSum::kWords + index; }
-  NormSum norm_of(int rank, size_t index, double p) const;
-  std::optional<NonFiniteReport> find_non_finite(const RankReport& rank_report) const;
+  NormSum norm_of(int rank, size_t index) const;
+  std::optional<NonFiniteReport> find_non_finite() const;
 
   ProcessGroup& group_;
   const ParameterTable& table_;
   std::vector<std::string> names_;
+  Trace* const trace_;
   const size_t norms_;
+  RankReport mine_;  // the last that was started
   HostAllGather all_gather_;
   HostAllGather answers_;
 };

@@ -1,7 +1,6 @@
 #pragma once
 
 #include <cmath>
-#include <cstdint>
 
 #include "tessera/core/numbers/device_code.h"
 #include "tessera/optim/formulas/adam_hyper_parameters.h"

@@ -9,9 +9,8 @@
 #include <torch/torch.h>
 
 #include "tessera/core/device/cuda_device.h"
-#include "tessera/fsdp/host_shards.h"
+#include "tessera/fsdp/shard_uploads.h"
 #include "tessera/tests/support/gate.h"
-#include "tessera/zero/parameters/shard_uploads.h"
 #include "tessera/zero/step/offloaded_gradients.h"
 
 namespace tessera::internal::testing {
@@ -293,7 +292,8 @@ TEST(PretendOffloadWaits, HostWaitsForGradients) {
 /// reader, the gather}.
 std::pair<double, double> gathered(Drops drops) {
   auto device = std::make_shared<ForgetfulDevice>(drops);
-  HostShards shards(device);
+  MemoryMeter meter;
+  ShardUploads shards(device, /*rounded_bytes=*/0, meter);
   const at::Tensor buffer = device->on_device(1);
   const at::Tensor seen = device->on_device(0);
   const at::Tensor found = device->on_device(0);
@@ -302,7 +302,8 @@ std::pair<double, double> gathered(Drops drops) {
   Gate computing(device->now()->handle());
   device->now()->copy(seen, buffer);
   {
-    const std::shared_ptr<void> behind_the_copy = shards.bring(buffer, shard);
+    shards.start(buffer, shard);
+    const std::shared_ptr<void> behind_the_copy = shards.use();
     device->now()->copy(found, buffer);  // as a collective does
   }
   auto step = std::async(std::launch::async, [&] {

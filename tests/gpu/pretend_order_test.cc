@@ -13,11 +13,11 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include "tessera/core/device/host_device.h"
 #include "tessera/core/process/error_text.h"
 #include "tessera/tests/gpu/same_on_both.h"
 #include "tessera/tests/support/gate.h"
 #include "tessera/tests/support/gpu_for_tests.h"
+#include "tessera/tests/support/host_device.h"
 #include "tessera/tests/support/rank_processes.h"
 
 namespace tessera::internal::testing {

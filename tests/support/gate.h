@@ -4,7 +4,7 @@
 #include <memory>
 #include <utility>
 
-#include "tessera/core/device/host_device.h"
+#include "tessera/tests/support/host_device.h"
 
 namespace tessera::internal::testing {
 

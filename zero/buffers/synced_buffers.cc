@@ -1,6 +1,5 @@
 #include "tessera/zero/buffers/synced_buffers.h"
 
-#include <algorithm>
 #include <utility>
 
 #include <ATen/TensorOperators.h>

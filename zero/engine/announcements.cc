@@ -58,36 +58,25 @@ Announcements::Call Announcements::exchange(const Announcement& mine, bool throw
               over.size() == 1 ? " has" : " have", " no batches left, ", ranks_text(active_),
               active_.size() == 1 ? " has" : " have",
               "; JoinOptions::throws_when_one_ends was set, give all ranks equally many");
+  // On all ranks, in the words of those that have batches.
+  const auto refuse = [&](const auto&... problem) {
+    refuse_on_all_ranks(group_, mine.call == Call::kFollow ? "" : absl::StrCat(problem...), "join");
+  };
   if (differ && differ_by_weight) {
-    refuse_on_all_ranks(group_,
-                        mine.call == Call::kFollow
-                            ? ""
-                            : absl::StrCat(mine.name, mine.is_weighted ? ": with" : ": without",
-                                           " a weight, on others it is the other way; give the "
-                                           "losses of all ranks weights, or of none"),
-                        "join");
+    refuse(mine.name, mine.is_weighted ? ": with" : ": without",
+           " a weight, on others it is the other way; give the losses of all ranks weights, or of "
+           "none");
   }
   if (differ) {
-    refuse_on_all_ranks(group_,
-                        mine.call == Call::kFollow
-                            ? ""
-                            : absl::StrCat("calls ", mine.name,
-                                           ", others another call; make the same "
-                                           "calls on all ranks that have batches"),
-                        "join");
+    refuse("calls ", mine.name,
+           ", others another call; make the same calls on all ranks that have batches");
   }
   const int64_t word = calls_.of(active_.front())[0];
   is_weighted_ = word >= kWeighted;
   const auto call = static_cast<Call>(word % kWeighted);
   if (call == Call::kOther && !over.empty()) {
-    refuse_on_all_ranks(group_,
-                        mine.call == Call::kFollow
-                            ? ""
-                            : absl::StrCat(mine.name, ": called while ", ranks_text(over),
-                                           over.size() == 1 ? " has" : " have",
-                                           " no batches left and cannot take part; call it behind "
-                                           "the loop over engine->join()"),
-                        "join");
+    refuse(mine.name, ": called while ", ranks_text(over), over.size() == 1 ? " has" : " have",
+           " no batches left and cannot take part; call it behind the loop over engine->join()");
   }
   return call;
 }

@@ -40,7 +40,7 @@ Backward::Backward(const Uses& parts)
       join_(parts.join),
       step_(parts.step),
       average_(parts.average) {
-  context_.backward_relay.set(this);
+  context_.backward_watch.tell(this);
   if (context_.parts.options.cuda_graphs) {
     captured_ = std::make_unique<CapturedMicroSteps>(context_.group.device());
   }
@@ -55,7 +55,7 @@ Backward::Backward(const Uses& parts)
   }
 }
 
-Backward::~Backward() { context_.backward_relay.set(nullptr); }
+Backward::~Backward() { context_.backward_watch.tell(nullptr); }
 
 // --- Autograd's calls ---
 

@@ -11,6 +11,7 @@
 #include "tessera/core/comm/agreement/refusal.h"
 #include "tessera/core/grad/gradient_hook.h"
 #include "tessera/core/layout/own_memory.h"
+#include "tessera/core/options/problems.h"
 #include "tessera/core/process/error_text.h"
 #include "tessera/optim/algorithm.h"
 #include "tessera/optim/parameter_groups.h"
@@ -42,6 +43,32 @@ int64_t bytes_of(const StateDict& state) {
   return bytes;
 }
 
+/// What beside begin_change() forbids `call`, which builds `engine` anew, on this rank; "" for
+/// nothing. Local.
+std::string problem_of_change(ShardedEngine& engine, const char* call) {
+  for (const Parameter& parameter : engine.parts().table) {
+    // Whatever the user has done: the call says what requires grad.
+    if (!parameter.is_trainable) parameter.tensor.set_requires_grad(false);
+    if (!parameter.is_trainable && parameter.tensor.grad().defined()) {
+      return absl::StrCat(call, ": the frozen parameter '", parameter.name,
+                          "' has a gradient; clear it (.mutable_grad().reset()) first");
+    }
+  }
+  if (!engine.backward.is_own_thread()) {
+    return absl::StrCat(call,
+                        ": called on another thread than parallelize; call it on that thread, "
+                        "where backward runs");
+  }
+  if (engine.gradients.has_backward() || engine.gradients.reducer().has_local()) {
+    return absl::StrCat(call, ": called after ", engine.gradients.backwards(),
+                        " backward(s) whose gradients no step() has taken; call step() or "
+                        "zero_grad() first");
+  }
+  if (std::string misuse = engine.step.misuse().before_change(call); !misuse.empty()) return misuse;
+  std::string unsaved = engine.step.registration().unsaved();
+  return unsaved.empty() ? "" : absl::StrCat(call, ": ", unsaved);
+}
+
 }  // namespace
 
 CurrentEngine::CurrentEngine(EngineParts parts, std::shared_ptr<torch::nn::Module> model,
@@ -64,22 +91,44 @@ ShardedEngine& CurrentEngine::get() {
   return *now_;
 }
 
+ShardedEngine& CurrentEngine::enter(const char* call, AverageInUse::Inside inside, bool mends) {
+  ShardedEngine& now = get();
+  if (mends) {
+    now.require_loadable();
+    now.require_outside_backward(call);
+  } else {
+    now.require_between_steps(call);
+  }
+  now.join.announce(Announcements::Call::kOther, call);
+  now.average.leave(call, inside);
+  now.step.learn_outcome();
+  return now;
+}
+
+ShardedEngine& CurrentEngine::begin_change(const char* call) {
+  ShardedEngine& now = enter(call, AverageInUse::Inside::kRefused);
+  TORCH_CHECK(!now.join.is_open(), "[engine] ", call,
+              ": called inside the loop over join(); call it after the loop");
+  now.context.failure.abort_all_on_exception(call, [&] {
+    now.trained.settle();
+    now.gradients.adopt_cleared();
+  });
+  return now;
+}
+
 /// The parts that all ranks build next.
 EngineParts CurrentEngine::agree(const char* call, const Prepare& prepare,
                                  const std::vector<std::string>& arguments) {
-  ShardedEngine& now = get();
-  now.begin_change(call);
+  ShardedEngine& now = begin_change(call);
   const RunningCall running(lasting_.running, call);
   std::vector<std::string> problems;
-  if (std::string problem = now.problem_of_change(call); !problem.empty()) {
-    problems.push_back(std::move(problem));
-  }
+  append(problems, problem_of_change(now, call));
   auto next = attempt(problems, [&] { return prepare(now.parts(), problems); });
-  refuse_on_all_ranks(now.group(), absl::StrJoin(problems, "\n"), "engine");
-  require_equal(now.group(), {call}, "engine");
+  refuse_on_all_ranks(now.context.group, absl::StrJoin(problems, "\n"), "engine");
+  require_equal(now.context.group, {call}, "engine");
   std::vector<std::string> lines = arguments;
-  for (std::string& line : fingerprint(**next, lasting_.buffers)) lines.push_back(std::move(line));
-  require_equal(now.group(), lines, call);
+  append(lines, fingerprint(**next, lasting_.buffers));
+  require_equal(now.context.group, lines, call);
   return **std::move(next);
 }
 
@@ -117,13 +166,8 @@ StateDict CurrentEngine::set_trainable(const ParameterPredicate& trains, FrozenS
     EngineParts next = now;
     next.group = nullptr;
     next.table = now.table.with_trainable(is_trainable);
-    for (std::string& problem : problems_of_dimensions(next.optimizer, next.table, next.group_of)) {
-      problems.push_back(std::move(problem));
-    }
-    for (std::string& problem :
-         problems_of_whole_states(next.optimizer, next.table, next.group_of)) {
-      problems.push_back(std::move(problem));
-    }
+    append(problems, problems_of_dimensions(next.optimizer, next.table, next.group_of));
+    append(problems, problems_of_whole_states(next.optimizer, next.table, next.group_of));
     std::optional<UnitPlan> plan =
         plan_units(*lasting_.model, next.table, next.optimizer, next.options, *now.group, problems);
     if (!plan.has_value()) return std::nullopt;
@@ -136,7 +180,7 @@ StateDict CurrentEngine::set_trainable(const ParameterPredicate& trains, FrozenS
   const bool returns = frozen == FrozenState::kReturned;
   EngineParts next =
       agree(kCall, prepare, {returns ? "frozen state returned" : "frozen state dropped"});
-  const ParameterTable& table = get().parameters();
+  const ParameterTable& table = get().parts().table;
   if (std::equal(table.begin(), table.end(), next.table.begin(), is_same)) {
     for (const Parameter& parameter : table) {
       parameter.tensor.set_requires_grad(parameter.is_trainable);
@@ -160,10 +204,7 @@ void CurrentEngine::add_group(OptimizerGroup group) {
     }
     EngineParts next = now;
     next.group = nullptr;
-    for (std::string& problem :
-         append_group(next.optimizer, std::move(group), next.table, next.group_of)) {
-      problems.push_back(std::move(problem));
-    }
+    append(problems, append_group(next.optimizer, std::move(group), next.table, next.group_of));
     if (!problems.empty()) return std::nullopt;
     const OptimizerGroup& added = next.optimizer.groups.back();
     for (size_t i = 0; i < now.table.size(); ++i) {
@@ -189,7 +230,7 @@ void CurrentEngine::rebuild(const char* call, EngineParts next, StateDict* left)
   const at::NoGradGuard no_grad;
   ShardedEngine& old = get();
   StateDict stays;
-  old.take_out(call, next.table, stays, left);
+  old.state.take_out(call, next.table, stays, left);
   try {
     const int64_t bytes = bytes_of(stays) + (left != nullptr ? bytes_of(*left) : 0);
     const ParameterTable table = next.table;
@@ -197,7 +238,7 @@ void CurrentEngine::rebuild(const char* call, EngineParts next, StateDict* left)
         next.options.residence == Residence::kSplit ? Values::kLater : Values::kOfParameters;
     std::vector<size_t> homeless;  // they lie in a buffer that goes, and in none that comes
     for (size_t i = 0; i < table.size(); ++i) {
-      if (old.units().has_place(i) && !next.plan.has_place(i)) homeless.push_back(i);
+      if (old.parts().plan.has_place(i) && !next.plan.has_place(i)) homeless.push_back(i);
     }
     lasting_.meter.add(MemoryClass::kHost, bytes);
     now_.reset();
@@ -207,7 +248,7 @@ void CurrentEngine::rebuild(const char* call, EngineParts next, StateDict* left)
     }
     next.group = duplicate(*lasting_.group, absl::StrCat("rebuilt ", ++rebuilds_));
     now_.emplace(std::move(next), lasting_, brought);
-    now_->put_back(call, std::move(stays));
+    now_->state.put_back(call, std::move(stays));
     lasting_.meter.remove(MemoryClass::kHost, bytes);
   } catch (...) {
     lose(call);

@@ -35,6 +35,14 @@ class CurrentEngine {
   Lasting& lasting() { return lasting_; }
   const Origin& origin() const { return origin_; }
 
+  /// Begins the collective call `call`, which is made between steps and which a rank in a join()
+  /// without batches cannot follow: it ends the average unless `inside` allows that, and sees what
+  /// became of the last step. `mends`: it loads a state, so it may be made after failures that this
+  /// mends. Collective, blocking. Throws where the call may not be made; then nothing is under way.
+  ShardedEngine& enter(const char* call, AverageInUse::Inside inside, bool mends = false);
+  /// The same for one after which the engine works differently: not inside the loop over join().
+  ShardedEngine& begin_change(const char* call);
+
   /// Engine's calls of the same names.
   StateDict set_trainable(const ParameterPredicate& trains, FrozenState frozen);
   void add_group(OptimizerGroup group);

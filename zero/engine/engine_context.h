@@ -30,23 +30,6 @@ struct EngineParts {
   std::vector<size_t> group_of;  ///< OptimizerPlan::assign's answer
 };
 
-/// Tells the part of an engine that takes them how backwards end. A watch is there before that part
-/// is and after it, because operators of any thread ask it. Used by the thread that runs backward.
-class BackwardRelay final : public BackwardListener {
- public:
-  /// Null: nobody is told.
-  void set(BackwardListener* target) { target_ = target; }
-  void backward_ended() override {
-    if (target_ != nullptr) target_->backward_ended();
-  }
-  void backward_failed() noexcept override {
-    if (target_ != nullptr) target_->backward_failed();
-  }
-
- private:
-  BackwardListener* target_ = nullptr;
-};
-
 /// What every part of an engine uses: what was agreed on, what outlives the engine, and where
 /// failures, streams and times are noted. One for each engine; its parts hold references to it.
 struct EngineContext {
@@ -59,8 +42,7 @@ struct EngineContext {
         streams(group.device()),
         slices(parts.options.degrees, group.size(), group.rank()),
         compute(lasting.trace.get()),
-        times(group.can().completes_on_host),
-        backward_watch(backward_relay) {}
+        times(group.can().completes_on_host) {}
   EngineContext(const EngineContext&) = delete;
   EngineContext& operator=(const EngineContext&) = delete;
 
@@ -76,8 +58,9 @@ struct EngineContext {
   const SliceMap slices;
   ComputeSpans compute;
   StepTimes times;
-  BackwardRelay backward_relay;
-  BackwardWatch backward_watch;  ///< of the thread that makes this
+  /// Of the thread that makes this. It is there before Backward is, which it tells, and after it:
+  /// operators of any thread ask it.
+  BackwardWatch backward_watch;
 };
 
 }  // namespace tessera::internal

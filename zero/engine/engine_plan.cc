@@ -1,6 +1,5 @@
 #include "tessera/zero/engine/engine_plan.h"
 
-#include <iterator>
 #include <utility>
 
 #include <ATen/Parallel.h>
@@ -59,15 +58,9 @@ std::optional<UnitPlan> plan_units(const torch::nn::Module& model, const Paramet
   });
   if (!membership.has_value()) return std::nullopt;
   UnitPlan plan(table, *std::move(membership), world.size(), options.precision);
-  for (std::string& problem : alias_problems(table, plan, options.precision)) {
-    problems.push_back(std::move(problem));
-  }
-  if (std::string missing = problem_of_kernels(plan, optimizer, options, world); !missing.empty()) {
-    problems.push_back(std::move(missing));
-  }
-  if (std::string whole = problem_of_whole_tensors(optimizer, options); !whole.empty()) {
-    problems.push_back(std::move(whole));
-  }
+  append(problems, alias_problems(table, plan, options.precision));
+  append(problems, problem_of_kernels(plan, optimizer, options, world));
+  append(problems, problem_of_whole_tensors(optimizer, options));
   if (!problems.empty()) return std::nullopt;
   return plan;
 }
@@ -75,15 +68,11 @@ std::optional<UnitPlan> plan_units(const torch::nn::Module& model, const Paramet
 std::vector<std::string> fingerprint(const EngineParts& parts,
                                      const std::vector<NamedTensor>& buffers) {
   std::vector<std::string> all = lines(parts.options);
-  const auto append = [&all](std::vector<std::string> more) {
-    all.insert(all.end(), std::make_move_iterator(more.begin()),
-               std::make_move_iterator(more.end()));
-  };
   if (parts.options.reproducible == Reproducible::kAnyWorldSize) {
     all.push_back(absl::StrCat("intra-op threads ", at::get_num_threads()));
   }
-  append(parts.table.lines());
-  append(parts.optimizer.lines());
+  append(all, parts.table.lines());
+  append(all, parts.optimizer.lines());
   // Predicates cannot be compared, what they select can.
   for (size_t i = 0; i < parts.group_of.size(); ++i) {
     const size_t group = parts.group_of[i];
@@ -92,9 +81,9 @@ std::vector<std::string> fingerprint(const EngineParts& parts,
         group == 0 ? "the defaults"
                    : absl::StrCat("group '", parts.optimizer.groups[group - 1].name, "'")));
   }
-  append(lines_of_whole_states(parts.optimizer, parts.table, parts.group_of));
-  append(parts.plan.lines(parts.table));
-  append(lines_of(buffers));
+  append(all, lines_of_whole_states(parts.optimizer, parts.table, parts.group_of));
+  append(all, parts.plan.lines(parts.table));
+  append(all, lines_of(buffers));
   return all;
 }
 

@@ -7,7 +7,6 @@
 #include <torch/nn/module.h>
 
 #include "tessera/core/options/resolved_options.h"
-#include "tessera/core/process/error_text.h"
 #include "tessera/optimizer_plan.h"
 #include "tessera/parameter_table.h"
 #include "tessera/process_group.h"
@@ -15,17 +14,6 @@
 #include "tessera/zero/engine/engine_context.h"
 
 namespace tessera::internal {
-
-/// Runs `body` and returns what it returns, or nothing after adding what it throws to `problems`.
-template <typename Body>
-auto attempt(std::vector<std::string>& problems, Body&& body) -> std::optional<decltype(body())> {
-  try {
-    return body();
-  } catch (...) {  // also from the user's predicates
-    problems.push_back(present_error_text());
-  }
-  return std::nullopt;
-}
 
 /// The units that the parameters of `table` form under `options`, if `optimizer` can train them in
 /// `world`. Local. Nothing after adding to `problems` why not.

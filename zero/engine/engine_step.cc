@@ -158,6 +158,7 @@ StepVote::RankReport EngineStep::rank_report(std::string misuse) {
   report.history = gradients_.history();
   if (trained_.store.gathered() != nullptr) report.gathers = trained_.store.gathered()->history();
   report.gradient_edits = gradients_.handles().count_edits();
+  trained_.optimizer().groups().append_hyper_parameters(report.hyper_parameters);
   report.loss_scale = trained_.commit->loss_scale().scale;
   report.weight = gradients_.weight().sum();
   report.divisor = gradients_.weight().divisor();

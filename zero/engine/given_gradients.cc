@@ -1,11 +1,11 @@
 #include "tessera/zero/engine/given_gradients.h"
 
-#include <sstream>
 #include <string_view>
 #include <unordered_map>
 
 #include <absl/strings/str_cat.h>
 #include <absl/strings/str_join.h>
+#include <c10/util/StringUtil.h>
 
 #include "tessera/core/layout/readable.h"
 
@@ -23,12 +23,6 @@ IndexByName index_by_name(const ParameterTable& table) {
   return index;
 }
 
-std::string sizes_text(at::IntArrayRef sizes) {
-  std::ostringstream text;
-  text << sizes;
-  return text.str();
-}
-
 /// What keeps `gradient` from being one of `parameter`; "" if nothing.
 std::string misfit(const at::Tensor& gradient, const Parameter& parameter) {
   const at::Tensor& tensor = parameter.tensor;
@@ -36,8 +30,8 @@ std::string misfit(const at::Tensor& gradient, const Parameter& parameter) {
     return "is of a frozen parameter, expected a trainable one; leave it out";
   }
   if (gradient.sizes() != tensor.sizes()) {
-    return absl::StrCat("got shape ", sizes_text(gradient.sizes()), ", expected ",
-                        sizes_text(tensor.sizes()), ", the parameter's; give its whole gradient");
+    return absl::StrCat("got shape ", c10::str(gradient.sizes()), ", expected ",
+                        c10::str(tensor.sizes()), ", the parameter's; give its whole gradient");
   }
   if (gradient.scalar_type() != tensor.scalar_type()) {
     return absl::StrCat("got ", c10::toString(gradient.scalar_type()), ", expected ",

@@ -4,7 +4,6 @@
 
 #include <ATen/Parallel.h>
 #include <absl/strings/str_cat.h>
-#include <c10/util/Exception.h>
 
 namespace tessera::internal {
 

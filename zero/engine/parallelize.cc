@@ -3,6 +3,7 @@
 #include <atomic>
 #include <optional>
 #include <set>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -18,9 +19,9 @@
 #include "tessera/core/layout/storage_holders.h"
 #include "tessera/core/layout/throwing_storage.h"
 #include "tessera/core/memory/freed_memory.h"
+#include "tessera/core/options/problems.h"
 #include "tessera/core/options/resolved_options.h"
 #include "tessera/core/process/error_text.h"
-#include "tessera/core/step/host_all_gather.h"
 #include "tessera/optim/parameter_groups.h"
 #include "tessera/zero/buffers/replica_sync.h"
 #include "tessera/zero/engine/batch_norms.h"
@@ -158,38 +159,24 @@ std::optional<EngineParts> examine(const torch::nn::Module* model, OptimizerPlan
     problems.emplace_back("model: got null, expected a module; pass the model");
     return std::nullopt;
   }
-  if (table.has_value()) {
-    for (std::string& problem : problems_of(*table, world.device()))
-      problems.push_back(std::move(problem));
-  }
+  if (table.has_value()) append(problems, problems_of(*table, world.device()));
   const auto found = attempt(problems, [&] { return buffers_of(*model, given.ignores_buffers); });
   if (found.has_value()) {
-    for (std::string& problem : problems_of(*found, world.device())) {
-      problems.push_back(std::move(problem));
-    }
+    append(problems, problems_of(*found, world.device()));
     buffers = *found;
   }
-  if (given.requires_sync_batch_norm) {
-    for (std::string& problem : problems_of_batch_norms(*model)) {
-      problems.push_back(std::move(problem));
-    }
-  }
+  if (given.requires_sync_batch_norm) append(problems, problems_of_batch_norms(*model));
   if (given.reproducible == Reproducible::kAnyWorldSize) {
     const auto statistics =
         attempt(problems, [&] { return problems_of_statistics(*model, given.ignores_buffers); });
-    if (statistics.has_value()) {
-      problems.insert(problems.end(), statistics->begin(), statistics->end());
-    }
+    if (statistics.has_value()) append(problems, *statistics);
   }
   if (!table.has_value()) return std::nullopt;
   auto group_of = attempt(problems, [&] { return optimizer.assign(*table); });
   if (group_of.has_value() && !group_of->ok()) {
     problems.emplace_back(group_of->status().message());
   }
-  if (std::string problem = problem_of_group_norms(given, unique_group_names(optimizer.groups));
-      !problem.empty()) {
-    problems.push_back(std::move(problem));
-  }
+  append(problems, problem_of_group_norms(given, unique_group_names(optimizer.groups)));
   if (!problems.empty()) return std::nullopt;
 
   std::optional<UnitPlan> plan = plan_units(*model, *table, optimizer, *options, world, problems);
@@ -246,12 +233,9 @@ void convert_others(const ParameterTable& table, const UnitPlan& plan, const Pre
 }
 
 /// A number that no other engine of this world has: rank 0 counts. Collective.
-int64_t next_engine_number(ProcessGroup& world) {
+std::string next_engine_number(ProcessGroup& world) {
   static std::atomic<int64_t> engines_made{0};
-  HostAllGather all_gather(world, 1);
-  all_gather.mine()[0] = engines_made++;
-  all_gather.exchange("engine number");
-  return all_gather.of(0)[0];
+  return world.all_gather_bytes(std::to_string(engines_made++), "engine number")[0];
 }
 
 std::unique_ptr<Engine> make_engine(std::shared_ptr<torch::nn::Module> model,

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include <absl/strings/str_cat.h>
+#include <absl/strings/str_join.h>
 #include <nlohmann/json.hpp>
 
 namespace tessera {
@@ -193,22 +194,13 @@ std::string to_text(const Report& report) {
       report.backend, " on ", report.device, "\n", report.model.type, ": ", report.model.parameters,
       " parameters of ", report.model.elements, " elements, ", size_text(report.model.bytes),
       "; trained: ", report.model.trained, ", ", size_text(report.model.trained_bytes), "; ",
-      report.model.buffers, " buffers, ", size_text(report.model.buffer_bytes), "\noptions:");
-  std::string_view separator = " ";
-  for (const auto& [name, value] : report.options) {
-    absl::StrAppend(&out, to_absl(separator), name, " ", value);
-    separator = ", ";
-  }
-  out += '\n';
+      report.model.buffers, " buffers, ", size_text(report.model.buffer_bytes), "\noptions: ");
+  absl::StrAppend(&out, absl::StrJoin(report.options, ", ", absl::PairFormatter(" ")), "\n");
   append_lines(out, report.units);
-  absl::StrAppend(&out, report.steps, " steps; unused in the last one: ");
-  if (report.unused_parameters.empty()) out += "nothing";
-  separator = "";
-  for (const std::string& name : report.unused_parameters) {
-    absl::StrAppend(&out, to_absl(separator), name);
-    separator = ", ";
-  }
-  out += '\n';
+  absl::StrAppend(
+      &out, report.steps, " steps; unused in the last one: ",
+      report.unused_parameters.empty() ? "nothing" : absl::StrJoin(report.unused_parameters, ", "),
+      "\n");
   append_lines(out, report.times);
   if (report.comm_hook.has_value()) {
     absl::StrAppend(&out, "communication hook ", report.comm_hook->name, " ",

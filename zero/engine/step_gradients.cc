@@ -1,11 +1,6 @@
 #include "tessera/zero/engine/step_gradients.h"
 
-#include <memory>
-
-#include <c10/util/Exception.h>
-
 #include "tessera/core/comm/agreement/refusal.h"
-#include "tessera/core/reduce/hooked_communicator.h"
 #include "tessera/errors.h"
 
 namespace tessera::internal {
@@ -34,15 +29,8 @@ Reducer::Setting StepGradients::reducer_setting() {
               options.poison_freed ? BufferPool::OnRelease::kPoison : BufferPool::OnRelease::kKeep,
           .divisor = options.gradient_divisor,
           .observer = trained_.commit->observer(),
-          .make_communicator =
-              [&context = context_](ProcessGroup& group, const SliceMap& slices, MemoryMeter&) {
-                const SumOrder order =
-                    context.is_any_world_size() ? SumOrder::kBinaryTree : SumOrder::kRanks;
-                return std::make_unique<HookedCommunicator>(
-                    std::make_unique<MeanOverRanks>(group, slices, order), group,
-                    context.parts.table, context.parts.plan.trainable_size(),
-                    context.lasting.comm_hook);
-              },
+          .order = context_.is_any_world_size() ? SumOrder::kBinaryTree : SumOrder::kRanks,
+          .hook = &context_.lasting.comm_hook,
           .agreement = trained_.commit->is_late() ? Agreement::kInStep : Agreement::kInBackward,
           .learns_order = options.reorder_reductions,
           .units_in_reduction = options.units_in_reduction,

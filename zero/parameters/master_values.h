@@ -7,11 +7,11 @@
 
 #include "tessera/core/layout/flat_parameters.h"
 #include "tessera/core/layout/slice_map.h"
+#include "tessera/fsdp/shard_uploads.h"
 #include "tessera/memory_meter.h"
 #include "tessera/options.h"
 #include "tessera/parameter_table.h"
 #include "tessera/unit_plan.h"
-#include "tessera/zero/parameters/shard_uploads.h"
 
 namespace tessera::internal {
 

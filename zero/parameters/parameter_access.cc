@@ -7,6 +7,7 @@
 
 #include <ATen/core/grad_mode.h>
 #include <absl/strings/str_cat.h>
+#include <c10/util/ScopeExit.h>
 
 #include "tessera/core/comm/agreement/own_error.h"
 #include "tessera/core/comm/agreement/refusal.h"
@@ -47,12 +48,8 @@ void ParameterAccess::modify(int from_rank, const std::function<void()>& write) 
 }
 
 void ParameterAccess::run(const std::function<void()>& write) {
-  struct Writing {
-    explicit Writing(bool& flag) : flag(flag) { flag = true; }
-    ~Writing() { flag = false; }
-    bool& flag;
-  };
-  const Writing writing(is_writing_);
+  is_writing_ = true;
+  const auto end = c10::make_scope_exit([this] { is_writing_ = false; });
   as_own_error(write);
 }
 

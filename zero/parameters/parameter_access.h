@@ -4,10 +4,7 @@
 #include <functional>
 #include <memory>
 #include <string>
-#include <string_view>
-#include <vector>
 
-#include <ATen/core/Tensor.h>
 #include <torch/nn/module.h>
 
 #include "tessera/core/step/host_all_gather.h"

@@ -1,6 +1,6 @@
 #include "tessera/zero/state/memory_order.h"
 
-#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
 #include <ATen/ops/empty_strided.h>
 #include <absl/strings/str_cat.h>
 #include <absl/strings/str_join.h>

@@ -51,7 +51,7 @@ std::vector<Range> add(std::vector<Range>& set, Range range) {
 }
 
 /// Appends this rank's claim to `slot`.
-void append(size_t slot, const StateEntry& entry, std::vector<int64_t>& words) {
+void append_entry(size_t slot, const StateEntry& entry, std::vector<int64_t>& words) {
   std::vector<Range> runs;
   for (const StatePiece& piece : entry.pieces) add(runs, {piece.begin, piece.values.numel()});
   words.push_back(static_cast<int64_t>(slot));
@@ -104,7 +104,7 @@ StateClaims::StateClaims(ProcessGroup& group, const StateTable& table, const Sta
     }
     const std::string unusable = mismatch(entry, table.slots()[*slot]);
     if (unusable.empty()) {
-      append(*slot, entry, words);
+      append_entry(*slot, entry, words);
     } else {
       problems.push_back(absl::StrCat("'", name, "': ", unusable));
       words.push_back(static_cast<int64_t>(*slot));

@@ -6,8 +6,6 @@
 #include <string>
 #include <vector>
 
-#include <ATen/core/Tensor.h>
-
 #include "tessera/optim/flat_optimizer.h"
 #include "tessera/parameter_table.h"
 

@@ -1,14 +1,12 @@
 #include "tessera/zero/state/state_slices.h"
 
 #include <algorithm>
-#include <optional>
 #include <utility>
 
 #include <ATen/ops/where.h>
 #include <absl/strings/str_cat.h>
 #include <c10/util/Exception.h>
 
-#include "tessera/core/comm/agreement/refusal.h"
 #include "tessera/core/process/error_text.h"
 
 namespace tessera::internal {
@@ -27,20 +25,6 @@ StateSlices::StateSlices(const ParameterTable& table, const UnitPlan& plan, cons
       average_(average),
       hook_(hook) {}
 
-// --- Numbers ---
-
-std::vector<StateNumber> StateSlices::numbers(const EngineCounters& counters) const {
-  return read_numbers(table_, optimizer_, counters);
-}
-
-std::vector<std::string> StateSlices::problems_of(const std::vector<StateNumber>& numbers) const {
-  return internal::problems_of(numbers, optimizer_);
-}
-
-void StateSlices::write(const std::vector<StateNumber>& numbers, EngineCounters& counters) {
-  write_numbers(numbers, table_, optimizer_, counters);
-}
-
 StateTable StateSlices::table(const std::vector<StateNumber>& numbers) const {
   const WholeTensors* const whole = optimizer_.whole_states();
   return {table_,
@@ -52,8 +36,6 @@ StateTable StateSlices::table(const std::vector<StateNumber>& numbers) const {
           hook_ != nullptr ? hook_->state() : std::vector<CommHook::State>(),
           whole != nullptr ? whole->states() : std::vector<WholeTensors::State>()};
 }
-
-std::string StateSlices::problem() const { return optimizer_.groups().problem(); }
 
 std::vector<std::string> StateSlices::tolerate(StateTable& table,
                                                const PartialState& partial) const {
@@ -137,6 +119,7 @@ std::vector<StatePart> StateSlices::parts_within(const StateRegion& region, Rang
   return parts;
 }
 
+/// The rank that saves a whole state.
 int StateSlices::owner(const StateRegion& region) const {
   const WholeTensors::State& state = optimizer_.whole_states()->states()[region.index];
   const std::vector<int> sharers =
@@ -236,35 +219,6 @@ void StateSlices::begin_hook_state(const StateTable& table,
       table.replicas()[region.index].zero_();
     }
   }
-}
-
-StateTable table_on_all_ranks(ProcessGroup& group, const StateSlices& slices,
-                              const std::vector<StateNumber>& numbers, std::string problem) {
-  std::optional<StateTable> table;
-  try {
-    table.emplace(slices.table(numbers));
-  } catch (const c10::Error& error) {
-    problem = error.what_without_backtrace();
-  }
-  refuse_on_all_ranks(group, problem, "state");
-  return *std::move(table);
-}
-
-StateTable table_on_all_ranks(ProcessGroup& group, const StateSlices& slices,
-                              const std::vector<StateNumber>& numbers,
-                              const PartialState& partial) {
-  std::optional<StateTable> table;
-  std::vector<std::string> lines;
-  std::string problem;
-  try {
-    table.emplace(slices.table(numbers));
-    lines = slices.tolerate(*table, partial);
-  } catch (...) {  // also from the user's predicate
-    problem = present_error_text();
-  }
-  refuse_on_all_ranks(group, problem, "state");
-  require_equal(group, lines, "state: PartialState");
-  return *std::move(table);
 }
 
 }  // namespace tessera::internal

@@ -14,7 +14,6 @@
 #include "tessera/optim/flat_optimizer.h"
 #include "tessera/parameter_table.h"
 #include "tessera/partial_state.h"
-#include "tessera/process_group.h"
 #include "tessera/unit_plan.h"
 #include "tessera/zero/parameters/master_values.h"
 #include "tessera/zero/state/state_numbers.h"
@@ -42,18 +41,12 @@ class StateSlices {
               const MasterValues& masters, const FlatParameters& flat,
               const FlatAverage* average = nullptr, const RegisteredHook* hook = nullptr);
 
-  const SliceMap& slices() const { return slices_; }
+  const ParameterTable& parameters() const { return table_; }
   const std::vector<NamedTensor>& buffers() const { return buffers_; }
-
-  std::vector<StateNumber> numbers(const EngineCounters& counters) const;
-  /// problems_of() in state_numbers.h.
-  std::vector<std::string> problems_of(const std::vector<StateNumber>& numbers) const;
-  void write(const std::vector<StateNumber>& numbers, EngineCounters& counters);
+  FlatOptimizer& optimizer() const { return optimizer_; }
 
   /// Throws c10::Error as StateTable.
   StateTable table(const std::vector<StateNumber>& numbers) const;
-  /// What forbids saving: the optimizer's groups do not fit its plan any more; "" for nothing.
-  std::string problem() const;
   /// Lets states lack in `table` what `partial` says. Returns lines that are equal where that is
   /// equal. Throws what its predicate throws.
   std::vector<std::string> tolerate(StateTable& table, const PartialState& partial) const;
@@ -67,8 +60,6 @@ class StateSlices {
   /// that no other rank saves. Of a whole state the first of its owners saves all.
   std::vector<StatePart> kept(const StateRegion& region) const;
   std::vector<StatePart> in_atom(const StateRegion& region) const;
-  /// The rank that saves a whole state.
-  int owner(const StateRegion& region) const;
 
   /// What a state that was loaded has of the table's slots.
   enum class Presence : uint8_t {
@@ -86,6 +77,7 @@ class StateSlices {
     at::Tensor values;
     Range range;
   };
+  int owner(const StateRegion& region) const;
   std::vector<Slice> memory_of(const StateRegion& region) const;
   at::Tensor value_of(const StateRegion& region, const StatePart& part) const;
   at::Tensor master_of(const StateRegion& region, const StatePart& part) const;
@@ -102,13 +94,5 @@ class StateSlices {
   const FlatAverage* const average_;
   const RegisteredHook* const hook_;
 };
-
-/// slices.table(numbers), which any rank may refuse: then every rank throws c10::Error, also with
-/// `problem`, what this rank has against going on ("" for nothing). Collective, blocking.
-StateTable table_on_all_ranks(ProcessGroup& group, const StateSlices& slices,
-                              const std::vector<StateNumber>& numbers, std::string problem);
-/// The same for loading, with what `partial` lets a state lack, which must be equal on all ranks.
-StateTable table_on_all_ranks(ProcessGroup& group, const StateSlices& slices,
-                              const std::vector<StateNumber>& numbers, const PartialState& partial);
 
 }  // namespace tessera::internal

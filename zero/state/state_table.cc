@@ -8,16 +8,13 @@
 #include <c10/util/Exception.h>
 
 #include "tessera/core/layout/flat_buffer.h"
+#include "tessera/core/numbers/round_up.h"
 
 namespace tessera::internal {
 
 namespace {
 
 constexpr int64_t kWordBytes = 8;
-
-int64_t round_up_to_words(int64_t bytes) {
-  return (bytes + kWordBytes - 1) / kWordBytes * kWordBytes;
-}
 
 absl::string_view to_absl(std::string_view text) { return {text.data(), text.size()}; }
 
@@ -113,7 +110,7 @@ void StateTable::add_unit(const ParameterTable& table, const PlannedUnit& unit, 
   region.first_slot = slots_.size();
   region.slots = region.positions.size();
   // Every part of a layout begins with a block.
-  region.bytes = round_up_to_words(unit.layout.numel() / region.block_numel * element);
+  region.bytes = round_up(unit.layout.numel() / region.block_numel * element, kWordBytes);
   region.tag = absl::StrCat("state: ", unit.name, to_absl(suffix));
   for (const size_t position : region.positions) {
     const Parameter& parameter = table[unit.parameters[position]];
@@ -145,7 +142,7 @@ void StateTable::add_replica(std::string name, const at::Tensor& tensor,
   region.index = replicas_.size();
   region.first_slot = slots_.size();
   region.slots = 1;
-  region.bytes = round_up_to_words(static_cast<int64_t>(tensor.nbytes()));
+  region.bytes = round_up(static_cast<int64_t>(tensor.nbytes()), kWordBytes);
   region.tag = absl::StrCat("state: ", name);
   replicas_.push_back(tensor.detach());
   add_slot({.name = std::move(name),
@@ -165,7 +162,7 @@ void StateTable::add_whole(const Parameter& parameter, const WholeTensors::State
   region.index = index;
   region.first_slot = slots_.size();
   region.slots = 1;
-  region.bytes = round_up_to_words(state.form.bytes(masters));
+  region.bytes = round_up(state.form.bytes(masters), kWordBytes);
   std::string name = absl::StrCat("optimizer.", parameter.name, ".", state.form.name);
   region.tag = absl::StrCat("state: ", name);
   add_slot({.name = std::move(name),

@@ -1,6 +1,7 @@
 #include "tessera/zero/state/state_transfer.h"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <map>
 #include <optional>
@@ -11,7 +12,6 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
 #include <absl/strings/str_cat.h>
-#include <c10/util/Exception.h>
 
 #include "tessera/errors.h"
 #include "tessera/zero/state/state_claims.h"
@@ -110,17 +110,8 @@ class RegionSource final : public StateSource {
   at::Tensor bytes_;
 };
 
-std::string_view to_string(StateScope scope) {
-  switch (scope) {
-    case StateScope::kEveryRank:
-      return "every rank";
-    case StateScope::kOneRank:
-      return "one rank";
-    case StateScope::kSharded:
-      return "sharded";
-  }
-  TORCH_INTERNAL_ASSERT(false);
-}
+/// By StateScope.
+constexpr std::array<const char*, 3> kScopes = {"every rank", "one rank", "sharded"};
 
 }  // namespace
 
@@ -129,7 +120,7 @@ StateDict StateTransfer::save(StateScope scope, int rank, const EngineCounters& 
   const at::NoGradGuard no_grad;
   const StateContents contents = stream_.agree_to_save(
       "state_dict", counters, std::move(problem),
-      {"scope " + std::string(to_string(scope)), absl::StrCat("rank ", rank)});
+      {absl::StrCat("scope ", kScopes[static_cast<size_t>(scope)]), absl::StrCat("rank ", rank)});
   if (rank < 0 || rank >= group_.size()) {
     throw ErrorOnAllRanks(absl::StrCat("[state] state_dict: got rank ", rank, ", expected 0 to ",
                                        group_.size() - 1, "; name a rank of the world"));

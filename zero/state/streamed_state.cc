@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <iterator>
 #include <optional>
 #include <utility>
 
@@ -13,6 +12,7 @@
 
 #include "tessera/core/comm/agreement/refusal.h"
 #include "tessera/core/layout/read_only_memory.h"
+#include "tessera/core/options/problems.h"
 #include "tessera/core/process/error_text.h"
 #include "tessera/zero/buffers/replica_sync.h"
 #include "tessera/zero/parameters/registration.h"
@@ -73,7 +73,7 @@ std::vector<std::string> mismatches(const StateTable& table, const StateSource& 
     if (table.find(name) != nullptr || table.is_left_out(name)) continue;
     add(name, table.unknown_entry(name));
   }
-  problems.insert(problems.end(), others.begin(), others.end());
+  append(problems, std::move(others));
   return problems;
 }
 
@@ -203,7 +203,8 @@ std::string problem_of(StateSource& source, const StateTable& table, const State
 // --- Saving ---
 
 StateContents StreamedState::contents(const EngineCounters& counters) const {
-  std::vector<StateNumber> numbers = slices_.numbers(counters);
+  std::vector<StateNumber> numbers =
+      read_numbers(slices_.parameters(), slices_.optimizer(), counters);
   StateTable table = slices_.table(numbers);
   return {std::move(table), std::move(numbers)};
 }
@@ -211,21 +212,32 @@ StateContents StreamedState::contents(const EngineCounters& counters) const {
 StateContents StreamedState::agree_to_save(const char* call, const EngineCounters& counters,
                                            std::string problem,
                                            std::vector<std::string> arguments) {
-  std::vector<std::string> buffers = lines_of(slices_.buffers());
-  arguments.insert(arguments.end(), std::make_move_iterator(buffers.begin()),
-                   std::make_move_iterator(buffers.end()));
+  append(arguments, lines_of(slices_.buffers()));
   require_equal(group_, arguments, call);
-  if (problem.empty()) problem = slices_.problem();
-  std::vector<StateNumber> numbers = slices_.numbers(counters);
-  StateTable table = table_on_all_ranks(group_, slices_, numbers, std::move(problem));
-  return {std::move(table), std::move(numbers)};
+  if (problem.empty()) problem = slices_.optimizer().groups().problem();
+  return agree(counters, std::move(problem), nullptr);
 }
 
 StateContents StreamedState::agree_to_load(const EngineCounters& counters,
                                            const PartialState& partial) {
-  std::vector<StateNumber> numbers = slices_.numbers(counters);
-  StateTable table = table_on_all_ranks(group_, slices_, numbers, partial);
-  return {std::move(table), std::move(numbers)};
+  return agree(counters, "", &partial);
+}
+
+/// contents(), which any rank may refuse, also by `problem`, and with what `partial`, if it is not
+/// null, lets a state lack.
+StateContents StreamedState::agree(const EngineCounters& counters, std::string problem,
+                                   const PartialState* partial) {
+  std::optional<StateContents> agreed;
+  std::vector<std::string> lines;
+  try {
+    agreed = contents(counters);
+    if (partial != nullptr) lines = slices_.tolerate(agreed->table, *partial);
+  } catch (...) {  // also from the user's predicate
+    problem = present_error_text();
+  }
+  refuse_on_all_ranks(group_, problem, "state");
+  if (partial != nullptr) require_equal(group_, lines, "state: PartialState");
+  return *std::move(agreed);
 }
 
 std::vector<StateOutline> StreamedState::entries(const StateContents& contents) {
@@ -316,7 +328,7 @@ void StreamedState::load(const char* call, StateContents& contents, StateSource&
       const at::Tensor value = reading.whole(last.first_slot + i);
       std::memcpy(&numbers[i].bits, value.const_data_ptr(), sizeof(numbers[i].bits));
     }
-    return absl::StrJoin(slices_.problems_of(numbers), "; ");
+    return absl::StrJoin(problems_of(numbers, slices_.optimizer()), "; ");
   }));
   // Of tensors in memory that this process may not write, those that would take other values.
   const ReadOnlyMemory read_only;
@@ -353,7 +365,7 @@ void StreamedState::load(const char* call, StateContents& contents, StateSource&
     }
   }
   slices_.begin_missing(table, presence, numbers);
-  slices_.write(numbers, counters);
+  write_numbers(numbers, slices_.parameters(), slices_.optimizer(), counters);
 }
 
 }  // namespace tessera::internal

@@ -68,6 +68,9 @@ class StreamedState {
             EngineCounters& counters);
 
  private:
+  StateContents agree(const EngineCounters& counters, std::string problem,
+                      const PartialState* partial);
+
   ProcessGroup& group_;
   StateSlices& slices_;
 };

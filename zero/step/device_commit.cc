@@ -2,7 +2,6 @@
 
 #include <utility>
 
-#include <absl/strings/str_cat.h>
 #include <c10/util/Exception.h>
 
 #include <ATen/TensorOperators.h>
@@ -44,7 +43,7 @@ DeviceCommit::DeviceCommit(const Parts& parts, Known known,
       sums_(parts.table, parts.plan, parts.slices, api, device),
       decision_(parts.table.size(), parts.options.max_grad_norm, parts.options.loss_scale, api,
                 device),
-      agreement_(parts.group, parts.table, *optimizer_, parts.trace),
+      vote_(parts.group, parts.table, optimizer_->groups().hyper_parameter_names(), parts.trace),
       loss_scale_{parts.options.loss_scale ? parts.options.loss_scale->initial : 1.0, 0},
       all_used_(parts.table.size(), uint8_t{1}) {}
 
@@ -70,7 +69,7 @@ std::optional<StepCommit::Outcome> DeviceCommit::commit(Reducer& reducer,
   const bool refuses = !rank_report.misuse.empty();
   const double divisor = rank_report.divisor;
   parts_.failure.abort_all_on_exception("step()", [&] {
-    agreement_.start(std::move(rank_report));
+    vote_.start(std::move(rank_report));
     decide_on_device(divisor);
     if (!refuses) update(reducer);  // else no device applies anything
     parts_.store.show_updates(all_used_);
@@ -85,7 +84,7 @@ void DeviceCommit::collect(Reducer& reducer, const StepVote::RankReport& rank_re
     const at::Tensor& value = reducer.value(unit);
     if (value.defined()) sums_.add_squares(unit, value, reducer.kept(unit).begin);
   }
-  sums_.write_own_words(reducer.used(), agreement_.hash(rank_report), !rank_report.misuse.empty());
+  sums_.write_own_words(reducer.used(), StepVote::hash(rank_report), !rank_report.misuse.empty());
 }
 
 /// Waits for this rank's words and for the other ranks, as a step on the host does, so that what
@@ -94,14 +93,11 @@ std::optional<StepCommit::Outcome> DeviceCommit::decide_on_host(Reducer& reducer
                                                                 StepVote::RankReport rank_report) {
   parts_.failure.abort_all_on_exception("step()", [&] {
     add_gradients(rank_report);
-    agreement_.start(rank_report);
+    vote_.start(rank_report);
   });
-  const StepVote::Result result = agreement_.finish();
+  const StepVote::Result result = vote_.finish();
   if (result.non_finite.has_value()) {
-    const NonFinite answer = parts_.options.ask_non_finite
-                                 ? agreement_.ask(parts_.options.ask_non_finite, *result.non_finite)
-                                 : parts_.options.on_non_finite;
-    TORCH_CHECK(answer == NonFinite::kSkip, describe(*result.non_finite));
+    vote_.require_skip(parts_.options, *result.non_finite);
   } else if (rank_report.weight == 0.0) {
     return without_weight(loss_scale_);
   }
@@ -157,10 +153,10 @@ std::optional<StepCommit::Outcome> DeviceCommit::wait() {
       parts_.failure.abort_all_on_exception("step()", [&] { return read(); });
   const bool is_agreed = reading.agreed && !reading.refused;
   if (is_agreed && ++unread_reports_ < kMaxUnreadReports) {
-    agreement_.drop();
+    vote_.drop();
   } else {
     unread_reports_ = 0;
-    agreement_.finish();
+    vote_.finish();
     TORCH_INTERNAL_ASSERT(is_agreed, "the device refused a step that the reports agree to");
   }
   return outcome_of(reading);

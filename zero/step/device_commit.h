@@ -4,10 +4,10 @@
 #include <optional>
 
 #include "tessera/core/device/device.h"
+#include "tessera/core/step/step_vote.h"
 #include "tessera/optim/cuda/api.h"
 #include "tessera/optim/cuda/step_decision.h"
 #include "tessera/optim/cuda/step_sums.h"
-#include "tessera/zero/step/step_agreement.h"
 #include "tessera/zero/step/step_commit.h"
 
 namespace tessera::internal {
@@ -34,7 +34,7 @@ class DeviceCommit final : public StepCommit, private GradientObserver {
   bool has_loss_scale() const override { return parts_.options.loss_scale.has_value(); }
   LossScaleState loss_scale() const override { return loss_scale_; }
   void load_loss_scale(LossScaleState state) override;
-  int64_t bytes() const override { return agreement_.bytes() + sums_.bytes(); }
+  int64_t bytes() const override { return vote_.bytes() + sums_.bytes(); }
 
  private:
   void unreduced(size_t unit, const at::Tensor& buffer) override;
@@ -52,7 +52,7 @@ class DeviceCommit final : public StepCommit, private GradientObserver {
   std::unique_ptr<DeviceOptimizer> optimizer_;
   cuda::StepSums sums_;
   cuda::StepDecision decision_;
-  StepAgreement agreement_;
+  StepVote vote_;
   LossScaleState loss_scale_;  // as the host knows it
   int unread_reports_ = 0;     // since those of all ranks were read last
   int64_t step_ = 0;           // of the reports handed in last

@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <utility>
 
-#include <c10/util/Exception.h>
-
 #include "tessera/core/access/unobserved.h"
 #include "tessera/core/memory/private_memory.h"
 #include "tessera/core/sched/trace_span.h"

@@ -1,6 +1,5 @@
 #include "tessera/zero/step/engine_failure.h"
 
-#include <exception>
 #include <utility>
 
 #include <absl/strings/str_cat.h>

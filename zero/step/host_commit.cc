@@ -21,7 +21,8 @@ HostCommit::HostCommit(const Parts& parts, std::unique_ptr<HostOptimizer> optimi
                         : nullptr),
       directions_(DirectionExchange::make(parts.group, parts.plan, parts.slices, parts.options,
                                           parts.table, *optimizer_, parts.meter, parts.trace)),
-      agreement_(parts.group, parts.table, *optimizer_, parts.trace, clip_.norms()) {
+      vote_(parts.group, parts.table, optimizer_->groups().hyper_parameter_names(), parts.trace,
+            clip_.norms()) {
   if (parts.options.loss_scale.has_value()) scaler_.emplace(*parts.options.loss_scale);
 }
 
@@ -38,10 +39,17 @@ std::optional<StepCommit::Outcome> HostCommit::commit(Reducer& reducer,
   parts_.failure.abort_all_on_exception("step()", [&] {
     if (offloaded_ != nullptr) offloaded_->finish(reducer);
     add_gradients(reducer, rank_report);
-    agreement_.start(rank_report);
+    vote_.start(rank_report);
   });
-  const StepVote::Result result = agreement_.finish();
-  if (result.non_finite.has_value()) return skip(result);
+  const StepVote::Result result = vote_.finish();
+  if (result.non_finite.has_value()) {
+    if (early_update_ != nullptr)
+      parts_.failure.mark_inconsistent(early_update_->describe(*result.non_finite));
+    vote_.require_skip(parts_.options, *result.non_finite);
+    const Outcome outcome{.grad_norm = result.grad_norm, .loss_scale = loss_scale().scale};
+    if (scaler_.has_value()) scaler_->update(/*overflowed=*/true);
+    return outcome;
+  }
   if (rank_report.weight == 0.0) return without_weight(loss_scale());
 
   const double scale = clip_.decide(result.norms, rank_report.gradient_scale());
@@ -55,8 +63,8 @@ std::optional<StepCommit::Outcome> HostCommit::commit(Reducer& reducer,
 }
 
 void HostCommit::agree_to_update(const StepVote::RankReport& rank_report) {
-  parts_.failure.abort_all_on_exception("step()", [&] { agreement_.start(rank_report); });
-  agreement_.finish();
+  parts_.failure.abort_all_on_exception("step()", [&] { vote_.start(rank_report); });
+  vote_.finish();
 }
 
 /// What this rank knows of its gradients.
@@ -77,19 +85,6 @@ void HostCommit::add_gradients(Reducer& reducer, StepVote::RankReport& rank_repo
     offloaded_ != nullptr ? offloaded_->add_to(norms) : reducer.add_to(norms);
   }
   rank_report.norms = norms.sums();
-}
-
-/// What the user wants of a step whose gradients are not finite. Equal on all ranks.
-StepCommit::Outcome HostCommit::skip(const StepVote::Result& result) {
-  if (early_update_ != nullptr)
-    parts_.failure.mark_inconsistent(early_update_->describe(*result.non_finite));
-  const NonFinite policy = parts_.options.ask_non_finite
-                               ? agreement_.ask(parts_.options.ask_non_finite, *result.non_finite)
-                               : parts_.options.on_non_finite;
-  TORCH_CHECK(policy == NonFinite::kSkip, describe(*result.non_finite));
-  const Outcome outcome{.grad_norm = result.grad_norm, .loss_scale = loss_scale().scale};
-  if (scaler_.has_value()) scaler_->update(/*overflowed=*/true);
-  return outcome;
 }
 
 void HostCommit::apply(Reducer& reducer, double scale, int64_t step) {

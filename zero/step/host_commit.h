@@ -3,11 +3,11 @@
 #include <memory>
 #include <optional>
 
+#include "tessera/core/step/step_vote.h"
 #include "tessera/optim/formulas/loss_scaler.h"
 #include "tessera/zero/step/direction_exchange.h"
 #include "tessera/zero/step/gradient_clip.h"
 #include "tessera/zero/step/offloaded_gradients.h"
-#include "tessera/zero/step/step_agreement.h"
 #include "tessera/zero/step/step_commit.h"
 
 namespace tessera::internal {
@@ -37,13 +37,12 @@ class HostCommit final : public StepCommit {
   void load_loss_scale(LossScaleState state) override;
   const DirectionExchange* directions() const override { return directions_.get(); }
   int64_t bytes() const override {
-    return agreement_.bytes() + (offloaded_ != nullptr ? offloaded_->bytes() : 0) +
+    return vote_.bytes() + (offloaded_ != nullptr ? offloaded_->bytes() : 0) +
            (directions_ != nullptr ? directions_->control_bytes() : 0);
   }
 
  private:
   void add_gradients(Reducer& reducer, StepVote::RankReport& rank_report) const;
-  Outcome skip(const StepVote::Result& result);
   void apply(Reducer& reducer, double scale, int64_t step);
   void update(Reducer& reducer, double scale, FlatAverage* average);
 
@@ -54,7 +53,7 @@ class HostCommit final : public StepCommit {
   std::unique_ptr<UpdateInBackward> early_update_;  // null: step() updates
   std::unique_ptr<DirectionExchange> directions_;   // null: all algorithms are elementwise
   std::optional<LossScaler> scaler_;
-  StepAgreement agreement_;
+  StepVote vote_;
 };
 
 }  // namespace tessera::internal

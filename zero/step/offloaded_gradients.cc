@@ -18,8 +18,9 @@ namespace tessera::internal {
 //   new values, host to device (ShardUploads): the copy waits for the computation that still reads
 //   the old values, the computation waits for all copies after the last update, the host waits
 //   before it overwrites what is being copied.
-//   shards, host to device (HostShards, Offload::kParameters): the copy waits for the previous user
-//   of the unsharded-parameter buffer, the gather for the copy, the host before it updates a shard.
+//   shards, host to device (ShardUploads, Offload::kParameters): the copy waits for the previous
+//   user of the unsharded-parameter buffer, the gather for the copy, the host before it updates a
+//   shard.
 // The host waits only where it needs a value, and most copies have finished by then: those of
 // gradients during the rest of backward, those of a unit's new values while the next is updated.
 

@@ -16,10 +16,10 @@
 #include <gtest/gtest.h>
 
 #include "tessera/core/device/cuda_library.h"
-#include "tessera/core/device/host_device.h"
 #include "tessera/core/process/error_text.h"
 #include "tessera/tests/support/fake_cuda/fake_cuda.h"
 #include "tessera/tests/support/gate.h"
+#include "tessera/tests/support/host_device.h"
 
 namespace tessera::internal {
 namespace {

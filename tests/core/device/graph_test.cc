@@ -20,9 +20,9 @@
 
 #include "tessera/core/device/cuda_device.h"
 #include "tessera/core/device/cuda_library.h"
-#include "tessera/core/device/host_device.h"
 #include "tessera/core/process/error_text.h"
 #include "tessera/tests/support/gate.h"
+#include "tessera/tests/support/host_device.h"
 #include "tessera/tests/support/message_of.h"
 #include "tessera/tests/support/same_bits.h"
 
@@ -33,6 +33,7 @@ using ::testing::AllOf;
 using testing::Gate;
 using ::testing::HasSubstr;
 using testing::have_same_bits;
+using testing::HostStreamHandle;
 using testing::message_of;
 
 constexpr c10::DeviceIndex kGpu = 1;

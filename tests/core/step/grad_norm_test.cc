@@ -9,6 +9,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "tessera/core/step/clip_factor.h"
 #include "tessera/tests/core/numbers/exact_words.h"
 
 namespace tessera::internal {

@@ -11,6 +11,7 @@
 #include <set>
 #include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <ATen/ATen.h>
@@ -27,13 +28,13 @@ using ::testing::StartsWith;
 
 constexpr int kWorld = 3;
 
-struct Inputs {
-  StepVote::RankReport rank_report;
-  std::vector<int64_t> hyper_parameters;
-};
-
 /// Changes what one rank says.
-using Change = std::function<void(int rank, Inputs& inputs)>;
+using Change = std::function<void(int rank, StepVote::RankReport& report)>;
+
+StepVote::Result agree(StepVote& step_vote, StepVote::RankReport report) {
+  step_vote.start(std::move(report));
+  return step_vote.finish();
+}
 
 /// A rank's part of the 2-norm, of these squares.
 NormSum norm_of(const std::vector<double>& squares) {
@@ -47,6 +48,7 @@ StepVote::RankReport good_report(int rank) {
   rank_report.step = 1;
   rank_report.backwards = 1;
   rank_report.history = 77;
+  rank_report.hyper_parameters = {std::bit_cast<int64_t>(0.1), std::bit_cast<int64_t>(1e-8)};
   rank_report.norms = {norm_of({rank + 1.0})};  // 1 + 2 + 3 = 6
   return rank_report;
 }
@@ -72,19 +74,16 @@ std::vector<std::string> vote(const Change& change) {
     const ParameterTable table({{"first.weight", at::zeros({3}).set_requires_grad(true)},
                                 {"last.bias", at::zeros({2}).set_requires_grad(true)}});
     StepVote step_vote(*world, table, {"defaults: lr", "defaults: eps"});
-    Inputs inputs{good_report(world->rank()),
-                  {std::bit_cast<int64_t>(0.1), std::bit_cast<int64_t>(1e-8)}};
-    if (change) change(world->rank(), inputs);
+    StepVote::RankReport report = good_report(world->rank());
+    if (change) change(world->rank(), report);
     std::string& answer = answers[static_cast<size_t>(world->rank())];
     try {
-      answer = text_of(step_vote.agree(inputs.rank_report, inputs.hyper_parameters));
+      answer = text_of(agree(step_vote, report));
     } catch (const c10::Error& error) {
       answer = error.what_without_backtrace();
     }
     // Whatever the answer was, the next vote works: nobody was left behind.
-    const Inputs good{good_report(world->rank()),
-                      {std::bit_cast<int64_t>(0.1), std::bit_cast<int64_t>(1e-8)}};
-    const StepVote::Result result = step_vote.agree(good.rank_report, good.hyper_parameters);
+    const StepVote::Result result = agree(step_vote, good_report(world->rank()));
     EXPECT_EQ(result.grad_norm, std::sqrt(6.0));
     EXPECT_FALSE(result.non_finite.has_value());
   });
@@ -93,9 +92,9 @@ std::vector<std::string> vote(const Change& change) {
   return answers;
 }
 
-Change on_rank(int culprit, std::function<void(Inputs&)> change) {
-  return [culprit, change = std::move(change)](int rank, Inputs& inputs) {
-    if (rank == culprit) change(inputs);
+Change on_rank(int culprit, std::function<void(StepVote::RankReport&)> change) {
+  return [culprit, change = std::move(change)](int rank, StepVote::RankReport& report) {
+    if (rank == culprit) change(report);
   };
 }
 
@@ -104,81 +103,84 @@ TEST(StepVote, GivesTheGlobalNormWhenAllAgree) {
 }
 
 TEST(StepVote, RefusesMisuseOfOneRankInItsOwnWords) {
-  EXPECT_EQ(vote(on_rank(2, [](Inputs& b) { b.rank_report.misuse = "it did wrong; undo it"; }))[0],
-            "[step] rank 2: it did wrong; undo it. Nothing was applied.");
+  EXPECT_EQ(
+      vote(on_rank(2, [](StepVote::RankReport& b) { b.misuse = "it did wrong; undo it"; }))[0],
+      "[step] rank 2: it did wrong; undo it. Nothing was applied.");
 }
 
 TEST(StepVote, EndsRefusalsWithWhatHasBecomeOfTheParameters) {
   for (const bool is_misuse : {true, false}) {
-    EXPECT_THAT(vote([is_misuse](int rank, Inputs& b) {
-                  b.rank_report.if_refused = "Something was.";
-                  if (rank == 1 && is_misuse) b.rank_report.misuse = "it did wrong";
-                  if (rank == 1) b.rank_report.step = 5;
+    EXPECT_THAT(vote([is_misuse](int rank, StepVote::RankReport& b) {
+                  b.if_refused = "Something was.";
+                  if (rank == 1 && is_misuse) b.misuse = "it did wrong";
+                  if (rank == 1) b.step = 5;
                 })[0],
                 AllOf(::testing::EndsWith(" Something was."), Not(HasSubstr("Nothing was"))));
   }
 }
 
 TEST(StepVote, ListsTheMisuseOfAllRanks) {
-  const std::string text = vote([](int rank, Inputs& inputs) {
-    if (rank != 1) inputs.rank_report.misuse = "wrong " + std::to_string(rank);
+  const std::string text = vote([](int rank, StepVote::RankReport& report) {
+    if (rank != 1) report.misuse = "wrong " + std::to_string(rank);
   })[0];
   EXPECT_THAT(text, HasSubstr("[step] rank 0: wrong 0"));
   EXPECT_THAT(text, HasSubstr("[step] rank 2: wrong 2"));
 }
 
 TEST(StepVote, RefusesAnotherStep) {
-  EXPECT_THAT(vote(on_rank(1, [](Inputs& b) { b.rank_report.step = 2; }))[0],
+  EXPECT_THAT(vote(on_rank(1, [](StepVote::RankReport& b) { b.step = 2; }))[0],
               HasSubstr("[step] the number of steps made differs: rank 0 has 1, rank 1 has 2; call "
                         "engine->step() equally often on all ranks. Nothing was applied."));
 }
 
 TEST(StepVote, NamesAllRanksWithoutABackward) {
-  EXPECT_THAT(vote([](int rank, Inputs& b) { b.rank_report.backwards = rank == 1 ? 1 : 0; })[0],
+  EXPECT_THAT(vote([](int rank, StepVote::RankReport& b) { b.backwards = rank == 1 ? 1 : 0; })[0],
               HasSubstr("[step] rank 0, 2 called step() without a backward since the last step; "
                         "call loss.backward() first."));
 }
 
 TEST(StepVote, RefusesAnotherHistory) {
-  EXPECT_THAT(vote(on_rank(2, [](Inputs& b) { b.rank_report.history = 78; }))[0],
+  EXPECT_THAT(vote(on_rank(2, [](StepVote::RankReport& b) { b.history = 78; }))[0],
               HasSubstr("call backward, no_sync and zero_grad alike on all ranks"));
 }
 
 TEST(StepVote, RefusesGradientsThatOneRankEdited) {
-  EXPECT_THAT(vote(on_rank(1, [](Inputs& b) { b.rank_report.gradient_edits = 4; }))[0],
+  EXPECT_THAT(vote(on_rank(1, [](StepVote::RankReport& b) { b.gradient_edits = 4; }))[0],
               HasSubstr("how often .grad was written in place since backward differs: rank 0 has "
                         "0, rank 1 has 4"));
 }
 
 TEST(StepVote, NamesTheHyperParameterThatDiffers) {
-  EXPECT_THAT(
-      vote(on_rank(1, [](Inputs& b) { b.hyper_parameters[0] = std::bit_cast<int64_t>(0.25); }))[0],
-      HasSubstr("[step] hyper-parameter defaults: lr differs: rank 0 has 0.1, rank 1 has "
-                "0.25; set it alike on all ranks. Nothing was applied."));
+  EXPECT_THAT(vote(on_rank(1,
+                           [](StepVote::RankReport& b) {
+                             b.hyper_parameters[0] = std::bit_cast<int64_t>(0.25);
+                           }))[0],
+              HasSubstr("[step] hyper-parameter defaults: lr differs: rank 0 has 0.1, rank 1 has "
+                        "0.25; set it alike on all ranks. Nothing was applied."));
 }
 
 TEST(StepVote, SeesTheLastBitOfAHyperParameter) {
-  EXPECT_THAT(vote(on_rank(2, [](Inputs& b) { ++b.hyper_parameters[1]; }))[0],
+  EXPECT_THAT(vote(on_rank(2, [](StepVote::RankReport& b) { ++b.hyper_parameters[1]; }))[0],
               HasSubstr("hyper-parameter defaults: eps differs"));
 }
 
 TEST(StepVote, GivesTheNormWithoutTheLossScale) {
-  EXPECT_EQ(vote([](int, Inputs& inputs) { inputs.rank_report.loss_scale = 8.0; })[0],
+  EXPECT_EQ(vote([](int, StepVote::RankReport& report) { report.loss_scale = 8.0; })[0],
             std::to_string(std::sqrt(6.0) / 8.0));
 }
 
 TEST(StepVote, NamesTheLossScaleThatDiffers) {
   EXPECT_THAT(
-      vote(on_rank(2, [](Inputs& b) { b.rank_report.loss_scale = 65536.0; }))[0],
+      vote(on_rank(2, [](StepVote::RankReport& b) { b.loss_scale = 65536.0; }))[0],
       HasSubstr("[step] the loss scale differs: rank 0 has 1, rank 2 has 65536; set it alike "
                 "on all ranks. Nothing was applied."));
 }
 
 TEST(StepVote, ReportsRankAndParameterOfNonFiniteGradients) {
-  const std::string text = vote([](int rank, Inputs& inputs) {
+  const std::string text = vote([](int rank, StepVote::RankReport& report) {
     if (rank == 0) return;
-    inputs.rank_report.non_finite = 10 * rank;
-    inputs.rank_report.non_finite_parameter = rank - 1;
+    report.non_finite = 10 * rank;
+    report.non_finite_parameter = rank - 1;
   })[0];
   EXPECT_EQ(text,
             "step 1 scale 1.000000: rank 1 'first.weight' 10; rank 2 'last.bias' 20; "
@@ -188,10 +190,10 @@ TEST(StepVote, ReportsRankAndParameterOfNonFiniteGradients) {
 }
 
 TEST(StepVote, ReportsAMeanThatIsNotFiniteAlthoughAllGradientsAre) {
-  const std::string text = vote([](int rank, Inputs& inputs) {
-    inputs.rank_report.loss_scale = 4.0;
+  const std::string text = vote([](int rank, StepVote::RankReport& report) {
+    report.loss_scale = 4.0;
     if (rank == 1) {
-      inputs.rank_report.norms = {norm_of({2.0, std::numeric_limits<double>::infinity()})};
+      report.norms = {norm_of({2.0, std::numeric_limits<double>::infinity()})};
     }
   })[0];
   EXPECT_EQ(text,
@@ -202,17 +204,17 @@ TEST(StepVote, ReportsAMeanThatIsNotFiniteAlthoughAllGradientsAre) {
 
 /// Sums of finite parts may be too large as well.
 TEST(StepVote, ReportsANormThatIsTooLargeForADouble) {
-  const std::string text = vote([](int, Inputs& inputs) {
+  const std::string text = vote([](int, StepVote::RankReport& report) {
     constexpr double kMax = std::numeric_limits<double>::max();
-    inputs.rank_report.norms = {norm_of({kMax, kMax})};
+    report.norms = {norm_of({kMax, kMax})};
   })[0];
   EXPECT_THAT(text, HasSubstr("the norm of their mean is not"));
 }
 
 /// Whether one rank's part alone is too large depends on the strategy; what is refused must not.
 TEST(StepVote, ReportsANormThatIsTooLargeOnlyOverAllRanks) {
-  const std::string text = vote([](int, Inputs& inputs) {
-    inputs.rank_report.norms = {norm_of({0.9 * std::numeric_limits<double>::max()})};
+  const std::string text = vote([](int, StepVote::RankReport& report) {
+    report.norms = {norm_of({0.9 * std::numeric_limits<double>::max()})};
   })[0];
   EXPECT_THAT(text, StartsWith("step 1 scale 1.000000: rank -1 '' 0; "));
   EXPECT_THAT(text, HasSubstr("the norm of their mean is not"));
@@ -220,9 +222,9 @@ TEST(StepVote, ReportsANormThatIsTooLargeOnlyOverAllRanks) {
 
 /// Gradients under a loss scale below 1 are larger than what was summed.
 TEST(StepVote, ReportsANormThatIsTooLargeWithoutTheLossScale) {
-  const std::string text = vote([](int, Inputs& inputs) {
-    inputs.rank_report.loss_scale = 1e-160;
-    inputs.rank_report.norms = {norm_of({1e300})};
+  const std::string text = vote([](int, StepVote::RankReport& report) {
+    report.loss_scale = 1e-160;
+    report.norms = {norm_of({1e300})};
   })[0];
   EXPECT_THAT(text, HasSubstr("the norm of their mean is not"));
 }
@@ -230,11 +232,12 @@ TEST(StepVote, ReportsANormThatIsTooLargeWithoutTheLossScale) {
 TEST(StepVote, GivesTheNormOfEachGroupAndOfAll) {
   testing::run_ranks(kWorld, [](const std::shared_ptr<ProcessGroup>& world) {
     const ParameterTable table({{"a", at::zeros({3}).set_requires_grad(true)}});
-    StepVote step_vote(*world, table, {"defaults: lr"}, /*norms=*/2);
+    StepVote step_vote(*world, table, {"defaults: lr", "defaults: eps"}, /*trace=*/nullptr,
+                       /*norms=*/2);
     StepVote::RankReport report = good_report(world->rank());
     report.loss_scale = 2.0;
     report.norms = {norm_of({world->rank() + 1.0}), norm_of({1.0})};
-    const StepVote::Result result = step_vote.agree(report, {std::bit_cast<int64_t>(0.1)});
+    const StepVote::Result result = agree(step_vote, report);
     EXPECT_EQ(result.norms, (std::vector<double>{std::sqrt(6.0) / 2, std::sqrt(3.0) / 2}));
     EXPECT_EQ(result.grad_norm, 3.0 / 2);
   });
@@ -245,13 +248,13 @@ TEST(StepVote, GivesTheLargestElementOfAnyRankAndLosesNoNan) {
   for (const bool has_nan : {false, true}) {
     testing::run_ranks(kWorld, [&](const std::shared_ptr<ProcessGroup>& world) {
       const ParameterTable table({{"a", at::zeros({3}).set_requires_grad(true)}});
-      StepVote step_vote(*world, table, {});
+      StepVote step_vote(*world, table, {"defaults: lr", "defaults: eps"});
       StepVote::RankReport report = good_report(world->rank());
       report.norms = {NormSum(kLargest)};
       const at::Tensor values = at::full({2}, -1.5 - world->rank(), at::kDouble);
       if (has_nan && world->rank() == 1) values[0] = std::nan("");
       report.norms[0].add(values, {0, 0, 0, 2}, kLargest);
-      const StepVote::Result result = step_vote.agree(report, {});
+      const StepVote::Result result = agree(step_vote, report);
       ASSERT_EQ(result.non_finite.has_value(), has_nan);
       if (has_nan) {
         EXPECT_EQ(result.non_finite->gradients.at(0).rank, 1);
@@ -265,10 +268,10 @@ TEST(StepVote, GivesTheLargestElementOfAnyRankAndLosesNoNan) {
 
 TEST(StepVote, DifferencesComeBeforeNonFiniteGradients) {
   EXPECT_THAT(vote(on_rank(1,
-                           [](Inputs& b) {
-                             b.rank_report.non_finite = 1;
-                             b.rank_report.non_finite_parameter = 0;
-                             b.rank_report.history = 3;
+                           [](StepVote::RankReport& b) {
+                             b.non_finite = 1;
+                             b.non_finite_parameter = 0;
+                             b.history = 3;
                            }))[0],
               HasSubstr("what was reduced and dropped (a hash of it) differs"));
 }
@@ -351,10 +354,10 @@ TEST(StepVoteAsk, TakesExceptionsOfAnyType) {
 
 TEST(StepVote, SaysTheMostTellingProblemFirst) {
   EXPECT_THAT(vote(on_rank(1,
-                           [](Inputs& b) {
-                             b.rank_report.misuse = "the cause";
-                             b.rank_report.history = 1;
-                             b.rank_report.backwards = 0;
+                           [](StepVote::RankReport& b) {
+                             b.misuse = "the cause";
+                             b.history = 1;
+                             b.backwards = 0;
                            }))[0],
               HasSubstr("rank 1: the cause"));
 }

@@ -6,8 +6,8 @@
 #include <memory>
 #include <utility>
 
-#include "tessera/core/device/host_device.h"
 #include "tessera/tests/optim/cuda/device_kit.h"
+#include "tessera/tests/support/host_device.h"
 
 namespace tessera::internal::cuda {
 
@@ -16,13 +16,16 @@ namespace tessera::internal::cuda {
 class HostKit : public DeviceKit {
  public:
   explicit HostKit(std::chrono::microseconds longest_delay = std::chrono::microseconds(0))
-      : HostKit(std::make_shared<HostDevice>(HostDevice::Options{longest_delay, 3})) {}
+      : HostKit(
+            std::make_shared<testing::HostDevice>(testing::HostDevice::Options{longest_delay, 3})) {
+  }
 
   /// Whether `calls` return while the device stands still. Lets it go on afterwards, so that calls
   /// that wait end, too.
   bool returns_while_device_stands(const std::function<void()>& calls) const {
     std::promise<void> gate;
-    HostDevice::run(*host_->current_stream(), [open = gate.get_future().share()] { open.wait(); });
+    testing::HostDevice::run(*host_->current_stream(),
+                             [open = gate.get_future().share()] { open.wait(); });
     std::future<void> done = std::async(std::launch::async, calls);
     const bool returned = done.wait_for(std::chrono::seconds(20)) == std::future_status::ready;
     gate.set_value();
@@ -31,11 +34,11 @@ class HostKit : public DeviceKit {
   }
 
  private:
-  explicit HostKit(std::shared_ptr<HostDevice> device)
+  explicit HostKit(std::shared_ptr<testing::HostDevice> device)
       : DeviceKit(device, load_api([](const char*) { return FAKE_KERNELS_PATH; }).value()),
         host_(std::move(device)) {}
 
-  std::shared_ptr<HostDevice> host_;
+  std::shared_ptr<testing::HostDevice> host_;
 };
 
 }  // namespace tessera::internal::cuda

@@ -27,6 +27,7 @@ namespace tessera::internal::cuda {
 namespace {
 
 using ::testing::HasSubstr;
+using testing::HostDevice;
 
 constexpr size_t kParameters = 3;
 constexpr double kNoLimit = std::numeric_limits<double>::infinity();

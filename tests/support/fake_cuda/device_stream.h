@@ -6,8 +6,8 @@
 #include <memory>
 #include <mutex>
 
-#include "tessera/core/device/host_device.h"
 #include "tessera/tests/support/fake_cuda/capture.h"
+#include "tessera/tests/support/host_device.h"
 
 namespace tessera::internal::testing {
 

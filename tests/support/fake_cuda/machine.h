@@ -14,8 +14,8 @@
 #include <c10/core/Device.h>
 #include <c10/core/Stream.h>
 
-#include "tessera/core/device/host_device.h"
 #include "tessera/tests/support/fake_cuda/device_stream.h"
+#include "tessera/tests/support/host_device.h"
 
 namespace tessera::internal::testing {
 

@@ -6,16 +6,18 @@
 #include <memory>
 #include <utility>
 
-#include "tessera/core/device/host_device.h"
 #include "tessera/optim/cuda/abi.h"
 #include "tessera/optim/cuda/gradient_bodies.h"
 #include "tessera/optim/cuda/step_bodies.h"
 #include "tessera/optim/cuda/update_body.h"
 #include "tessera/optim/cuda/with_elements.h"
 #include "tessera/tests/optim/cuda/emulation.h"
+#include "tessera/tests/support/host_device.h"
 
 namespace tessera::internal::cuda {
 namespace {
+
+using testing::HostStreamHandle;
 
 /// Odd, so that shares are uneven, and few: they run one after the other.
 constexpr Launch kLaunch = {3, 5};

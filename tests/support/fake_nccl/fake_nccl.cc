@@ -5,8 +5,8 @@
 #include <cstring>
 #include <numeric>
 
-#include "tessera/core/device/host_device.h"
 #include "tessera/tests/support/fake_nccl/fake_state.h"
+#include "tessera/tests/support/host_device.h"
 
 namespace tessera::internal::testing {
 

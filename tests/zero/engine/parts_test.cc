@@ -12,7 +12,6 @@
 #include "tessera/tests/support/rank_threads.h"
 #include "tessera/zero/engine/average_in_use.h"
 #include "tessera/zero/engine/backward.h"
-#include "tessera/zero/engine/call_rules.h"
 #include "tessera/zero/engine/engine_context.h"
 #include "tessera/zero/engine/engine_plan.h"
 #include "tessera/zero/engine/engine_report.h"
@@ -20,6 +19,7 @@
 #include "tessera/zero/engine/engine_step.h"
 #include "tessera/zero/engine/evaluation.h"
 #include "tessera/zero/engine/join_loop.h"
+#include "tessera/zero/engine/sharded_engine.h"
 #include "tessera/zero/engine/step_gradients.h"
 #include "tessera/zero/engine/trained_parameters.h"
 
@@ -54,15 +54,30 @@ EngineParts parts_of(const torch::nn::Module& model, std::shared_ptr<ProcessGrou
           .group_of = std::move(group_of)};
 }
 
-/// What every part needs: one linear module of odd sizes, equal on all ranks, and the lowest parts.
-struct Base {
-  explicit Base(std::shared_ptr<ProcessGroup> group, const Options& options = {})
-      : lasting{.group = group,
+/// One linear module of odd sizes, equal on all ranks, and what outlives its engine.
+struct Trainee {
+  explicit Trainee(std::shared_ptr<ProcessGroup> group)
+      : lasting{.group = std::move(group),
                 .model = model.ptr(),
                 .buffers = {},
                 .optimizer = std::make_unique<RefusingOptimizer>(
                     std::make_unique<torch::optim::AdamWOptions>(0.1)),
-                .trace = nullptr},
+                .trace = nullptr} {}
+
+  torch::nn::Linear model = [] {
+    torch::nn::Linear linear(5, 3);
+    const torch::NoGradGuard no_grad;
+    linear->weight.fill_(0.5);
+    linear->bias.fill_(0.25);
+    return linear;
+  }();
+  Lasting lasting;
+};
+
+/// What every part needs: the lowest parts.
+struct Base : Trainee {
+  explicit Base(std::shared_ptr<ProcessGroup> group, const Options& options = {})
+      : Trainee(group),
         context(parts_of(*model, std::move(group), options), lasting),
         trained(context, Values::kOfParameters),
         gradients(context, trained) {}
@@ -77,14 +92,6 @@ struct Base {
     EXPECT_FALSE(gradients.end(/*objects=*/false));
   }
 
-  torch::nn::Linear model = [] {
-    torch::nn::Linear linear(5, 3);
-    const torch::NoGradGuard no_grad;
-    linear->weight.fill_(0.5);
-    linear->bias.fill_(0.25);
-    return linear;
-  }();
-  Lasting lasting;
   EngineContext context;
   TrainedParameters trained;
   StepGradients gradients;
@@ -247,19 +254,19 @@ TEST(BackwardAlone, TakesWhatAutogradGives) {
   });
 }
 
-TEST(CallRulesAlone, NameWhereACallWasMade) {
+TEST(ShardedEngineAlone, NamesWhereACallWasMade) {
   in_world([](std::shared_ptr<ProcessGroup> group) {
-    WithBackward base(group);
-    const CallRules rules(base.context, base.trained, base.backward);
-    EXPECT_EQ(rules.misplaced(), "");
-    base.trained.access.modify(0, [&] {
-      EXPECT_THAT(message_of([&] { rules.require_between_steps("step"); }),
+    Trainee trainee(group);
+    ShardedEngine engine(parts_of(*trainee.model, std::move(group), {}), trainee.lasting);
+    EXPECT_EQ(engine.misplaced(), "");
+    engine.trained.access.modify(0, [&] {
+      EXPECT_THAT(message_of([&] { engine.require_between_steps("step"); }),
                   HasSubstr("step: called inside modify_parameters"));
     });
-    base.lasting.running = "a schedule";
-    EXPECT_THAT(rules.misplaced(), HasSubstr("called inside a schedule"));
-    base.lasting.running = nullptr;
-    rules.require_between_steps("step");
+    trainee.lasting.running = "a schedule";
+    EXPECT_THAT(engine.misplaced(), HasSubstr("called inside a schedule"));
+    trainee.lasting.running = nullptr;
+    engine.require_between_steps("step");
   });
 }
 

@@ -86,6 +86,7 @@ TEST(HostCommit, AnOptimizerThatThrowsAfterTheVoteEndsAllRanksAtOnce) {
         StepVote::RankReport rank_report;
         rank_report.step = 1;
         rank_report.backwards = 1;
+        commit.optimizer().groups().append_hyper_parameters(rank_report.hyper_parameters);
         const auto go_on = [&] {
           commit.commit(rig.reducer, rank_report);
           world->barrier("whatever comes next");

@@ -2,7 +2,7 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "tessera/core/device/host_device.h"
+#include "tessera/tests/support/host_device.h"
 
 namespace tessera::internal::testing {
 

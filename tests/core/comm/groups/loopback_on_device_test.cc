@@ -8,10 +8,10 @@
 #include <gtest/gtest.h>
 
 #include "tessera/core/comm/groups/loopback_group.h"
-#include "tessera/core/device/host_device.h"
 #include "tessera/core/process/error_text.h"
 #include "tessera/tests/core/comm/groups/fill_later.h"
 #include "tessera/tests/support/gate.h"
+#include "tessera/tests/support/host_device.h"
 #include "tessera/tests/support/message_of.h"
 
 namespace tessera::internal {
@@ -20,6 +20,7 @@ namespace {
 using testing::fill_later;
 using testing::Gate;
 using ::testing::HasSubstr;
+using testing::HostDevice;
 using testing::message_of;
 
 TEST(LoopbackOnDevice, CopiesOnTheCurrentStreamAndWaitsForNothing) {

@@ -13,12 +13,12 @@
 #include <gtest/gtest.h>
 
 #include "tessera/core/comm/groups/staged_group.h"
-#include "tessera/core/device/host_device.h"
 #include "tessera/core/process/error_text.h"
 #include "tessera/errors.h"
 #include "tessera/tests/core/comm/groups/fill_later.h"
 #include "tessera/tests/core/comm/groups/rank_tensors.h"
 #include "tessera/tests/support/gate.h"
+#include "tessera/tests/support/host_device.h"
 #include "tessera/tests/support/message_of.h"
 #include "tessera/tests/support/rank_threads.h"
 
@@ -31,6 +31,7 @@ using testing::fill_later;
 using testing::Gate;
 using ::testing::HasSubstr;
 using testing::have_same_bits;
+using testing::HostDevice;
 using testing::message_of;
 using testing::run_ranks;
 using testing::run_ranks_expecting_errors;

@@ -17,6 +17,7 @@ namespace {
 using nccl::Group;
 using nccl::wait_on_host;
 using testing::fake;
+using testing::HostDevice;
 using testing::NcclRankOptions;
 using testing::run_nccl_ranks;
 

@@ -17,6 +17,7 @@ namespace {
 using nccl::Group;
 using testing::GroupBackend;
 using ::testing::HasSubstr;
+using testing::HostDevice;
 using testing::message_of;
 
 GroupBackend over_nccl() {

@@ -27,6 +27,7 @@ using testing::count_calls;
 using ::testing::Each;
 using testing::fake;
 using ::testing::HasSubstr;
+using testing::HostDevice;
 using testing::impatient;
 using testing::NcclRankOptions;
 using testing::run_nccl_ranks;

@@ -24,6 +24,7 @@ using ::testing::AllOf;
 using ::testing::Each;
 using testing::fake;
 using ::testing::HasSubstr;
+using testing::HostDevice;
 using testing::impatient;
 using testing::NcclRankOptions;
 using testing::run_nccl_ranks;

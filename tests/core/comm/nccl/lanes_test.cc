@@ -24,6 +24,7 @@ using ::testing::ElementsAre;
 using testing::fake;
 using testing::FakeCall;
 using ::testing::HasSubstr;
+using testing::HostDevice;
 using testing::run_nccl_ranks;
 using testing::run_nccl_ranks_expecting_errors;
 

@@ -27,6 +27,7 @@ using ::testing::AllOf;
 using ::testing::Each;
 using testing::fake;
 using ::testing::HasSubstr;
+using testing::HostDevice;
 using testing::NcclRankOptions;
 using ::testing::Not;
 using testing::run_nccl_ranks_expecting_errors;

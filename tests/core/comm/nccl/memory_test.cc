@@ -35,6 +35,7 @@ using testing::run_nccl_ranks;
 using testing::run_nccl_ranks_expecting_errors;
 using testing::wait_for_failure;
 using Memory = NcclOptions::Memory;
+using testing::HostDevice;
 
 constexpr auto kDeadline = std::chrono::seconds(30);
 

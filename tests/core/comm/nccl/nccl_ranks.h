@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "tessera/core/comm/nccl/group.h"
-#include "tessera/core/device/host_device.h"
 #include "tessera/tests/support/fake_nccl/fake_nccl.h"
+#include "tessera/tests/support/host_device.h"
 
 namespace tessera::internal::nccl {
 

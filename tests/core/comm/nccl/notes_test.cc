@@ -27,6 +27,7 @@ using testing::call_until_failure;
 using ::testing::Each;
 using testing::fake;
 using ::testing::HasSubstr;
+using testing::HostDevice;
 using testing::impatient;
 using testing::NcclRankOptions;
 using ::testing::Not;

@@ -11,12 +11,14 @@
 #include <gtest/gtest.h>
 
 #include "tessera/core/comm/meeting/job_table.h"
-#include "tessera/core/device/host_device.h"
 #include "tessera/core/process/ending_thread.h"
 #include "tessera/tests/core/comm/nccl/nccl_ranks.h"
+#include "tessera/tests/support/host_device.h"
 
 namespace tessera::internal {
 namespace {
+
+using testing::HostDevice;
 
 /// A table that knows when it must no longer be used.
 class MortalTable final : public JobTable {

@@ -7,7 +7,7 @@
 
 #include "tessera/core/device/device.h"
 
-namespace tessera::internal {
+namespace tessera::internal::testing {
 
 /// What Stream::handle() of a host stream points to: a plain C structure, so that a library that is
 /// loaded at run time can queue work without linking anything of ours.
@@ -24,7 +24,7 @@ struct HostStreamHandle {
 /// A device whose memory is the host's and whose streams are threads: simulates an accelerator's
 /// order of execution on any machine. Streams and events behave as CUDA's do, so a missing wait has
 /// the same effect as there; with delays it shows in every run. For tests of code that runs on
-/// accelerators, not for training.
+/// accelerators.
 class HostDevice final : public Device {
  public:
   struct Options {
@@ -58,4 +58,4 @@ class HostDevice final : public Device {
   std::shared_ptr<Stream> current_;
 };
 
-}  // namespace tessera::internal
+}  // namespace tessera::internal::testing

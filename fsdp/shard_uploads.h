@@ -12,8 +12,9 @@
 
 namespace tessera::internal {
 
-/// Copies new values of parameters from the host to the device, on a stream of its own, while the
-/// CPU computes the next ones. Note [Offload] in offloaded_gradients.cc. Used by one thread.
+/// Copies parameters from the host to the device on a stream of its own: new values, while the CPU
+/// computes the next ones, or under Offload::kParameters shards to where their unit is gathered.
+/// Note [Offload] in zero/step/offloaded_gradients.cc. Used by one thread at a time.
 class ShardUploads {
  public:
   /// `rounded_bytes`: the largest `to` of start() whose dtype is not that of `from`; two buffers of
@@ -29,11 +30,15 @@ class ShardUploads {
   /// they agree, `from` stays as it is until await() has returned.
   void start(const at::Tensor& to, const at::Tensor& from);
 
+  /// Until the returned scope ends, the calling thread's current stream is the copying one: work
+  /// queued there follows the copies, and the previously current stream does not wait.
+  std::shared_ptr<void> use() { return device_->use(*stream_); }
+
   /// The current stream waits for all copies.
-  void join();
+  void join() { device_->current_stream()->wait(*copied_); }
 
   /// The host does: `from` may be written again. Blocking.
-  void await();
+  void await() { copied_->synchronize(); }
 
  private:
   struct Buffer {

@@ -1,4 +1,4 @@
-#include "tessera/zero/parameters/shard_uploads.h"
+#include "tessera/fsdp/shard_uploads.h"
 
 #include <utility>
 
@@ -41,9 +41,5 @@ void ShardUploads::start(const at::Tensor& to, const at::Tensor& from) {
   }
   stream_->record(*copied_);
 }
-
-void ShardUploads::join() { device_->current_stream()->wait(*copied_); }
-
-void ShardUploads::await() { copied_->synchronize(); }
 
 }  // namespace tessera::internal

@@ -1,4 +1,4 @@
-#include "tessera/core/device/host_device.h"
+#include "tessera/tests/support/host_device.h"
 
 #include <condition_variable>
 #include <cstring>
@@ -12,7 +12,7 @@
 
 #include "tessera/core/process/thread_without_signals.h"
 
-namespace tessera::internal {
+namespace tessera::internal::testing {
 namespace {
 
 /// Counts recordings: those asked for, and those that the stream has come to.
@@ -159,4 +159,4 @@ void HostDevice::synchronize() {
   event.synchronize();
 }
 
-}  // namespace tessera::internal
+}  // namespace tessera::internal::testing
