@@ -74,7 +74,7 @@ tessera::internal::testing::FakeGraph* tessera_fake_cuda_graph(int device) {
 }
 
 int cudaStreamIsCapturing(void* stream, int* status) {
-  const auto* handle = static_cast<const tessera::internal::HostStreamHandle*>(stream);
+  const auto* handle = static_cast<const tessera::internal::testing::HostStreamHandle*>(stream);
   auto& queue = *static_cast<tessera::internal::testing::DeviceStream*>(handle->stream);
   *status = queue.capture() == nullptr ? 0 : 1;
   return 0;
