@@ -127,7 +127,7 @@ absl::Status RunDirectory::remove_leftovers() {
     const bool is_probe = name.starts_with(kProbe) && is_nonce(name.substr(kProbe.size()));
     const auto mark = step_mark_of(name);
     absl::StatusOr<bool> is_kept = !is_probe && mark != kTemporary && mark != kTrash;
-    if (*is_kept && mark.has_value()) is_kept = exists(files_, sign_of_commit(files_, path));
+    if (*is_kept && mark.has_value()) is_kept = is_step(files_, path);
     if (!is_kept.ok() || !*is_kept) {
       status.Update(is_kept.ok() ? remove_tree(files_, path) : is_kept.status());
     }

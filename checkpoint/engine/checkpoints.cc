@@ -191,9 +191,12 @@ Checkpoints::Run::~Run() {
 std::optional<LoadedCheckpoint> Checkpoints::Run::load(const LoadOptions& options) {
   finish();
   LoadOptions own = options;
-  TORCH_CHECK(
-      std::exchange(own.files, files_) == nullptr,
-      "[checkpoint] load: got files, expected those of Checkpoints; leave LoadOptions::files out");
+  const bool has_files = std::exchange(own.files, files_) != nullptr;
+  refuse_on_all_ranks(engine_.group(),
+                      has_files ? "load: got files, expected those of Checkpoints; leave "
+                                  "LoadOptions::files out"
+                                : "",
+                      "checkpoint");
   std::optional<LoadedCheckpoint> loaded =
       load_step(engine_, directory_, own, [&](const LoadedCheckpoint& found) {
         return found.is_model_alone ? "" : things.problem_of(found.extras);

@@ -114,7 +114,8 @@ class Load {
 
   std::optional<LoadedCheckpoint> run() {
     require_equal(group_,
-                  {options_.step.has_value() ? absl::StrCat("step ", *options_.step) : "any step"},
+                  {options_.step.has_value() ? absl::StrCat("step ", *options_.step) : "any step",
+                   options_.files == nullptr ? "files of this machine" : "files of its own"},
                   "load_checkpoint");
     std::vector<int64_t> steps = candidates();
     std::vector<std::string> rejected;
@@ -143,8 +144,21 @@ class Load {
         return loaded;
       }
       if (group_.rank() == 0) std::fprintf(stderr, "%s\n", rejected.back().c_str());
+      if (!files_.can_rename() && was_deleted(step)) break;  // a newer one may be there
     }
     return std::nullopt;
+  }
+
+  /// Whether a step of the list is no more, as rank 0 sees it. Files without locks may go while
+  /// they are read.
+  bool was_deleted(int64_t step) {
+    std::string gone;
+    if (group_.rank() == 0) {
+      const auto steps = list_steps(files_, directory_);
+      if (steps.ok() && std::find(steps->begin(), steps->end(), step) == steps->end())
+        gone = "gone";
+    }
+    return !group_.all_gather_bytes(gone, "checkpoint: deleted").front().empty();
   }
 
   /// The steps to try, as rank 0 sees them, the newest first.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdio>
 #include <cstring>
 #include <optional>
 #include <vector>
@@ -98,6 +99,29 @@ bool may_pass(const absl::Status& status) {
   }
 }
 
+bool is_damage(const absl::Status& status) {
+  switch (errno_of(status)) {
+    case 0:
+      break;
+    case ENOENT:
+    case ENOTDIR:
+    case EISDIR:
+    case ELOOP:
+      return true;
+    default:
+      return false;
+  }
+  switch (status.code()) {
+    case absl::StatusCode::kNotFound:
+    case absl::StatusCode::kOutOfRange:
+    case absl::StatusCode::kDataLoss:
+    case absl::StatusCode::kFailedPrecondition:
+      return true;
+    default:
+      return false;
+  }
+}
+
 bool is_held(const absl::Status& status) {
   return absl::IsFailedPrecondition(status) && errno_of(status) == 0;  // EBUSY has that code, too
 }
@@ -135,7 +159,13 @@ absl::Status remove_tree(FileSystem& files, const std::string& path) {
 absl::Status copy_tree(FileSystem& files, const std::string& from, const std::string& to) {
   const auto names = names_below(files, from);
   if (!names.ok()) return names.status();
-  if (!names->has_value()) return files.copy_file(from, to);
+  if (!names->has_value()) {
+    absl::Status status = files.copy_file(from, to);
+    if (status.ok() || !is_damage(status)) return status;
+    std::fprintf(stderr, "%s; it is left out of '%s'\n", std::string(status.message()).c_str(),
+                 to.c_str());
+    return absl::OkStatus();
+  }
   absl::Status status;
   for (auto name = (*names)->rbegin(); status.ok() && name != (*names)->rend(); ++name) {
     status = copy_tree(files, join_path(from, *name), join_path(to, *name));

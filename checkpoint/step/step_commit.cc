@@ -77,6 +77,11 @@ std::string sign_of_commit(const ReadableFileSystem& files, const std::string& p
   return files.can_rename() ? path : join_path(path, kManifestName);
 }
 
+absl::StatusOr<bool> is_step(ReadableFileSystem& files, const std::string& path) {
+  if (files.can_rename()) return true;
+  return exists(files, sign_of_commit(files, path));
+}
+
 absl::Status move_step(FileSystem& files, const std::string& from, const std::string& to) {
   if (from == to) return absl::OkStatus();
   if (files.can_rename()) return files.rename(from, to);
@@ -136,9 +141,13 @@ absl::Status commit_step(FileSystem& files, const std::string& directory,
   if (status.ok()) status = files.sync_directory(path);
   if (status.ok()) status = move_step(files, path, committed);
   if (!status.ok()) {
-    const absl::Status removal = remove_step(files, path);
+    // In a store, where another job has committed the step first, all that is there is its.
+    if (path == committed && absl::IsAlreadyExists(status)) return status;
+    const absl::Status removal =
+        path == committed ? remove_step(files, path) : remove_tree(files, path);
     if (removal.ok()) return status;
-    return {status.code(), absl::StrCat(status.message(), "; and what was written is still there: ",
+    return {status.code(), absl::StrCat(status.message(), "; and what was written is still there",
+                                        path == committed ? ", perhaps as a whole step: " : ": ",
                                         removal.message())};
   }
   status = files.sync_directory(directory);
@@ -150,7 +159,13 @@ absl::Status commit_step(FileSystem& files, const std::string& directory,
 
 absl::Status abandon_step(FileSystem& files, const std::string& directory, int64_t step,
                           const std::string& nonce) {
-  return remove_tree(files, marked_path(files, directory, step, kTemporary, nonce));
+  const std::string path = marked_path(files, directory, step, kTemporary, nonce);
+  if (!files.can_rename()) {
+    const auto is_there = is_step(files, path);
+    if (!is_there.ok()) return is_there.status();
+    if (*is_there) return absl::OkStatus();  // another job has committed it
+  }
+  return remove_tree(files, path);
 }
 
 }  // namespace tessera::internal

@@ -36,10 +36,14 @@ std::string marked_path(const ReadableFileSystem& files, const std::string& dire
 /// What is there if and only if the step `path`, or what it became when it was set aside, is: the
 /// directory, or, without rename, the manifest.
 std::string sign_of_commit(const ReadableFileSystem& files, const std::string& path);
+/// Whether `path`, which a listing of its directory has, is a step, or one that was set aside: with
+/// rename the name says so, and nothing is read.
+absl::StatusOr<bool> is_step(ReadableFileSystem& files, const std::string& path);
 
-/// Gives the step `from` the name `to`. Without rename it copies the step first, the manifest last,
-/// so that it is whole under one name at any time; on an error both may be there. Nothing to do
-/// where the names are equal (marked_path()).
+/// Gives the step `from` the name `to`. Without rename it copies the step first, the manifest
+/// after all that it names, so that it is whole under one name at any time; on an error both may be
+/// there. What is damaged and cannot be read is left out, and named on stderr: it must not keep the
+/// name. Nothing to do where the names are equal (marked_path()).
 absl::Status move_step(FileSystem& files, const std::string& from, const std::string& to);
 /// Removes what there is of the step `path`: the manifest first, and nothing else before that has
 /// succeeded. No error if there is nothing.
@@ -57,9 +61,10 @@ absl::StatusOr<std::string> begin_step(FileSystem& files, const std::string& dir
 absl::StatusOr<Manifest> make_manifest(Manifest head, std::vector<ShardSummary> summaries);
 
 /// Commits a step that begin_step() began and whose files are written (Note [Commit]). On an error
-/// what was written is removed, and no step `manifest.step` is there, with one exception
-/// that the message says: where the last fsync fails, the step is whole and in its place, but may
-/// be gone after a power failure.
+/// what was written is removed, and no step `manifest.step` is there, with two exceptions that the
+/// message says: where the last fsync fails, the step is whole and in its place, but may be gone
+/// after a power failure; and where a store puts the manifest, says that it has not, and does not
+/// remove it, the step may be whole.
 absl::Status commit_step(FileSystem& files, const std::string& directory, const Manifest& manifest);
 
 /// Gives a step up that begin_step() began: removes what there is of it.

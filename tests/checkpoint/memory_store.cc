@@ -23,12 +23,18 @@ class MemoryObject final : public WritableFile, public ReadableFile {
       if (!store_.refused_.empty() && key_.ends_with(store_.refused_)) {
         return absl::InternalError(absl::StrCat("[store] cannot put '", key_, "'"));
       }
-      if (store_.objects_.try_emplace(key_, bytes_).second) return absl::OkStatus();
+      if (store_.objects_.try_emplace(key_, bytes_).second) {
+        if (key_ == store_.spoiled_) store_.spoiled_.clear();
+        return absl::OkStatus();
+      }
       return absl::AlreadyExistsError(absl::StrCat("[store] cannot put '", key_, "': it exists"));
     });
   }
   absl::Status read(int64_t offset, absl::Span<char> to) override {
     return store_.request("read", key_, [&]() -> absl::Status {
+      if (key_ == store_.spoiled_) {
+        return absl::DataLossError(absl::StrCat("[store] cannot read '", key_, "': it is spoiled"));
+      }
       const auto found = store_.objects_.find(key_);
       if (found == store_.objects_.end()) {
         return absl::NotFoundError(absl::StrCat("[store] no object '", key_, "'"));
@@ -155,6 +161,11 @@ std::map<std::string, std::string> MemoryStore::objects(const std::string& prefi
 void MemoryStore::put(const std::string& key, const std::string& bytes) {
   const std::lock_guard lock(mutex_);
   objects_[key] = bytes;
+}
+
+void MemoryStore::spoil(const std::string& key) {
+  const std::lock_guard lock(mutex_);
+  spoiled_ = key;
 }
 
 void MemoryStore::erase(const std::string& key) {

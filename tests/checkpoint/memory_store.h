@@ -46,6 +46,8 @@ class MemoryStore : public FileSystem {
   /// Behind everybody's back.
   void put(const std::string& key, const std::string& bytes);
   void erase(const std::string& key);
+  /// The object, as it is now, cannot be read.
+  void spoil(const std::string& key);
 
  private:
   friend class MemoryObject;
@@ -63,6 +65,7 @@ class MemoryStore : public FileSystem {
   bool has_stopped_ = false;
   std::string refused_;  // of puts
   std::string kept_;     // of removals
+  std::string spoiled_;  // until it is put again
 };
 
 }  // namespace tessera::internal::testing

@@ -80,11 +80,11 @@ std::shared_ptr<Call> Member::start(const Collective& collective, std::vector<in
                     hear_failure());
   }
   const bool has_thread = this->has_thread(collective);
-  if (caller_ == nullptr) {
+  std::call_once(has_caller_, [this] {
     const int rank = link_->rank();
     caller_ = std::make_shared<const Call::Caller>(
         Call::Caller{weak_from_this(), link_->origin(), name_, rank, link_->number_of(rank)});
-  }
+  });
   auto call = std::make_shared<Call>(caller_,
                                      Call::Form{collective, sequence, has_thread, std::move(ranks)},
                                      is_message || !is_part() ? flights_ : nullptr);

@@ -131,9 +131,9 @@ class Member : public std::enable_shared_from_this<Member> {
   const Lane::Mode mode_;
   const Patience patience_;
   const std::function<void()> after_call_;
-  // The thread's that uses the group.
+  std::once_flag has_caller_;
   std::shared_ptr<const Call::Caller> caller_;  // from the first call on
-  int64_t sequence_ = -1;
+  int64_t sequence_ = -1;                       // the thread's that makes collectives
   std::atomic<const char*> closes_because_{nullptr};
   std::atomic<bool> process_ends_{false};
 

@@ -90,15 +90,20 @@ TEST(RunsInAStore, DeleteOldStepsAndSetAsideNewerOnes) {
 }
 
 TEST(RunsInAStore, FallBackFromADamagedStep) {
-  const auto store = std::make_shared<MemoryStore>();
-  go_on_in(store, kRanks, Strategy::kZero3, {.every = 1}, -1, 2);
-  const std::string key = "bucket/run/step-2/rank-00002-of-00003.safetensors";
-  std::string bytes = store->objects(key).at("");
-  bytes[bytes.size() - 5] = static_cast<char>(bytes[bytes.size() - 5] ^ 4);
-  store->put(key, bytes);
-  go_on_in(store, kRanks, Strategy::kZero3, {.every = 1}, 1, 2);
-  EXPECT_THAT(*store->list(kRun), ElementsAre("step-1", "step-2", StartsWith("step-2.replaced-")));
-  go_on_in(store, kRanks, Strategy::kZero3, {.every = 1}, 2, 2);
+  for (const bool is_readable : {true, false}) {
+    const auto store = std::make_shared<MemoryStore>();
+    go_on_in(store, kRanks, Strategy::kZero3, {.every = 1}, -1, 2);
+    const std::string key = "bucket/run/step-2/rank-00002-of-00003.safetensors";
+    std::string bytes = store->objects(key).at("");
+    bytes[bytes.size() - 5] = static_cast<char>(bytes[bytes.size() - 5] ^ 4);
+    store->put(key, bytes);
+    if (!is_readable) store->spoil(key);
+    go_on_in(store, kRanks, Strategy::kZero3, {.every = 1}, 1, 2);
+    const auto names = *store->list(kRun);
+    ASSERT_THAT(names, ElementsAre("step-1", "step-2", StartsWith("step-2.replaced-")));
+    EXPECT_EQ(store->objects("bucket/run/" + names.back()).size(), kRanks + (is_readable ? 1 : 0));
+    go_on_in(store, kRanks, Strategy::kZero3, {.every = 1}, 2, 2);
+  }
 }
 
 TEST(RunsInAStore, LearnOnEveryRankThatAPutHasFailed) {

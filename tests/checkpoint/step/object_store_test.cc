@@ -146,6 +146,18 @@ TEST(StepInAStore, IsGivenUpWithoutARestWhereARequestFails) {
       });
 }
 
+TEST(StepInAStore, OfAnotherJobIsLeftAlone) {
+  const auto store = store_with({10});
+  ASSERT_TRUE(begin_step(*store, "/run", 20, kStored.nonce).ok());
+  ASSERT_TRUE(kStoredNext.save(*store, 20).ok()) << "the other job is faster";
+  const auto theirs = store->objects();
+  const auto reader = StepReader::open(*store, "/run/step-20");
+  ASSERT_TRUE(reader.ok()) << reader.status();
+  EXPECT_TRUE(absl::IsAlreadyExists(commit_step(*store, "/run", (*reader)->manifest())));
+  EXPECT_TRUE(abandon_step(*store, "/run", 20, kStored.nonce).ok());
+  EXPECT_EQ(store->objects(), theirs);
+}
+
 TEST(StepInAStore, IsDeletedWholeOrNotWhateverStopsIt) {
   const auto start = store_with({10, 20, 30});
   size_t with_rest = 0;
