@@ -157,8 +157,7 @@ void run_two(const Setting& setting, const std::function<void(Trainer&, Trainer&
     clean.engine->load_state_dict(trainer.engine->state_dict(StateScope::kEveryRank));
     body(trainer, clean);
   };
-  EXPECT_THAT(outcomes_of_ranks(setting.size, train, setting.lane),
-              Each(is_fine()));
+  EXPECT_THAT(outcomes_of_ranks(setting.size, train, setting.lane), Each(is_fine()));
 }
 
 void refuse_and_go_on(const Setting& setting, const Discrepancy& discrepancy, Pass pass) {

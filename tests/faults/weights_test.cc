@@ -51,8 +51,7 @@ void run_weighing(const Setting& setting, const std::function<void(Trainer&, Tra
     clean.engine->load_state_dict(trainer.engine->state_dict(StateScope::kEveryRank));
     body(trainer, clean);
   };
-  EXPECT_THAT(outcomes_of_ranks(setting.size, train, setting.lane),
-              Each(is_fine()));
+  EXPECT_THAT(outcomes_of_ranks(setting.size, train, setting.lane), Each(is_fine()));
 }
 
 /// All ranks throw `what` from `call` and from two steps after it, until gradients are dropped.
