@@ -6,6 +6,7 @@
 #include <absl/strings/str_cat.h>
 
 #include "tessera/core/layout/storage_holders.h"
+#include "tessera/core/options/problems.h"
 #include "tessera/ddp/bucket_rule.h"
 #include "tessera/fsdp/unit_membership.h"
 #include "tessera/optim/cuda/api.h"
