@@ -36,10 +36,10 @@ class Fault:
 
 _FAULTS = (
     # A gradient is taken from where the segment before it begins.
-    Fault("wrong_slice", "optim/flat_elementwise.cc",
+    Fault("wrong_slice", "optim/slices/flat_elementwise.cc",
           "gradients + at,", "gradients + (i == 0 ? at : segments[i - 1].buffer_offset),"),
     # What another rank's slice begins is not updated in this one.
-    Fault("skipped_update", "optim/flat_elementwise.cc",
+    Fault("skipped_update", "optim/slices/flat_elementwise.cc",
           "    if (used[segment.parameter] == 0) continue;\n    const size_t group",
           "    if (used[segment.parameter] == 0 || segment.parameter_offset > 0) continue;\n"
           "    const size_t group"),
@@ -48,7 +48,7 @@ _FAULTS = (
           "axis.group->rank() * slice_numel",
           "(axis.group->size() - 1 - axis.group->rank()) * slice_numel"),
     # Steps are counted from zero again when state is loaded or moved.
-    Fault("stale_step_counts", "optim/flat_elementwise.cc",
+    Fault("stale_step_counts", "optim/slices/flat_elementwise.cc",
           "  steps_.assign(counts.begin(), counts.end());\n", ""),
     # Gradients of three ranks and more are divided by one rank too few.
     Fault("wrong_divisor", "core/comm/kernels/reduce_kernels.cc",
@@ -74,7 +74,7 @@ _FAULTS = (
           "      end += aligned(state.bytes(entries_[i].dtype));\n",
           "      end += 0 * aligned(state.bytes(entries_[i].dtype));\n"),
     # Two blocks of 8-bit codes have one scale.
-    Fault("shared_scales", "optim/elementwise_optimizer.h",
+    Fault("shared_scales", "optim/slices/elementwise_optimizer.h",
           "return at < 0 ? -1 : at / block;",
           "return at < 0 ? -1 : block > 1 ? at / block / 2 * 2 : at / block;"),
     # Averages leave out units that a step has not used.

@@ -12,7 +12,7 @@
 
 #include "tessera/core/memory/private_memory.h"
 #include "tessera/flat_layout.h"
-#include "tessera/optim/flat_optimizer.h"
+#include "tessera/optim/slices/flat_optimizer.h"
 #include "tessera/optimizer_plan.h"
 #include "tessera/parameter_table.h"
 

@@ -4,7 +4,7 @@
 #include <torch/torch.h>
 
 #include "tessera/elementwise.h"
-#include "tessera/optim/algorithm.h"
+#include "tessera/optim/algorithm/algorithm.h"
 #include "tessera/optimizer_plan.h"
 #include "tessera/tests/cost/allocations.h"
 #include "tessera/torch_elementwise.h"

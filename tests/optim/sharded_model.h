@@ -6,7 +6,7 @@
 #include <torch/torch.h>
 
 #include "tessera/core/layout/flat_buffer.h"
-#include "tessera/optim/flat_optimizer.h"
+#include "tessera/optim/slices/flat_optimizer.h"
 #include "tessera/unit_plan.h"
 
 namespace tessera::internal {

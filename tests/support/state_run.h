@@ -7,7 +7,7 @@
 
 #include <torch/torch.h>
 
-#include "tessera/optim/flat_optimizer.h"
+#include "tessera/optim/slices/flat_optimizer.h"
 #include "tessera/process_group.h"
 #include "tessera/zero/state/state_slices.h"
 #include "tessera/zero/state/state_transfer.h"

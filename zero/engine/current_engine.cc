@@ -13,8 +13,8 @@
 #include "tessera/core/layout/own_memory.h"
 #include "tessera/core/options/problems.h"
 #include "tessera/core/process/error_text.h"
-#include "tessera/optim/algorithm.h"
-#include "tessera/optim/parameter_groups.h"
+#include "tessera/optim/algorithm/algorithm.h"
+#include "tessera/optim/plan/parameter_groups.h"
 #include "tessera/zero/engine/engine_plan.h"
 #include "tessera/zero/engine/running_call.h"
 

@@ -11,7 +11,7 @@
 #include "tessera/fsdp/unit_membership.h"
 #include "tessera/optim/cuda/api.h"
 #include "tessera/optim/cuda/step_sums.h"
-#include "tessera/optim/flat_optimizer.h"
+#include "tessera/optim/slices/flat_optimizer.h"
 #include "tessera/wrap_rules.h"
 #include "tessera/zero/parameters/registration.h"
 

@@ -4,7 +4,7 @@
 #include <string>
 
 #include "tessera/core/options/option_table.h"
-#include "tessera/optim/whole_tensors.h"
+#include "tessera/optim/slices/whole_tensors.h"
 #include "tessera/zero/step/direction_exchange.h"
 
 namespace tessera::internal {

@@ -2,7 +2,7 @@
 
 #include <string>
 
-#include "tessera/optim/flat_optimizer.h"
+#include "tessera/optim/slices/flat_optimizer.h"
 #include "tessera/parameter_table.h"
 #include "tessera/zero/engine/gradient_handles.h"
 #include "tessera/zero/parameters/parameter_access.h"

@@ -22,7 +22,7 @@
 #include "tessera/core/options/problems.h"
 #include "tessera/core/options/resolved_options.h"
 #include "tessera/core/process/error_text.h"
-#include "tessera/optim/parameter_groups.h"
+#include "tessera/optim/plan/parameter_groups.h"
 #include "tessera/zero/buffers/replica_sync.h"
 #include "tessera/zero/engine/batch_norms.h"
 #include "tessera/zero/engine/current_engine.h"

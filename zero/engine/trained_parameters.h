@@ -4,7 +4,7 @@
 #include <memory>
 
 #include "tessera/memory_meter.h"
-#include "tessera/optim/flat_average.h"
+#include "tessera/optim/slices/flat_average.h"
 #include "tessera/zero/engine/engine_context.h"
 #include "tessera/zero/parameters/master_values.h"
 #include "tessera/zero/parameters/parameter_access.h"

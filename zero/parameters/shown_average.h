@@ -2,7 +2,7 @@
 
 #include <memory>
 
-#include "tessera/optim/flat_average.h"
+#include "tessera/optim/slices/flat_average.h"
 #include "tessera/options.h"
 #include "tessera/parameter_table.h"
 #include "tessera/process_group.h"

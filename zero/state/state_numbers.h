@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "tessera/optim/flat_optimizer.h"
+#include "tessera/optim/slices/flat_optimizer.h"
 #include "tessera/parameter_table.h"
 
 namespace tessera::internal {

@@ -7,7 +7,7 @@
 #include <absl/strings/str_cat.h>
 #include <absl/strings/str_join.h>
 
-#include "tessera/optim/eight_bit.h"
+#include "tessera/optim/eight_bit/eight_bit.h"
 #include "tessera/zero/state/state_numbers.h"
 
 namespace tessera::internal {

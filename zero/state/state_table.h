@@ -15,7 +15,7 @@
 
 #include "tessera/comm_hook.h"
 #include "tessera/element_state.h"
-#include "tessera/optim/whole_tensors.h"
+#include "tessera/optim/slices/whole_tensors.h"
 #include "tessera/parameter_table.h"
 #include "tessera/state_dict.h"
 #include "tessera/unit_plan.h"

@@ -14,7 +14,7 @@
 #include "tessera/core/options/resolved_options.h"
 #include "tessera/core/step/host_all_gather.h"
 #include "tessera/memory_meter.h"
-#include "tessera/optim/flat_optimizer.h"
+#include "tessera/optim/slices/flat_optimizer.h"
 #include "tessera/parameter_table.h"
 #include "tessera/process_group.h"
 #include "tessera/trace.h"

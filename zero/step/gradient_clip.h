@@ -11,7 +11,7 @@
 #include "tessera/core/options/resolved_options.h"
 #include "tessera/core/step/clipping.h"
 #include "tessera/core/step/gradient_norms.h"
-#include "tessera/optim/parameter_groups.h"
+#include "tessera/optim/plan/parameter_groups.h"
 #include "tessera/parameter_table.h"
 #include "tessera/unit_plan.h"
 

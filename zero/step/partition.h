@@ -5,7 +5,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "tessera/core/layout/slice_map.h"
-#include "tessera/optim/flat_optimizer.h"
+#include "tessera/optim/slices/flat_optimizer.h"
 #include "tessera/unit_plan.h"
 
 namespace tessera::internal {

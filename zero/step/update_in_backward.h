@@ -10,7 +10,7 @@
 #include "tessera/core/numbers/exact_sum.h"
 #include "tessera/core/reduce/gradient_observer.h"
 #include "tessera/core/reduce/reducer.h"
-#include "tessera/optim/flat_optimizer.h"
+#include "tessera/optim/slices/flat_optimizer.h"
 #include "tessera/options.h"
 #include "tessera/parameter_table.h"
 #include "tessera/trace.h"

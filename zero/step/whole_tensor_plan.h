@@ -8,7 +8,7 @@
 #include <c10/core/ScalarType.h>
 
 #include "tessera/flat_layout.h"
-#include "tessera/optim/whole_state.h"
+#include "tessera/optim/algorithm/whole_state.h"
 #include "tessera/unit_plan.h"
 
 namespace tessera::internal {

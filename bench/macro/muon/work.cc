@@ -10,7 +10,7 @@
 
 #include "tessera/core/memory/private_memory.h"
 #include "tessera/examples/program/program.h"
-#include "tessera/optim/newton_schulz.h"
+#include "tessera/optim/algorithms/newton_schulz.h"
 #include "tessera/tessera.h"
 
 namespace bench {

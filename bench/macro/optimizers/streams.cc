@@ -1,7 +1,7 @@
 #include "tessera/bench/macro/optimizers/streams.h"
 
 #include "tessera/core/numbers/vector_targets.h"
-#include "tessera/optim/element_loop.h"
+#include "tessera/optim/algorithm/element_loop.h"
 
 namespace bench {
 

@@ -14,7 +14,7 @@
 #include "tessera/examples/program/program.h"
 #include "tessera/flat_layout.h"
 #include "tessera/lion_options.h"
-#include "tessera/optim/flat_optimizer.h"
+#include "tessera/optim/slices/flat_optimizer.h"
 #include "tessera/optimizer_plan.h"
 #include "tessera/parameter_table.h"
 

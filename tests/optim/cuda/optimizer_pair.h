@@ -15,7 +15,7 @@
 #include <torch/optim/adamw.h>
 
 #include "tessera/flat_layout.h"
-#include "tessera/optim/flat_optimizer.h"
+#include "tessera/optim/slices/flat_optimizer.h"
 #include "tessera/tests/optim/cuda/device_kit.h"
 #include "tessera/tests/support/same_bits.h"
 

@@ -23,8 +23,8 @@
 #include "tessera/flat_layout.h"
 #include "tessera/optim/cuda/pieces.h"
 #include "tessera/optim/cuda/update_body.h"
-#include "tessera/optim/flat_optimizer.h"
 #include "tessera/optim/formulas/loss_scaler.h"
+#include "tessera/optim/slices/flat_optimizer.h"
 #include "tessera/tests/optim/cuda/adamw_launch.h"
 #include "tessera/tests/optim/cuda/emulation.h"
 

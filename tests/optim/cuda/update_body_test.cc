@@ -9,7 +9,7 @@
 #include <gtest/gtest.h>
 
 #include "tessera/flat_layout.h"
-#include "tessera/optim/adamw_kernels.h"
+#include "tessera/optim/algorithms/adamw_kernels.h"
 #include "tessera/optim/cuda/pieces.h"
 #include "tessera/tests/optim/cuda/adamw_launch.h"
 #include "tessera/tests/optim/cuda/emulation.h"

@@ -18,7 +18,7 @@
 #include "tessera/lamb_options.h"
 #include "tessera/lion_options.h"
 #include "tessera/muon_options.h"
-#include "tessera/optim/algorithms.h"
+#include "tessera/optim/algorithms/algorithms.h"
 #include "tessera/tests/support/comparison.h"
 #include "tessera/tests/support/factored.h"
 #include "tessera/tests/support/group_without_windows.h"

@@ -1,0 +1,154 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <limits>
+#include <memory>
+#include <optional>
+#include <string>
+#include <type_traits>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+#include <torch/optim/optimizer.h>
+
+#include "tessera/element_state.h"
+#include "tessera/optim/algorithm/device_rule.h"
+#include "tessera/optim/algorithm/whole_state.h"
+#include "tessera/optimizer_form.h"
+
+namespace tessera::internal {
+
+class ElementUpdate;
+class WholeUpdate;
+
+/// One hyper-parameter of an algorithm: where it stands in the options and which values it may
+/// have, begin <= value < end. `begin` is infinite where any finite value is allowed, and 0 where
+/// only `end` is infinite. A switch is on or off, 1 or 0; it may choose which states there are, as
+/// the type of the options does. Whatever treats hyper-parameters one by one reads this: checks,
+/// comparisons between ranks, states, messages.
+struct HyperParameterField : ErasedForm::Number {
+  using Options = torch::optim::OptimizerOptions;
+
+  /// A number that access(options) refers to, access([const] Type&) being without captures.
+  template <typename Type, typename Access>
+  static HyperParameterField number(const char* name, Access /*access*/,
+                                    double end = std::numeric_limits<double>::infinity()) {
+    using Value = std::remove_reference_t<std::invoke_result_t<Access, Type&>>;
+    return {{.name = name,
+             .is_switch = false,
+             .is_whole = std::is_integral_v<Value>,
+             .chooses_states = false,
+             .begin = 0,
+             .end = end,
+             .read = &read_by<Type, Access>,
+             .write = &write_by<Type, Access>}};
+  }
+  /// A bool that access(options) refers to.
+  template <typename Type, typename Access>
+  static HyperParameterField toggle(const char* name, Access access, bool chooses_states = false) {
+    HyperParameterField field = number<Type>(name, access, /*end=*/2);
+    field.is_switch = true;
+    field.is_whole = false;
+    field.chooses_states = chooses_states;
+    return field;
+  }
+
+  /// Whether a StateDict holds it: what chooses states is the program's to say, before it loads
+  /// any.
+  bool is_saved() const { return !chooses_states; }
+  bool allows(double value) const;
+  /// What is wrong with `value`, "<name>: got X, expected Y"; "" if nothing.
+  std::string problem(double value) const;
+  /// "lr 0.001" with all digits; of a switch its name where it is on, else "".
+  std::string text(double value) const;
+  /// Equal for equal values only.
+  int64_t word(double value) const;
+
+ private:
+  template <typename Type, typename Access>
+  static double read_by(const Options& options) {
+    return static_cast<double>(Access{}(static_cast<const Type&>(options)));
+  }
+  template <typename Type, typename Access>
+  static void write_by(Options& options, double value) {
+    auto& at = Access{}(static_cast<Type&>(options));
+    at = static_cast<std::remove_reference_t<decltype(at)>>(value);
+  }
+};
+
+/// Those of an Algorithm that runs a user's optimizer: its rate and what its form names.
+std::vector<HyperParameterField> fields_of(const ErasedForm& form);
+
+/// A value for each element that an algorithm may have to keep.
+struct StateField {
+  ElementState state;
+  /// Whether an update with these options uses it; null: every one does. The parameters of a group
+  /// have the states that its options use when the engine is made, which refuses to switch others
+  /// on later.
+  std::function<bool(const torch::optim::OptimizerOptions& options)> is_used = nullptr;
+  /// What it holds before the first update; null: zeros.
+  std::function<double(const torch::optim::OptimizerOptions& options)> initial = nullptr;
+
+  bool is_used_by(const torch::optim::OptimizerOptions& options) const {
+    return is_used == nullptr || is_used(options);
+  }
+  double initial_value(const torch::optim::OptimizerOptions& options) const {
+    return initial == nullptr ? 0.0 : initial(options);
+  }
+};
+
+/// Makes uninitialised 1-d memory of the host.
+using AllocateState = std::function<at::Tensor(int64_t numel, at::ScalarType dtype)>;
+
+/// Describes an optimization algorithm to the rest of the library. Each algorithm has one, in a
+/// file of its own; optim/algorithms lists them. elementwise() makes one for a user's own. Besides
+/// `states`, every algorithm keeps the number of updates of each parameter.
+struct Algorithm {
+  std::string name;          ///< "AdamW"
+  std::string options_name;  ///< of the options' type, for messages: "AdamWOptions"
+  /// Whether options are of that type. Functions below are given such options only.
+  bool (*accepts)(const torch::optim::OptimizerOptions& options);
+  std::vector<HyperParameterField> hyper_parameters;
+  std::vector<StateField> states;
+  /// What else ranks must have in common; "" if nothing.
+  std::string note = "";
+  /// What is wrong with values that are in range each, "<name>: got X, expected Y"; "" if nothing.
+  /// Null: they do not depend on each other.
+  std::function<std::string(const torch::optim::OptimizerOptions& options)> conflict = nullptr;
+  /// What shows, once per engine, that updates with such options do not do what the library relies
+  /// on; "" if nothing. Null: they are the library's own.
+  std::function<std::string(const torch::optim::OptimizerOptions& options)> probe = nullptr;
+
+  /// What the host does with elements, for a table of `parameters`: element_update.h.
+  std::function<std::unique_ptr<ElementUpdate>(size_t parameters)> make_update = nullptr;
+  /// What it does with a parameter as a whole behind that: Note [Whole tensors] in whole_update.h.
+  /// Null: nothing, the algorithm is elementwise.
+  std::function<std::unique_ptr<WholeUpdate>()> make_whole = nullptr;
+  /// The states that the owner of a parameter of `sizes` keeps of it whole. May throw c10::Error.
+  /// Null: none.
+  std::function<std::vector<WholeState>(const torch::optim::OptimizerOptions& options,
+                                        at::IntArrayRef sizes)>
+      whole_states = nullptr;
+  /// How many dimensions its parameters must have; 0: any number.
+  int64_t dimensions = 0;
+  /// What devices do with elements; none: there are no kernels for it.
+  std::optional<DeviceRule> on_device = std::nullopt;
+
+  /// What is out of range in `options`, one line each "[optim] <subject>: <name>: got X, expected
+  /// Y"; none if all is well.
+  std::vector<std::string> problems_of(const std::string& subject,
+                                       const torch::optim::OptimizerOptions& options) const;
+  /// "AdamW lr 0.001 beta1 0.9 ..." with all digits and the note, so that equal text means equal
+  /// options.
+  std::string line_of(const torch::optim::OptimizerOptions& options) const;
+};
+
+/// For Algorithm::accepts.
+template <typename Type>
+bool has_type(const torch::optim::OptimizerOptions& options) {
+  return dynamic_cast<const Type*>(&options) != nullptr;
+}
+
+}  // namespace tessera::internal

@@ -1,0 +1,230 @@
+#include "tessera/optim/eight_bit/wide_kernels.h"
+
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
+
+// GCC 12 takes the undefined values inside its own intrinsics for ours (its bug 105593).
+#pragma GCC diagnostic ignored "-Wuninitialized"
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+
+// Before the pragma: what these define is not compiled for wide instructions.
+#include <immintrin.h>
+
+#include <array>
+
+#include "tessera/optim/eight_bit/dynamic_code.h"
+#include "tessera/optim/formulas/adamw_element.h"
+#include "tessera/optim/formulas/lion_element.h"
+
+#pragma GCC push_options
+#pragma GCC target("avx512f,avx512bw,avx512dq")
+
+#include "tessera/optim/eight_bit/blocks.h"
+
+namespace tessera::internal {
+
+namespace {
+
+using dynamic_code::Line;
+
+/// The line of each decade, by the exponent of u * 2^kUp. vpermps takes an index modulo 16, and the
+/// exponent of a float is 127 more: 2^j is found at (127 + j) % 16.
+template <int kFirst, int kUp>
+struct LinesOverNumbers {
+  alignas(64) std::array<float, 16> slopes{};
+  alignas(64) std::array<float, 16> offsets{};
+
+  constexpr LinesOverNumbers() {
+    constexpr int kLow = kFirst == 1 ? 0 : 1;
+    for (int decade = 0; decade < 7; ++decade)
+      set(kLow + decade, dynamic_code::line_over_numbers<kFirst>(decade));
+    // The largest number is 1, also as byte 128 of the signed tree, which is -128.
+    set(kLow + 7, {.slope = kFirst == 1 ? -0x1p-7f : 0x1p-8f, .offset = 0});
+  }
+  constexpr void set(int j, const Line& line) {
+    slopes[static_cast<size_t>(127 + kUp + j) % 16] = line.slope / static_cast<float>(1 << kUp);
+    offsets[static_cast<size_t>(127 + kUp + j) % 16] = line.offset;
+  }
+};
+
+/// The two lines that may be the smallest between two powers of four, by half the exponent of the
+/// lower one, modulo 16: those of the decades that its ends are in.
+template <int kFirst>
+struct LinesOverValues {
+  alignas(64) std::array<std::array<float, 16>, 2> slopes{};
+  alignas(64) std::array<std::array<float, 16>, 2> offsets{};
+
+  constexpr LinesOverValues() {
+    double begin = 0.5;  // of the exponents 126 and 127
+    for (size_t half = 63; half > 63 - 16; --half, begin /= 4) {
+      for (size_t end = 0; end < 2; ++end) {
+        const int decade = decade_of(end == 0 ? begin : 4 * begin);
+        const Line line = dynamic_code::line_over_values<kFirst>(decade);
+        slopes[end][half % 16] = line.slope;
+        offsets[end][half % 16] = line.offset;
+      }
+    }
+  }
+  static constexpr int decade_of(double value) {
+    int decade = 0;
+    while (decade < 6 && value >= dynamic_code::unit_of_decade(decade)) ++decade;
+    return decade;
+  }
+};
+
+struct WideCodec {
+  template <typename Tree>
+  [[gnu::always_inline]] static void decode(const uint8_t* codes, float scale, float* moment) {
+    constexpr bool kIsSigned = Tree::kFirst == 1;
+    // As 2^24 times itself only 0 has an exponent of 0 modulo 16, where there is no line.
+    static constexpr LinesOverNumbers<Tree::kFirst, kIsSigned ? 24 : 0> kLines;
+    const __m512 slopes = _mm512_load_ps(kLines.slopes.data());
+    const __m512 offsets = _mm512_load_ps(kLines.offsets.data());
+    for (int i = 0; i < kCodeBlock; i += 16) {
+      const __m512 u = kIsSigned ? signed_numbers(codes + i) : unsigned_numbers(codes + i);
+      const __m512i exponent = _mm512_srli_epi32(_mm512_castps_si512(u), 23);
+      const __m512 slope = _mm512_permutexvar_ps(exponent, slopes);
+      __m512 offset = _mm512_permutexvar_ps(exponent, offsets);
+      if constexpr (kIsSigned) offset = flipped_by(u, offset);
+      const __m512 value = _mm512_fmadd_ps(u, slope, offset);
+      _mm512_storeu_ps(moment + i, _mm512_mul_ps(value, _mm512_set1_ps(scale)));
+    }
+  }
+
+  template <typename Tree>
+  [[gnu::always_inline]] static void encode(const float* values, float inverse, uint8_t* codes) {
+    __m512i numbers[4];
+    for (int i = 0; i < 4; ++i)
+      numbers[i] = number<Tree>(_mm512_loadu_ps(values + 16 * i), inverse);
+    __m512i low;
+    __m512i high;
+    if constexpr (Tree::kFirst == 1) {
+      low = _mm512_packs_epi32(numbers[0], numbers[1]);
+      high = _mm512_packs_epi32(numbers[2], numbers[3]);
+    } else {
+      // Bytes are one less than numbers, and 0 remains 0.
+      const __m512i one = _mm512_set1_epi16(1);
+      low = _mm512_subs_epu16(_mm512_packus_epi32(numbers[0], numbers[1]), one);
+      high = _mm512_subs_epu16(_mm512_packus_epi32(numbers[2], numbers[3]), one);
+    }
+    const __m512i bytes =
+        Tree::kFirst == 1 ? _mm512_packs_epi16(low, high) : _mm512_packus_epi16(low, high);
+    // Packs went over 128 bits at a time.
+    const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+    _mm512_storeu_si512(codes, _mm512_permutexvar_epi32(order, bytes));
+  }
+
+ private:
+  /// A byte of a signed tree as the highest one of an integer: 2^24 times the number with its sign;
+  /// byte 128 becomes -2^31.
+  [[gnu::always_inline]] static __m512 signed_numbers(const uint8_t* codes) {
+    return _mm512_cvtepi32_ps(_mm512_slli_epi32(integers(codes), 24));
+  }
+  /// As the lowest bits of the float 2^23, from which one less is subtracted.
+  [[gnu::always_inline]] static __m512 unsigned_numbers(const uint8_t* codes) {
+    const __m512i bits = _mm512_or_si512(integers(codes), _mm512_set1_epi32(0x4b000000));
+    return _mm512_sub_ps(_mm512_castsi512_ps(bits), _mm512_set1_ps(0x1p23f - 1));
+  }
+  [[gnu::always_inline]] static __m512i integers(const uint8_t* codes) {
+    return _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(codes)));
+  }
+
+  /// `number`, with its sign flipped where that of `by` is set.
+  [[gnu::always_inline]] static __m512 flipped_by(__m512 by, __m512 number) {
+    const __m512i sign = _mm512_set1_epi32(~kMagnitudeBits);
+    return _mm512_castsi512_ps(_mm512_ternarylogic_epi32(
+        _mm512_castps_si512(number), _mm512_castps_si512(by), sign, 0x78));  // a ^ (b & c)
+  }
+
+  /// The point of the lines for the magnitudes of `values` * `inverse`.
+  template <typename Tree>
+  [[gnu::always_inline]] static __m512 point(__m512 values, float inverse) {
+    static constexpr LinesOverValues<Tree::kFirst> kLines;
+    // Of no line is less needed. In the unsigned tree it lies in the cell of number 2, which is
+    // what positive numbers get at least.
+    constexpr float kLeast = Tree::kFirst == 1 ? 0x1p-31f : 0x1.5p-22f;
+    const __m512 largest = _mm512_castsi512_ps(_mm512_set1_epi32(kLargestScaleBits));
+    const __m512 kept = _mm512_range_ps(values, largest, 0b1010);  // the smaller magnitude
+    const __m512 value =
+        _mm512_max_ps(_mm512_mul_ps(kept, _mm512_set1_ps(inverse)), _mm512_set1_ps(kLeast));
+    const __m512i half = _mm512_srli_epi32(_mm512_castps_si512(value), 24);
+    const __m512 line0 =
+        _mm512_fmadd_ps(value, _mm512_permutexvar_ps(half, _mm512_load_ps(kLines.slopes[0].data())),
+                        _mm512_permutexvar_ps(half, _mm512_load_ps(kLines.offsets[0].data())));
+    const __m512 line1 =
+        _mm512_fmadd_ps(value, _mm512_permutexvar_ps(half, _mm512_load_ps(kLines.slopes[1].data())),
+                        _mm512_permutexvar_ps(half, _mm512_load_ps(kLines.offsets[1].data())));
+    return _mm512_min_ps(line0, line1);
+  }
+
+  /// dynamic_code::cell_of() for packs: with the signs of `values`, where these are signed.
+  template <typename Tree>
+  [[gnu::always_inline]] static __m512i number(__m512 values, float inverse) {
+    constexpr float kTop = 128.0f * Tree::kFirst;
+    const __m512 u = point<Tree>(values, inverse);
+    const __m512 power =
+        _mm512_castsi512_ps(_mm512_and_si512(_mm512_castps_si512(u), _mm512_set1_epi32(~0x7fffff)));
+    const __mmask16 late =
+        _mm512_cmp_ps_mask(_mm512_sub_ps(u, power), _mm512_set1_ps(0.2f), _CMP_LT_OQ);
+    const __m512 cell = _mm512_mask_sub_ps(u, late, u, _mm512_set1_ps(1.0f));
+    if constexpr (Tree::kFirst == 1) {
+      // The largest number is positive, and byte 128 is -128.
+      const __m512 u_signed = flipped_by(values, u);
+      const __mmask16 early =
+          _mm512_cmp_ps_mask(u_signed, _mm512_set1_ps(kTop - 0.25f), _CMP_GE_OQ);
+      return _mm512_cvttps_epi32(
+          _mm512_mask_mov_ps(flipped_by(values, cell), early, _mm512_set1_ps(-kTop)));
+    } else {
+      const __mmask16 early = _mm512_cmp_ps_mask(u, _mm512_set1_ps(kTop - 0.25f), _CMP_GE_OQ);
+      const __m512i bits = _mm512_castps_si512(values);
+      const __mmask16 is_positive = _mm512_test_epi32_mask(bits, bits);
+      return _mm512_maskz_cvttps_epi32(is_positive,
+                                       _mm512_mask_mov_ps(cell, early, _mm512_set1_ps(kTop)));
+    }
+  }
+};
+
+}  // namespace
+
+void adamw8bit_update_wide(float* values, const float* gradient, const CodedMoment& moment1,
+                           const CodedMoment& moment2, int64_t numel,
+                           const AdamwCoefficients& coefficients) {
+  const AdamwBlocks<WideCodec, float> blocks{adamw_scalars<float>(coefficients)};
+  update_blocks<WideCodec, 8>(values, gradient, numel, blocks, moment1, moment2);
+}
+
+void lion8bit_update_wide(float* values, const float* gradient, const CodedMoment& momentum,
+                          int64_t numel, const LionCoefficients& coefficients) {
+  const LionBlocks<WideCodec, float> blocks{lion_scalars<float>(coefficients)};
+  update_blocks<WideCodec, 8>(values, gradient, numel, blocks, momentum);
+}
+
+#pragma GCC pop_options
+
+bool has_wide_kernels() {
+  static const bool has = __builtin_cpu_supports("avx512f") != 0 &&
+                          __builtin_cpu_supports("avx512bw") != 0 &&
+                          __builtin_cpu_supports("avx512dq") != 0;
+  return has;
+}
+
+}  // namespace tessera::internal
+
+#else
+
+#include <c10/util/Exception.h>
+
+namespace tessera::internal {
+
+bool has_wide_kernels() { return false; }
+void adamw8bit_update_wide(float*, const float*, const CodedMoment&, const CodedMoment&, int64_t,
+                           const AdamwCoefficients&) {
+  TORCH_INTERNAL_ASSERT(false);
+}
+void lion8bit_update_wide(float*, const float*, const CodedMoment&, int64_t,
+                          const LionCoefficients&) {
+  TORCH_INTERNAL_ASSERT(false);
+}
+
+}  // namespace tessera::internal
+
+#endif

@@ -1,0 +1,66 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include <c10/core/ScalarType.h>
+
+#include "tessera/optim/algorithm/element_update.h"
+#include "tessera/optimizer_form.h"
+
+namespace tessera::internal {
+
+/// What the optimizer's constructor fills state number `state` of a parameter with, as LibTorch's
+/// Adagrad does; else 0. It counts only where a parameter is saved that was never updated.
+double initial_state(const ErasedForm& form, const torch::optim::OptimizerOptions& options,
+                     size_t state);
+
+/// Updates elements by a torch::optim::Optimizer.
+///
+/// Note [A user's optimizer]
+/// An optimizer is made for one step over one piece of a parameter, its state put together from
+/// what is kept: the named tensors, which it updates in place or replaces, and the count. So there
+/// is nothing else that could survive a step, and a run that goes on elsewhere, under other slices,
+/// has all that this one has. Before the first update there is no state: the optimizer makes it, in
+/// its constructor or in its step.
+///
+/// Pieces are short enough for the cache, and for LibTorch to give most operators one thread.
+class OptimizerUpdate final : public ElementUpdate {
+ public:
+  /// `dtypes`: of the form's states; none: the values'. For a table of `parameters`.
+  OptimizerUpdate(std::shared_ptr<const ErasedForm> form,
+                  std::vector<std::optional<at::ScalarType>> dtypes, size_t parameters)
+      : form_(std::move(form)), dtypes_(std::move(dtypes)), next_(parameters) {}
+
+  void prepare(size_t parameter, const Options& options, int64_t step,
+               double gradient_scale) override {
+    next_[parameter] = {&options, step, gradient_scale};
+  }
+  /// Throw c10::Error where the optimizer makes a state that is not kept, or another one than its
+  /// form says, or drops one, and whatever it throws itself.
+  void apply(size_t parameter, float* values, const float* gradient, std::span<void* const> states,
+             int64_t numel) const override;
+  void apply(size_t parameter, double* values, const double* gradient,
+             std::span<void* const> states, int64_t numel) const override;
+
+ private:
+  struct Next {
+    const Options* options = nullptr;
+    int64_t step = 0;
+    double gradient_scale = 1.0;
+  };
+  template <typename T>
+  void apply_in_pieces(const Next& next, T* values, const T* gradient,
+                       std::span<void* const> states, int64_t numel) const;
+
+  std::shared_ptr<const ErasedForm> form_;
+  std::vector<std::optional<at::ScalarType>> dtypes_;
+  std::vector<Next> next_;  // per entry of the table
+};
+
+}  // namespace tessera::internal

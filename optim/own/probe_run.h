@@ -1,0 +1,73 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+#include <torch/optim/optimizer.h>
+
+#include "tessera/optim/own/elementwise_probe.h"
+#include "tessera/optimizer_form.h"
+
+namespace tessera::internal {
+
+/// The learning rate of each step of a run.
+inline constexpr std::array<double, 3> kProbeRates = {0.01, 0.005, 0.02};
+
+/// A parameter and its gradients.
+struct ProbeSample {
+  at::Tensor values;
+  std::vector<at::Tensor> gradients;  ///< by step
+
+  /// Elements [begin, begin + numel), one-dimensional, in memory of their own.
+  ProbeSample cut(int64_t begin, int64_t numel) const;
+  ProbeSample flat() const { return cut(0, values.numel()); }
+};
+
+/// Of `sizes`, contiguous; drawn from no generator.
+ProbeSample probe_sample(at::IntArrayRef sizes, at::ScalarType dtype);
+/// Of two dimensions, [16, 12], and of one, [130], which ends within a block of 64.
+std::vector<ProbeSample> probe_samples(at::ScalarType dtype);
+
+/// An ElementwiseTraits does not say what the optimizer does.
+struct FormProblem {
+  std::string text;  ///< "got X, expected Y; do Z"
+};
+
+/// What an optimizer made of samples.
+struct ProbeRun {
+  std::vector<std::vector<at::Tensor>> values;  ///< [sample][step], flat
+  std::vector<std::vector<at::Tensor>> states;  ///< [sample][state] at the end; undefined: none
+};
+
+bool have_equal_values(const ProbeRun& a, const ProbeRun& b);
+/// Of the states that both have.
+bool have_equal_states(const ProbeRun& a, const ProbeRun& b);
+bool changes_something(const ProbeRun& run, const std::vector<ProbeSample>& samples);
+
+/// The exception in flight, as what a probe found.
+std::string thrown_in_probe();
+/// What shows where a step has nothing of the steps before but what the form names, as in
+/// `run_as_engine`; "" if nothing.
+std::string problem_of_form_in_use(const ErasedForm& form, const ProbeRun& expected,
+                                   const std::function<ProbeRun()>& run_as_engine);
+
+// Runs of one step for each of kProbeRates. They throw FormProblem, and what the optimizer does.
+
+/// All samples in one optimizer, as a program without this library has them.
+ProbeRun run_whole(const ErasedForm& form, const torch::optim::OptimizerOptions& options,
+                   const std::vector<ProbeSample>& samples);
+/// Each sample in an optimizer of its own.
+ProbeRun run_alone(const ErasedForm& form, const torch::optim::OptimizerOptions& options,
+                   const std::vector<ProbeSample>& samples);
+/// Each sample cut wherever slices may end, each piece in an optimizer of its own. Without states.
+ProbeRun run_cut(const ErasedForm& form, const torch::optim::OptimizerOptions& options,
+                 const std::vector<ProbeSample>& samples);
+/// The same pieces by OptimizerUpdate, as an engine does.
+ProbeRun run_as_engine(const ErasedForm& form, const torch::optim::OptimizerOptions& options,
+                       const StatesInUse& in_use, const std::vector<ProbeSample>& samples);
+
+}  // namespace tessera::internal

@@ -1,0 +1,31 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include <torch/optim/optimizer.h>
+
+#include "tessera/optim/algorithm/whole_state.h"
+#include "tessera/optim/own/elementwise_probe.h"
+#include "tessera/optimizer_form.h"
+
+namespace tessera::internal {
+
+/// The states of a parameter of `sizes`, those without sizes of their own if `in_use` has them.
+/// Throws c10::Error for negative sizes, and what the form throws.
+std::vector<WholeState> whole_states_of(const ErasedForm& form,
+                                        const torch::optim::OptimizerOptions& options,
+                                        at::IntArrayRef sizes, const StatesInUse& in_use);
+
+/// As find_states(), of an optimizer that whole_tensor() is given.
+StatesInUse find_whole_states(const ErasedForm& form,
+                              const torch::optim::OptimizerOptions& options);
+
+/// Tries out whether an update depends on one parameter and on what the form names only, as
+/// whole_tensor() says; "got X, expected Y; do Z" where it does not, else "". `states` are
+/// find_whole_states()'s, without a problem. Local; leaves the CPU's default generator as it was.
+std::string probe_whole_tensor(const ErasedForm& form,
+                               const torch::optim::OptimizerOptions& options,
+                               const StatesInUse& states);
+
+}  // namespace tessera::internal

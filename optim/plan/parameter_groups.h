@@ -1,0 +1,142 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include <torch/optim/optimizer.h>
+
+#include "tessera/optim/algorithm/algorithm.h"
+#include "tessera/optimizer_plan.h"
+#include "tessera/parameter_table.h"
+
+namespace tessera::internal {
+
+/// One number of a parameter group: lr, eps, ...
+struct HyperParameter {
+  std::string group;  ///< "defaults" or the OptimizerGroup's name; unique: " #<index>" is added to
+                      ///< a name that an earlier group has, and to an empty one
+  std::string name;   ///< "lr", "beta1", ...
+  double value = 0;
+};
+
+/// What states call the groups of a plan, the defaults first: HyperParameter::group.
+std::vector<std::string> unique_group_names(const std::vector<OptimizerGroup>& groups);
+
+/// Trained parameters of other dimensions than their groups' algorithms take, a line for each
+/// group; none if all is well. `group_of`: OptimizerPlan::assign's answer, which asks this, too.
+std::vector<std::string> problems_of_dimensions(const OptimizerPlan& plan,
+                                                const ParameterTable& table,
+                                                const std::vector<size_t>& group_of);
+
+/// Adds `group` to `plan`, as its last: of the parameters of the defaults (0 in `group_of`) it gets
+/// those that it selects. Predicates of other groups are not asked again: they have seen tensors
+/// that may have been converted since, and what they refer to may be gone. Returns what is wrong
+/// with the group, one line each.
+std::vector<std::string> append_group(OptimizerPlan& plan, OptimizerGroup group,
+                                      const ParameterTable& table, std::vector<size_t>& group_of);
+
+/// Trained parameters whose states cannot be told, a line each; none if all is well. assign() asks
+/// this, too.
+std::vector<std::string> problems_of_whole_states(const OptimizerPlan& plan,
+                                                  const ParameterTable& table,
+                                                  const std::vector<size_t>& group_of);
+
+/// A line for each trained parameter's states that an owner keeps whole, for comparison across
+/// ranks.
+std::vector<std::string> lines_of_whole_states(const OptimizerPlan& plan,
+                                               const ParameterTable& table,
+                                               const std::vector<size_t>& group_of);
+
+/// The parameter groups of an optimizer over flat buffers: what a user may edit in them, what they
+/// hold now and whether that can be trained with, all by the table of each group's algorithm.
+/// The groups themselves are the torch::optim::Optimizer's that is given. Local.
+class ParameterGroups {
+ public:
+  /// Adds the plan's groups to `owner`, which must outlive it and have none. `group_of` is
+  /// OptimizerPlan::assign's answer. Throws c10::Error for one that is not, and with problem().
+  ParameterGroups(torch::optim::Optimizer& owner, const ParameterTable& table,
+                  const OptimizerPlan& plan, const std::vector<size_t>& group_of);
+
+  /// Hands the groups to `owner`, which must outlive this: users see and edit them there from now
+  /// on. `owner` may have the first of them already, from an engine of other parameters: it keeps
+  /// their options, and gets the parameters.
+  void show_in(torch::optim::Optimizer& owner);
+
+  /// How many there are, the defaults first.
+  size_t size() const { return group_names_.size(); }
+  /// The group of parameter `parameter` of the table.
+  size_t group_of(size_t parameter) const { return group_of_[parameter]; }
+  /// What updates the parameters of group `group`.
+  const Algorithm& algorithm(size_t group) const { return *algorithms_[group]; }
+  /// What group `group` holds now, of its algorithm's type of options; problem() must be empty.
+  const torch::optim::OptimizerOptions& options(size_t group) const { return *find(group); }
+
+  /// The states that some group's options used when this was made, each with the parameters of
+  /// those groups. States of several algorithms that have one name, dtype and block are one.
+  const std::vector<KeptState>& states() const { return states_; }
+  /// Which of states() is number `state` of the states of group `group`'s algorithm; kNoState where
+  /// the group does not have it.
+  static constexpr size_t kNoState = static_cast<size_t>(-1);
+  size_t kept_state(size_t group, size_t state) const { return kept_states_[group][state]; }
+
+  /// What is called in messages "defaults" or "group 'decay'".
+  const std::string& name(size_t group) const { return group_names_[group]; }
+  /// What states call it: HyperParameter::group.
+  const std::string& state_name(size_t group) const { return state_groups_[group]; }
+
+  /// The learning rate of group `group`; replaced_groups() must be empty.
+  double rate(size_t group) const { return options(group).get_lr(); }
+  void set_rate(size_t group, double rate) { owner_->param_groups()[group].options().set_lr(rate); }
+
+  /// What makes the groups unusable now, "[optim] <what>: got X, expected Y; <remedy>"; empty if
+  /// nothing. Asked before the vote, so that all ranks refuse together.
+  std::string problem() const;
+  /// problem() without the values' ranges: groups that are not what parallelize made.
+  std::string replaced_groups() const;
+  /// Throws c10::Error with problem(), if there is one.
+  void require_usable() const;
+
+  /// Bit patterns of all hyper-parameters in force now, for the vote: equal on all ranks or the
+  /// step is refused.
+  void append_hyper_parameters(std::vector<int64_t>& words) const;
+  /// Names for the entries of append_hyper_parameters ("group 'decay': lr"), for messages.
+  std::vector<std::string> hyper_parameter_names() const;
+
+  /// The numbers of all groups in force now that a StateDict holds, in a fixed order. Where
+  /// problem() says that groups or their options were replaced, their values are 0.
+  std::vector<HyperParameter> hyper_parameters() const;
+  /// What forbids set_hyper_parameters(values), one line each; empty if nothing. What the groups
+  /// hold now may be out of range: loading mends it.
+  std::vector<std::string> problems_of(std::span<const double> values) const;
+  /// `values` in the order of hyper_parameters(), which problems_of() accepts.
+  void set_hyper_parameters(std::span<const double> values);
+
+ private:
+  /// The options of group `group` as they are now; null where the user put another type there.
+  const torch::optim::OptimizerOptions* find(size_t group) const;
+  /// Calls visit(group, field, value) for what a StateDict holds, values[i] being the i-th.
+  template <typename Visit>
+  void for_each_saved(std::span<const double> values, const Visit& visit) const;
+
+  void keep_states(size_t parameters);
+  /// What options use and is not kept; "" if nothing.
+  std::string missing_state(size_t group) const;
+  std::string missing_whole_state(size_t group) const;
+
+  torch::optim::Optimizer* owner_;            // has the groups
+  std::vector<AlgorithmOptions> given_;       // per group; what they were given with keeps a user's
+                                              // algorithm alive
+  std::vector<const Algorithm*> algorithms_;  // per group
+  std::vector<std::vector<size_t>> kept_states_;  // per group, per state of its algorithm
+  std::vector<KeptState> states_;
+  std::vector<std::vector<std::vector<WholeState>>> whole_states_;  // per group and its parameters
+  std::vector<std::string> group_names_;                            // for messages
+  std::vector<std::string> state_groups_;                           // HyperParameter::group
+  std::vector<std::vector<at::Tensor>> group_parameters_;           // as given, to notice edits
+  std::vector<size_t> group_of_;
+};
+
+}  // namespace tessera::internal

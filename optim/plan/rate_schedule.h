@@ -1,0 +1,45 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tessera/optim/plan/parameter_groups.h"
+
+namespace tessera::internal {
+
+/// Engine::set_schedule(): the learning rates of an update, computed from its number alone, so that
+/// nothing has to be saved of it. Local; used by one thread.
+class RateSchedule {
+ public:
+  using Function = std::function<double(int64_t update, std::string_view group)>;
+
+  /// Replaces the function; an empty one ends the schedule.
+  void set(Function rate);
+
+  /// Sets the rates of update number `update` in all groups. Returns why it cannot, "[optim]
+  /// <what>: got X, expected Y; <remedy>" or what the function threw; "" if it did, or there is no
+  /// schedule. Rates out of range are set: ParameterGroups::problem() finds them. Allocates
+  /// nothing.
+  std::string apply(int64_t update, ParameterGroups& groups);
+
+  /// The update that apply() was called for last is not made: the groups have the rates of before
+  /// again. Nothing if it set none, or was not called since.
+  void take_back(ParameterGroups& groups);
+
+  /// What the groups hold now was set by somebody else with good reason (a state was loaded).
+  void forget() {
+    last_.clear();
+    before_.clear();
+  }
+
+ private:
+  Function rate_;
+  std::vector<double> last_;    // what apply() set, by group; empty if nothing
+  std::vector<double> before_;  // what they had before that; empty if nothing can be taken back
+  bool had_last_ = false;       // before that
+};
+
+}  // namespace tessera::internal

@@ -1,0 +1,53 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "tessera/optim/algorithm/algorithm.h"
+#include "tessera/weight_average.h"
+
+namespace tessera::internal {
+
+/// The running average of what an optimizer updates: a flat tensor for each of its shards. Lies in
+/// host memory. Elementwise: the bits of an element do not depend on how buffers are cut. All its
+/// calls are local and, except the constructor, allocate nothing.
+class FlatAverage {
+ public:
+  /// `values`: the shards, contiguous 1-d tensors of Float or Double. Their averages are zero until
+  /// the first update; `allocate` makes their memory, by default allocate_private(). Throws
+  /// c10::Error for other tensors.
+  FlatAverage(const WeightAverage& setting, const std::vector<at::Tensor>& values,
+              const AllocateState& allocate = {});
+
+  const WeightAverage& setting() const { return setting_; }
+  /// Whether step number `step`, 1 for the first, is averaged.
+  bool is_due(int64_t step) const;
+
+  /// Takes `values`, those of shard number `shard` now, into its average. An update is one call for
+  /// each shard and count_update() behind the last.
+  void update(size_t shard, const at::Tensor& values);
+  void count_update() { ++updates_; }
+
+  /// Exchanges the bits of shard number `shard`'s average and `values`, without memory for a copy.
+  void swap(size_t shard, const at::Tensor& values);
+
+  // What a state holds of it.
+
+  /// [slice numel], padding zero; its own memory: writing it is loading.
+  const at::Tensor& average(size_t shard) const { return averages_[shard]; }
+  /// Updates so far.
+  int64_t updates() const { return updates_; }
+  void set_updates(int64_t updates) { updates_ = updates; }
+
+  int64_t bytes() const;
+
+ private:
+  const WeightAverage setting_;
+  std::vector<at::Tensor> averages_;
+  int64_t updates_ = 0;
+};
+
+}  // namespace tessera::internal

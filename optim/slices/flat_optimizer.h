@@ -1,0 +1,148 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include <torch/optim/optimizer.h>
+
+#include "tessera/core/device/device.h"
+#include "tessera/flat_layout.h"
+#include "tessera/optim/algorithm/algorithm.h"
+#include "tessera/optim/plan/parameter_groups.h"
+#include "tessera/optim/plan/refusing_optimizer.h"
+#include "tessera/optim/slices/optimizer_shard.h"
+#include "tessera/optim/slices/whole_tensors.h"
+#include "tessera/optimizer_plan.h"
+#include "tessera/parameter_table.h"
+
+namespace tessera::internal {
+
+namespace cuda {
+struct Api;
+struct StepOutcome;
+}  // namespace cuda
+
+/// An optimizer over slices of flat buffers. It is a torch::optim::Optimizer so that learning rate
+/// schedulers and code that prints or edits hyper-parameters work on it; its parameter groups list
+/// the user's own parameters, and may be handed on (ParameterGroups::show_in()). The engine calls
+/// update() of HostOptimizer or DeviceOptimizer; step() throws. Step counts are kept per parameter
+/// of the whole table, so they are equal on all ranks. The bits of an element do not depend on
+/// how buffers are cut or in which order shards are updated.
+class FlatOptimizer : public RefusingOptimizer {
+ public:
+  /// The plan's groups. `group_of` is OptimizerPlan::assign's answer. Throws c10::Error with
+  /// groups().problem(), if there is one.
+  FlatOptimizer(const ParameterTable& table, const OptimizerPlan& plan,
+                const std::vector<size_t>& group_of);
+
+  /// The states that are kept: those of each group's algorithm that its options use.
+  const std::vector<KeptState>& states() const { return groups_.states(); }
+  /// Hyper-parameters: checked, compared, saved and loaded by the tables of their algorithms.
+  const ParameterGroups& groups() const { return groups_; }
+  ParameterGroups& groups() { return groups_; }
+
+  /// Bytes of states() this optimizer keeps on this rank, padding included.
+  virtual int64_t state_bytes() const = 0;
+
+  // What a StateDict holds of it. All local.
+
+  /// Tensor number `state` of states() for shard `shard`, in the constructor's order: a value for
+  /// each block of what a StateCover of the shard's segments says, [slice numel] where all
+  /// parameters have a state with a value per element; padding zero. The optimizer's own memory.
+  virtual const at::Tensor& state(size_t shard, size_t state) const = 0;
+  /// What of it belongs to one of the shard's segments, of a parameter that has the state:
+  /// [ElementState::values_of(segment numel)], a view. Writing it is loading.
+  virtual at::Tensor state_of(size_t shard, const Segment& segment, size_t state) const = 0;
+  /// What its elements are before the first update of `parameter`, which has the state.
+  double initial_state(size_t parameter, size_t state) const;
+
+  /// What has WholeTensors::states(); null: there are none.
+  virtual const WholeTensors* whole_states() const { return nullptr; }
+
+  /// Updates of each parameter of the table so far. Blocks until the device has run what is queued
+  /// on its current stream, where they are counted on a device.
+  virtual std::vector<int64_t> step_counts() const = 0;
+  /// The other way round, when loading; one per parameter of the table.
+  virtual void set_step_counts(std::span<const int64_t> counts) = 0;
+
+ private:
+  ParameterGroups groups_;
+};
+
+/// A FlatOptimizer whose shards lie in host memory and are updated in the call.
+class HostOptimizer : public FlatOptimizer {
+ public:
+  using FlatOptimizer::FlatOptimizer;
+
+  /// Updates shard number `shard`, in the constructor's order. `gradient` is [slice numel], the
+  /// values' dtype, read only. `parameters` are those (of the table) of the unit that the shard is
+  /// a slice of, whether they have elements in it or not. For each that is used (used[parameter] !=
+  /// 0), gradient * gradient_scale is applied to its segments and its step count rises by one.
+  /// Unused ones are left alone entirely, weight decay included, as torch::optim does with
+  /// undefined gradients. Local, allocates nothing.
+  ///
+  /// Of parameters that whole_tensors() has only the states and directions are updated, unless it
+  /// works alone.
+  virtual void update(size_t shard, const at::Tensor& gradient, std::span<const size_t> parameters,
+                      std::span<const uint8_t> used, double gradient_scale) = 0;
+
+  /// What is left to do for parameters whose algorithm transforms them as a whole; null where all
+  /// algorithms are elementwise. Must be told where directions lie before the first update().
+  virtual WholeTensors* whole_tensors() { return nullptr; }
+};
+
+/// A FlatOptimizer whose shards lie in a device's memory. What the step depends on is there as well
+/// (cuda::StepDecision), so the host queues updates without knowing whether they apply. Calls are
+/// queued on the device's current stream of the calling thread; none waits for the device. What is
+/// handed over stays alive until what is queued has run. Used by one thread at a time.
+class DeviceOptimizer : public FlatOptimizer {
+ public:
+  using FlatOptimizer::FlatOptimizer;
+
+  /// Begins a step: if the result applies, counts the step of every parameter that is used, and
+  /// computes the numbers of its update from the hyper-parameters in force at the call. Unused ones
+  /// are left alone entirely. Once per step, before update(). `used`: [table size] words, above 0
+  /// where any rank used the parameter. Both point into the device's memory. Throws c10::Error with
+  /// groups().problem(), if there is one.
+  virtual void advance(const cuda::StepOutcome* outcome, const int64_t* used) = 0;
+
+  /// Updates shard number `shard`, in the constructor's order, by what the last advance() computed;
+  /// nothing changes if it does not apply. `gradient`: [slice numel] Float, BFloat16 or Half, read
+  /// only. `target`: [slice numel] Float, BFloat16 or Half, where the new values go as well,
+  /// rounded to the nearest (the shard of 16-bit parameters); undefined for none.
+  virtual void update(size_t shard, const at::Tensor& gradient, const at::Tensor& target) = 0;
+};
+
+/// Local. What updates shards in host memory by the algorithms of the plan. `allocate` makes the
+/// memory of states, by default allocate_private(). `shards` may be empty or hold slices without
+/// segments (a rank that owns only padding). Throws c10::Error for a plan that assign() refuses and
+/// shards that do not fit.
+std::unique_ptr<HostOptimizer> make_host_optimizer(const ParameterTable& table,
+                                                   const OptimizerPlan& plan,
+                                                   const std::vector<size_t>& group_of,
+                                                   std::vector<OptimizerShard> shards,
+                                                   const AllocateState& allocate = {});
+
+/// The first algorithm of the plan that has no kernels for devices; "" if all have.
+std::string without_kernels(const OptimizerPlan& plan);
+
+/// The same as make_host_optimizer() with values (Float), gradients and states in the memory of
+/// `device`, by the kernels of libtessera_cuda.so. Only where nothing is without_kernels(). Blocks
+/// until the device has what the states begin with.
+///
+/// Elements get the bits of the CPU but for one case: beta^step of AdamW and Adam comes from
+/// power_of() here and from std::pow there, which may differ in the last bit of a double. What an
+/// element sees of it are lr / (1 - beta1^step) and sqrt(1 - beta2^step) rounded to fp32; for usual
+/// betas these are the same (tests compare 50,000 steps).
+std::unique_ptr<DeviceOptimizer> make_device_optimizer(const ParameterTable& table,
+                                                       const OptimizerPlan& plan,
+                                                       const std::vector<size_t>& group_of,
+                                                       std::vector<OptimizerShard> shards,
+                                                       std::shared_ptr<const cuda::Api> api,
+                                                       std::shared_ptr<Device> device);
+
+}  // namespace tessera::internal

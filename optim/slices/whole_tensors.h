@@ -1,0 +1,130 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "tessera/core/numbers/exact_sum.h"
+#include "tessera/optim/algorithm/algorithm.h"
+#include "tessera/optim/algorithm/whole_update.h"
+#include "tessera/optim/plan/parameter_groups.h"
+#include "tessera/optim/slices/optimizer_shard.h"
+#include "tessera/parameter_table.h"
+
+namespace tessera::internal {
+
+/// The parameters of an optimizer whose algorithms transform them as a whole, and the pieces of
+/// them that lie in its shards. Note [Whole tensors] in whole_update.h. Either it works alone, on
+/// shards that hold whole parameters, and then the optimizer's update() does everything; or
+/// somebody gives each piece a place for its direction, brings directions together, and puts pieces
+/// of the results in their place, or adds up squares. In either case somebody gives it the memory
+/// of the states that this rank keeps whole. Local; used by one thread.
+class WholeTensors {
+ public:
+  /// Null where all algorithms of `groups` that have parameters are elementwise. References must
+  /// outlive it.
+  static std::unique_ptr<WholeTensors> make(const ParameterTable& table,
+                                            const ParameterGroups& groups,
+                                            const std::vector<OptimizerShard>& shards);
+
+  /// Those parameters of the table that have elements, ascending; the same on all ranks.
+  const std::vector<size_t>& parameters() const { return parameters_; }
+  bool has(size_t parameter) const { return update_of_[parameter] != nullptr; }
+  /// Whether norms are taken of it, instead of a transform.
+  bool needs_norms(size_t parameter) const {
+    return update_of_[parameter]->needs() == WholeUpdate::Needs::kNorms;
+  }
+  /// Whether its owner needs values besides directions, and makes new ones.
+  bool needs_values(size_t parameter) const {
+    return update_of_[parameter]->needs() == WholeUpdate::Needs::kValues;
+  }
+  /// As WholeUpdate's.
+  int64_t cost(size_t parameter) const;
+  int64_t scratch_numel(size_t parameter) const;
+
+  /// One that some parameter's owner keeps whole.
+  struct State {
+    size_t parameter;
+    WholeState form;
+    int owner = 0;           ///< among the ranks that share the parameter's slices
+    at::Tensor memory = {};  ///< of form.sizes; undefined: another rank's
+  };
+  /// In the order of parameters(), the same on all ranks.
+  const std::vector<State>& states() const { return states_; }
+  /// Who owns state number `state`, and, on that rank, its memory, zeros: [numel] of the dtype.
+  void keep(size_t state, int owner, const at::Tensor& memory);
+
+  /// Where the direction of a piece goes and its result comes from: [segment numel], of the shard's
+  /// dtype.
+  void place(size_t shard, size_t segment, at::Tensor piece);
+  /// The same for the values of a piece that needs_values().
+  void place_values(size_t shard, size_t segment, at::Tensor piece);
+  /// Makes memory for transform() of what needs at most `scratch_bytes`; with `whole_bytes` above 0
+  /// also for a whole direction of at most that size: it works alone.
+  void reserve(int64_t scratch_bytes, int64_t whole_bytes);
+  bool works_alone() const { return whole_.defined(); }
+  /// Its first `numel` elements, for who brings a gradient together that needs_values().
+  at::Tensor scratch(int64_t numel, at::ScalarType dtype) const;
+  /// What reserve() has made.
+  int64_t bytes() const;
+
+  /// From now on the parameter's count is `step`, with the update that begins.
+  void set_step(size_t parameter, int64_t step);
+  /// Where the optimizer writes the direction of a piece; it holds the values if norms are needed.
+  void* begin(size_t shard, size_t segment) const;
+  /// Where it works alone: transforms the parameter of this segment, or takes its norms, and
+  /// updates it. Its direction has been written.
+  void finish(size_t shard, size_t segment);
+
+  /// Sums of squares over the whole parameter, or a part of it.
+  struct Squares {
+    ExactSum of_values;
+    ExactSum of_direction;
+  };
+  /// Adds those of this piece, whose direction has been written.
+  void add_squares_of(size_t shard, size_t segment, Squares& sums) const;
+  /// The sums of the whole parameter, for apply().
+  void set_norms(size_t parameter, const Squares& sums);
+
+  /// Replaces `direction`, [numel] in the order of the parameter's memory, by the result.
+  void transform(size_t parameter, const at::Tensor& direction) const;
+  /// Of one that needs_values(): makes `values` the new ones. Both as transform()'s direction.
+  void update(size_t parameter, const at::Tensor& values, const at::Tensor& gradient) const;
+  /// Updates the values of `shard` by the results in their places, as far as parameters are used.
+  void apply(size_t shard, std::span<const uint8_t> used);
+
+ private:
+  WholeTensors(const ParameterTable& table, const ParameterGroups& groups,
+               const std::vector<OptimizerShard>& shards);
+
+  const torch::optim::OptimizerOptions& options(size_t parameter) const {
+    return groups_.options(groups_.group_of(parameter));
+  }
+  at::IntArrayRef sizes(size_t parameter) const { return table_[parameter].tensor.sizes(); }
+  void list_states(size_t parameter, const Algorithm& algorithm);
+  at::Tensor piece(size_t shard, size_t segment) const;
+  at::Tensor values_of(size_t shard, size_t segment) const;
+  void apply(size_t shard, size_t segment, const void* result);
+
+  const ParameterTable& table_;
+  const ParameterGroups& groups_;
+  const std::vector<OptimizerShard>& shards_;
+  std::map<const Algorithm*, std::unique_ptr<WholeUpdate>> updates_;
+  std::vector<WholeUpdate*> update_of_;  // per entry of the table; null: not one of these
+  std::vector<size_t> parameters_;
+  std::vector<WholeUpdate::Whole> wholes_;  // per entry of the table, norms of this step
+  std::vector<State> states_;
+  std::vector<std::vector<at::Tensor>> states_of_;         // per entry of the table, by number
+  std::vector<int64_t> steps_;                             // per entry of the table
+  std::vector<std::vector<at::Tensor>> places_;            // per shard, per segment
+  std::vector<std::vector<at::Tensor>> places_of_values_;  // the same
+  at::Tensor scratch_;                                     // bytes
+  at::Tensor whole_;  // bytes; undefined: others bring pieces together
+};
+
+}  // namespace tessera::internal
