@@ -118,9 +118,10 @@ constexpr std::array<const char*, 3> kScopes = {"every rank", "one rank", "shard
 StateDict StateTransfer::save(StateScope scope, int rank, const EngineCounters& counters,
                               std::string problem) {
   const at::NoGradGuard no_grad;
-  const StateContents contents = stream_.agree_to_save(
-      "state_dict", counters, std::move(problem),
-      {absl::StrCat("scope ", kScopes.at(static_cast<size_t>(scope))), absl::StrCat("rank ", rank)});
+  const StateContents contents =
+      stream_.agree_to_save("state_dict", counters, std::move(problem),
+                            {absl::StrCat("scope ", kScopes.at(static_cast<size_t>(scope))),
+                             absl::StrCat("rank ", rank)});
   if (rank < 0 || rank >= group_.size()) {
     throw ErrorOnAllRanks(absl::StrCat("[state] state_dict: got rank ", rank, ", expected 0 to ",
                                        group_.size() - 1, "; name a rank of the world"));
