@@ -16,12 +16,20 @@ done
 command -v srun >/dev/null || not_run "there is no srun (Debian: slurm-client)"
 [[ $EUID -eq 0 ]] || not_run "slurmd needs root"
 
+# In a process namespace of its own, so that nothing outlives it: a daemon of a step that is ending
+# waits for the controller, and slurmd for that daemon, however long.
+if [[ $$ -ne 1 ]]; then
+  namespace=(unshare --pid --fork --kill-child --mount-proc)
+  "${namespace[@]}" true 2>/dev/null || not_run "a process namespace is refused"
+  exec "${namespace[@]}" bash "${BASH_SOURCE[0]}" "$@"
+fi
+
 scratch=$(mktemp -d /tmp/one-node-slurm.XXXXXX)  # short: sockets have their paths in it
 daemons=()
 clean_up() {
   trap '' INT TERM
-  [[ ${#daemons[@]} -eq 0 ]] || kill "${daemons[@]}" 2>/dev/null || true
-  wait
+  kill -KILL -1 2>/dev/null || true  # of this namespace
+  wait 2>/dev/null
   rm -rf "$scratch"
 }
 trap clean_up EXIT
