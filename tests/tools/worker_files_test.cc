@@ -55,7 +55,7 @@ TEST_F(WorkerFiles, LogsAreOfEachAttemptAndRank) {
 }
 
 TEST_F(WorkerFiles, WhatIsTeedIsPrintedToo) {
-  LaunchedJob job = run({"--log-dir", logs(), "--redirects=0:2", "--tee=0:1,1:2"}, kSays,
+  LaunchedJob job = run({"--log-dir", logs(), "--redirects=0:2,1:2", "--tee=0:1,1:2"}, kSays,
                         {{"MEETING", folder_.path()}});
   EXPECT_EQ(job.wait(), 0);
   EXPECT_THAT(job.out(), AllOf(HasSubstr("[0] out 0 of 1\n"), HasSubstr("[1] out 1 of 1\n")));
@@ -82,6 +82,7 @@ TEST_F(WorkerFiles, AFullDiskIsSaidAndEndsNobody) {
               HasSubstr(absl::StrCat("tessera-run: cannot write to '", logs(),
                                      "/attempt_0/0/stdout.log': File too large; what comes after "
                                      "this is not kept there\n")));
+  EXPECT_EQ(occurrences(job.err(), "cannot write to"), 1u);
   EXPECT_THAT(job.out(), HasSubstr("[0] line 3999\n")) << "the terminal has all of it";
   EXPECT_EQ(log(0, 0, "stdout.log").size(), 64u * 512);
 }
@@ -118,7 +119,7 @@ TEST_F(WorkerFiles, ErrorFilesLieWithTheLogs) {
   LaunchedJob job = run({"--log-dir", logs()}, kLeaves);
   EXPECT_EQ(job.wait(), 3);
   EXPECT_THAT(log(1, 1, "error.json"), HasSubstr("bad batch"));
-  LaunchedJob silent = run({"--log-dir", logs()}, "exit 3");
+  LaunchedJob silent = run({"--log-dir", logs()}, "[ $RANK = 0 ] && exec sleep 1000; exit 3");
   EXPECT_EQ(silent.wait(), 3);
   EXPECT_THAT(silent.err(), Not(HasSubstr("error file"))) << "that of an earlier job is no more";
 }
