@@ -312,7 +312,7 @@ std::string help_text() {
       &text,
       "\nExit code: 0 if every rank returned 0; else that of the rank that failed first\n"
       "(128 + signal for a signal); 64 bad usage, 71 system error, 73 no directory for\n"
-      "the store, 126 program cannot be run, 127 program not found.\n");
+      "the store or the logs, 126 program cannot be run, 127 program not found.\n");
   return text;
 }
 
