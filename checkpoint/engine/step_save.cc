@@ -17,6 +17,7 @@
 #include "tessera/checkpoint/step/step_commit.h"
 #include "tessera/checkpoint/step/step_reader.h"
 #include "tessera/core/comm/agreement/refusal.h"
+#include "tessera/core/process/failure_report.h"
 #include "tessera/errors.h"
 #include "tessera/process_group.h"
 
@@ -186,8 +187,10 @@ absl::Status StepSave::commit_here(const std::vector<std::string>& texts) {
   if (!manifest.ok()) return manifest.status();
   is_begun_ = false;  // commit_step() removes what it does not commit
   absl::Status status = commit_step(files_, directory_, *manifest);
-  if (status.ok()) run_->note_verified(contents_.step);
-  return status;
+  if (!status.ok()) return status;
+  run_->note_verified(contents_.step);
+  report_saved_step(contents_.step);
+  return absl::OkStatus();
 }
 
 }  // namespace tessera::internal

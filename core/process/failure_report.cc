@@ -29,9 +29,18 @@ struct Reporter {
 std::atomic<Reporter*> reporter{nullptr};
 std::terminate_handler next_handler = nullptr;
 
-bool is_number(const char* name, int number) {
+/// Whether the variable is the number, or not set: as in a rank of the mpirun that tessera-run
+/// --supervise has started, whose page has room for rank 0 alone.
+bool may_be(const char* name, int number) {
+  const auto text = process_environment(name);
   int value = 0;
-  return absl::SimpleAtoi(process_environment(name).value_or(""), &value) && value == number;
+  return !text.has_value() || (absl::SimpleAtoi(*text, &value) && value == number);
+}
+
+/// That of this process; null before there is one, and in a child of fork().
+Reporter* own_reporter() noexcept {
+  Reporter* const own = reporter.load(std::memory_order_acquire);
+  return own != nullptr && own->origin.is_here() ? own : nullptr;
 }
 
 /// An uncaught exception need not unwind the stack, so no group knows of it yet.
@@ -52,7 +61,7 @@ void report_failures(int rank, int world_size) {
     return;
   }
   const std::string address = process_environment("TESSERA_JOB_PAGE").value_or("");
-  if (address.empty() || !is_number("RANK", rank) || !is_number("WORLD_SIZE", world_size)) return;
+  if (address.empty() || !may_be("RANK", rank) || !may_be("WORLD_SIZE", world_size)) return;
   auto page = JobPage::open(address, rank);
   if (page == nullptr) return;
   std::unique_ptr<Reporter> made(
@@ -63,10 +72,18 @@ void report_failures(int rank, int world_size) {
 }
 
 void report_failure(int culprit, std::string_view text) noexcept {
-  const Reporter* const own = reporter.load(std::memory_order_acquire);
-  if (own == nullptr || !own->origin.is_here()) return;
+  const Reporter* const own = own_reporter();
+  if (own == nullptr) return;
   if (culprit >= 0 && !own->is_numbered_alike.load()) return;  // the launcher knows it by no number
   own->page->note_failure(culprit >= 0 ? culprit : own->rank, text);
+}
+
+void report_step(int64_t step) noexcept {
+  if (const Reporter* const own = own_reporter(); own != nullptr) own->page->note_step(step);
+}
+
+void report_saved_step(int64_t step) noexcept {
+  if (const Reporter* const own = own_reporter(); own != nullptr) own->page->note_saved_step(step);
 }
 
 }  // namespace tessera::internal

@@ -20,11 +20,11 @@
 #include "tessera/core/process/system_refusal.h"
 
 namespace tessera::internal {
-namespace {
 
-constexpr int64_t kHeaderBytes = 64;  // of which the nonce takes some
-
-}  // namespace
+struct alignas(64) JobPage::Header {
+  uint64_t nonce;
+  std::atomic<int64_t> saved_step;
+};
 
 struct alignas(64) JobPage::Record {
   enum State : uint32_t { kNone, kWriting, kThere };
@@ -35,16 +35,18 @@ struct alignas(64) JobPage::Record {
   uint32_t length;
   int64_t when_ns;
   char text[2000];
+  std::atomic<int64_t> step;
 };
 
 int64_t JobPage::bytes(int ranks) {
-  return kHeaderBytes + int64_t{ranks} * static_cast<int64_t>(sizeof(Record));
+  return static_cast<int64_t>(sizeof(Header)) +
+         int64_t{ranks} * static_cast<int64_t>(sizeof(Record));
 }
 
-uint64_t& JobPage::nonce() const { return *reinterpret_cast<uint64_t*>(data_); }
+JobPage::Header& JobPage::header() const { return *reinterpret_cast<Header*>(data_); }
 
 JobPage::Record& JobPage::record(int rank) const {
-  return reinterpret_cast<Record*>(data_ + kHeaderBytes)[rank];
+  return reinterpret_cast<Record*>(data_ + sizeof(Header))[rank];
 }
 
 JobPage::JobPage(FileDescriptor file, char* data, int ranks, int rank)
@@ -68,12 +70,12 @@ absl::StatusOr<std::unique_ptr<JobPage>> JobPage::create(int ranks) {
       ::mmap(nullptr, bytes(ranks), PROT_READ | PROT_WRITE, MAP_SHARED, file.get(), 0);
   if (data == MAP_FAILED) return failed("mmap");
   std::unique_ptr<JobPage> page(new JobPage(std::move(file), static_cast<char*>(data), ranks, -1));
-  page->nonce() = nonce;
+  page->header().nonce = nonce;
   return page;
 }
 
 std::string JobPage::address() const {
-  return absl::StrCat("/proc/", ::getpid(), "/fd/", file_.get(), ":", ranks_, ":", nonce());
+  return absl::StrCat("/proc/", ::getpid(), "/fd/", file_.get(), ":", ranks_, ":", header().nonce);
 }
 
 std::unique_ptr<JobPage> JobPage::open(const std::string& address, int rank) {
@@ -94,7 +96,7 @@ std::unique_ptr<JobPage> JobPage::open(const std::string& address, int rank) {
   if (data == MAP_FAILED) return nullptr;
   std::unique_ptr<JobPage> page(
       new JobPage(FileDescriptor(), static_cast<char*>(data), ranks, rank));
-  if (page->nonce() != nonce) return nullptr;
+  if (page->header().nonce != nonce) return nullptr;
   page->forget_failure();
   page->record(rank).is_open.store(1, std::memory_order_release);
   return page;
@@ -114,6 +116,18 @@ void JobPage::note_failure(int culprit, std::string_view text) noexcept {
 void JobPage::forget_failure() noexcept {
   record(rank_).state.store(Record::kNone, std::memory_order_release);
 }
+
+void JobPage::note_step(int64_t step) noexcept {
+  record(rank_).step.store(step, std::memory_order_relaxed);
+}
+
+void JobPage::note_saved_step(int64_t step) noexcept {
+  header().saved_step.store(step, std::memory_order_relaxed);
+}
+
+int64_t JobPage::step(int rank) const { return record(rank).step.load(std::memory_order_relaxed); }
+
+int64_t JobPage::saved_step() const { return header().saved_step.load(std::memory_order_relaxed); }
 
 bool JobPage::is_open(int rank) const {
   return record(rank).is_open.load(std::memory_order_acquire) != 0;

@@ -20,7 +20,8 @@ struct FailureNote {
 };
 
 /// Memory in which the ranks of a job record for their launcher why they fail, before their peers
-/// learn of it: the earliest record names the rank that failed first. The launcher makes it and
+/// learn of it: the earliest record names the rank that failed first. They also record how far they
+/// have come, by which the launcher knows whether a restart is worth it. The launcher makes it and
 /// passes its address in TESSERA_JOB_PAGE. It needs no file, and no descriptor that a program
 /// between launcher and rank could close. Does not use LibTorch, because the launcher does not.
 ///
@@ -44,20 +45,28 @@ class JobPage {
   /// the rank goes on. Allocates nothing, never blocks.
   void note_failure(int culprit, std::string_view text) noexcept;
   void forget_failure() noexcept;
+  /// For a rank. Records how many steps it has trained, and which step of the job has been saved.
+  void note_step(int64_t step) noexcept;
+  void note_saved_step(int64_t step) noexcept;
 
   /// The launcher's. Whether rank `rank` has opened the page, and what it noted.
   bool is_open(int rank) const;
   std::optional<FailureNote> note(int rank) const;
   /// The earliest of all notes.
   std::optional<FailureNote> first_note() const;
+  /// How many steps rank `rank` has trained, and the last step of the job that a checkpoint has; 0
+  /// where no rank said so.
+  int64_t step(int rank) const;
+  int64_t saved_step() const;
   int ranks() const { return ranks_; }
 
  private:
+  struct Header;
   struct Record;
 
   JobPage(FileDescriptor file, char* data, int ranks, int rank);
   static int64_t bytes(int ranks);
-  uint64_t& nonce() const;
+  Header& header() const;
   Record& record(int rank) const;
 
   const FileDescriptor file_;  // the launcher's; none in ranks

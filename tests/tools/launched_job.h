@@ -48,6 +48,13 @@ inline bool all_end(const std::vector<FileDescriptor>& processes, std::chrono::m
   return true;
 }
 
+/// How often `part` is in `text`.
+inline size_t occurrences(const std::string& text, const std::string& part) {
+  size_t count = 0;
+  for (size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++count;
+  return count;
+}
+
 /// The real `tessera-run` as a child of the test, its output in pipes.
 class LaunchedJob {
  public:

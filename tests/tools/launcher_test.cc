@@ -30,12 +30,6 @@ std::vector<std::string> shell_job(int workers, const std::string& script,
           script};
 }
 
-size_t count_of(const std::string& text, const std::string& part) {
-  size_t count = 0;
-  for (size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++count;
-  return count;
-}
-
 /// Whether each line of `text` carries one of the prefixes "[0] " to "[workers-1] ".
 bool every_line_has_a_prefix(const std::string& text, int workers) {
   if (!text.empty() && text.back() != '\n') return false;
@@ -101,9 +95,9 @@ TEST(LauncherTest, WorkersGetTheEnvironmentOfTorchrun) {
         "[0] RANK=0\n", "[0] stdin 0\n"}) {
     EXPECT_THAT(job.out(), HasSubstr(line));
   }
-  EXPECT_EQ(count_of(job.out(), "TORCHELASTIC_RUN_ID="), 2u);
-  EXPECT_EQ(count_of(job.out(), "OMP_NUM_THREADS="), 2u);
-  EXPECT_EQ(count_of(job.out(), "TESSERA_STORE=file://" + tmp.path() + "/tessera-run-"), 2u);
+  EXPECT_EQ(occurrences(job.out(), "TORCHELASTIC_RUN_ID="), 2u);
+  EXPECT_EQ(occurrences(job.out(), "OMP_NUM_THREADS="), 2u);
+  EXPECT_EQ(occurrences(job.out(), "TESSERA_STORE=file://" + tmp.path() + "/tessera-run-"), 2u);
   EXPECT_THAT(job.out(), Not(HasSubstr("MASTER_")));
   EXPECT_THAT(job.err(), HasSubstr("OMP_NUM_THREADS is not set; giving 2 workers "));
 }
@@ -213,7 +207,7 @@ TEST(LauncherTest, ASignalIsPassedOnOnceAndWorkersMaySave) {
     ASSERT_TRUE(job.read_until("[0] ready") && job.read_until("[1] ready"));
     job.signal(signal);
     EXPECT_EQ(job.wait(), 128 + signal);
-    EXPECT_EQ(count_of(job.out(), "saved"), 2u);
+    EXPECT_EQ(occurrences(job.out(), "saved"), 2u);
     EXPECT_THAT(job.err(),
                 HasSubstr("got " + signal_name(signal) + "; passing it on to 2 workers"));
     EXPECT_THAT(job.err(), Not(HasSubstr("sending SIGKILL")));
@@ -288,8 +282,8 @@ TEST(LauncherTest, TwoAtOnceDoNotMeet) {
     const size_t at = job.out().find("file://");
     return job.out().substr(at, job.out().find('\n', at) - at);
   };
-  EXPECT_EQ(count_of(first.out(), store_of(first)), 2u);
-  EXPECT_EQ(count_of(second.out(), store_of(second)), 2u);
+  EXPECT_EQ(occurrences(first.out(), store_of(first)), 2u);
+  EXPECT_EQ(occurrences(second.out(), store_of(second)), 2u);
   EXPECT_NE(store_of(first), store_of(second));
   first.signal(SIGTERM);
   EXPECT_EQ(first.wait(), 143);

@@ -3,8 +3,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <absl/strings/str_cat.h>
-
 namespace tessera::internal {
 namespace {
 
@@ -21,7 +19,10 @@ WorkerPlace place_of_two() {
           "/proc/9/fd/7:3:1",
           "abc",
           "s3cret",
-          {0, 1, 2, 3, 4, 5, 6, 7}};
+          {0, 1, 2, 3, 4, 5, 6, 7},
+          1,
+          4,
+          "/tmp/dir/error.json"};
 }
 
 TEST(WorkerEnvironmentTest, SetsWhatTorchrunSets) {
@@ -30,10 +31,11 @@ TEST(WorkerEnvironmentTest, SetsWhatTorchrunSets) {
       UnorderedElementsAre(
           "PATH=/bin", "EMPTY=", "A=b=c", "RANK=2", "WORLD_SIZE=3", "LOCAL_RANK=2",
           "LOCAL_WORLD_SIZE=3", "GROUP_RANK=0", "GROUP_WORLD_SIZE=1", "ROLE_NAME=default",
-          "ROLE_RANK=2", "ROLE_WORLD_SIZE=3", "TORCHELASTIC_RESTART_COUNT=0",
-          "TORCHELASTIC_MAX_RESTARTS=0", "TORCHELASTIC_RUN_ID=abc",
-          "TORCHELASTIC_USE_AGENT_STORE=False", "TESSERA_STORE=file:///tmp/dir/store",
-          "TESSERA_JOB_PAGE=/proc/9/fd/7:3:1", "TESSERA_JOB_TOKEN=s3cret", "OMP_NUM_THREADS=2"));
+          "ROLE_RANK=2", "ROLE_WORLD_SIZE=3", "TORCHELASTIC_RESTART_COUNT=1",
+          "TESSERA_RESTART_COUNT=1", "TORCHELASTIC_MAX_RESTARTS=4", "TORCHELASTIC_RUN_ID=abc",
+          "TORCHELASTIC_ERROR_FILE=/tmp/dir/error.json", "TORCHELASTIC_USE_AGENT_STORE=False",
+          "TESSERA_STORE=file:///tmp/dir/store", "TESSERA_JOB_PAGE=/proc/9/fd/7:3:1",
+          "TESSERA_JOB_TOKEN=s3cret", "OMP_NUM_THREADS=2"));
 }
 
 TEST(WorkerEnvironmentTest, ARankOfSeveralStartsNoJob) {
@@ -42,16 +44,6 @@ TEST(WorkerEnvironmentTest, ARankOfSeveralStartsNoJob) {
   EXPECT_EQ(outer_job_problem({"RANK=0"}), "");
   EXPECT_THAT(outer_job_problem({"RANK=0", "WORLD_SIZE=4"}),
               HasSubstr("RANK, WORLD_SIZE: got '0' and '4', expected no variables of another"));
-}
-
-TEST(WorkerEnvironmentTest, ANodeOfSeveralStartsNoJob) {
-  EXPECT_EQ(outer_job_problem({"PET_NNODES=1"}), "");
-  EXPECT_EQ(outer_job_problem({"PET_NNODES=1:1"}), "");
-  EXPECT_EQ(outer_job_problem({"PET_NNODES="}), "");
-  for (const char* nodes : {"2", "1:4"}) {
-    EXPECT_THAT(outer_job_problem({absl::StrCat("PET_NNODES=", nodes)}),
-                HasSubstr(absl::StrCat("PET_NNODES: got '", nodes, "', expected 1 or none")));
-  }
 }
 
 TEST(WorkerEnvironmentTest, ReplacesWhatAnOuterLauncherLeft) {
@@ -65,6 +57,14 @@ TEST(WorkerEnvironmentTest, ReplacesWhatAnOuterLauncherLeft) {
                            "TESSERA_STORE=file:///old", "TORCHELASTIC_ERROR_FILE=/x"}) {
     EXPECT_THAT(environment, Not(Contains(gone)));
   }
+}
+
+TEST(WorkerEnvironmentTest, ACommandThatStartsRanksKeepsItsOwn) {
+  EXPECT_THAT(supervised_environment({"PATH=/bin", "MASTER_ADDR=a", "TESSERA_RESTART_COUNT=7"},
+                                     place_of_two()),
+              UnorderedElementsAre("PATH=/bin", "MASTER_ADDR=a", "TORCHELASTIC_RESTART_COUNT=1",
+                                   "TESSERA_RESTART_COUNT=1", "TORCHELASTIC_MAX_RESTARTS=4",
+                                   "TESSERA_JOB_PAGE=/proc/9/fd/7:3:1"));
 }
 
 TEST(WorkerEnvironmentTest, TheUsersThreadCountStays) {

@@ -2,13 +2,22 @@
 
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
 #include <set>
 #include <string_view>
+#include <system_error>
+#include <utility>
 
 #include "absl/status/status.h"
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_replace.h"
+#include "absl/strings/str_split.h"
+#include "tessera/tools/run/visible_gpus.h"
+#include "tessera/tools/run/worker_environment.h"
 
 namespace tessera::internal {
 namespace {
@@ -20,27 +29,30 @@ constexpr std::string_view kOneHostOnly =
 struct Parse {
   CommandLine result;
   int core_count;
-  std::vector<std::string> problems;
+  const std::vector<std::string>& inherited;
+  std::set<std::string> seen = {};
+  std::vector<std::string> problems = {};
+  /// As given, until the number of ranks is known.
+  struct Streams {
+    std::string name;
+    std::string value = "0";
+  };
+  Streams redirects = {"--redirects"};
+  Streams tees = {"--tee"};
 };
 
-/// A flag without help text is known only so that it can be refused by name.
+/// A flag without help text is known only so that it can be refused by name. `apply` gets the name
+/// under which the value was given: "--nnodes" or "PET_NNODES".
 struct Flag {
   std::string_view name;
   std::string_view value;  // what the help calls its value; empty: the flag takes none
   std::string_view help;
-  void (*apply)(const Flag& flag, const std::string& value, Parse& parse);
+  void (*apply)(const std::string& name, const std::string& value, Parse& parse);
 };
 
-void refuse_hosts(const Flag& flag, const std::string& value, Parse& parse) {
-  parse.problems.push_back(absl::StrCat("--", std::string(flag.name), " ", value,
-                                        " is refused: ", std::string(kOneHostOnly)));
-}
-
-void refuse_restarts(const Flag& flag, const std::string& value, Parse& parse) {
-  if (value == "0") return;
-  parse.problems.push_back(absl::StrCat("--", std::string(flag.name), " ", value,
-                                        " is refused: restarting a job is not built yet; start it "
-                                        "again from the outside"));
+void refuse_hosts(const std::string& name, const std::string& value, Parse& parse) {
+  parse.problems.push_back(
+      absl::StrCat(name, " ", value, " is refused: ", std::string(kOneHostOnly)));
 }
 
 bool is_digits(const std::string& text) {
@@ -48,51 +60,131 @@ bool is_digits(const std::string& text) {
                                       [](unsigned char c) { return c >= '0' && c <= '9'; });
 }
 
-void set_worker_count(const Flag&, const std::string& value, Parse& parse) {
+void expect(const std::string& name, const std::string& value, const std::string& expected,
+            Parse& parse) {
+  parse.problems.push_back(absl::StrCat(name, ": got '", value, "', expected ", expected));
+}
+
+void set_worker_count(const std::string& name, const std::string& value, Parse& parse) {
   int count = 0;
   if (value == "auto") {
     count = std::clamp(parse.core_count, 1, kMaxWorkers);
+  } else if (value == "gpu") {
+    count = std::min(count_visible_gpus(parse.inherited), kMaxWorkers);
+    if (count == 0) {
+      return expect(name, value,
+                    "a GPU that this process may use, but CUDA_VISIBLE_DEVICES names none, or "
+                    "there is no /dev/nvidia0; give a number of ranks",
+                    parse);
+    }
   } else if (!is_digits(value) || !absl::SimpleAtoi(value, &count) || count < 1 ||
              count > kMaxWorkers) {
-    parse.problems.push_back(absl::StrCat("--nproc-per-node: got '", value,
-                                          "', expected an integer from 1 to ", kMaxWorkers,
-                                          " or 'auto'"));
-    return;
+    return expect(name, value,
+                  absl::StrCat("an integer from 1 to ", kMaxWorkers, ", 'auto' or 'gpu'"), parse);
   }
   parse.result.worker_count = count;
 }
 
-void set_grace(const Flag&, const std::string& value, Parse& parse) {
+template <int64_t CommandLine::*milliseconds>
+void set_seconds(const std::string& name, const std::string& value, Parse& parse) {
   constexpr double kMaxSeconds = 86400;
   const bool plain = !value.empty() && std::all_of(value.begin(), value.end(), [](unsigned char c) {
     return (c >= '0' && c <= '9') || c == '.';
   });
   double seconds = 0;
   if (!plain || !absl::SimpleAtod(value, &seconds) || seconds > kMaxSeconds) {
-    parse.problems.push_back(absl::StrCat("--grace-seconds: got '", value,
-                                          "', expected a number of seconds from 0 to 86400"));
-    return;
+    return expect(name, value, "a number of seconds from 0 to 86400", parse);
   }
-  parse.result.grace_ms = std::llround(seconds * 1000);
+  parse.result.*milliseconds = std::llround(seconds * 1000);
 }
 
-void set_nnodes(const Flag& flag, const std::string& value, Parse& parse) {
-  if (value != "1" && value != "1:1") refuse_hosts(flag, value, parse);
+template <bool CommandLine::*flag>
+void set(const std::string&, const std::string&, Parse& parse) {
+  parse.result.*flag = true;
+}
+
+template <Parse::Streams Parse::*streams>
+void set_streams(const std::string& name, const std::string& value, Parse& parse) {
+  parse.*streams = {name, value};
+}
+
+void set_max_restarts(const std::string& name, const std::string& value, Parse& parse) {
+  if (!is_digits(value) || !absl::SimpleAtoi(value, &parse.result.max_restarts)) {
+    expect(name, value, "a whole number of restarts, from 0", parse);
+  }
+}
+
+void set_log_dir(const std::string& name, const std::string& value, Parse& parse) {
+  std::error_code error;
+  parse.result.log_dir = std::filesystem::absolute(value, error).string();
+  if (value.empty() || error) expect(name, value, "a directory", parse);
+}
+
+void set_nnodes(const std::string& name, const std::string& value, Parse& parse) {
+  if (value == "1" || value == "1:1") return;
+  if (absl::StartsWith(name, "--")) return refuse_hosts(name, value, parse);
+  expect(name, value,
+         "1 or none: tessera-run starts ranks on one host, and each of these nodes would train "
+         "alone; start the program by mpirun or srun, or, if it is left over from another job: "
+         "env -u PET_NNODES tessera-run ...",
+         parse);
+}
+
+/// Which streams of each worker go into files: "3", or "0:3,1:1" for single ranks.
+std::vector<int> read_streams(const Parse::Streams& given, Parse& parse) {
+  const auto& [name, value] = given;
+  const int workers = parse.result.worker_count;
+  std::vector<int> streams(static_cast<size_t>(workers), 0);
+  const auto is_choice = [](const std::string& text) {
+    return text.size() == 1 && text[0] >= '0' && text[0] <= '3';
+  };
+  if (is_choice(value)) {
+    std::fill(streams.begin(), streams.end(), value[0] - '0');
+    return streams;
+  }
+  for (const std::string& part : std::vector<std::string>(absl::StrSplit(value, ','))) {
+    const std::vector<std::string> fields = absl::StrSplit(part, ':');
+    int rank = 0;
+    if (fields.size() != 2 || !is_digits(fields[0]) || !absl::SimpleAtoi(fields[0], &rank) ||
+        rank >= workers || !is_choice(fields[1])) {
+      expect(name, value,
+             absl::StrCat("0 (none), 1 (stdout), 2 (stderr) or 3 (both), or a list of ranks from 0 "
+                          "to ",
+                          workers - 1, " as in 0:3,1:1"),
+             parse);
+      break;
+    }
+    streams[static_cast<size_t>(rank)] = fields[1][0] - '0';
+  }
+  return streams;
 }
 
 constexpr Flag kFlags[] = {
     {"standalone", "", "One host, no TCP port. The only mode there is, so it may be left out.",
-     [](const Flag&, const std::string&, Parse&) {}},
-    {"nproc-per-node", "N|auto",
+     [](const std::string&, const std::string&, Parse&) {}},
+    {"nproc-per-node", "N|auto|gpu",
      "Ranks to start (default 1); auto: one for each core that this process may use.",
      set_worker_count},
+    {"max-restarts", "N",
+     "When a rank fails, start all again; at most N times until a newer step is saved.",
+     set_max_restarts},
+    {"backoff-seconds", "S", "Pause before a restart (default 1): S, 2 S, 4 S, up to 30.",
+     set_seconds<&CommandLine::backoff_ms>},
+    {"log-dir", "DIR", "Keep files of each attempt and rank: DIR/attempt_0/0 and so on.",
+     set_log_dir},
+    {"redirects", "WHAT",
+     "Write stdout (1), stderr (2) or both (3) into files there; 0:3,2:1 by rank.",
+     set_streams<&Parse::redirects>},
+    {"tee", "WHAT", "The same, and print them, too.", set_streams<&Parse::tees>},
     {"grace-seconds", "S",
-     "When the job is ended early: seconds between SIGTERM and SIGKILL (default 20).", set_grace},
+     "When the job is ended early: seconds between SIGTERM and SIGKILL (default 20).",
+     set_seconds<&CommandLine::grace_ms>},
+    {"supervise", "",
+     "The program starts ranks itself (mpirun, srun, docker run): it is one worker.",
+     set<&CommandLine::supervise>},
     {"nnodes", "1", "Accepted for torchrun's sake; only 1 is possible.", set_nnodes},
-    {"help", "", "Print this text.",
-     [](const Flag&, const std::string&, Parse& parse) { parse.result.help = true; }},
-    {"version", "", "Print the version.",
-     [](const Flag&, const std::string&, Parse& parse) { parse.result.version = true; }},
+    {"help", "", "Print this text.", set<&CommandLine::help>},
+    {"version", "", "Print the version.", set<&CommandLine::version>},
     {"node-rank", "R", "", refuse_hosts},
     {"rdzv-backend", "B", "", refuse_hosts},
     {"rdzv-endpoint", "E", "", refuse_hosts},
@@ -101,7 +193,6 @@ constexpr Flag kFlags[] = {
     {"master-addr", "A", "", refuse_hosts},
     {"master-port", "P", "", refuse_hosts},
     {"local-addr", "A", "", refuse_hosts},
-    {"max-restarts", "N", "", refuse_restarts},
 };
 
 const Flag* find_flag(const std::string& name) {
@@ -112,13 +203,15 @@ const Flag* find_flag(const std::string& name) {
 }
 
 /// Reads the flag at `arguments[at]`; returns the index of the next unread argument.
-size_t read_flag(const std::vector<std::string>& arguments, size_t at, std::set<std::string>& seen,
-                 Parse& parse) {
+size_t read_flag(const std::vector<std::string>& arguments, size_t at, Parse& parse) {
   const std::string& argument = arguments[at];
   const size_t equals = argument.find('=');
   const bool has_value = equals != std::string::npos;
   std::string name = argument.substr(0, equals);
-  if (name == "-h") name = "--help";
+  for (const auto& [letter, flag] :
+       {std::pair("-h", "--help"), {"-r", "--redirects"}, {"-t", "--tee"}}) {
+    if (name == letter) name = flag;
+  }
   // torchrun spells its flags both ways.
   std::replace(name.begin(), name.end(), '_', '-');
   const Flag* flag = name.rfind("--", 0) == 0 ? find_flag(name.substr(2)) : nullptr;
@@ -126,39 +219,69 @@ size_t read_flag(const std::vector<std::string>& arguments, size_t at, std::set<
     parse.problems.push_back(absl::StrCat("unknown flag ", argument.substr(0, equals)));
     return at + 1;
   }
-  if (!seen.insert(name).second) parse.problems.push_back(absl::StrCat(name, " is given twice"));
+  if (!parse.seen.insert(name).second)
+    parse.problems.push_back(absl::StrCat(name, " is given twice"));
   if (flag->value.empty()) {
     if (has_value) parse.problems.push_back(absl::StrCat(name, " takes no value"));
-    flag->apply(*flag, "", parse);
+    flag->apply(name, "", parse);
     return at + 1;
   }
   if (has_value) {
-    flag->apply(*flag, argument.substr(equals + 1), parse);
+    flag->apply(name, argument.substr(equals + 1), parse);
     return at + 1;
   }
   if (at + 1 == arguments.size()) {
     parse.problems.push_back(absl::StrCat(name, " needs a value"));
     return at + 1;
   }
-  flag->apply(*flag, arguments[at + 1], parse);
+  flag->apply(name, arguments[at + 1], parse);
   return at + 2;
+}
+
+/// The variables that torchrun reads for its flags. A flag wins.
+void read_variables(Parse& parse) {
+  for (const Flag& flag : kFlags) {
+    const std::string name(flag.name);
+    if (flag.value.empty() || flag.help.empty() || parse.seen.count("--" + name) != 0) continue;
+    const std::string variable =
+        "PET_" + absl::AsciiStrToUpper(absl::StrReplaceAll(name, {{"-", "_"}}));
+    const std::string value = value_of(parse.inherited, variable);
+    if (!value.empty()) flag.apply(variable, value, parse);
+  }
+}
+
+/// What only the flags together say.
+void finish(Parse& parse) {
+  parse.result.redirects = read_streams(parse.redirects, parse);
+  parse.result.tees = read_streams(parse.tees, parse);
+  for (const auto& [name, value] : {parse.redirects, parse.tees}) {
+    if (value == "0" || !parse.result.log_dir.empty()) continue;
+    parse.problems.push_back(absl::StrCat(name, " needs --log-dir, the directory for the files"));
+  }
+  if (parse.result.supervise && parse.seen.count("--nproc-per-node") != 0) {
+    parse.problems.push_back(
+        "--supervise and --nproc-per-node: got both, expected one: a command that is supervised "
+        "starts its ranks itself");
+  }
 }
 
 }  // namespace
 
 absl::StatusOr<CommandLine> parse_command_line(const std::vector<std::string>& arguments,
-                                               int core_count) {
-  Parse parse{{}, core_count, {}};
-  std::set<std::string> seen;
+                                               int core_count,
+                                               const std::vector<std::string>& inherited) {
+  Parse parse{{}, core_count, inherited};
   size_t at = 0;
   while (at < arguments.size() && arguments[at].size() > 1 && arguments[at][0] == '-') {
     if (arguments[at] == "--") {
       ++at;
       break;
     }
-    at = read_flag(arguments, at, seen, parse);
+    at = read_flag(arguments, at, parse);
   }
   if (parse.result.help || parse.result.version) return parse.result;
+  if (!parse.result.supervise) read_variables(parse);
+  finish(parse);
   parse.result.program.assign(arguments.begin() + static_cast<std::ptrdiff_t>(at), arguments.end());
   if (parse.result.program.empty()) {
     parse.problems.push_back("no program is given");
@@ -177,19 +300,19 @@ std::string help_text() {
       "Starts the program once per rank on this host, prefixes its output with [rank], and ends\n"
       "all ranks when one fails. Everything after the program's name belongs to the program.\n\n"
       "  tessera-run --standalone --nproc-per-node 2 -- ./train --strategy zero3\n\n"
-      "Flags:\n";
+      "Flags, for those with a value also variables (PET_MAX_RESTARTS):\n";
   for (const Flag& flag : kFlags) {
     if (flag.help.empty()) continue;
     std::string left = absl::StrCat("  --", std::string(flag.name));
     if (!flag.value.empty()) absl::StrAppend(&left, " ", std::string(flag.value));
-    left.resize(std::max<size_t>(left.size() + 2, 28), ' ');
+    left.resize(std::max<size_t>(left.size() + 2, 32), ' ');
     absl::StrAppend(&text, left, std::string(flag.help), "\n");
   }
   absl::StrAppend(
       &text,
       "\nExit code: 0 if every rank returned 0; else that of the rank that failed first\n"
       "(128 + signal for a signal); 64 bad usage, 71 system error, 73 no directory for\n"
-      "the store, 126 program cannot be run, 127 program not found.\n");
+      "the store or the logs, 126 program cannot be run, 127 program not found.\n");
   return text;
 }
 

@@ -3,7 +3,6 @@
 #include <signal.h>
 
 #include <algorithm>
-#include <fstream>
 #include <iterator>
 #include <utility>
 
@@ -16,21 +15,7 @@ namespace {
 /// How long ranks may take to say which call they waited in, and the one that they name to end.
 constexpr std::chrono::milliseconds kTimeToReport(3000);
 
-/// Processes that the kernel has killed for lack of memory, on this host; 0 if nobody counts.
-int64_t count_oom_kills() {
-  std::ifstream file("/proc/vmstat");
-  std::string name;
-  int64_t count = 0;
-  while (file >> name >> count) {
-    if (name == "oom_kill") return count;
-  }
-  return 0;
-}
-
 }  // namespace
-
-Failures::Failures(std::unique_ptr<JobPage> page)
-    : page_(std::move(page)), oom_kills_before_(count_oom_kills()) {}
 
 absl::StatusOr<std::unique_ptr<Failures>> Failures::create(int ranks) {
   auto page = JobPage::create(ranks);
@@ -38,8 +23,13 @@ absl::StatusOr<std::unique_ptr<Failures>> Failures::create(int ranks) {
   return std::unique_ptr<Failures>(new Failures(*std::move(page)));
 }
 
+Failure Failures::failure_of(const Worker& worker, std::string text) const {
+  return {worker.rank(),   worker.name(),   worker.pid(),
+          worker.ending(), std::move(text), page_->step(worker.rank())};
+}
+
 std::string Failures::add(const Worker& worker) {
-  const Failure failure{worker.rank(), worker.pid(), worker.ending(), ""};
+  const Failure failure = failure_of(worker, "");
   if (first_) return absl::StrCat("after that, ", describe(failure));
   if (unnamed_.empty()) {
     first_bad_exit_ = failure.ending->exit_code();
@@ -55,7 +45,7 @@ std::vector<std::string> Failures::name_first(const Workers& workers, bool may_w
   if (const auto note = page_->first_note(); note && note->culprit < std::ssize(workers)) {
     const Worker& culprit = *workers[note->culprit];
     if (!culprit.ending() && may_wait && Clock::now() < *report_deadline_) return {};
-    first = {culprit.rank(), culprit.pid(), culprit.ending(), note->text};
+    first = failure_of(culprit, note->text);
     first.activity = process_activity(culprit.pid());
   }
   first_ = first;
@@ -73,19 +63,16 @@ bool Failures::any_may_report(const Workers& workers) const {
 }
 
 std::string Failures::describe(const Failure& failure) const {
-  std::string text = absl::StrCat("rank ", failure.rank, " (pid ", failure.pid, ") ");
+  std::string text = absl::StrCat(failure.name, " (pid ", failure.pid, ") ");
   if (failure.ending) {
     absl::StrAppend(&text, failure.ending->describe());
+    if (failure.step > 0) absl::StrAppend(&text, " after step ", failure.step);
   } else {
     absl::StrAppend(&text, failure.activity.empty() ? "goes on" : failure.activity,
                     " while others wait for it");
   }
-  const int64_t kills = count_oom_kills() - oom_kills_before_;
-  if (failure.ending && failure.ending->signal() == SIGKILL && kills > 0) {
-    absl::StrAppend(&text, "; since the start the kernel has killed ", kills,
-                    kills == 1 ? " process" : " processes",
-                    " for lack of memory (see dmesg): use less memory or fewer ranks");
-  }
+  const std::string hint = failure.ending ? kill_reasons_.hint(failure.ending->signal()) : "";
+  if (!hint.empty()) absl::StrAppend(&text, "; ", hint);
   if (!failure.text.empty()) absl::StrAppend(&text, ": ", failure.text);
   return text;
 }

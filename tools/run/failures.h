@@ -7,11 +7,13 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "tessera/core/process/job_page.h"
 #include "tessera/tools/run/ending.h"
+#include "tessera/tools/run/kill_reasons.h"
 #include "tessera/tools/run/worker.h"
 
 namespace tessera::internal {
@@ -19,9 +21,11 @@ namespace tessera::internal {
 /// How a rank failed.
 struct Failure {
   int rank = 0;
+  std::string name;  ///< what messages call it
   pid_t pid = 0;
   std::optional<Ending> ending;  ///< nothing: it has not ended, and holds up the others
   std::string text;              ///< what was noted about it; may be empty
+  int64_t step = 0;              ///< how many steps it had trained; 0: not known
   std::string activity = {};     ///< what it did when it was named, if it had not ended
 };
 
@@ -38,6 +42,8 @@ class Failures {
 
   /// Where the ranks note why they fail.
   std::string page_address() const { return page_->address(); }
+  /// The last step that the job has saved; 0 if that is not known.
+  int64_t saved_step() const { return page_->saved_step(); }
 
   /// A rank has ended badly. Returns what to say; "" as long as the first failure is not named.
   std::string add(const Worker& worker);
@@ -62,10 +68,11 @@ class Failures {
   int exit_code() const;
 
  private:
-  explicit Failures(std::unique_ptr<JobPage> page);
+  explicit Failures(std::unique_ptr<JobPage> page) : page_(std::move(page)) {}
+  Failure failure_of(const Worker& worker, std::string text) const;
 
   const std::unique_ptr<JobPage> page_;
-  const int64_t oom_kills_before_;
+  const KillReasons kill_reasons_;
   std::vector<Failure> unnamed_;  // in the order they were seen, until the first is known
   std::optional<Failure> first_;
   std::optional<Clock::time_point> report_deadline_;

@@ -33,7 +33,10 @@ int main(int argc, char** argv) {
     return tessera::internal::kSystemExit;
   }
   const int core_count = tessera::internal::available_cores();
-  auto command = tessera::internal::parse_command_line({argv + 1, argv + argc}, core_count);
+  tessera::internal::Job job;
+  for (char** entry = environ; *entry != nullptr; ++entry) job.inherited.emplace_back(*entry);
+  auto command =
+      tessera::internal::parse_command_line({argv + 1, argv + argc}, core_count, job.inherited);
   if (!command.ok()) {
     const std::string problems =
         absl::StrReplaceAll(command.status().message(), {{"\n", "\ntessera-run: "}});
@@ -47,17 +50,13 @@ int main(int argc, char** argv) {
     fprintf(stderr, "tessera-run: cannot write to stdout: %s\n", strerror(errno));
     return tessera::internal::kSystemExit;
   }
-  tessera::internal::Job job;
-  job.program = std::move(command->program);
-  for (char** entry = environ; *entry != nullptr; ++entry) job.inherited.emplace_back(*entry);
   if (const std::string problem = tessera::internal::outer_job_problem(job.inherited);
-      !problem.empty()) {
+      !problem.empty() && !command->supervise) {
     fprintf(stderr, "tessera-run: %s\n", problem.c_str());
     return tessera::internal::kUsageExit;
   }
-  job.worker_count = command->worker_count;
+  job.line = *std::move(command);
   job.core_count = core_count;
   job.cores = tessera::internal::cores_of();
-  job.grace_ms = command->grace_ms;
   return tessera::internal::Launcher(std::move(job)).run();
 }

@@ -62,16 +62,16 @@ std::vector<char*> pointers(const std::vector<std::string>& strings) {
   _exit(127);
 }
 
-absl::Status no_resources(int rank, const char* what, int error = errno) {
+absl::Status no_resources(const std::string& name, const char* what, int error = errno) {
   return absl::ResourceExhaustedError(
-      absl::StrCat("cannot start rank ", rank, ": ", what, ": ", strerror(error),
+      absl::StrCat("cannot start ", name, ": ", what, ": ", strerror(error),
                    " (see ulimit -n, ulimit -u and the container's pids limit)"));
 }
 
-absl::Status cannot_run(int rank, const std::string& program, int error) {
+absl::Status cannot_run(const std::string& name, const std::string& program, int error) {
   // Of the system's: another program would not run either.
-  if (error == EMFILE || error == ENFILE) return no_resources(rank, "no descriptor", error);
-  if (error == EAGAIN || error == ENOMEM) return no_resources(rank, "no process", error);
+  if (error == EMFILE || error == ENFILE) return no_resources(name, "no descriptor", error);
+  if (error == EAGAIN || error == ENOMEM) return no_resources(name, "no process", error);
   if (error != ENOENT && error != ENOTDIR) {
     return absl::PermissionDeniedError(
         absl::StrCat("cannot run '", program, "': ", strerror(error),
@@ -94,7 +94,9 @@ void WorkerStream::read_into(Sink& out, size_t limit_bytes) {
   while (pipe.is_open() && total < limit_bytes) {
     const ssize_t count = read(pipe.get(), bytes.data(), bytes.size());
     if (count > 0) {
-      lines.add({bytes.data(), static_cast<size_t>(count)}, LinePrefixer::Clock::now(), out);
+      const std::string_view text(bytes.data(), static_cast<size_t>(count));
+      log.append(text);
+      if (is_shown) lines.add(text, LinePrefixer::Clock::now(), out);
       total += static_cast<size_t>(count);
     } else if (count < 0 && errno == EINTR) {
       continue;
@@ -107,14 +109,14 @@ void WorkerStream::read_into(Sink& out, size_t limit_bytes) {
   }
 }
 
-absl::StatusOr<std::unique_ptr<Worker>> Worker::start(int rank, const WorkerProgram& program,
+absl::StatusOr<std::unique_ptr<Worker>> Worker::start(int rank, WorkerProgram program,
                                                       const Watcher& watcher) {
   Pipe out, err, failure;
-  if (!out.open() || !err.open() || !failure.open()) return no_resources(rank, "no pipe");
+  if (!out.open() || !err.open() || !failure.open()) return no_resources(program.name, "no pipe");
   for (const Pipe* pipe : {&out, &err}) fcntl(pipe->read_end.get(), F_SETFL, O_NONBLOCK);
   const pid_t launcher = getpid();
   const pid_t pid = fork();
-  if (pid < 0) return no_resources(rank, "no process");
+  if (pid < 0) return no_resources(program.name, "no process");
   if (pid == 0) become_program(program, watcher, launcher, out, err, failure);
 
   failure.write_end.close();
@@ -126,16 +128,19 @@ absl::StatusOr<std::unique_ptr<Worker>> Worker::start(int rank, const WorkerProg
   } while (count < 0 && errno == EINTR);
   if (count == static_cast<ssize_t>(sizeof(error))) {
     watcher.forget(pid);
-    return cannot_run(rank, program.arguments[0], error);
+    return cannot_run(program.name, program.arguments[0], error);
   }
-  const std::string prefix = absl::StrCat("[", rank, "] ");
-  return std::unique_ptr<Worker>(new Worker(rank, pid,
-                                            {std::move(out.read_end), LinePrefixer(prefix)},
-                                            {std::move(err.read_end), LinePrefixer(prefix)}));
+  const auto stream = [&program](FileDescriptor pipe, size_t number) {
+    return WorkerStream{std::move(pipe), LinePrefixer(program.prefix),
+                        std::move(program.logs[number]), program.is_shown[number]};
+  };
+  return std::unique_ptr<Worker>(new Worker(rank, program.name, pid,
+                                            stream(std::move(out.read_end), 0),
+                                            stream(std::move(err.read_end), 1)));
 }
 
-Worker::Worker(int rank, pid_t pid, WorkerStream out, WorkerStream err)
-    : rank_(rank), pid_(pid), out_(std::move(out)), err_(std::move(err)) {}
+Worker::Worker(int rank, std::string name, pid_t pid, WorkerStream out, WorkerStream err)
+    : rank_(rank), name_(std::move(name)), pid_(pid), out_(std::move(out)), err_(std::move(err)) {}
 
 bool Worker::notice_group_end() {
   if (!group_is_alive_ || !ending_ || kill(-pid_, 0) == 0 || errno != ESRCH) return false;

@@ -2,6 +2,7 @@
 
 #include <sys/types.h>
 
+#include <array>
 #include <memory>
 #include <optional>
 #include <string>
@@ -11,6 +12,7 @@
 #include "tessera/core/process/file_descriptor.h"
 #include "tessera/tools/run/ending.h"
 #include "tessera/tools/run/line_prefixer.h"
+#include "tessera/tools/run/log_file.h"
 #include "tessera/tools/run/watcher.h"
 
 namespace tessera::internal {
@@ -19,9 +21,11 @@ namespace tessera::internal {
 struct WorkerStream {
   FileDescriptor pipe;
   LinePrefixer lines;
+  LogFile log;           ///< gets all of it, as it comes
+  bool is_shown = true;  ///< whether a sink gets the lines
 
-  /// Appends what the pipe holds now to `out`, at most about `limit_bytes`; never blocks. Closes
-  /// the pipe and ends the last line when nobody can write to it any more.
+  /// Appends what the pipe holds now to `out` and the log, at most about `limit_bytes`; never waits
+  /// for the worker. Closes the pipe and ends the last line when nobody can write to it any more.
   void read_into(Sink& out, size_t limit_bytes);
 };
 
@@ -29,7 +33,13 @@ struct WorkerStream {
 struct WorkerProgram {
   /// Path or name, then arguments.
   std::vector<std::string> arguments;
-  std::vector<std::string> environment;
+  std::vector<std::string> environment = {};
+  /// What messages call the worker: "rank 2"; and what comes before each of its lines.
+  std::string name = {};
+  std::string prefix = {};
+  /// Of stdout and stderr.
+  std::array<LogFile, 2> logs = {};
+  std::array<bool, 2> is_shown = {true, true};
 };
 
 /// One rank's process: leader of a process group of its own, stdin from /dev/null, stdout and
@@ -40,10 +50,11 @@ class Worker {
   /// that. The calling process must have one thread. Errors, naming the program: NotFound if there
   /// is none of that name, PermissionDenied if it cannot be run, ResourceExhausted if the system
   /// has no process or descriptor left.
-  static absl::StatusOr<std::unique_ptr<Worker>> start(int rank, const WorkerProgram& program,
+  static absl::StatusOr<std::unique_ptr<Worker>> start(int rank, WorkerProgram program,
                                                        const Watcher& watcher);
 
   int rank() const { return rank_; }
+  const std::string& name() const { return name_; }
   /// Its process id, which is also the id of its process group.
   pid_t pid() const { return pid_; }
   WorkerStream& out() { return out_; }
@@ -63,9 +74,10 @@ class Worker {
   void signal_group(int signal);
 
  private:
-  Worker(int rank, pid_t pid, WorkerStream out, WorkerStream err);
+  Worker(int rank, std::string name, pid_t pid, WorkerStream out, WorkerStream err);
 
   int rank_;
+  std::string name_;
   pid_t pid_;
   WorkerStream out_;
   WorkerStream err_;

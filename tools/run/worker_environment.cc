@@ -19,6 +19,28 @@ bool is_thread_count(const std::string& value) {
   return absl::SimpleAtoi(value.substr(0, value.find(',')), &count) && count > 0;
 }
 
+/// What tells a process which start of the job it belongs to.
+std::map<std::string, std::string> attempt_variables(const WorkerPlace& place) {
+  const std::string count = absl::StrCat(place.restart_count);
+  return {{"TORCHELASTIC_RESTART_COUNT", count},
+          {"TORCHELASTIC_MAX_RESTARTS", absl::StrCat(place.max_restarts)},
+          {"TESSERA_RESTART_COUNT", count},
+          {"TESSERA_JOB_PAGE", place.job_page}};
+}
+
+/// `inherited` with `ours` in place of what has their names, and without the entries that are
+/// `unwanted`.
+std::vector<std::string> changed(const std::vector<std::string>& inherited,
+                                 const std::map<std::string, std::string>& ours,
+                                 bool (*unwanted)(const std::string& entry)) {
+  std::vector<std::string> environment;
+  for (const std::string& entry : inherited) {
+    if (!unwanted(entry) && ours.count(name_of(entry)) == 0) environment.push_back(entry);
+  }
+  for (const auto& [name, value] : ours) environment.push_back(absl::StrCat(name, "=", value));
+  return environment;
+}
+
 }  // namespace
 
 int threads_per_worker(int core_count, int world_size) {
@@ -48,14 +70,6 @@ std::string value_of(const std::vector<std::string>& inherited, const std::strin
 }
 
 std::string outer_job_problem(const std::vector<std::string>& inherited) {
-  const std::string nodes = value_of(inherited, "PET_NNODES");  // as torchrun takes it: "2", "1:4"
-  if (!nodes.empty() && nodes != "1" && nodes != "1:1") {
-    return absl::StrCat(
-        "PET_NNODES: got '", nodes,
-        "', expected 1 or none: tessera-run starts ranks on one host, and each of these nodes "
-        "would train alone; start the program by mpirun or srun, or, if it is left over from "
-        "another job: env -u PET_NNODES tessera-run ...");
-  }
   const std::string rank = value_of(inherited, "RANK");
   const std::string world_size = value_of(inherited, "WORLD_SIZE");
   if (rank.empty() || world_size.empty() || world_size == "1") return "";
@@ -82,29 +96,26 @@ std::vector<std::string> worker_environment(const std::vector<std::string>& inhe
       {"ROLE_NAME", "default"},
       {"ROLE_RANK", rank},
       {"ROLE_WORLD_SIZE", world_size},
-      {"TORCHELASTIC_RESTART_COUNT", "0"},
-      {"TORCHELASTIC_MAX_RESTARTS", "0"},
       {"TORCHELASTIC_RUN_ID", place.run_id},
       {"TORCHELASTIC_USE_AGENT_STORE", "False"},
+      {"TORCHELASTIC_ERROR_FILE", place.error_file},
       {"TESSERA_STORE", place.store},
-      {"TESSERA_JOB_PAGE", place.job_page},
   });
+  ours.merge(attempt_variables(place));
   if (!is_thread_count(value_of(inherited, "OMP_NUM_THREADS"))) {
     ours["OMP_NUM_THREADS"] = absl::StrCat(threads_per_worker(place.core_count, place.world_size));
   }
   if (value_of(inherited, "TESSERA_JOB_TOKEN").empty()) ours["TESSERA_JOB_TOKEN"] = place.job_token;
-  std::vector<std::string> environment;
-  for (const std::string& entry : inherited) {
+  return changed(inherited, ours, [](const std::string& entry) {
     const std::string name = name_of(entry);
-    // An error file or an address of an outer launcher is not this job's.
-    if (name == "MASTER_ADDR" || name == "MASTER_PORT" || name == "TORCHELASTIC_ERROR_FILE" ||
-        entry == "GOMP_CPU_AFFINITY=") {
-      continue;
-    }
-    if (ours.count(name) == 0) environment.push_back(entry);
-  }
-  for (const auto& [name, value] : ours) environment.push_back(absl::StrCat(name, "=", value));
-  return environment;
+    // An address of an outer launcher is not this job's.
+    return name == "MASTER_ADDR" || name == "MASTER_PORT" || entry == "GOMP_CPU_AFFINITY=";
+  });
+}
+
+std::vector<std::string> supervised_environment(const std::vector<std::string>& inherited,
+                                                const WorkerPlace& place) {
+  return changed(inherited, attempt_variables(place), [](const std::string&) { return false; });
 }
 
 }  // namespace tessera::internal

@@ -15,12 +15,17 @@ struct WorkerPlace {
   std::string store;
   /// Value of TESSERA_JOB_PAGE.
   std::string job_page;
-  /// Value of TORCHELASTIC_RUN_ID; unique to this start.
+  /// Value of TORCHELASTIC_RUN_ID; the job's.
   std::string run_id;
   /// Value of TESSERA_JOB_TOKEN, unless the user has set one; a secret.
   std::string job_token;
   /// Which cores the job may run on: more than it may use where a container has a quota.
   std::vector<int> cores = {};
+  /// Which start of the job this is, from 0, and how many restarts there may be.
+  int restart_count = 0;
+  int max_restarts = 0;
+  /// Value of TORCHELASTIC_ERROR_FILE.
+  std::string error_file = {};
 };
 
 /// Value that OMP_NUM_THREADS gets when the user has set none: max(1, cores / ranks).
@@ -34,9 +39,8 @@ std::string threads_remark(const std::vector<std::string>& inherited, int core_c
 /// What `inherited` ("NAME=value" strings) has for `name`; "" if it is not there.
 std::string value_of(const std::vector<std::string>& inherited, const std::string& name);
 
-/// Why no job may start here: `inherited` has RANK and a WORLD_SIZE that is not 1, or a PET_NNODES
-/// (of PyTorchJob, for torchrun) that says several, so that this process is one of several, each of
-/// which would start a job of its own. "" if one may.
+/// Why no job may start here: `inherited` has RANK and a WORLD_SIZE that is not 1, so that this
+/// process is one of several, each of which would start a job of its own. "" if one may.
 std::string outer_job_problem(const std::vector<std::string>& inherited);
 
 /// The worker's environment as "NAME=value" strings: `inherited` with the variables that torchrun
@@ -48,5 +52,10 @@ std::string outer_job_problem(const std::vector<std::string>& inherited);
 /// trap.
 std::vector<std::string> worker_environment(const std::vector<std::string>& inherited,
                                             const WorkerPlace& place);
+
+/// That of a command which starts ranks itself: `inherited` with which start this is, and
+/// TESSERA_JOB_PAGE, where its rank 0 says how far it has come.
+std::vector<std::string> supervised_environment(const std::vector<std::string>& inherited,
+                                                const WorkerPlace& place);
 
 }  // namespace tessera::internal

@@ -7,6 +7,8 @@
 #include <ATen/core/grad_mode.h>
 #include <c10/util/Exception.h>
 
+#include "tessera/core/process/failure_report.h"
+
 namespace tessera::internal {
 
 // Note [The step is a fence]
@@ -141,9 +143,15 @@ void EngineStep::apply_schedule() {
   schedule_problem_ = context_.lasting.schedule.apply(steps_, trained_.optimizer().groups());
 }
 
+/// A launcher that learns where the job has come to knows whether it fails there again.
+void EngineStep::set_steps(int64_t steps) {
+  steps_ = steps;
+  report_step(steps);
+}
+
 /// Counts a step whose outcome has become known.
 StepResult EngineStep::result_of(const StepCommit::Outcome& outcome) {
-  if (outcome.committed) ++steps_;
+  if (outcome.committed) set_steps(steps_ + 1);
   return {.committed = outcome.committed,
           .step = steps_,
           .grad_norm = outcome.grad_norm,

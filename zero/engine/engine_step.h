@@ -45,7 +45,7 @@ class EngineStep {
   const Registration& registration() const { return registration_; }
   /// Updates applied so far, those of a loaded state included.
   int64_t steps() const { return steps_; }
-  void set_steps(int64_t steps) { steps_ = steps; }
+  void set_steps(int64_t steps);
 
   /// Of the step made last, for reports.
   struct Last {

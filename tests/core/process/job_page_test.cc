@@ -47,6 +47,20 @@ TEST(JobPage, ARankThatStartsAgainHasNotFailed) {
   EXPECT_FALSE(launcher->note(0).has_value());
 }
 
+TEST(JobPage, StepsAreThoseOfTheRankAndSavedOnesThoseOfTheJob) {
+  const auto launcher = page_of(2);
+  const auto rank = JobPage::open(launcher->address(), 1);
+  EXPECT_EQ(launcher->step(1), 0);
+  EXPECT_EQ(launcher->saved_step(), 0);
+  rank->note_step(137);
+  rank->note_saved_step(100);
+  EXPECT_EQ(launcher->step(0), 0);
+  EXPECT_EQ(launcher->step(1), 137);
+  EXPECT_EQ(launcher->saved_step(), 100);
+  rank->note_failure(0, "text");
+  EXPECT_EQ(launcher->step(1), 137) << "the note lies beside it";
+}
+
 TEST(JobPage, WhatIsReadIsBounded) {
   const auto launcher = page_of(2);
   const auto rank = JobPage::open(launcher->address(), 1);

@@ -324,6 +324,13 @@ TEST_F(FailureNotes, AreNoneWhereAWorldNumbersItsRanksDifferently) {
   EXPECT_TRUE(note().text.empty());
 }
 
+TEST_F(FailureNotes, SayHowFarTheJobHasCome) {
+  report_step(3);
+  report_saved_step(2);
+  EXPECT_EQ(page().step(0), 3);
+  EXPECT_EQ(page().saved_step(), 2);
+}
+
 TEST_F(FailureNotes, OfAnExceptionInTheMiddleOfTrainingSaySo) {
   run_ranks_expecting_errors(2, [](std::shared_ptr<ProcessGroup> world) {
     world->barrier("step");

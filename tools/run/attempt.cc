@@ -1,0 +1,414 @@
+#include "tessera/tools/run/attempt.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <string.h>
+#include <sys/random.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "tessera/tools/run/error_file.h"
+#include "tessera/tools/run/store_directory.h"
+#include "tessera/tools/run/thread_binding.h"
+#include "tessera/tools/run/worker_environment.h"
+
+namespace tessera::internal {
+namespace {
+
+using std::chrono::milliseconds;
+
+/// A process that outlives its worker (the `tee` of a shell, say) may finish by itself this long.
+constexpr milliseconds kLinger(1000);
+/// The kernel needs about nothing to end a killed process, unless a device holds it.
+constexpr milliseconds kGiveUp(10000);
+/// `timeout` and some shells send one request twice, as themselves and as a group.
+constexpr milliseconds kSameRequest(250);
+/// Groups whose processes are not our children end without a signal to us.
+constexpr int kGroupPoll_ms = 50;
+constexpr size_t kReadLimit_bytes = 64 * 1024;
+constexpr size_t kDrainLimit_bytes = 1024 * 1024;
+
+std::string count_of(int count, const char* noun) {
+  return absl::StrCat(count, " ", noun, count == 1 ? "" : "s");
+}
+
+std::string seconds(int64_t ms) { return absl::StrCat(static_cast<double>(ms) / 1000, " s"); }
+
+}  // namespace
+
+std::string random_text() {
+  std::array<char, 32> bytes{};
+  if (getrandom(bytes.data(), bytes.size(), 0) != static_cast<ssize_t>(bytes.size())) return "";
+  return absl::BytesToHexString({bytes.data(), bytes.size()});
+}
+
+Attempt::Attempt(const Job& job, int number, Console& console, SignalInbox& signals)
+    : job_(job), number_(number), console_(console), signals_(signals) {}
+
+AttemptEnd Attempt::run() {
+  const auto give_up = [this](const absl::Status& status, int exit_code) {
+    say(std::string(status.message()));
+    return AttemptEnd{.exit_code = exit_code};
+  };
+  auto failures = Failures::create(job_.line.worker_count);
+  if (!failures.ok()) return give_up(failures.status(), kSystemExit);
+  failures_ = std::move(*failures);
+  const auto directory = create_store_directory();
+  if (!directory.ok()) return give_up(directory.status(), kNoStoreExit);
+  auto watcher = Watcher::start(*directory);
+  if (!watcher.ok()) {
+    remove_store_directory(*directory);
+    return give_up(watcher.status(), kSystemExit);
+  }
+  watcher_ = std::move(*watcher);
+
+  const absl::Status started = start_workers(*directory);
+  if (!started.ok()) {
+    say(std::string(started.message()));
+    own_failure_exit_ = absl::IsNotFound(started)           ? kNotFoundExit
+                        : absl::IsPermissionDenied(started) ? kCannotRunExit
+                        : absl::IsUnavailable(started)      ? kNoStoreExit
+                                                            : kSystemExit;
+    begin_ending();
+  }
+  loop();
+  const AttemptEnd end = this->end();
+  watcher_->finish();
+  // In case the watcher was killed.
+  remove_store_directory(*directory);
+  return end;
+}
+
+absl::Status Attempt::start_workers(const std::string& store_directory) {
+  WorkerPlace place;
+  place.world_size = job_.line.worker_count;
+  place.core_count = job_.core_count;
+  place.cores = job_.cores;
+  place.store = absl::StrCat("file://", store_directory, "/store");
+  place.run_id = job_.run_id;
+  place.restart_count = number_;
+  place.max_restarts = job_.line.max_restarts;
+  place.job_token = random_text();
+  if (place.job_token.empty()) return absl::InternalError("getrandom gave no secret for the job");
+  place.job_page = failures_->page_address();
+  if (number_ == 0 && !job_.line.supervise) {
+    const ThreadBinding binding =
+        thread_binding(job_.inherited, 0, job_.line.worker_count, job_.cores);
+    for (const std::string& remark :
+         {threads_remark(job_.inherited, job_.core_count, job_.line.worker_count),
+          binding.remark}) {
+      if (!remark.empty()) say(remark);
+    }
+  }
+  for (place.rank = 0; place.rank < job_.line.worker_count; ++place.rank) {
+    auto program = program_of(place, store_directory);
+    if (!program.ok()) return program.status();
+    auto worker = Worker::start(place.rank, *std::move(program), *watcher_);
+    if (!worker.ok()) return worker.status();
+    workers_.push_back(std::move(*worker));
+  }
+  return absl::OkStatus();
+}
+
+/// What the rank of `place` is started with: its environment, and the files that it leaves.
+absl::StatusOr<WorkerProgram> Attempt::program_of(WorkerPlace& place,
+                                                  const std::string& store_directory) {
+  WorkerProgram program{.arguments = job_.line.program};
+  const auto rank = static_cast<size_t>(place.rank);
+  std::string files = absl::StrCat(store_directory, "/rank_", rank, "_");
+  if (!job_.line.log_dir.empty()) {
+    files = absl::StrCat(job_.line.log_dir, "/attempt_", number_, "/", rank, "/");
+    if (absl::Status made = make_log_folder(files); !made.ok()) return made;
+  }
+  for (const int stream : {0, 1}) {
+    const int bit = 1 << stream;
+    program.is_shown[stream] = (job_.line.redirects[rank] & ~job_.line.tees[rank] & bit) == 0;
+    if (((job_.line.redirects[rank] | job_.line.tees[rank]) & bit) == 0) continue;
+    auto log = LogFile::open(files + (stream == 0 ? "stdout.log" : "stderr.log"));
+    if (!log.ok()) return log.status();
+    program.logs[stream] = *std::move(log);
+  }
+  if (job_.line.supervise) {
+    program.name = "the command";
+    program.environment = supervised_environment(job_.inherited, place);
+    return program;
+  }
+  program.name = absl::StrCat("rank ", place.rank);
+  program.prefix = absl::StrCat("[", place.rank, "] ");
+  place.error_file = files + "error.json";
+  unlink(place.error_file.c_str());  // of an earlier job
+  error_files_.push_back(place.error_file);
+  program.environment = worker_environment(job_.inherited, place);
+  return program;
+}
+
+void Attempt::loop() {
+  while (!abandoned_) {
+    forget_empty_groups();
+    if (count_running() == 0 && !any_group_alive()) {
+      // Whoever left its group may hold a pipe for ever: take what is there, wait for nobody.
+      read_all_output();
+      return;
+    }
+    check_deadlines();
+    wait_for_events();
+  }
+}
+
+void Attempt::wait_for_events() {
+  const std::array<pollfd, 2> sinks = console_.polled();
+  std::vector<pollfd> polled = {{signals_.poll_fd(), POLLIN, 0}, sinks[0], sinks[1]};
+  for (auto& worker : workers_) {
+    for (auto [stream, sink] : outputs_of(*worker)) {
+      // A full sink stops the reading, and with it, in time, the workers that write.
+      polled.push_back({sink->full() ? -1 : stream->pipe.get(), POLLIN, 0});
+    }
+  }
+  if (poll(polled.data(), polled.size(), poll_timeout_ms()) < 0) return;
+
+  if (polled[0].revents != 0) take_signals();
+  auto pipe = polled.begin() + 3;
+  for (auto& worker : workers_) {
+    for (auto [stream, sink] : outputs_of(*worker)) {
+      if (pipe->revents != 0) {
+        read(*stream, *sink, kReadLimit_bytes);
+      } else if (pipe->fd >= 0) {
+        stream->lines.show_due(Clock::now(), *sink);
+      }
+      ++pipe;
+    }
+  }
+  console_.write_ready({polled[1], polled[2]});
+}
+
+void Attempt::take_signals() {
+  bool child_ended = false;
+  while (const std::optional<int> signal = signals_.next()) {
+    if (*signal == SIGCHLD) {
+      child_ended = true;
+    } else if (*signal == SIGUSR1 || *signal == SIGUSR2) {
+      signal_groups(*signal);
+    } else {
+      take_ending_signal(*signal);
+    }
+  }
+  if (child_ended) reap();
+}
+
+void Attempt::take_ending_signal(int signal) {
+  const Clock::time_point now = Clock::now();
+  if (ending_signal_ == 0) {
+    ending_signal_ = signal;
+    signalled_ = now;
+    say(absl::StrCat("got ", signal_name(signal), "; passing it on to ",
+                     count_of(count_running(), "worker"), ", SIGKILL after ",
+                     seconds(job_.line.grace_ms), " or at the next signal"));
+    signal_groups(signal);
+    signal_groups(SIGCONT);
+    if (!kill_at_) kill_at_ = now + milliseconds(job_.line.grace_ms);
+  } else if (now - signalled_ < kSameRequest) {
+    return;
+  } else if (!kill_sent_) {
+    kill_groups(absl::StrCat("got ", signal_name(signal), " after ", signal_name(ending_signal_)));
+  } else {
+    abandoned_ = true;
+  }
+}
+
+void Attempt::reap() {
+  std::vector<Worker*> ended;
+  int status = 0;
+  while (const pid_t pid = waitpid(-1, &status, WNOHANG)) {
+    if (pid < 0) break;
+    for (auto& worker : workers_) {
+      if (worker->pid() != pid) continue;
+      worker->set_ending(Ending(status));
+      ended.push_back(worker.get());
+    }
+    if (pid == watcher_->pid()) {
+      say("the watcher process was killed; should the launcher be killed too, processes that the "
+          "workers started would stay");
+    }
+  }
+  if (!ended.empty()) record_endings(ended);
+}
+
+void Attempt::record_endings(std::vector<Worker*>& ended) {
+  // Of those that ended at one look, a signal is the likelier cause and an error the consequence.
+  std::stable_sort(ended.begin(), ended.end(), [](const Worker* a, const Worker* b) {
+    return std::pair(a->ending()->signal() == 0, a->rank()) <
+           std::pair(b->ending()->signal() == 0, b->rank());
+  });
+  for (Worker* worker : ended) {
+    // What it wrote comes before what is said about it.
+    for (auto [stream, sink] : outputs_of(*worker)) {
+      read(*stream, *sink, kDrainLimit_bytes);
+      stream->lines.finish(*sink);
+    }
+    const Ending& ending = *worker->ending();
+    const bool is_ending = kill_at_.has_value();
+    const bool ended_by_us =
+        is_ending && (ending.signal() == SIGKILL || ending.signal() == SIGTERM ||
+                      (ending.signal() != 0 && ending.signal() == ending_signal_));
+    if (ending.success() || ended_by_us) continue;
+    if (const std::string text = failures_->add(*worker); !text.empty()) say(text);
+  }
+  name_first_failure();
+}
+
+/// Says who failed first when that is known, and ends the others when they have had time to say
+/// what they waited for.
+void Attempt::name_first_failure() {
+  // After a signal to us the others are on their way already, at their own pace.
+  const bool is_ending = kill_at_.has_value();
+  const bool may_wait = !is_ending && count_running() > 0;
+  for (const std::string& text : failures_->name_first(workers_, may_wait)) say(text);
+  if (!failures_->first() || is_ending) return;
+  if (Clock::now() >= *failures_->report_deadline() || !failures_->any_may_report(workers_)) {
+    begin_ending();
+  }
+}
+
+void Attempt::begin_ending() {
+  if (count_running() > 0) {
+    say(absl::StrCat("ending the other ", count_of(count_running(), "worker"),
+                     " (SIGTERM, SIGKILL after ", seconds(job_.line.grace_ms), ")"));
+  }
+  signal_groups(SIGTERM);
+  signal_groups(SIGCONT);
+  term_sent_ = true;
+  if (!kill_at_) kill_at_ = Clock::now() + milliseconds(job_.line.grace_ms);
+}
+
+void Attempt::check_deadlines() {
+  name_first_failure();
+  const Clock::time_point now = Clock::now();
+  const bool leftovers = count_running() == 0 && any_group_alive();
+  if (leftovers && !term_sent_) {
+    if (!linger_until_) linger_until_ = now + kLinger;
+    if (now >= *linger_until_) {
+      for (auto& worker : workers_) {
+        if (!worker->group_is_alive()) continue;
+        say(absl::StrCat(worker->name(), " ended and left processes behind; ending them"));
+      }
+      begin_ending();
+    }
+  }
+  if (kill_at_ && !kill_sent_ && now >= *kill_at_ && any_group_alive()) {
+    kill_groups(absl::StrCat("not ended after ", seconds(job_.line.grace_ms)));
+  }
+  if (give_up_at_ && now >= *give_up_at_ && any_group_alive()) {
+    for (auto& worker : workers_) {
+      if (!worker->group_is_alive()) continue;
+      say(absl::StrCat(worker->name(), " (process group ", worker->pid(),
+                       ") does not end after SIGKILL; not waiting for it any longer"));
+    }
+    abandoned_ = true;
+  }
+}
+
+void Attempt::forget_empty_groups() {
+  for (auto& worker : workers_) {
+    if (worker->notice_group_end()) watcher_->forget(worker->pid());
+  }
+}
+
+void Attempt::read(WorkerStream& stream, Sink& sink, size_t limit_bytes) {
+  stream.read_into(sink, limit_bytes);
+  if (const std::string problem = stream.log.take_problem(); !problem.empty()) say(problem);
+}
+
+void Attempt::read_all_output() {
+  for (auto& worker : workers_) {
+    for (auto [stream, sink] : outputs_of(*worker)) {
+      read(*stream, *sink, kDrainLimit_bytes);
+      stream->lines.finish(*sink);
+      stream->pipe.close();
+    }
+  }
+}
+
+int Attempt::count_running() const {
+  return static_cast<int>(std::count_if(workers_.begin(), workers_.end(),
+                                        [](const auto& worker) { return !worker->ending(); }));
+}
+
+bool Attempt::any_group_alive() const {
+  return std::any_of(workers_.begin(), workers_.end(),
+                     [](const auto& worker) { return worker->group_is_alive(); });
+}
+
+void Attempt::signal_groups(int signal) {
+  for (auto& worker : workers_) worker->signal_group(signal);
+}
+
+void Attempt::kill_groups(const std::string& why) {
+  for (auto& worker : workers_) {
+    if (!worker->group_is_alive()) continue;
+    say(absl::StrCat(worker->name(), " (pid ", worker->pid(), "): ", why, "; sending SIGKILL"));
+  }
+  signal_groups(SIGKILL);
+  kill_sent_ = true;
+  give_up_at_ = Clock::now() + kGiveUp;
+}
+
+int Attempt::poll_timeout_ms() {
+  Deadline next;
+  const auto consider = [&next](const Deadline& deadline) {
+    if (deadline && (!next || *deadline < *next)) next = deadline;
+  };
+  // A deadline that has nothing left to do must not turn the loop into a spin.
+  if (any_group_alive()) {
+    if (!term_sent_) consider(linger_until_);
+    if (!kill_at_) consider(failures_->report_deadline());
+    consider(kill_sent_ ? give_up_at_ : kill_at_);
+  }
+  for (auto& worker : workers_) {
+    for (auto [stream, sink] : outputs_of(*worker)) {
+      // As above: where the sink is full, the rest of the line may wait in the pipe.
+      if (!sink->full()) consider(stream->lines.due());
+    }
+  }
+  int timeout_ms = -1;
+  if (next) {
+    const auto left = std::chrono::ceil<milliseconds>(*next - Clock::now()).count();
+    timeout_ms = static_cast<int>(std::clamp<int64_t>(left, 0, 1000000));
+  }
+  if (count_running() == 0 && any_group_alive()) {
+    timeout_ms = timeout_ms < 0 ? kGroupPoll_ms : std::min(timeout_ms, kGroupPoll_ms);
+  }
+  return timeout_ms;
+}
+
+/// The streams of a worker, and where each goes.
+std::array<Attempt::Output, 2> Attempt::outputs_of(Worker& worker) {
+  return {Output(&worker.out(), &console_.out()), Output(&worker.err(), &console_.err())};
+}
+
+/// What comes of it, and the first failure once more, after all that was said about the others.
+AttemptEnd Attempt::end() {
+  if (own_failure_exit_ != 0) return {.exit_code = own_failure_exit_};
+  const std::optional<Failure>& first = failures_->first();
+  if (!first) return {.exit_code = ending_signal_ != 0 ? 128 + ending_signal_ : 0};
+  AttemptEnd end{.exit_code = failures_->exit_code(),
+                 .is_failure = ending_signal_ == 0 && !abandoned_,
+                 .cause = failures_->describe(*first),
+                 .step = first->step,
+                 .saved_step = failures_->saved_step()};
+  if (job_.line.worker_count > 1) say(absl::StrCat("first failure: ", end.cause));
+  const auto rank = static_cast<size_t>(first->rank);
+  if (rank >= error_files_.size()) return end;
+  if (const std::string text = read_error_file(error_files_[rank]); !text.empty()) {
+    say(absl::StrCat(first->name, " left this in its error file: ", text));
+    absl::StrAppend(&end.cause, ": ", text);
+  }
+  return end;
+}
+
+}  // namespace tessera::internal

@@ -1,0 +1,107 @@
+#pragma once
+
+#include <array>
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "tessera/tools/run/command_line.h"
+#include "tessera/tools/run/console.h"
+#include "tessera/tools/run/failures.h"
+#include "tessera/tools/run/restart_policy.h"
+#include "tessera/tools/run/signal_inbox.h"
+#include "tessera/tools/run/sink.h"
+#include "tessera/tools/run/watcher.h"
+#include "tessera/tools/run/worker.h"
+#include "tessera/tools/run/worker_environment.h"
+
+namespace tessera::internal {
+
+/// Exit codes of the launcher's own, as in sysexits.h and the shell.
+inline constexpr int kUsageExit = 64;
+inline constexpr int kSystemExit = 71;
+inline constexpr int kNoStoreExit = 73;
+inline constexpr int kCannotRunExit = 126;
+inline constexpr int kNotFoundExit = 127;
+
+/// One job: what to start, and where.
+struct Job {
+  CommandLine line;
+  /// The launcher's own environment, as "NAME=value" strings.
+  std::vector<std::string> inherited;
+  /// How many cores the job may use, and on which it may run (WorkerPlace).
+  int core_count = 1;
+  std::vector<int> cores = {};
+  /// TORCHELASTIC_RUN_ID: the same for all attempts.
+  std::string run_id = {};
+};
+
+/// Random bits in hexadecimal; "" if the system has none.
+std::string random_text();
+
+/// One start of a job's workers: passes on their output and signals, and ends all of them when one
+/// fails. It makes all that they meet by anew.
+class Attempt {
+ public:
+  /// The attempt of that number, from 0. References must outlive it.
+  Attempt(const Job& job, int number, Console& console, SignalInbox& signals);
+
+  /// Runs it to its end; once. Blocks. Nothing of the attempt is left when it returns, except what
+  /// the console has not written, and a process that left its group or that the kernel cannot kill.
+  AttemptEnd run();
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  using Deadline = std::optional<Clock::time_point>;
+
+  absl::Status start_workers(const std::string& store_directory);
+  absl::StatusOr<WorkerProgram> program_of(WorkerPlace& place, const std::string& store_directory);
+  void loop();
+  void wait_for_events();
+  void take_signals();
+  void take_ending_signal(int signal);
+  void reap();
+  void record_endings(std::vector<Worker*>& ended);
+  void name_first_failure();
+  void begin_ending();
+  void check_deadlines();
+  void forget_empty_groups();
+  void read(WorkerStream& stream, Sink& sink, size_t limit_bytes);
+  void read_all_output();
+
+  int count_running() const;
+  bool any_group_alive() const;
+  void signal_groups(int signal);
+  void kill_groups(const std::string& why);
+  int poll_timeout_ms();
+  void say(const std::string& message) { console_.say(message); }
+  using Output = std::pair<WorkerStream*, Sink*>;
+  std::array<Output, 2> outputs_of(Worker& worker);
+  AttemptEnd end();
+
+  const Job& job_;
+  const int number_;
+  Console& console_;
+  SignalInbox& signals_;
+  std::vector<std::string> error_files_;  // of the ranks; none under a command
+  std::unique_ptr<Watcher> watcher_;
+  std::vector<std::unique_ptr<Worker>> workers_;
+  std::unique_ptr<Failures> failures_;
+
+  int own_failure_exit_ = 0;     // the launcher could not start the workers
+  int ending_signal_ = 0;        // the first signal that told the launcher to end
+  Clock::time_point signalled_;  // when it came
+  bool term_sent_ = false;       // SIGTERM went to all groups
+  bool kill_sent_ = false;       // SIGKILL did
+  bool abandoned_ = false;       // stop waiting for whatever is still there
+  Deadline linger_until_;        // processes outliving their worker are left alone until then
+  Deadline kill_at_;             // the end of the grace
+  Deadline give_up_at_;          // a killed process should be gone by then
+};
+
+}  // namespace tessera::internal
