@@ -107,27 +107,6 @@ std::shared_ptr<ProcessGroup> group_for(ProcessGroup& group, const std::string& 
   return duplicate(group, absl::StrCat("checkpoints ", name, ": ", purpose));
 }
 
-/// The directory, once all ranks know that what was passed in is fit. Absolute on this machine,
-/// because a program may change its own.
-std::string checked(const std::string& directory, const CheckpointsOptions& options,
-                    ProcessGroup& group) {
-  std::string problem;
-  if (options.every < 0 || options.keep < 0 || options.keep_every < 0) {
-    problem = absl::StrCat("got every ", options.every, ", keep ", options.keep, ", keep_every ",
-                           options.keep_every, ", expected 0 or more");
-  }
-  refuse_on_all_ranks(group, problem, "checkpoint");
-  require_equal(
-      group,
-      {absl::StrCat("directory ", directory), absl::StrCat("every ", options.every),
-       absl::StrCat("keep ", options.keep), absl::StrCat("keep_every ", options.keep_every),
-       absl::StrCat("asynchronous ", options.asynchronous),
-       absl::StrCat("stop_on_error ", options.stop_on_error)},
-      "checkpoint");
-  if (directory.empty() || options.files != nullptr) return directory;
-  return std::filesystem::absolute(directory).string();
-}
-
 /// What of the engine's state and of `notes` no checkpoint can have, by its name or its dtype, a
 /// line each; "" if nothing. Collective; throws as Engine::write_state().
 std::string unsavable(Engine& engine, const std::map<std::string, std::string>& notes) {
@@ -149,6 +128,30 @@ std::string unsavable(Engine& engine, const std::map<std::string, std::string>& 
   return absl::StrJoin(lines, "\n");
 }
 
+/// The directory, once all ranks know that what was passed in is fit, and before any group is made:
+/// one that an exception destroys fails the world. Absolute on this machine, because a program may
+/// change its own.
+std::string checked(const std::string& directory, const CheckpointsOptions& options,
+                    Engine& engine) {
+  ProcessGroup& group = engine.group();
+  std::string problem;
+  if (options.every < 0 || options.keep < 0 || options.keep_every < 0) {
+    problem = absl::StrCat("got every ", options.every, ", keep ", options.keep, ", keep_every ",
+                           options.keep_every, ", expected 0 or more");
+  }
+  refuse_on_all_ranks(group, problem, "checkpoint");
+  require_equal(
+      group,
+      {absl::StrCat("directory ", directory), absl::StrCat("every ", options.every),
+       absl::StrCat("keep ", options.keep), absl::StrCat("keep_every ", options.keep_every),
+       absl::StrCat("asynchronous ", options.asynchronous),
+       absl::StrCat("stop_on_error ", options.stop_on_error)},
+      "checkpoint");
+  refuse_on_all_ranks(group, unsavable(engine, options.notes), "checkpoint");
+  if (directory.empty() || options.files != nullptr) return directory;
+  return std::filesystem::absolute(directory).string();
+}
+
 /// What `body` throws, but for a CommError.
 std::string problem_of(const std::function<void()>& body) {
   try {
@@ -165,7 +168,7 @@ std::string problem_of(const std::function<void()>& body) {
 
 Checkpoints::Run::Run(Engine& engine, const std::string& directory, CheckpointsOptions options)
     : engine_(engine),
-      directory_(checked(directory, options, engine.group())),
+      directory_(checked(directory, options, engine)),
       options_(std::move(options)),
       files_(agreed_files(engine.group(), options_.files, options_.group_access)),
       directory_lock_(open_run_directory(*files_, engine.group(), directory_)),
@@ -175,7 +178,6 @@ Checkpoints::Run::Run(Engine& engine, const std::string& directory, CheckpointsO
       flags_(*control_, /*words=*/1),
       calls_per_exchange_(control_->can().has_host_channel ? 16 : 1),
       staged_(engine.memory()) {
-  refuse_on_all_ranks(*control_, unsavable(engine_, options_.notes), "checkpoint");
   engine_.wait();
   begun_at_ = engine_.steps();
 }

@@ -22,6 +22,7 @@
 #include "tessera/checkpoint/engine/model_source.h"
 #include "tessera/checkpoint/engine/step_load.h"
 #include "tessera/checkpoint/engine/step_source.h"
+#include "tessera/checkpoint/files/own_file_system.h"
 #include "tessera/checkpoint/files/patient_file_system.h"
 #include "tessera/checkpoint/files/posix_file_system.h"
 #include "tessera/checkpoint/format/step_names.h"
@@ -109,7 +110,8 @@ class Load {
         directory_(std::move(directory)),
         options_(options),
         find_problem_(find),
-        store_(options.files != nullptr ? options.files : std::make_shared<PosixFileSystem>()),
+        store_(options.files != nullptr ? as_called(options.files)
+                                        : std::make_shared<PosixFileSystem>()),
         files_(*store_) {}
 
   std::optional<LoadedCheckpoint> run() {

@@ -11,6 +11,7 @@
 #include "tessera/checkpoint/engine/checkpoint_names.h"
 #include "tessera/checkpoint/engine/shard_sink.h"
 #include "tessera/checkpoint/engine/tensor_problem.h"
+#include "tessera/checkpoint/files/own_file_system.h"
 #include "tessera/checkpoint/files/posix_file_system.h"
 #include "tessera/checkpoint/format/entry_form.h"
 #include "tessera/checkpoint/format/step_names.h"
@@ -73,7 +74,7 @@ std::shared_ptr<FileSystem> agreed_files(ProcessGroup& group, std::shared_ptr<Fi
   TORCH_CHECK(files == nullptr || !group_access,
               "[checkpoint] got files and group_access, expected one of them: a file system of "
               "one's own gives access as it does; leave group_access out");
-  if (files != nullptr) return files;
+  if (files != nullptr) return as_called(std::move(files));
   return std::make_shared<PosixFileSystem>(PosixFileOptions{.group_access = group_access});
 }
 

@@ -86,7 +86,8 @@ absl::Status set_option(Options& options, std::string_view name, std::string_vie
     return absl::InvalidArgumentError(absl::StrCat("[options] ", to_absl(name), ": ", wrong));
   }
   return absl::InvalidArgumentError(
-      absl::StrCat("[options] got the name '", to_absl(name), "', expected a field of Options"));
+      absl::StrCat("[options] got the name '", to_absl(name),
+                   "', expected a field of Options; option_list() has all"));
 }
 
 }  // namespace tessera

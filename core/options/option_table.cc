@@ -24,7 +24,9 @@ using option_text::take;
 template <typename Value>
 auto take(const std::string& given, std::optional<Value>& value)
     -> decltype(take(given, value.emplace())) {
-  return take(given, value.emplace());
+  if (given != "unset") return take(given, value.emplace());
+  value.reset();
+  return "";
 }
 
 template <auto kField>

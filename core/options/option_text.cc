@@ -1,5 +1,6 @@
 #include "tessera/core/options/option_text.h"
 
+#include <cmath>
 #include <initializer_list>
 #include <string_view>
 #include <utility>
@@ -72,7 +73,12 @@ std::string take(const std::string& given, int& value) {
   return absl::SimpleAtoi(given, &value) ? "" : expected(given, "a whole number");
 }
 std::string take(const std::string& given, double& value) {
-  return absl::SimpleAtod(given, &value) ? "" : expected(given, "a number");
+  double number = 0.0;
+  const bool is_number = absl::SimpleAtod(given, &number) &&
+                         (std::isfinite(number) || given.find_first_of("nN") != std::string::npos);
+  if (!is_number) return expected(given, "a number");
+  value = number;  // "inf" and "nan", but not what is too large
+  return "";
 }
 std::string take(const std::string& given, Strategy& value) {
   const auto parsed = parse_strategy(given);

@@ -82,11 +82,12 @@ class ReadableFileSystem {
 /// here: create(), remove_file(), open(), list() and entry(); everything else has a default for it.
 /// What one rank has put or removed all ranks see at once, also in list().
 ///
-/// All calls are local and block, and none throws. Any thread may call; two threads use two files.
-/// An error names operation and path, and its code counts: NotFound and AlreadyExists for what they
-/// say; OutOfRange, DataLoss and FailedPrecondition where a file is damaged, as NotFound is for a
-/// file of a step; Unavailable for what may pass, which readers try again. By any other code a step
-/// may be whole: all ranks stop.
+/// All calls are local and block. None throws: an exception counts as an error of the kind after
+/// which all ranks stop. Any thread may call; two threads use two files. An error names operation
+/// and path, and its code counts: NotFound and AlreadyExists for what they say; OutOfRange,
+/// DataLoss and FailedPrecondition where a file is damaged, as NotFound is for a file of a step;
+/// Unavailable for what may pass, which readers try again. By any other code a step may be whole:
+/// all ranks stop.
 class FileSystem : public ReadableFileSystem {
  public:
   /// Makes `path`, which must not exist. A store that cannot tell may replace it instead.

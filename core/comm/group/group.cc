@@ -10,10 +10,22 @@
 
 namespace tessera::internal {
 
+std::string Relatives::cause() const {
+  const std::lock_guard lock(mutex_);
+  for (const auto& one : members_) {
+    const auto member = one.lock();
+    std::string cause = member == nullptr ? "" : member->link().failure().cause;
+    if (!cause.empty()) return cause;
+  }
+  return "";
+}
+
 Group::Group(std::unique_ptr<Link> link, std::string name, Lane::Mode mode,
-             Member::Patience patience)
+             Member::Patience patience, std::shared_ptr<Relatives> relatives)
     : mode_(mode),
-      member_(std::make_shared<Member>(std::move(link), std::move(name), mode, patience)) {
+      member_(std::make_shared<Member>(std::move(link), std::move(name), mode, patience)),
+      relatives_(std::move(relatives)) {
+  relatives_->add(member_);
   this->link().attach(member_);
 }
 
@@ -23,8 +35,9 @@ Group::~Group() {
     return;
   }
   if (unwinding_.is_by_own_error()) {
-    // The exception may be what the group has failed with, and others not know that yet.
-    const std::string cause = link().failure().cause;
+    // The exception may be what this group has failed with, or another one of the world, and others
+    // not know that yet.
+    const std::string cause = relatives_->cause();
     link().fail_world(!cause.empty() ? cause
                                      : absl::StrCat("rank ", link().number_of(rank()),
                                                     " left while an exception unwound"));
@@ -87,7 +100,7 @@ std::shared_ptr<ProcessGroup> Group::subgroup(const std::vector<int>& ranks,
   if (link == nullptr) return nullptr;
   return std::make_shared<Group>(std::move(link),
                                  absl::StrCat(member_->name(), "/", std::string(name)), mode_,
-                                 member_->patience());
+                                 member_->patience(), relatives_);
 }
 
 }  // namespace tessera::internal

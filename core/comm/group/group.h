@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <set>
 #include <string>
 #include <string_view>
@@ -14,12 +15,30 @@
 
 namespace tessera::internal {
 
+/// The groups that were made of one world, as one rank has them. Thread-safe.
+class Relatives {
+ public:
+  void add(std::weak_ptr<Member> member) {
+    const std::lock_guard lock(mutex_);
+    std::erase_if(members_, [](const auto& one) { return one.expired(); });
+    members_.push_back(std::move(member));
+  }
+  /// Why the first of them that has failed did; "" if none has.
+  std::string cause() const;
+
+ private:
+  mutable std::mutex mutex_;
+  std::vector<std::weak_ptr<Member>> members_;
+};
+
 /// Ranks that a Link connects. In a child of fork() every call throws CommError at once: Note
 /// [Fork].
 class Group final : public ProcessGroup {
  public:
   /// `mode` kThread: collectives run in the background, in a thread of the group.
-  Group(std::unique_ptr<Link> link, std::string name, Lane::Mode mode, Member::Patience patience);
+  /// `relatives`: of a subgroup.
+  Group(std::unique_ptr<Link> link, std::string name, Lane::Mode mode, Member::Patience patience,
+        std::shared_ptr<Relatives> relatives = std::make_shared<Relatives>());
   ~Group() override;
 
   int rank() const override { return link().rank(); }
@@ -47,6 +66,7 @@ class Group final : public ProcessGroup {
   const Unwinding unwinding_;
   const Lane::Mode mode_;  // that the maker has asked for
   const std::shared_ptr<Member> member_;
+  const std::shared_ptr<Relatives> relatives_;
   std::set<std::string, std::less<>> subgroup_names_;
 };
 

@@ -138,6 +138,31 @@ TEST(RunsInAStore, LearnOnEveryRankThatAPutHasFailed) {
   }
 }
 
+TEST(RunsInAStore, AreFoundWithASlashAtTheEnd) {
+  const auto store = std::make_shared<MemoryStore>();
+  run_ranks(kRanks, [&](std::shared_ptr<ProcessGroup> group) {
+    const SavedRank run(std::move(group), "OddMlp", configuration_of(Strategy::kZero1), 3);
+    run.train(0, 1);
+    save_checkpoint(*run.engine, "bucket/run/", {.files = store});
+    EXPECT_TRUE(load_checkpoint(*run.engine, "bucket/run/", {.files = store}).has_value());
+    EXPECT_TRUE(load_checkpoint(*run.engine, kRun, {.files = store}).has_value());
+  });
+}
+
+TEST(RunsInAStore, ARefusedOneLeavesTheWorldAsItWas) {
+  const auto store = std::make_shared<MemoryStore>();
+  run_ranks(kRanks, [&](std::shared_ptr<ProcessGroup> group) {
+    const SavedRank run(std::move(group), "OddMlp", configuration_of(Strategy::kZero1), 3);
+    EXPECT_THAT(message_of([&] {
+                  const Checkpoints checkpoints(*run.engine, kRun,
+                                                {.notes = {{"a\n", "x"}}, .files = store});
+                }),
+                HasSubstr("cannot be saved"));
+    run.world->barrier();
+    run.train(0, 1);
+  });
+}
+
 TEST(RunsInAStore, AreRefusedWhereRanksOrOptionsDoNotFit) {
   const auto store = std::make_shared<MemoryStore>();
   run_ranks(kRanks, [&](std::shared_ptr<ProcessGroup> group) {

@@ -1,5 +1,6 @@
 #include "tessera/core/options/option_table.h"
 
+#include <cmath>
 #include <fstream>
 #include <set>
 #include <sstream>
@@ -127,7 +128,22 @@ TEST(OptionList, SaysWhatIsAllowedAndLeavesTheRestAsItWas) {
   EXPECT_THAT(problem("strategy", "zero4"), HasSubstr("expected one of ddp, zero1"));
   EXPECT_THAT(problem("wrap", "blocks"), HasSubstr("only code can set it"));
   EXPECT_EQ(problem("speed", "high"),
-            "[options] got the name 'speed', expected a field of Options");
+            "[options] got the name 'speed', expected a field of Options; option_list() has all");
+  EXPECT_EQ(problem("max_grad_norm", "1e400"),
+            "[options] max_grad_norm: got '1e400', expected a number");
+}
+
+TEST(OptionList, TakesBackWhatIsUnset) {
+  Options options;
+  for (const OptionDescription& one : option_list()) {
+    if (!one.has_text || one.unset != "unset") continue;
+    EXPECT_TRUE(set_option(options, one.name, "unset").ok()) << one.name;
+  }
+  ASSERT_TRUE(set_option(options, "degrees", "1,2,4").ok());
+  ASSERT_TRUE(set_option(options, "degrees", "unset").ok());
+  EXPECT_FALSE(options.degrees.has_value());
+  ASSERT_TRUE(set_option(options, "max_grad_norm", "inf").ok());
+  EXPECT_TRUE(std::isinf(options.max_grad_norm));
 }
 
 TEST(OptionList, HasEachFieldOnceInTheOrderOfTheTable) {
