@@ -4,7 +4,6 @@
 #include <poll.h>
 #include <string.h>
 #include <sys/prctl.h>
-#include <sys/random.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -12,12 +11,12 @@
 #include <array>
 #include <utility>
 
-#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "tessera/tools/run/store_directory.h"
-#include "tessera/tools/run/thread_binding.h"
-#include "tessera/tools/run/worker_environment.h"
+#include "tessera/core/launch/random_text.h"
+#include "tessera/core/launch/store_directory.h"
+#include "tessera/core/launch/thread_binding.h"
+#include "tessera/core/launch/worker_environment.h"
 
 namespace tessera::internal {
 namespace {
@@ -36,13 +35,6 @@ constexpr milliseconds kSameRequest(250);
 constexpr int kGroupPoll_ms = 50;
 constexpr size_t kReadLimit_bytes = 64 * 1024;
 constexpr size_t kDrainLimit_bytes = 1024 * 1024;
-
-/// Random bits in hexadecimal; "" if the system has none.
-std::string random_text() {
-  std::array<char, 32> bytes{};
-  if (getrandom(bytes.data(), bytes.size(), 0) != static_cast<ssize_t>(bytes.size())) return "";
-  return absl::BytesToHexString({bytes.data(), bytes.size()});
-}
 
 std::string count_of(int count, const char* noun) {
   return absl::StrCat(count, " ", noun, count == 1 ? "" : "s");
@@ -261,9 +253,9 @@ void Launcher::name_first_failure() {
   // After a signal to us the others are on their way already, at their own pace.
   const bool is_ending = kill_at_.has_value();
   const bool may_wait = !is_ending && count_running() > 0;
-  for (const std::string& text : failures_->name_first(workers_, may_wait)) say(text);
+  for (const std::string& text : failures_->name_first(processes(), may_wait)) say(text);
   if (!failures_->first() || is_ending) return;
-  if (Clock::now() >= *failures_->report_deadline() || !failures_->any_may_report(workers_)) {
+  if (Clock::now() >= *failures_->report_deadline() || !failures_->any_may_report(processes())) {
     begin_ending();
   }
 }
@@ -322,6 +314,12 @@ void Launcher::read_all_output() {
       stream->pipe.close();
     }
   }
+}
+
+Failures::Ranks Launcher::processes() const {
+  Failures::Ranks all;
+  for (const auto& worker : workers_) all.push_back(worker.get());
+  return all;
 }
 
 int Launcher::count_running() const {

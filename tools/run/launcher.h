@@ -10,10 +10,10 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "tessera/tools/run/failures.h"
+#include "tessera/core/launch/failures.h"
+#include "tessera/core/launch/watcher.h"
 #include "tessera/tools/run/signal_inbox.h"
 #include "tessera/tools/run/sink.h"
-#include "tessera/tools/run/watcher.h"
 #include "tessera/tools/run/worker.h"
 
 namespace tessera::internal {
@@ -66,6 +66,7 @@ class Launcher {
   void forget_empty_groups();
   void read_all_output();
 
+  Failures::Ranks processes() const;
   int count_running() const;
   bool any_group_alive() const;
   void signal_groups(int signal);

@@ -1,6 +1,7 @@
 #include "tessera/tools/run/signal_inbox.h"
 
 #include <errno.h>
+#include <signal.h>
 #include <string.h>
 #include <sys/signalfd.h>
 #include <unistd.h>

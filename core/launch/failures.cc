@@ -1,4 +1,4 @@
-#include "tessera/tools/run/failures.h"
+#include "tessera/core/launch/failures.h"
 
 #include <signal.h>
 
@@ -7,7 +7,8 @@
 #include <iterator>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
+#include <absl/strings/str_cat.h>
+
 #include "tessera/core/process/process_status.h"
 
 namespace tessera::internal {
@@ -38,8 +39,8 @@ absl::StatusOr<std::unique_ptr<Failures>> Failures::create(int ranks) {
   return std::unique_ptr<Failures>(new Failures(*std::move(page)));
 }
 
-std::string Failures::add(const Worker& worker) {
-  const Failure failure{worker.rank(), worker.pid(), worker.ending(), ""};
+std::string Failures::add(const RankProcess& rank) {
+  const Failure failure{rank.rank(), rank.pid(), rank.ending(), ""};
   if (first_) return absl::StrCat("after that, ", describe(failure));
   if (unnamed_.empty()) {
     first_bad_exit_ = failure.ending->exit_code();
@@ -49,11 +50,11 @@ std::string Failures::add(const Worker& worker) {
   return "";
 }
 
-std::vector<std::string> Failures::name_first(const Workers& workers, bool may_wait) {
+std::vector<std::string> Failures::name_first(const Ranks& ranks, bool may_wait) {
   if (first_ || unnamed_.empty()) return {};
   Failure first = unnamed_.front();
-  if (const auto note = page_->first_note(); note && note->culprit < std::ssize(workers)) {
-    const Worker& culprit = *workers[note->culprit];
+  if (const auto note = page_->first_note(); note && note->culprit < std::ssize(ranks)) {
+    const RankProcess& culprit = *ranks[note->culprit];
     if (!culprit.ending() && may_wait && Clock::now() < *report_deadline_) return {};
     first = {culprit.rank(), culprit.pid(), culprit.ending(), note->text};
     first.activity = process_activity(culprit.pid());
@@ -66,9 +67,9 @@ std::vector<std::string> Failures::name_first(const Workers& workers, bool may_w
   return said;
 }
 
-bool Failures::any_may_report(const Workers& workers) const {
-  return std::any_of(workers.begin(), workers.end(), [this](const auto& worker) {
-    return !worker->ending() && page_->is_open(worker->rank());
+bool Failures::any_may_report(const Ranks& ranks) const {
+  return std::any_of(ranks.begin(), ranks.end(), [this](const RankProcess* rank) {
+    return !rank->ending() && page_->is_open(rank->rank());
   });
 }
 

@@ -9,10 +9,11 @@
 #include <string>
 #include <vector>
 
-#include "absl/status/statusor.h"
+#include <absl/status/statusor.h>
+
+#include "tessera/core/launch/ending.h"
+#include "tessera/core/launch/rank_process.h"
 #include "tessera/core/process/job_page.h"
-#include "tessera/tools/run/ending.h"
-#include "tessera/tools/run/worker.h"
 
 namespace tessera::internal {
 
@@ -31,7 +32,7 @@ struct Failure {
 class Failures {
  public:
   using Clock = std::chrono::steady_clock;
-  using Workers = std::vector<std::unique_ptr<Worker>>;
+  using Ranks = std::vector<const RankProcess*>;  ///< of the job, by number
 
   /// Makes the page of a job of `ranks` ranks. Fails as JobPage::create() does.
   static absl::StatusOr<std::unique_ptr<Failures>> create(int ranks);
@@ -40,20 +41,20 @@ class Failures {
   std::string page_address() const { return page_->address(); }
 
   /// A rank has ended badly. Returns what to say; "" as long as the first failure is not named.
-  std::string add(const Worker& worker);
+  std::string add(const RankProcess& rank);
 
   /// Names the first failure, once; returns what to say about it and then about the others, or
   /// nothing: there is none, or it is named already, or the one that began it has yet to end. That
   /// one is waited for no longer than until report_deadline(), and not at all where `may_wait` is
   /// false.
-  std::vector<std::string> name_first(const Workers& workers, bool may_wait);
+  std::vector<std::string> name_first(const Ranks& ranks, bool may_wait);
 
   const std::optional<Failure>& first() const { return first_; }
   /// When the first failure is named at the latest, and how long ranks that may be waiting for the
   /// one that failed get to say so; nothing before there is one.
   const std::optional<Clock::time_point>& report_deadline() const { return report_deadline_; }
   /// Whether a rank that runs may be waiting for another one.
-  bool any_may_report(const Workers& workers) const;
+  bool any_may_report(const Ranks& ranks) const;
 
   /// "rank 2 (pid 4711) exited with code 3: <what was noted>".
   std::string describe(const Failure& failure) const;
