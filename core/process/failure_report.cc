@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <exception>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -29,9 +30,10 @@ struct Reporter {
 std::atomic<Reporter*> reporter{nullptr};
 std::terminate_handler next_handler = nullptr;
 
-bool is_number(const char* name, int number) {
+std::optional<int> number_in(const char* name) {
   int value = 0;
-  return absl::SimpleAtoi(process_environment(name).value_or(""), &value) && value == number;
+  const std::string text = process_environment(name).value_or("");
+  return absl::SimpleAtoi(text, &value) ? std::optional(value) : std::nullopt;
 }
 
 /// An uncaught exception need not unwind the stack, so no group knows of it yet.
@@ -41,25 +43,33 @@ bool is_number(const char* name, int number) {
   std::abort();
 }
 
+/// Finds the launcher, if there is one, by the variables that it has set.
+void find_page() {
+  const auto rank = number_in("RANK");
+  const auto world_size = number_in("WORLD_SIZE");
+  const std::string address = process_environment("TESSERA_JOB_PAGE").value_or("");
+  if (address.empty() || !rank || !world_size) return;
+  auto page = JobPage::open(address, *rank);
+  if (page == nullptr) return;
+  std::unique_ptr<Reporter> made(new Reporter{
+      .origin = {}, .rank = *rank, .world_size = *world_size, .page = std::move(page)});
+  Reporter* none = nullptr;
+  if (!reporter.compare_exchange_strong(none, made.get())) return;
+  (void)made.release();  // never destroyed
+  next_handler = std::set_terminate(report_and_terminate);
+}
+
 }  // namespace
 
 void report_failures(int rank, int world_size) {
-  Reporter* known = reporter.load(std::memory_order_acquire);
-  if (known != nullptr) {
-    if (!known->origin.is_here()) return;
-    known->page->forget_failure();
-    known->is_numbered_alike.store(known->rank == rank && known->world_size == world_size);
+  Reporter* const known = reporter.load(std::memory_order_acquire);
+  if (known == nullptr) {
+    if (number_in("RANK") == rank && number_in("WORLD_SIZE") == world_size) find_page();
     return;
   }
-  const std::string address = process_environment("TESSERA_JOB_PAGE").value_or("");
-  if (address.empty() || !is_number("RANK", rank) || !is_number("WORLD_SIZE", world_size)) return;
-  auto page = JobPage::open(address, rank);
-  if (page == nullptr) return;
-  std::unique_ptr<Reporter> made(
-      new Reporter{.origin = {}, .rank = rank, .world_size = world_size, .page = std::move(page)});
-  if (!reporter.compare_exchange_strong(known, made.get())) return;
-  (void)made.release();  // never destroyed
-  next_handler = std::set_terminate(report_and_terminate);
+  if (!known->origin.is_here()) return;
+  known->page->forget_failure();
+  known->is_numbered_alike.store(known->rank == rank && known->world_size == world_size);
 }
 
 void report_failure(int culprit, std::string_view text) noexcept {
@@ -67,6 +77,12 @@ void report_failure(int culprit, std::string_view text) noexcept {
   if (own == nullptr || !own->origin.is_here()) return;
   if (culprit >= 0 && !own->is_numbered_alike.load()) return;  // the launcher knows it by no number
   own->page->note_failure(culprit >= 0 ? culprit : own->rank, text);
+}
+
+void report_last_error(std::string_view text) {
+  if (reporter.load(std::memory_order_acquire) == nullptr) find_page();
+  const Reporter* const own = reporter.load(std::memory_order_acquire);
+  if (own != nullptr && own->origin.is_here()) own->page->explain_failure(text);
 }
 
 }  // namespace tessera::internal

@@ -12,7 +12,7 @@ namespace tessera::internal {
 /// it: when it poisons a group, when it misses a peer, and from a terminate handler. The earliest
 /// note of the job names the rank that failed first. A rank that learns of a failure from the
 /// group's poison writes none. The text of an exception that unwinds a group is not known there; it
-/// is in the note only if nothing catches the exception.
+/// comes into the note if nothing catches the exception, or if record_errors() does.
 
 /// From now on this process, rank `rank` of a world of `world_size`, reports to the launcher why it
 /// fails, if tessera-run started it and its first world gives it the same rank as the launcher.
@@ -25,5 +25,10 @@ void report_failures(int rank, int world_size);
 /// differently from the launcher. Only the first note counts; in a child of fork() none does. Any
 /// thread; no effect before report_failures().
 void report_failure(int culprit, std::string_view text) noexcept;
+
+/// Notes that an exception with this text ends this rank: as report_failure(), or added to a note
+/// that its groups have left when it unwound them. A process that has made no world yet finds its
+/// launcher by its environment. Any thread.
+void report_last_error(std::string_view text);
 
 }  // namespace tessera::internal

@@ -44,6 +44,9 @@ class JobPage {
   /// the rank goes on. Allocates nothing, never blocks.
   void note_failure(int culprit, std::string_view text) noexcept;
   void forget_failure() noexcept;
+  /// As note_failure() of itself; where there is a record already that the rank has failed by
+  /// itself, and not with this text, adds the text to it.
+  void explain_failure(std::string_view text) noexcept;
 
   /// The launcher's. Whether rank `rank` has opened the page, and what it noted.
   bool is_open(int rank) const;

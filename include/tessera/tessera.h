@@ -16,6 +16,7 @@
 #include "tessera/nccl_options.h"
 #include "tessera/process_group.h"
 #include "tessera/process_group_options.h"
+#include "tessera/record_errors.h"
 #include "tessera/rendezvous.h"
 #include "tessera/shared_buffer.h"
 #include "tessera/time_out.h"
