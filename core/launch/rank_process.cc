@@ -143,14 +143,16 @@ void RankProcess::signal_group(int signal) {
 }
 
 bool RankProcess::reap_with_group() {
+  if (ending_) return false;
   siginfo_t seen = {};
-  if (ending_ || waitid(P_PID, static_cast<id_t>(pid_), &seen, WEXITED | WNOHANG | WNOWAIT) != 0 ||
-      seen.si_pid != pid_) {
-    return false;
+  const bool is_ours =
+      waitid(P_PID, static_cast<id_t>(pid_), &seen, WEXITED | WNOHANG | WNOWAIT) == 0;
+  if (is_ours && seen.si_pid != pid_) return false;
+  int status = W_EXITCODE(255, 0);  // where another thread has taken it
+  if (is_ours) {
+    signal_group(SIGKILL);
+    waitpid(pid_, &status, 0);
   }
-  signal_group(SIGKILL);
-  int status = 0;
-  waitpid(pid_, &status, 0);
   group_is_alive_ = false;
   ending_ = Ending(status);
   return true;

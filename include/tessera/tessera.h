@@ -13,6 +13,7 @@
 #include "tessera/device_mesh.h"
 #include "tessera/environment.h"
 #include "tessera/errors.h"
+#include "tessera/launch.h"
 #include "tessera/nccl_options.h"
 #include "tessera/process_group.h"
 #include "tessera/process_group_options.h"
