@@ -19,7 +19,6 @@
 #include <vector>
 
 #include <absl/status/statusor.h>
-#include <absl/strings/match.h>
 #include <absl/strings/str_cat.h>
 #include <c10/util/Exception.h>
 #include <c10/util/ScopeExit.h>
@@ -31,6 +30,7 @@
 #include "tessera/core/launch/watcher.h"
 #include "tessera/core/launch/worker_environment.h"
 #include "tessera/core/process/available_cores.h"
+#include "tessera/core/process/launchers.h"
 #include "tessera/core/process/standard_streams.h"
 #include "tessera/environment.h"
 #include "tessera/errors.h"
@@ -289,13 +289,7 @@ bool is_rank() {
               ", the parent of this process: a rank of launch() has started this program, whose "
               "ranks would be ranks of a rank; call launch() in the first program only");
   if (launcher) return true;
-  // An address without a rank is what programs set for torch.multiprocessing.spawn(): not used
-  // here.
-  const auto lookup = [](const char* name) {
-    const bool is_address = absl::StartsWith(name, "MASTER_");
-    return is_address ? std::nullopt : process_environment(name);
-  };
-  const auto job = read_environment(lookup, {.identity = true, .store = false});
+  const auto job = read_own_rank();
   TORCH_CHECK(job.ok(), std::string(job.status().message()));
   const std::string& variable = job->rank_variable;
   return variable == "RANK" || variable == "TESSERA_WORLD" || job->world_size > 1;

@@ -19,6 +19,7 @@
 #include "tessera/process_group_options.h"
 #include "tessera/record_errors.h"
 #include "tessera/rendezvous.h"
+#include "tessera/run_threads.h"
 #include "tessera/shared_buffer.h"
 #include "tessera/time_out.h"
 #include "tessera/window.h"

@@ -20,11 +20,11 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 
 /// What record_errors() makes of a body, with an error file at `path`.
-struct Recorded {
+struct RecordedEnd {
   int exit_code;
   std::string printed;
 };
-Recorded outcome_of(const std::string& path, const std::function<int()>& body) {
+RecordedEnd outcome_of(const std::string& path, const std::function<int()>& body) {
   ::setenv("TORCHELASTIC_ERROR_FILE", path.c_str(), 1);
   ::testing::internal::CaptureStderr();
   const int exit_code = record_errors(body);
