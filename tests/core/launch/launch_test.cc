@@ -172,13 +172,14 @@ TEST(Launch, ARankThatDoesNotEndIsKilled) {
 }
 
 const RankProcessBody kWaits("launch_waits", [] {
-  return_from_main(launch_body("launch_waits", {.nproc = 3}, [] {
-    const StopRequest stop;
-    say(absl::StrCat("rank ", env_of("RANK"), " waits as ", ::getpid(), "."));
-    while (!stop.is_requested()) std::this_thread::yield();
-    say("saved");
-    return 0;
-  }));
+  return_from_main(
+      launch_body("launch_waits", {.nproc = 3, .grace = std::chrono::milliseconds::max()}, [] {
+        const StopRequest stop;
+        say(absl::StrCat("rank ", env_of("RANK"), " waits as ", ::getpid(), "."));
+        while (!stop.is_requested()) std::this_thread::yield();
+        say("saved");
+        return 0;
+      }));
 });
 
 bool all_wait(RankProcesses& program) {
