@@ -67,6 +67,14 @@ foreach(name digits_by_hand digits_ddp)
   list(APPEND examples_tests examples.${name})
 endforeach()
 
+# Ranks that the program starts itself, as processes and as threads.
+foreach(name launch digits_threads)
+  add_test(NAME examples.${name} COMMAND $<TARGET_FILE:${name}> --ranks=3)
+  set_tests_properties(examples.${name} PROPERTIES PASS_REGULAR_EXPRESSION
+                       "world 3: loss 0[.][0-9]+, accuracy [89][0-9][.][0-9] % of 297")
+  list(APPEND examples_tests examples.${name})
+endforeach()
+
 # Whatever is sharded, on ranks that have 6, 3 and 2 parts of the digits.
 add_test(NAME examples.digits_uneven
          COMMAND ${PROJECT_SOURCE_DIR}/tests/examples/digits_uneven.sh $<TARGET_FILE_DIR:gpt>)

@@ -1,10 +1,13 @@
 #include "tessera/core/process/error_text.h"
 
+#include <stdexcept>
 #include <typeinfo>
 
 #include <absl/strings/str_cat.h>
 #include <absl/strings/string_view.h>
 #include <c10/util/Type.h>
+
+#include "tessera/errors.h"
 
 namespace tessera::internal {
 
@@ -28,6 +31,19 @@ std::string present_error_text() {
     return std::string(absl::NullSafeStringView(text));
   } catch (...) {
     return "an exception of unknown type";
+  }
+}
+
+int present_error_exit_code() {
+  constexpr int kBadUsage = 64;  // EX_USAGE of sysexits.h
+  try {
+    throw;
+  } catch (const RankError& error) {
+    return error.ending().exit_code;
+  } catch (const std::invalid_argument&) {
+    return kBadUsage;
+  } catch (...) {
+    return 1;
   }
 }
 

@@ -15,6 +15,9 @@ std::string error_text(const std::exception& error);
 /// The same of the exception that is being handled, whatever its type.
 std::string present_error_text();
 
+/// The exit code of a program that ends because of it: record_errors() says which.
+int present_error_exit_code();
+
 /// The text of what `body` throws; "" if it returns.
 template <typename Body>
 std::string thrown_by(const Body& body) {

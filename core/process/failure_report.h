@@ -13,12 +13,13 @@ namespace tessera::internal {
 /// it: when it poisons a group, when it misses a peer, and from a terminate handler. The earliest
 /// note of the job names the rank that failed first. A rank that learns of a failure from the
 /// group's poison writes none. The text of an exception that unwinds a group is not known there; it
-/// is in the note only if nothing catches the exception.
+/// comes into the note if nothing catches the exception, or if record_errors() does.
 
 /// From now on this process, rank `rank` of a world of `world_size`, reports to the launcher why it
-/// fails, if tessera-run started it and its first world gives it the same rank as the launcher.
-/// Removes an earlier note. Installs a terminate handler once, which calls the previous one. Local.
-/// Any thread.
+/// fails, if tessera-run or launch() started it and its first world gives it the same rank as the
+/// launcher. A launcher that gave it none (tessera-run --supervise) hears of rank 0 alone. Removes
+/// an earlier note. Installs a terminate handler once, which calls the previous one. Local. Any
+/// thread.
 void report_failures(int rank, int world_size);
 
 /// Notes that this rank fails because of rank `culprit` of its world, or, if that is negative,
@@ -32,5 +33,10 @@ void report_failure(int culprit, std::string_view text) noexcept;
 /// step as before. Any thread; no effect before report_failures(), or in a child of fork().
 void report_step(int64_t step) noexcept;
 void report_saved_step(int64_t step) noexcept;
+
+/// Notes that an exception with this text ends this rank: as report_failure(), or added to a note
+/// that its groups have left when it unwound them. A process that has made no world yet finds its
+/// launcher by its environment. Any thread.
+void report_last_error(std::string_view text);
 
 }  // namespace tessera::internal

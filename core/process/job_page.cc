@@ -32,7 +32,7 @@ struct alignas(64) JobPage::Record {
   std::atomic<uint32_t> is_open;
   std::atomic<uint32_t> state;
   int32_t culprit;
-  uint32_t length;
+  std::atomic<uint32_t> length;  // of what is there for good: more may come behind it
   int64_t when_ns;
   char text[2000];
   std::atomic<int64_t> step;
@@ -109,8 +109,21 @@ void JobPage::note_failure(int culprit, std::string_view text) noexcept {
   own.culprit = culprit;
   own.when_ns =
       std::chrono::nanoseconds(std::chrono::steady_clock::now().time_since_epoch()).count();
-  own.length = static_cast<uint32_t>(text.copy(own.text, sizeof(own.text)));
+  own.length.store(static_cast<uint32_t>(text.copy(own.text, sizeof(own.text))));
   own.state.store(Record::kThere, std::memory_order_release);
+}
+
+void JobPage::explain_failure(std::string_view text) noexcept {
+  note_failure(rank_, text);
+  Record& own = record(rank_);
+  if (own.state.load(std::memory_order_acquire) != Record::kThere || own.culprit != rank_) return;
+  const std::string_view noted(own.text, std::min<size_t>(own.length.load(), sizeof(own.text)));
+  if (noted.find(text) != noted.npos || text.find(noted) != text.npos) return;
+  size_t end = noted.size();
+  for (const std::string_view part : {std::string_view(": "), text}) {
+    end += part.copy(own.text + end, sizeof(own.text) - end);
+  }
+  own.length.store(static_cast<uint32_t>(end), std::memory_order_release);
 }
 
 void JobPage::forget_failure() noexcept {
@@ -139,7 +152,8 @@ std::optional<FailureNote> JobPage::note(int rank) const {
   FailureNote note;
   note.when_ns = theirs.when_ns;
   note.culprit = theirs.culprit >= 0 && theirs.culprit < ranks_ ? theirs.culprit : rank;
-  note.text.assign(theirs.text, std::min<size_t>(theirs.length, sizeof(theirs.text)));
+  note.text.assign(theirs.text, std::min<size_t>(theirs.length.load(std::memory_order_acquire),
+                                                 sizeof(theirs.text)));
   return note;
 }
 

@@ -48,6 +48,9 @@ class JobPage {
   /// For a rank. Records how many steps it has trained, and which step of the job has been saved.
   void note_step(int64_t step) noexcept;
   void note_saved_step(int64_t step) noexcept;
+  /// As note_failure() of itself; where there is a record already that the rank has failed by
+  /// itself, and not with this text, adds the text to it.
+  void explain_failure(std::string_view text) noexcept;
 
   /// The launcher's. Whether rank `rank` has opened the page, and what it noted.
   bool is_open(int rank) const;

@@ -252,4 +252,15 @@ Environment read_identity(VariableReader& reader) {
   return own.says;
 }
 
+absl::StatusOr<Environment> read_own_rank() {
+  const auto lookup = [](const char* name) -> std::optional<std::string> {
+    for (const absl::string_view sign : {"TESSERA_STORE", "MASTER_ADDR", "MASTER_PORT",
+                                         "SLURM_NTASKS", "SLURM_NPROCS", "SLURM_NTASKS_PER_NODE"}) {
+      if (sign == name) return std::nullopt;
+    }
+    return process_environment(name);
+  };
+  return read_environment(lookup, {.identity = true, .store = false});
+}
+
 }  // namespace tessera::internal

@@ -3,6 +3,8 @@
 #include <optional>
 #include <string>
 
+#include <absl/status/statusor.h>
+
 #include "tessera/core/process/variable_reader.h"
 #include "tessera/environment.h"
 
@@ -43,5 +45,10 @@ std::optional<int> tasks_of_node(const std::string& list, int node);
 /// Local. The first host of a list of SLURM: "node03" for "node[03-07,09],login". "" for a
 /// malformed one.
 std::string first_host(const std::string& list);
+
+/// Local. Who variables say that this process is, for one that may start ranks itself, on this
+/// host. A place to meet without a rank, as programs set it for torch.multiprocessing.spawn(), and
+/// a number of tasks, as a batch script of SLURM has it, are no signs of others; several nodes are.
+absl::StatusOr<Environment> read_own_rank();
 
 }  // namespace tessera::internal

@@ -11,7 +11,7 @@
 #include <stdexcept>
 #include <string>
 
-#include "tessera/examples/program/program.h"
+#include "tessera/record_errors.h"
 
 namespace memory_compare {
 namespace {
@@ -52,7 +52,10 @@ int run_child(pid_t parent, int fd, const std::function<std::vector<int64_t>()>&
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (getppid() != parent) return 1;  // it died before that
   bool is_written = false;
-  program::exit_code_of([&] { is_written = write_all(fd, body()); });
+  tessera::record_errors([&] {
+    is_written = write_all(fd, body());
+    return 0;
+  });
   return is_written ? 0 : 1;
 }
 

@@ -7,12 +7,12 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <exception>
 #include <filesystem>
 #include <optional>
 
 #include <absl/strings/str_cat.h>
-#include <c10/util/Exception.h>
+
+#include "tessera/record_errors.h"
 
 namespace program {
 namespace {
@@ -37,28 +37,14 @@ void occupy_standard_descriptors() {
 
 }  // namespace
 
-int exit_code_of(const std::function<void()>& body) {
-  try {
-    body();
-    return 0;
-  } catch (const UsageError& error) {
-    std::fprintf(stderr, "%s\n", error.what());
-    return kUsageError;
-  } catch (const c10::Error& error) {
-    std::fprintf(stderr, "%s\n", error.what_without_backtrace());
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "%s\n", error.what());
-  }
-  return 1;
-}
-
 int run(const About& about, int argc, char** argv, const std::function<void()>& body) {
   occupy_standard_descriptors();
   std::setvbuf(stdout, nullptr, _IOLBF, 0);
   const std::optional<int> end = read_command_line(about, argc, argv);
-  const int code = end ? *end : exit_code_of([&body] {
+  const int code = end ? *end : tessera::record_errors([&body] {
     read_job();  // who starts a program wrongly has not used it: the exit code is that of bad usage
     body();
+    return 0;
   });
   return is_printed(about) || code != 0 ? code : 1;
 }

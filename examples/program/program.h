@@ -10,13 +10,9 @@
 namespace program {
 
 /// Values of flags that do not fit: one problem a line. run() ends with kUsageError.
-struct UsageError : std::runtime_error {
-  using std::runtime_error::runtime_error;
+struct UsageError : std::invalid_argument {
+  using std::invalid_argument::invalid_argument;
 };
-
-/// Calls `body`; returns 0, or after an exception, whose text goes to stderr, kUsageError for a
-/// UsageError and 1 for any other.
-int exit_code_of(const std::function<void()>& body);
 
 /// What main() of an example does: reads the command line, checks the launcher's variables, calls
 /// `body`, and returns the exit code: 0; 1 after an exception, whose text goes to stderr, and where

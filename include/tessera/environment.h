@@ -38,8 +38,9 @@ namespace tessera {
 ///   attempt this is; where ranks meet at an address, those of another job or attempt are not
 ///   admitted (optional), nor, there and at a path, those of another job of srun or mpirun
 ///
-/// TESSERA_JOB_PAGE: where ranks record for tessera-run why they fail and how far they have come
-/// (JobPage; optional).
+/// TESSERA_JOB_PAGE: where ranks record for tessera-run or launch() why they fail and how far they
+/// have come (JobPage; optional). TESSERA_LAUNCHER_PID: the process whose launch() has started this
+/// rank.
 /// TESSERA_FLIGHT_DUMP: a directory into which a rank that fails first on CPUs, and every rank that
 /// fails over NCCL, writes the last calls of the ranks (docs/flight-recorder.md; optional).
 /// TESSERA_BACKEND: what ProcessGroupOptions::backend takes, for programs that leave it open

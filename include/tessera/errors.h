@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <exception>
 #include <stdexcept>
 #include <string>
 
@@ -53,6 +54,25 @@ class CommError : public std::runtime_error {
 class ErrorOnAllRanks : public c10::Error {
  public:
   explicit ErrorOnAllRanks(std::string text);
+};
+
+/// A rank that launch() or run_threads() had started failed: the one that failed first, because of
+/// which the others did. what() names it and says why.
+class RankError : public std::runtime_error {
+ public:
+  /// How the rank ended.
+  struct Ending {
+    int rank = 0;
+    int exit_code = 1;  ///< of its process, or 128 + signal; of a thread, as record_errors() has it
+    int signal = 0;     ///< that ended its process; 0: none did
+    std::exception_ptr exception = nullptr;  ///< that left its body, where it was a thread
+  };
+  RankError(Ending ending, const std::string& text);
+
+  const Ending& ending() const { return ending_; }
+
+ private:
+  Ending ending_;
 };
 
 }  // namespace tessera

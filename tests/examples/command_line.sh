@@ -26,18 +26,18 @@ out_has() { grep -qF -- "$1" "$scratch/out" || fail "no '$1' in the output of $p
 err_has() { grep -qF -- "$1" "$scratch/err" || fail "no '$1' on stderr of $program"; }
 err_is_one_line() { [[ $(wc -l <"$scratch/err") == 1 ]] || fail "$program: not one line"; }
 
-for program in gpt quickstart digits digits_ddp digits_by_hand digits_uneven lora memory_compare all_reduce tessera-run; do
+for program in gpt quickstart digits digits_ddp digits_by_hand digits_uneven digits_threads launch lora memory_compare all_reduce tessera-run; do
   ends 0 $program --help
   grep -qi "^usage: $program" "$scratch/out" || fail "no usage of $program"
   grep -q "^  .*$program" "$scratch/out" || fail "no example of $program"
 done
 
-for program in gpt quickstart digits digits_ddp digits_by_hand digits_uneven lora memory_compare all_reduce tessera-run tessera-checkpoint; do
+for program in gpt quickstart digits digits_ddp digits_by_hand digits_uneven digits_threads launch lora memory_compare all_reduce tessera-run tessera-checkpoint; do
   ends 0 $program --version
   out_has "$program, of Tessera "
 done
 
-for program in gpt quickstart digits digits_ddp digits_by_hand digits_uneven lora memory_compare all_reduce; do
+for program in gpt quickstart digits digits_ddp digits_by_hand digits_uneven digits_threads launch lora memory_compare all_reduce; do
   ends 64 $program --no_such_flag
   err_has 'no flag is called --no_such_flag'
   err_is_one_line

@@ -1,21 +1,29 @@
-#include <gmock/gmock.h>
-
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
 #include <set>
+#include <stdexcept>
+#include <thread>
+
+#include <gmock/gmock.h>
 
 #include <absl/strings/numbers.h>
 #include <absl/strings/str_split.h>
 
+#include "tessera/core/launch/ending.h"
 #include "tessera/core/process/job_page.h"
 #include "tessera/environment.h"
+#include "tessera/launch.h"
+#include "tessera/record_errors.h"
 #include "tessera/tests/support/rank_processes.h"
 #include "tessera/tests/tools/launched_job.h"
-#include "tessera/tools/run/ending.h"
 
 // What tessera-run --max-restarts does with jobs that fail.
 namespace tessera::internal {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
 using ::testing::MatchesRegex;
 using ::testing::Not;
@@ -200,6 +208,64 @@ TEST(Supervised, ItsRankZeroSaysHowFarItHasCome) {
   LaunchedJob job = run_starts("137 100 3,137 130 3", {"--supervise", "--max-restarts=9"});
   EXPECT_EQ(job.wait(), 3);
   EXPECT_THAT(job.err(), AllOf(HasSubstr("the command (pid "), HasSubstr("the same step 137\n")));
+}
+
+/// A program that starts its own ranks, as launch() is meant to be used. Rank 0 trains two more
+/// steps in each start, and rank 1 fails when it has, until the third start.
+const testing::RankProcessBody kLaunches("supervised_launch", [] {
+  const auto variable = [](const char* name) { return process_environment(name).value_or(""); };
+  std::vector<std::string> words = {"program", "--rank_body=supervised_launch"};
+  std::vector<char*> argv = {words[0].data(), words[1].data(), nullptr};
+  std::exit(record_errors([&] {
+    return launch(2, argv.data(), {.nproc = 2}, [&] {
+      const std::string start = variable("TESSERA_RESTART_COUNT");
+      const int rank = std::stoi(variable("RANK"));
+      const std::string sign = absl::StrCat(variable("TMPDIR"), "/trained_", start);
+      const auto page = JobPage::open(variable("TESSERA_JOB_PAGE"), rank);
+      page->note_step(2 + 2 * std::stol(start));
+      if (rank == 0) {
+        page->note_saved_step(1 + std::stol(start));
+        std::ofstream(sign) << "yes";
+        return 0;
+      }
+      while (!std::filesystem::exists(sign)) std::this_thread::yield();
+      if (start != "2") throw std::runtime_error("bad batch");
+      return 0;
+    });
+  }));
+});
+
+TEST(Supervised, AProgramThatLaunchesRanksSaysHowFarTheyHaveCome) {
+  const testing::TemporaryDirectory tmp;
+  LaunchedJob job(
+      {"--supervise", "--max-restarts=1", "--backoff-seconds=0", "--",
+       std::filesystem::read_symlink("/proc/self/exe").string(), "--rank_body=supervised_launch"},
+      {{"TMPDIR", tmp.path()}});
+  EXPECT_EQ(job.wait(), 0) << job.err();
+  EXPECT_THAT(job.err(),
+              AllOf(ContainsRegex("the command .pid [0-9]+. exited with code 1 after step "
+                                  "4: .launch. rank 1 .pid [0-9]+. exited with code 1 "
+                                  "after step 4: bad batch\n"),
+                    HasSubstr("counted anew, as step 2 is saved")));
+}
+
+/// A rank of an mpirun that fails before it has a world: only rank 0 has a record.
+const testing::RankProcessBody kSupervisedRank("supervised_rank", [] {
+  std::exit(record_errors([]() -> int { throw std::runtime_error("no model"); }));
+});
+
+TEST(Supervised, ARankOfTheCommandTellsWhyOnlyWhereItIsRankZero) {
+  for (const std::string rank : {"0", "1"}) {
+    LaunchedJob job({"--supervise", "--", std::filesystem::read_symlink("/proc/self/exe").string(),
+                     "--rank_body=supervised_rank"},
+                    {{"OMPI_COMM_WORLD_RANK", rank},
+                     {"OMPI_COMM_WORLD_SIZE", "2"},
+                     {"OMPI_COMM_WORLD_LOCAL_RANK", rank},
+                     {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"}});
+    EXPECT_EQ(job.wait(), 1);
+    EXPECT_THAT(job.err(),
+                HasSubstr(rank == "0" ? "exited with code 1: no model\n" : "exited with code 1\n"));
+  }
 }
 
 TEST(Supervised, ASignalReachesTheWholeCommand) {

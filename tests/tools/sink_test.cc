@@ -9,8 +9,8 @@
 
 #include <string>
 
+#include "tessera/core/launch/ending.h"
 #include "tessera/core/process/file_descriptor.h"
-#include "tessera/tools/run/ending.h"
 
 namespace tessera::internal {
 namespace {

@@ -1,4 +1,4 @@
-#include "tessera/tools/run/thread_binding.h"
+#include "tessera/core/launch/thread_binding.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

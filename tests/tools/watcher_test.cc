@@ -1,4 +1,4 @@
-#include "tessera/tools/run/watcher.h"
+#include "tessera/core/launch/watcher.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

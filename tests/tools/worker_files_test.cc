@@ -1,8 +1,15 @@
-#include <gmock/gmock.h>
 #include <sys/stat.h>
 
+#include <cstdlib>
+#include <filesystem>
+#include <stdexcept>
+
+#include <gmock/gmock.h>
+
+#include "tessera/core/process/error_file.h"
+#include "tessera/record_errors.h"
+#include "tessera/tests/support/rank_processes.h"
 #include "tessera/tests/tools/launched_job.h"
-#include "tessera/tools/run/error_file.h"
 
 // The files of a job: logs, and those in which workers say why they fail.
 namespace tessera::internal {
@@ -11,6 +18,7 @@ namespace {
 using ::testing::AllOf;
 using testing::content_of;
 using ::testing::ElementsAre;
+using ::testing::EndsWith;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
@@ -111,6 +119,23 @@ TEST_F(WorkerFiles, TheMessageOfTheFirstFailureIsShownAndPassedOn) {
   EXPECT_THAT(testing::names_in(folder_.path()), ElementsAre("termination-log"));
   EXPECT_THAT(read_error_file(outer),
               AllOf(HasSubstr("rank 1 (pid "), HasSubstr("exited with code 3: bad batch")));
+}
+
+const testing::RankProcessBody kThrows("worker_files_throws", [] {
+  std::exit(record_errors([]() -> int { throw std::runtime_error("no \"data\""); }));
+});
+
+TEST_F(WorkerFiles, WhatARankRecordsIsSaidOnce) {
+  const std::string outer = folder_.path() + "/termination-log";
+  LaunchedJob job(
+      {"--log-dir", logs(), "--", std::filesystem::read_symlink("/proc/self/exe").string(),
+       "--rank_body=worker_files_throws"},
+      {{"TORCHELASTIC_ERROR_FILE", outer}});
+  EXPECT_EQ(job.wait(), 1);
+  EXPECT_THAT(job.err(), HasSubstr("exited with code 1: no \"data\"\n"));
+  EXPECT_THAT(job.err(), Not(HasSubstr("left this in its error file")));
+  EXPECT_EQ(read_error_file(logs() + "/attempt_0/0/error.json"), "no \"data\"");
+  EXPECT_THAT(read_error_file(outer), EndsWith(") exited with code 1: no \"data\""));
 }
 
 TEST_F(WorkerFiles, ErrorFilesLieWithTheLogs) {

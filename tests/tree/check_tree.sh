@@ -103,12 +103,12 @@ check() {
 
   # The launcher starts in milliseconds: it must not load LibTorch.
   # With the ranks it shares a few files, which keep to that.
+  local launch='(ending|failures|kill_reasons|random_text|rank_process|store_directory|thread_binding|watcher|worker_environment)'
+  local process='(available_cores|control_groups|error_file|file_descriptor|job_page|process_status|system_refusal)'
   { sources tools/run
-    ls core/process/{available_cores,control_groups,job_page,process_status,system_refusal}.{h,cc} \
-      core/process/file_descriptor.h 2>/dev/null; } |
+    find core -regextype posix-extended -regex "core/(launch/$launch|process/$process)[.](h|cc)" 2>/dev/null; } |
     search '^ *# *include *(<(torch|ATen|c10)/|"tessera/[^t])' |
-    grep -vE '"tessera/core/process/(available_cores|control_groups|file_descriptor|job_page|process_status|system_refusal).h"' |
-    offend launcher-without-torch
+    grep -vE "\"tessera/core/(launch/$launch|process/$process)[.]h\"" | offend launcher-without-torch
 
   # A launcher may meet as ranks do.
   sources core/comm/meeting | search '^ *# *include *<(torch|ATen|c10)/' | offend meeting-without-torch
@@ -133,6 +133,7 @@ check() {
   search '(^|[^_a-zA-Z.>])(std::)?_?(exit|quick_exit|_Exit)\(' <<<"$library" |
     grep -vE '^[^:]*:[0-9]+: *//' |
     grep -v '^core/comm/mpi/progress.cc:[0-9]*:    std::_Exit(1);' |  # the process ends already
+    grep -vE '^core/launch/(rank_process|watcher).cc:[0-9]*:.* _exit\([0-9]+\);' |  # a child's half of fork()
     offend library-calls-exit
 
   search '(std::j?thread[({]|make_unique<std::thread>[(][[])' <<<"$library" |

@@ -63,6 +63,8 @@ printf '#include "tessera/core/sched/lane.h"\n' >>"$tree/core/layout/flat.h"; ex
 mkdir "$tree/zero/step"; printf '#include "tessera/zero/engine.h"\n' >"$tree/zero/step/commit.cc"
 printf '#include "tessera/zero/step/commit.h"\n' >>"$tree/zero/engine.cc"; expect folder-cycle
 printf '#include <c10/core/Device.h>\n' >"$tree/tools/run/main.cc"; expect launcher-without-torch
+mkdir -p "$tree/core/launch"
+printf '#include <c10/core/Device.h>\n' >"$tree/core/launch/watcher.cc"; expect launcher-without-torch
 mkdir -p "$tree/core/comm/meeting"
 printf '#pragma once\n#include <c10/core/Device.h>\n' >"$tree/core/comm/meeting/place.h"; expect meeting-without-torch
 printf '\n' >"$tree/core/bare.h"; expect pragma-once

@@ -3,7 +3,6 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <string.h>
-#include <sys/random.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -11,12 +10,10 @@
 #include <array>
 #include <utility>
 
-#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
-#include "tessera/tools/run/error_file.h"
-#include "tessera/tools/run/store_directory.h"
-#include "tessera/tools/run/thread_binding.h"
-#include "tessera/tools/run/worker_environment.h"
+#include "tessera/core/launch/random_text.h"
+#include "tessera/core/launch/store_directory.h"
+#include "tessera/core/launch/thread_binding.h"
 
 namespace tessera::internal {
 namespace {
@@ -41,12 +38,6 @@ std::string count_of(int count, const char* noun) {
 std::string seconds(int64_t ms) { return absl::StrCat(static_cast<double>(ms) / 1000, " s"); }
 
 }  // namespace
-
-std::string random_text() {
-  std::array<char, 32> bytes{};
-  if (getrandom(bytes.data(), bytes.size(), 0) != static_cast<ssize_t>(bytes.size())) return "";
-  return absl::BytesToHexString({bytes.data(), bytes.size()});
-}
 
 Attempt::Attempt(const Job& job, int number, Console& console, SignalInbox& signals)
     : job_(job), number_(number), console_(console), signals_(signals) {}
@@ -119,7 +110,8 @@ absl::Status Attempt::start_workers(const std::string& store_directory) {
 /// What the rank of `place` is started with: its environment, and the files that it leaves.
 absl::StatusOr<WorkerProgram> Attempt::program_of(WorkerPlace& place,
                                                   const std::string& store_directory) {
-  WorkerProgram program{.arguments = job_.line.program};
+  WorkerProgram program;
+  program.arguments = job_.line.program;
   const auto rank = static_cast<size_t>(place.rank);
   std::string files = absl::StrCat(store_directory, "/rank_", rank, "_");
   if (!job_.line.log_dir.empty()) {
@@ -268,9 +260,9 @@ void Attempt::name_first_failure() {
   // After a signal to us the others are on their way already, at their own pace.
   const bool is_ending = kill_at_.has_value();
   const bool may_wait = !is_ending && count_running() > 0;
-  for (const std::string& text : failures_->name_first(workers_, may_wait)) say(text);
+  for (const std::string& text : failures_->name_first(processes(), may_wait)) say(text);
   if (!failures_->first() || is_ending) return;
-  if (Clock::now() >= *failures_->report_deadline() || !failures_->any_may_report(workers_)) {
+  if (Clock::now() >= *failures_->report_deadline() || !failures_->any_may_report(processes())) {
     begin_ending();
   }
 }
@@ -334,6 +326,12 @@ void Attempt::read_all_output() {
   }
 }
 
+Failures::Ranks Attempt::processes() const {
+  Failures::Ranks all;
+  for (const auto& worker : workers_) all.push_back(worker.get());
+  return all;
+}
+
 int Attempt::count_running() const {
   return static_cast<int>(std::count_if(workers_.begin(), workers_.end(),
                                         [](const auto& worker) { return !worker->ending(); }));
@@ -394,7 +392,7 @@ std::array<Attempt::Output, 2> Attempt::outputs_of(Worker& worker) {
 /// What comes of it, and the first failure once more, after all that was said about the others.
 AttemptEnd Attempt::end() {
   if (own_failure_exit_ != 0) return {.exit_code = own_failure_exit_};
-  const std::optional<Failure>& first = failures_->first();
+  const std::optional<RankFailure>& first = failures_->first();
   if (!first) return {.exit_code = ending_signal_ != 0 ? 128 + ending_signal_ : 0};
   AttemptEnd end{.exit_code = failures_->exit_code(),
                  .is_failure = ending_signal_ == 0 && !abandoned_,
@@ -404,7 +402,7 @@ AttemptEnd Attempt::end() {
   if (job_.line.worker_count > 1) say(absl::StrCat("first failure: ", end.cause));
   const auto rank = static_cast<size_t>(first->rank);
   if (rank >= error_files_.size()) return end;
-  if (const std::string text = read_error_file(error_files_[rank]); !text.empty()) {
+  if (const std::string text = failures_->left_in(error_files_[rank]); !text.empty()) {
     say(absl::StrCat(first->name, " left this in its error file: ", text));
     absl::StrAppend(&end.cause, ": ", text);
   }

@@ -10,15 +10,15 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "tessera/core/launch/failures.h"
+#include "tessera/core/launch/watcher.h"
+#include "tessera/core/launch/worker_environment.h"
 #include "tessera/tools/run/command_line.h"
 #include "tessera/tools/run/console.h"
-#include "tessera/tools/run/failures.h"
 #include "tessera/tools/run/restart_policy.h"
 #include "tessera/tools/run/signal_inbox.h"
 #include "tessera/tools/run/sink.h"
-#include "tessera/tools/run/watcher.h"
 #include "tessera/tools/run/worker.h"
-#include "tessera/tools/run/worker_environment.h"
 
 namespace tessera::internal {
 
@@ -40,9 +40,6 @@ struct Job {
   /// TORCHELASTIC_RUN_ID: the same for all attempts.
   std::string run_id = {};
 };
-
-/// Random bits in hexadecimal; "" if the system has none.
-std::string random_text();
 
 /// One start of a job's workers: passes on their output and signals, and ends all of them when one
 /// fails. It makes all that they meet by anew.
@@ -74,6 +71,7 @@ class Attempt {
   void read(WorkerStream& stream, Sink& sink, size_t limit_bytes);
   void read_all_output();
 
+  Failures::Ranks processes() const;
   int count_running() const;
   bool any_group_alive() const;
   void signal_groups(int signal);

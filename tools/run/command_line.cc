@@ -16,8 +16,8 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
+#include "tessera/core/launch/worker_environment.h"
 #include "tessera/tools/run/visible_gpus.h"
-#include "tessera/tools/run/worker_environment.h"
 
 namespace tessera::internal {
 namespace {

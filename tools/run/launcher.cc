@@ -10,9 +10,10 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "tessera/tools/run/error_file.h"
+#include "tessera/core/launch/random_text.h"
+#include "tessera/core/launch/worker_environment.h"
+#include "tessera/core/process/error_file.h"
 #include "tessera/tools/run/restart_policy.h"
-#include "tessera/tools/run/worker_environment.h"
 
 namespace tessera::internal {
 namespace {

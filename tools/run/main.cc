@@ -9,10 +9,10 @@
 #include <vector>
 
 #include "absl/strings/str_replace.h"
+#include "tessera/core/launch/worker_environment.h"
 #include "tessera/core/process/available_cores.h"
 #include "tessera/tools/run/command_line.h"
 #include "tessera/tools/run/launcher.h"
-#include "tessera/tools/run/worker_environment.h"
 
 namespace {
 

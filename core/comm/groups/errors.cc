@@ -46,4 +46,7 @@ ErrorOnAllRanks::ErrorOnAllRanks(std::string text)
   if (internal::innermost_scope != nullptr) internal::innermost_scope->has_error_ = true;
 }
 
+RankError::RankError(Ending ending, const std::string& text)
+    : std::runtime_error(text), ending_(std::move(ending)) {}
+
 }  // namespace tessera

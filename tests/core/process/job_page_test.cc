@@ -39,6 +39,28 @@ TEST(JobPage, TheEarliestNoteCounts) {
   EXPECT_EQ(launcher->first_note()->text, "misses rank 2");
 }
 
+TEST(JobPage, AnErrorExplainsTheNoteThatCameBeforeIt) {
+  const auto launcher = page_of(3);
+  const auto rank = JobPage::open(launcher->address(), 1);
+  rank->note_failure(1, "rank 1 left");
+  const int64_t when_ns = launcher->note(1)->when_ns;
+  rank->explain_failure("no data");
+  rank->explain_failure("no data");
+  EXPECT_EQ(launcher->note(1)->text, "rank 1 left: no data");
+  EXPECT_EQ(launcher->note(1)->when_ns, when_ns) << "the peers' notes are later";
+  rank->explain_failure("[comm] rank 1 left: no data");
+  rank->explain_failure(std::string(5000, 'x'));
+  EXPECT_EQ(launcher->note(1)->text, "rank 1 left: no data: " + std::string(1978, 'x'));
+
+  const auto other = JobPage::open(launcher->address(), 2);
+  other->note_failure(1, "misses rank 1");
+  other->explain_failure("timed out");
+  EXPECT_EQ(launcher->note(2)->text, "misses rank 1") << "of another rank it knows no more";
+  const auto silent = JobPage::open(launcher->address(), 0);
+  silent->explain_failure("no model");
+  EXPECT_EQ(launcher->note(0)->text, "no model");
+}
+
 TEST(JobPage, ARankThatStartsAgainHasNotFailed) {
   const auto launcher = page_of(1);
   JobPage::open(launcher->address(), 0)->note_failure(0, "the first time");

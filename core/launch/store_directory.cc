@@ -1,4 +1,4 @@
-#include "tessera/tools/run/store_directory.h"
+#include "tessera/core/launch/store_directory.h"
 
 #include <errno.h>
 #include <limits.h>
@@ -10,8 +10,8 @@
 #include <filesystem>
 #include <system_error>
 
-#include "absl/status/status.h"
-#include "absl/strings/str_cat.h"
+#include <absl/status/status.h>
+#include <absl/strings/str_cat.h>
 
 namespace tessera::internal {
 

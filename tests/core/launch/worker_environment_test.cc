@@ -1,4 +1,4 @@
-#include "tessera/tools/run/worker_environment.h"
+#include "tessera/core/launch/worker_environment.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

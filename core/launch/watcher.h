@@ -5,7 +5,8 @@
 #include <memory>
 #include <string>
 
-#include "absl/status/statusor.h"
+#include <absl/status/statusor.h>
+
 #include "tessera/core/process/file_descriptor.h"
 
 namespace tessera::internal {
@@ -16,7 +17,9 @@ namespace tessera::internal {
 /// and keeps no other descriptor open.
 class Watcher {
  public:
-  /// Forks it; the calling process must have one thread. Errors: ResourceExhausted.
+  /// Forks it. The calling process may have other threads: what the child does between its start
+  /// and its end takes no lock but the C library's, which are free in a child. Errors:
+  /// ResourceExhausted.
   static absl::StatusOr<std::unique_ptr<Watcher>> start(const std::string& directory);
 
   pid_t pid() const { return pid_; }

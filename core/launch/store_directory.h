@@ -2,7 +2,7 @@
 
 #include <string>
 
-#include "absl/status/statusor.h"
+#include <absl/status/statusor.h>
 
 namespace tessera::internal {
 

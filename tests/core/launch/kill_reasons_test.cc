@@ -1,12 +1,14 @@
-#include "tessera/tools/run/kill_reasons.h"
+#include "tessera/core/launch/kill_reasons.h"
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/resource.h>
 
 #include <filesystem>
 #include <fstream>
+#include <string>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
 
 #include "tessera/tests/support/temporary_directory.h"
 

@@ -1,4 +1,4 @@
-#include "tessera/tools/run/kill_reasons.h"
+#include "tessera/core/launch/kill_reasons.h"
 
 #include <signal.h>
 #include <sys/resource.h>
@@ -7,7 +7,8 @@
 #include <fstream>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
+#include <absl/strings/str_cat.h>
+
 #include "tessera/core/process/control_groups.h"
 
 namespace tessera::internal {

@@ -1,4 +1,4 @@
-#include "tessera/tools/run/failures.h"
+#include "tessera/core/launch/failures.h"
 
 #include <signal.h>
 
@@ -6,7 +6,10 @@
 #include <iterator>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
+#include <absl/strings/match.h>
+#include <absl/strings/str_cat.h>
+
+#include "tessera/core/process/error_file.h"
 #include "tessera/core/process/process_status.h"
 
 namespace tessera::internal {
@@ -23,13 +26,13 @@ absl::StatusOr<std::unique_ptr<Failures>> Failures::create(int ranks) {
   return std::unique_ptr<Failures>(new Failures(*std::move(page)));
 }
 
-Failure Failures::failure_of(const Worker& worker, std::string text) const {
-  return {worker.rank(),   worker.name(),   worker.pid(),
-          worker.ending(), std::move(text), page_->step(worker.rank())};
+RankFailure Failures::failure_of(const RankProcess& rank, std::string text) const {
+  return {rank.rank(),   rank.name(),     rank.pid(),
+          rank.ending(), std::move(text), page_->step(rank.rank())};
 }
 
-std::string Failures::add(const Worker& worker) {
-  const Failure failure = failure_of(worker, "");
+std::string Failures::add(const RankProcess& rank) {
+  const RankFailure failure = failure_of(rank, "");
   if (first_) return absl::StrCat("after that, ", describe(failure));
   if (unnamed_.empty()) {
     first_bad_exit_ = failure.ending->exit_code();
@@ -39,30 +42,30 @@ std::string Failures::add(const Worker& worker) {
   return "";
 }
 
-std::vector<std::string> Failures::name_first(const Workers& workers, bool may_wait) {
+std::vector<std::string> Failures::name_first(const Ranks& ranks, bool may_wait) {
   if (first_ || unnamed_.empty()) return {};
-  Failure first = unnamed_.front();
-  if (const auto note = page_->first_note(); note && note->culprit < std::ssize(workers)) {
-    const Worker& culprit = *workers[note->culprit];
+  RankFailure first = unnamed_.front();
+  if (const auto note = page_->first_note(); note && note->culprit < std::ssize(ranks)) {
+    const RankProcess& culprit = *ranks[note->culprit];
     if (!culprit.ending() && may_wait && Clock::now() < *report_deadline_) return {};
     first = failure_of(culprit, note->text);
     first.activity = process_activity(culprit.pid());
   }
   first_ = first;
   std::vector<std::string> said = {describe(first)};
-  for (const Failure& failure : std::exchange(unnamed_, {})) {
+  for (const RankFailure& failure : std::exchange(unnamed_, {})) {
     if (failure.rank != first.rank) said.push_back(absl::StrCat("after that, ", describe(failure)));
   }
   return said;
 }
 
-bool Failures::any_may_report(const Workers& workers) const {
-  return std::any_of(workers.begin(), workers.end(), [this](const auto& worker) {
-    return !worker->ending() && page_->is_open(worker->rank());
+bool Failures::any_may_report(const Ranks& ranks) const {
+  return std::any_of(ranks.begin(), ranks.end(), [this](const RankProcess* rank) {
+    return !rank->ending() && page_->is_open(rank->rank());
   });
 }
 
-std::string Failures::describe(const Failure& failure) const {
+std::string Failures::describe(const RankFailure& failure) const {
   std::string text = absl::StrCat(failure.name, " (pid ", failure.pid, ") ");
   if (failure.ending) {
     absl::StrAppend(&text, failure.ending->describe());
@@ -75,6 +78,12 @@ std::string Failures::describe(const Failure& failure) const {
   if (!hint.empty()) absl::StrAppend(&text, "; ", hint);
   if (!failure.text.empty()) absl::StrAppend(&text, ": ", failure.text);
   return text;
+}
+
+std::string Failures::left_in(const std::string& path) const {
+  if (!first_) return "";
+  const std::string message = read_error_file(path);
+  return absl::StrContains(describe(*first_), message) ? "" : message;
 }
 
 int Failures::exit_code() const {

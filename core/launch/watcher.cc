@@ -1,4 +1,4 @@
-#include "tessera/tools/run/watcher.h"
+#include "tessera/core/launch/watcher.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -13,10 +13,11 @@
 #include <limits>
 #include <set>
 
-#include "absl/status/status.h"
-#include "absl/strings/str_cat.h"
+#include <absl/status/status.h>
+#include <absl/strings/str_cat.h>
+
+#include "tessera/core/launch/store_directory.h"
 #include "tessera/core/process/system_refusal.h"
-#include "tessera/tools/run/store_directory.h"
 
 namespace tessera::internal {
 namespace {

@@ -1,9 +1,9 @@
-#include "tessera/tools/run/ending.h"
+#include "tessera/core/launch/ending.h"
 
 #include <string.h>
 #include <sys/wait.h>
 
-#include "absl/strings/str_cat.h"
+#include <absl/strings/str_cat.h>
 
 namespace tessera::internal {
 

@@ -1,16 +1,18 @@
-#include "tessera/tools/run/error_file.h"
+#include "tessera/core/process/error_file.h"
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
+
+#include <absl/strings/str_cat.h>
 #include <nlohmann/json.hpp>
 
-#include "absl/strings/str_cat.h"
 #include "tessera/core/process/file_descriptor.h"
 
 namespace tessera::internal {
@@ -19,13 +21,33 @@ namespace {
 constexpr size_t kLongestFile_bytes = 1 << 20;
 constexpr size_t kLongestMessage_bytes = 4000;
 
-/// As a terminal may show it: a worker's text may hold anything.
+/// As a terminal may show it: a rank's text may hold anything.
 std::string shown(std::string text) {
   text.resize(std::min(text.size(), kLongestMessage_bytes));
   std::replace_if(
       text.begin(), text.end(),
       [](unsigned char c) { return (c < ' ' && c != '\n' && c != '\t') || c == 127; }, '?');
   return text;
+}
+
+/// Writes the file at `path`, which `flags` open; returns errno, or 0.
+int write_file(const std::string& path, int flags, const std::string& text) {
+  constexpr int kAlways = O_WRONLY | O_CREAT | O_CLOEXEC | O_NONBLOCK | O_NOCTTY;
+  const FileDescriptor file(open(path.c_str(), kAlways | flags, 0600));
+  if (!file.is_open()) return errno;
+  const ssize_t count = write(file.get(), text.data(), text.size());
+  if (count == static_cast<ssize_t>(text.size())) return 0;
+  return count < 0 ? errno : ENOSPC;
+}
+
+/// Writes a file that is not there yet; returns errno, or 0.
+int write_new_file(const std::string& path, const std::string& text) {
+  const std::string part = absl::StrCat(path, ".", getpid());
+  unlink(part.c_str());  // of a process of that number that was killed here
+  int error = write_file(part, O_EXCL, text);
+  if (error == 0 && rename(part.c_str(), path.c_str()) != 0) error = errno;
+  if (error != 0) unlink(part.c_str());
+  return error;
 }
 
 }  // namespace
@@ -49,17 +71,17 @@ std::string read_error_file(const std::string& path) {
 }
 
 std::string write_error_file(const std::string& path, const std::string& message) {
-  const nlohmann::json json = {{"message", message}, {"timestamp", time(nullptr)}};
+  // Without "py_callstack", which torchrun would show in place of the text.
+  const nlohmann::json json = {
+      {"message",
+       {{"message", message}, {"extraInfo", {{"timestamp", absl::StrCat(time(nullptr))}}}}}};
   const std::string text =
       json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
-  const FileDescriptor file(
-      open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NONBLOCK | O_NOCTTY, 0600));
-  errno = file.is_open() ? ENOSPC : errno;  // that of a short write
-  if (file.is_open() &&
-      write(file.get(), text.data(), text.size()) == static_cast<ssize_t>(text.size())) {
-    return "";
-  }
-  return absl::StrCat("cannot write TORCHELASTIC_ERROR_FILE '", path, "': ", strerror(errno));
+  struct stat status;
+  const bool is_new = lstat(path.c_str(), &status) != 0;
+  const int error = is_new ? write_new_file(path, text) : write_file(path, O_TRUNC, text);
+  if (error == 0) return "";
+  return absl::StrCat("cannot write TORCHELASTIC_ERROR_FILE '", path, "': ", strerror(error));
 }
 
 }  // namespace tessera::internal

@@ -10,16 +10,17 @@
 #include <utility>
 #include <vector>
 
-#include "absl/status/statusor.h"
+#include <absl/status/statusor.h>
+
+#include "tessera/core/launch/ending.h"
+#include "tessera/core/launch/kill_reasons.h"
+#include "tessera/core/launch/rank_process.h"
 #include "tessera/core/process/job_page.h"
-#include "tessera/tools/run/ending.h"
-#include "tessera/tools/run/kill_reasons.h"
-#include "tessera/tools/run/worker.h"
 
 namespace tessera::internal {
 
 /// How a rank failed.
-struct Failure {
+struct RankFailure {
   int rank = 0;
   std::string name;  ///< what messages call it
   pid_t pid = 0;
@@ -35,7 +36,7 @@ struct Failure {
 class Failures {
  public:
   using Clock = std::chrono::steady_clock;
-  using Workers = std::vector<std::unique_ptr<Worker>>;
+  using Ranks = std::vector<const RankProcess*>;  ///< of the job, by number
 
   /// Makes the page of a job of `ranks` ranks. Fails as JobPage::create() does.
   static absl::StatusOr<std::unique_ptr<Failures>> create(int ranks);
@@ -46,35 +47,38 @@ class Failures {
   int64_t saved_step() const { return page_->saved_step(); }
 
   /// A rank has ended badly. Returns what to say; "" as long as the first failure is not named.
-  std::string add(const Worker& worker);
+  std::string add(const RankProcess& rank);
 
   /// Names the first failure, once; returns what to say about it and then about the others, or
   /// nothing: there is none, or it is named already, or the one that began it has yet to end. That
   /// one is waited for no longer than until report_deadline(), and not at all where `may_wait` is
   /// false.
-  std::vector<std::string> name_first(const Workers& workers, bool may_wait);
+  std::vector<std::string> name_first(const Ranks& ranks, bool may_wait);
 
-  const std::optional<Failure>& first() const { return first_; }
+  const std::optional<RankFailure>& first() const { return first_; }
   /// When the first failure is named at the latest, and how long ranks that may be waiting for the
   /// one that failed get to say so; nothing before there is one.
   const std::optional<Clock::time_point>& report_deadline() const { return report_deadline_; }
   /// Whether a rank that runs may be waiting for another one.
-  bool any_may_report(const Workers& workers) const;
+  bool any_may_report(const Ranks& ranks) const;
 
   /// "rank 2 (pid 4711) exited with code 3: <what was noted>".
-  std::string describe(const Failure& failure) const;
+  std::string describe(const RankFailure& failure) const;
+  /// What the rank that failed first has left in its error file at `path`; "" if there is nothing,
+  /// or describe() says it.
+  std::string left_in(const std::string& path) const;
   /// That of the rank that failed first, or where that has not ended badly, of the first that has;
   /// 0 without a failure.
   int exit_code() const;
 
  private:
   explicit Failures(std::unique_ptr<JobPage> page) : page_(std::move(page)) {}
-  Failure failure_of(const Worker& worker, std::string text) const;
+  RankFailure failure_of(const RankProcess& rank, std::string text) const;
 
   const std::unique_ptr<JobPage> page_;
   const KillReasons kill_reasons_;
-  std::vector<Failure> unnamed_;  // in the order they were seen, until the first is known
-  std::optional<Failure> first_;
+  std::vector<RankFailure> unnamed_;  // in the order they were seen, until the first is known
+  std::optional<RankFailure> first_;
   std::optional<Clock::time_point> report_deadline_;
   int first_bad_exit_ = 0;
 };

@@ -1,9 +1,10 @@
-#include "tessera/tools/run/thread_binding.h"
+#include "tessera/core/launch/thread_binding.h"
 
-#include "absl/strings/ascii.h"
-#include "absl/strings/match.h"
-#include "absl/strings/str_cat.h"
-#include "tessera/tools/run/worker_environment.h"
+#include <absl/strings/ascii.h>
+#include <absl/strings/match.h>
+#include <absl/strings/str_cat.h>
+
+#include "tessera/core/launch/worker_environment.h"
 
 namespace tessera::internal {
 namespace {

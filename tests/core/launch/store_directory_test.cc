@@ -1,4 +1,4 @@
-#include "tessera/tools/run/store_directory.h"
+#include "tessera/core/launch/store_directory.h"
 
 #include <sys/stat.h>
 

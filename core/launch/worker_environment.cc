@@ -1,11 +1,12 @@
-#include "tessera/tools/run/worker_environment.h"
+#include "tessera/core/launch/worker_environment.h"
 
 #include <algorithm>
 #include <map>
 
-#include "absl/strings/numbers.h"
-#include "absl/strings/str_cat.h"
-#include "tessera/tools/run/thread_binding.h"
+#include <absl/strings/numbers.h>
+#include <absl/strings/str_cat.h>
+
+#include "tessera/core/launch/thread_binding.h"
 
 namespace tessera::internal {
 namespace {
