@@ -4,6 +4,7 @@
 #include <utility>
 
 #include <ATen/ops/empty_like.h>
+#include <absl/strings/match.h>
 #include <absl/strings/str_cat.h>
 
 #include "tessera/core/comm/groups/call_record.h"
@@ -163,8 +164,14 @@ void Mailbox::time_out(const Call& call, std::chrono::milliseconds timeout) cons
                    peer < 0 ? std::string("any rank") : link_.name_of(peer) + link_.place_of(peer),
                    " to ", sends(call) ? "receive" : "send", " '", call.tag(), "', in ",
                    call.record().text(), " of ", link_.own_name());
-  const std::string activity = peer < 0 ? "" : link_.activity_of(peer);
-  if (!activity.empty()) absl::StrAppend(&cause, "; it ", activity);
+  int culprit = peer;
+  for (const int rank : awaited(call)) {
+    const std::string activity = link_.activity_of(rank);
+    if (peer >= 0 && !activity.empty()) absl::StrAppend(&cause, "; it ", activity);
+    if (peer >= 0 || !absl::StartsWith(activity, "is stopped")) continue;
+    absl::StrAppend(&cause, "; ", link_.name_of(rank), link_.place_of(rank), " ", activity);
+    culprit = rank;
+  }
   constexpr int kShown = 4;
   int shown = 0;
   for (const Arrival& one : waiting_) {
@@ -172,7 +179,7 @@ void Mailbox::time_out(const Call& call, std::chrono::milliseconds timeout) cons
     absl::StrAppend(&cause, shown++ == 0 ? "; what has come: " : ", ", one.record.text(), " of ",
                     link_.name_of(one.from));
   }
-  throw Fault{cause, peer};
+  throw Fault{cause, culprit};
 }
 
 }  // namespace tessera::internal

@@ -5,6 +5,7 @@
 #include <string>
 #include <utility>
 
+#include <absl/algorithm/container.h>
 #include <absl/strings/match.h>
 #include <absl/strings/str_cat.h>
 
@@ -20,6 +21,8 @@ namespace {
 
 // Beyond the time-out, for the link's thread to notice it; after that the thread is stuck.
 constexpr auto kUnawareGrace = std::chrono::seconds(5);
+// Of one that looks again and again.
+constexpr auto kLooksForTroubleEvery = std::chrono::milliseconds(20);
 constexpr const char* kProcessEnds = "this process ends, and with it the thread that communicates";
 
 }  // namespace
@@ -36,16 +39,14 @@ class Member::Pause {
     if (rest_.is_slow) {
       const auto now = Call::Clock::now();
       if (now >= next_) {
-        member_.look_for_trouble(now);
-        next_ = now + kBetweenLooks;
+        member_.look_for_trouble(now, member_.patience_);
+        next_ = now + kLooksForTroubleEvery;
       }
     }
     member_.link_->rest(rest_);
   }
 
  private:
-  static constexpr auto kBetweenLooks = std::chrono::milliseconds(20);
-
   Member& member_;
   Link::Rest rest_;
   Call::Clock::time_point next_;
@@ -136,7 +137,13 @@ bool Member::is_driven_elsewhere(const Call& call) const {
 }
 
 void Member::look(const Call& call) noexcept {
-  if (!is_driven_elsewhere(call)) go_on();
+  if (is_driven_elsewhere(call)) return;
+  go_on();
+  link_->advance_others();
+  const auto now = Call::Clock::now();
+  if (call.is_over() || now < next_look_.load(std::memory_order_relaxed)) return;
+  next_look_.store(now + kLooksForTroubleEvery, std::memory_order_relaxed);
+  look_for_trouble(now, {.timeout = kMaxTimeOut, .report_after = {}});  // who asks does not wait
 }
 
 void Member::help() noexcept {
@@ -169,6 +176,7 @@ bool Member::await(Call& call, std::chrono::milliseconds longest) {
 bool Member::drive(Call& call, std::optional<Call::Clock::time_point> until) {
   start_clock(call, until.has_value());
   go_on();
+  link_->advance_others();
   return drive_on(call, until);
 }
 
@@ -423,16 +431,15 @@ void fail_as_left(const Link& link, const std::vector<Member::Awaited>& ranks) {
 /// Of several ranks that wait for the same ones, one speaks for all.
 bool is_first_of_waiting(const Link& link, const std::vector<int>& missing) {
   int first = 0;
-  while (first < link.size() && std::count(missing.begin(), missing.end(), first) > 0) ++first;
+  while (first < link.size() && absl::c_linear_search(missing, first)) ++first;
   return first == link.rank();
 }
 
 /// Of the ranks that hold up the others, the one to name to the launcher: preferably one that is
 /// stopped.
 int culprit_among(const Link& link, const std::vector<int>& missing) {
-  const auto stopped = std::find_if(missing.begin(), missing.end(), [&](int rank) {
-    return absl::StartsWith(link.activity_of(rank), "is stopped");
-  });
+  const auto stopped = absl::c_find_if(
+      missing, [&](int rank) { return absl::StartsWith(link.activity_of(rank), "is stopped"); });
   return stopped == missing.end() ? missing.front() : *stopped;
 }
 
@@ -462,7 +469,7 @@ std::string names_of(const Link& link, const std::vector<int>& missing, const st
 }  // namespace
 
 /// Of a rank that waits in vain for a while. Takes the lock.
-void Member::look_for_trouble(Call::Clock::time_point now) {
+void Member::look_for_trouble(Call::Clock::time_point now, const Patience& patience) {
   const std::unique_lock lock(mutex_, std::try_to_lock);
   if (!lock.owns_lock()) return;  // another thread is at it
   guard([&] {
@@ -473,13 +480,13 @@ void Member::look_for_trouble(Call::Clock::time_point now) {
     if (is_part()) {
       note_awaited();
     } else {
-      look_for_late(now);
+      look_for_late(now, patience);
     }
-    mailbox_.look_for_late(now, patience_);
+    mailbox_.look_for_late(now, patience);
   });
 }
 
-void Member::look_for_late(Call::Clock::time_point now) {
+void Member::look_for_late(Call::Clock::time_point now, const Patience& patience) {
   if (announced_ == 0) return;
   const std::shared_ptr<Call> front = calls_.front();
   Call& call = *front;
@@ -487,26 +494,25 @@ void Member::look_for_late(Call::Clock::time_point now) {
   bool has_any_left = false;
   for (int rank = 0; rank < link_->size(); ++rank) has_any_left |= link_->has_left(rank);
   // Most looks end here, and take nothing from the heap.
-  if (!has_any_left && waited < std::min(patience_.timeout, patience_.report_after)) return;
+  if (!has_any_left && waited < std::min(patience.timeout, patience.report_after)) return;
   const std::vector<int> missing = awaited(*link_, call);
-  if (std::any_of(missing.begin(), missing.end(),
-                  [&](int rank) { return has_gone(*link_, rank, call); })) {
+  if (absl::c_any_of(missing, [&](int rank) { return has_gone(*link_, rank, call); })) {
     advance();  // it may have done its part before it left
     if (calls_.empty() || calls_.front() != front || link_->has_failed()) return;
     return fail_as_left(*link_, find_awaited());
   }
   const bool is_first = is_first_of_waiting(*link_, missing);
-  if (waited >= patience_.timeout) {
+  if (waited >= patience.timeout) {
     std::vector<int> overdue;
     for (const int rank : missing) {
-      const auto longest = patience_.timeout + link_->extra_patience(rank, call) +
+      const auto longest = patience.timeout + link_->extra_patience(rank, call) +
                            (is_first ? std::chrono::milliseconds() : kForFirst);
       if (waited >= longest) overdue.push_back(rank);
     }
     if (!overdue.empty()) time_out(call, overdue);
   }
-  if (call.is_to_be_reported(now, patience_.report_after) && is_first) {
-    link_->report_wait(call, missing, now, patience_.timeout);
+  if (call.is_to_be_reported(now, patience.report_after) && is_first) {
+    link_->report_wait(call, missing, now, patience.timeout);
   }
 }
 
@@ -541,9 +547,8 @@ std::vector<Member::Awaited> Member::awaited_ranks() {
 /// the same cause.
 void Member::time_out(const Call& call, const std::vector<int>& overdue) {
   const int culprit = culprit_among(*link_, overdue);
-  const bool is_elsewhere = std::any_of(overdue.begin(), overdue.end(), [this](int rank) {
-    return !call_elsewhere(*link_, rank, name_).empty();
-  });
+  const bool is_elsewhere = absl::c_any_of(
+      overdue, [this](int rank) { return !call_elsewhere(*link_, rank, name_).empty(); });
   const std::string cause =
       absl::StrCat("timed out: ", link_->own_name(), " waited ", patience_.timeout.count(), " ms ",
                    is_elsewhere ? absl::StrCat("in ", call.text(), " ") : "", "for ",

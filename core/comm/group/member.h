@@ -65,8 +65,8 @@ class Member : public std::enable_shared_from_this<Member> {
 
   /// Any thread. Goes on with what is under way, unless another thread is at it.
   void go_on() noexcept;
-  /// The same for one who asks whether the call is over, and for a thread that waits for something
-  /// else.
+  /// The same for one who asks whether the call is over, which fails if a rank has died or left,
+  /// and for a thread that waits for something else.
   void look(const Call& call) noexcept;
   void help() noexcept;
   /// Whether it makes no more calls.
@@ -82,7 +82,7 @@ class Member : public std::enable_shared_from_this<Member> {
   std::vector<Awaited> awaited_ranks();
   /// For a thread that goes on in vain, now and then: fails if a rank has died or left, or does not
   /// come; reports a long wait.
-  void look_for_trouble(Call::Clock::time_point now);
+  void look_for_trouble(Call::Clock::time_point now, const Patience& patience);
   /// Any thread. Blocks until the call has ended; or so long at most, and says whether it has.
   void await(Call& call);
   bool await(Call& call, std::chrono::milliseconds longest);
@@ -115,7 +115,7 @@ class Member : public std::enable_shared_from_this<Member> {
   bool move();
   bool may_announce(Call& call);
   void finish_front();
-  void look_for_late(Call::Clock::time_point now);
+  void look_for_late(Call::Clock::time_point now, const Patience& patience);
   bool is_part() const { return after_call_ != nullptr; }
   std::vector<Awaited> find_awaited() const;
   void note_awaited();
@@ -148,6 +148,7 @@ class Member : public std::enable_shared_from_this<Member> {
   int64_t begun_ = 0;                         // calls that were taken in
   Mailbox mailbox_;
   std::optional<Call::Clock::time_point> failed_at_;
+  std::atomic<Call::Clock::time_point> next_look_{};  // for trouble, of one who asks
   std::mutex awaited_mutex_;
   std::vector<Awaited> awaited_;  // of a part over a link with a thread, when last looked
   std::atomic<bool> is_serving_{false};

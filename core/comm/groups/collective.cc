@@ -52,6 +52,8 @@ void check_order(const char* op, const Collective& call, int size) {
 }
 
 void check_reduce_op(const char* op, const Collective& call, int size) {
+  TORCH_CHECK(to_string(call.reduce) != kUnknown, "[comm] ", op, ": got reduce operation ",
+              static_cast<int>(call.reduce), ", expected one of ReduceOp; correct it");
   check_order(op, call, size);
   const at::ScalarType dtype = call.input.scalar_type();
   TORCH_CHECK(call.reduce != ReduceOp::kAvg || at::isFloatingType(dtype), "[comm] ", op,

@@ -213,7 +213,7 @@ void World::advance_groups(Clock::time_point now) {
   for (auto place = groups_.begin(); place != groups_.end();) {
     const auto& [key, group] = *place;
     group.member->go_on();
-    if (looks_for_trouble) group.member->look_for_trouble(now);
+    if (looks_for_trouble) group.member->look_for_trouble(now, group.member->patience());
     if (!group.link->is_over()) {
       ++place;
       continue;

@@ -9,6 +9,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "tessera/core/comm/group/member.h"
+#include "tessera/core/comm/group/yielding_mutex.h"
 
 namespace tessera::internal::shm {
 
@@ -60,7 +61,7 @@ class Progress {
   }
 
   std::atomic<int> busy_{0};
-  std::mutex mutex_;
+  YieldingMutex mutex_;  // a call that is gone on with may ask for another one
   std::vector<std::weak_ptr<Member>> members_;
   std::mutex added_mutex_;
   std::vector<std::weak_ptr<Member>> added_;  // since members_ were last looked at

@@ -178,6 +178,15 @@ void test_uneven_all_to_all(const GroupBackend& backend) {
         expect_equal(taken, at::cat(expected), absl::StrCat(dtype_name(dtype), " ", unit));
       }
     }
+    // Of nothing at all: the ranks' counts stay where others read them.
+    const std::vector<int64_t> none(static_cast<size_t>(size), 0);
+    for (int i = 0; i < 20; ++i) {
+      const at::Tensor empty = on_device(group, at::zeros({0}));
+      backend.wait(*group.all_to_all(empty, empty, none, none, "none"));
+      at::Tensor ones = placed(group, at::ones({7}));
+      backend.wait(*group.all_reduce(ones, ReduceOp::kSum, "ones"));
+      expect_equal(ones, at::full({7}, static_cast<float>(size)), "after nothing");
+    }
   });
   if (!backend.compares_counts || backend.world_sizes.back() < 2) return;
   const int size = backend.world_sizes.back();

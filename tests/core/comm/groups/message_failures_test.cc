@@ -126,6 +126,51 @@ TEST(MessageFailures, ARankThatLeavesIsNamed) {
   EXPECT_THAT(of_any[1], HasSubstr("every other rank left the group without sending 'more'"));
 }
 
+/// Asks until the call is over, which the harness's deadline bounds.
+void poll(Work& work) {
+  while (!work.is_completed()) std::this_thread::yield();
+}
+
+TEST(MessageFailures, WhoAsksHearsThatARankHasLeft) {
+  for (const bool is_message : {true, false}) {
+    const auto errors = run_ranks_expecting_errors(2, [&](std::shared_ptr<ProcessGroup> group) {
+      if (group->rank() == 1) return;
+      const at::Tensor tensor = group->allocate(kLarge, at::kFloat).zero_();
+      const auto work = is_message ? group->isend(tensor, 1, "lost")
+                                   : group->check_and_run({.op = Op::kAllReduce,
+                                                           .output = tensor,
+                                                           .input = tensor,
+                                                           .posted = true,
+                                                           .tag = "lost"});
+      poll(*work);
+      work->wait();
+    });
+    EXPECT_THAT(errors[0], HasSubstr("rank 1 left the group")) << is_message;
+  }
+}
+
+TEST(Messages, WhoAsksGoesOnWithOtherGroups) {
+  run_ranks(2, [](std::shared_ptr<ProcessGroup> world) {
+    const auto other = world->subgroup({0, 1}, "other");
+    const at::Tensor sum = world->allocate(3, at::kFloat).fill_(1.0);
+    const auto post = [&] {
+      return world->check_and_run(
+          {.op = Op::kAllReduce, .output = sum, .input = sum, .posted = true, .tag = "sum"});
+    };
+    at::Tensor message = at::zeros({1});
+    if (world->rank() == 0) {
+      const auto posted = post();
+      const auto received = other->irecv(message, 1, "m");
+      poll(*received);  // rank 1 sends once the sum is there, which needs this rank
+      posted->wait();
+    } else {
+      post()->wait();
+      other->send(message, 0, "m");
+    }
+    EXPECT_EQ(sum[0].item<float>(), 2.0f);
+  });
+}
+
 TEST(MessageFailures, AFailureElsewhereEndsAWait) {
   const auto errors = run_ranks_expecting_errors(2, [](std::shared_ptr<ProcessGroup> group) {
     if (group->rank() == 0) throw std::runtime_error("of its own");
