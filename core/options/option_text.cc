@@ -104,7 +104,8 @@ std::string take(const std::string& given, BufferSync& value) {
 }
 std::string take(const std::string& given, std::vector<int64_t>& value) {
   std::vector<int64_t> numbers;
-  for (const absl::string_view part : absl::StrSplit(given, ' ', absl::SkipEmpty())) {
+  const absl::string_view list = given == "unset" ? "" : given;
+  for (const absl::string_view part : absl::StrSplit(list, ' ', absl::SkipEmpty())) {
     if (!absl::SimpleAtoi(part, &numbers.emplace_back())) {
       return expected(given, "whole numbers with spaces between them");
     }
