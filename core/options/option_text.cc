@@ -104,8 +104,11 @@ std::string take(const std::string& given, BufferSync& value) {
 }
 std::string take(const std::string& given, std::vector<int64_t>& value) {
   std::vector<int64_t> numbers;
-  const absl::string_view list = given == "unset" ? "" : given;
-  for (const absl::string_view part : absl::StrSplit(list, ' ', absl::SkipEmpty())) {
+  if (given == "unset") {
+    value.clear();
+    return "";
+  }
+  for (const absl::string_view part : absl::StrSplit(given, ' ', absl::SkipEmpty())) {
     if (!absl::SimpleAtoi(part, &numbers.emplace_back())) {
       return expected(given, "whole numbers with spaces between them");
     }
