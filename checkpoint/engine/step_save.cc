@@ -9,9 +9,9 @@
 
 #include "tessera/checkpoint/directory/step_list.h"
 #include "tessera/checkpoint/engine/checkpoint_names.h"
+#include "tessera/checkpoint/engine/own_file_system.h"
 #include "tessera/checkpoint/engine/shard_sink.h"
 #include "tessera/checkpoint/engine/tensor_problem.h"
-#include "tessera/checkpoint/files/own_file_system.h"
 #include "tessera/checkpoint/files/posix_file_system.h"
 #include "tessera/checkpoint/format/entry_form.h"
 #include "tessera/checkpoint/format/step_names.h"

@@ -104,6 +104,10 @@ std::string take(const std::string& given, BufferSync& value) {
 }
 std::string take(const std::string& given, std::vector<int64_t>& value) {
   std::vector<int64_t> numbers;
+  if (given == "unset") {
+    value.clear();
+    return "";
+  }
   for (const absl::string_view part : absl::StrSplit(given, ' ', absl::SkipEmpty())) {
     if (!absl::SimpleAtoi(part, &numbers.emplace_back())) {
       return expected(given, "whole numbers with spaces between them");

@@ -101,12 +101,13 @@ struct Way {
 class FirstFailure : public ::testing::TestWithParam<Way> {};
 INSTANTIATE_TEST_SUITE_P(
     Faults, FirstFailure,
-    ::testing::Values(Way{"throw", 1, "exited with code 1: rank 1 left while an exception unwound"},
-                      Way{"terminate", 134, "died of signal 6 \\(SIGABRT\\).*: thrown in a thread"},
-                      Way{"exit3", 3, "exited with code 3(" + kMissed + ")?"},
-                      Way{"exit0", 1, "exited with code 0" + kMissed},
-                      Way{"kill", 137, "died of signal 9 \\(SIGKILL\\)(.*" + kMissed + ")?"},
-                      Way{"segv", 139, "died of signal 11 \\(SIGSEGV\\)(" + kMissed + ")?"}),
+    ::testing::Values(
+        Way{"throw", 1, "exited with code 1 after step 1: rank 1 left while an exception unwound"},
+        Way{"terminate", 134, "died of signal 6 \\(SIGABRT\\).*: thrown in a thread"},
+        Way{"exit3", 3, "exited with code 3 after step 1(" + kMissed + ")?"},
+        Way{"exit0", 1, "exited with code 0 after step 1" + kMissed},
+        Way{"kill", 137, "died of signal 9 \\(SIGKILL\\) after step 1(.*" + kMissed + ")?"},
+        Way{"segv", 139, "died of signal 11 \\(SIGSEGV\\) after step 1(" + kMissed + ")?"}),
     [](const auto& info) { return info.param.how; });
 
 TEST_P(FirstFailure, IsNamedWithItsCauseAndTheSurvivorsSayTheirs) {

@@ -91,10 +91,6 @@ std::vector<std::string> problems_of(const std::vector<NamedTensor>& buffers, at
       problems.push_back(absl::StrCat("buffer '", buffer.name,
                                       "': got a sparse tensor, expected a "
                                       "strided one; call to_dense() first"));
-    } else if (buffer.tensor.is_quantized()) {
-      problems.push_back(absl::StrCat("buffer '", buffer.name,
-                                      "': got a quantized tensor, expected one of plain numbers; "
-                                      "call dequantize() first"));
     } else if (is_anothers(buffer.tensor)) {
       problems.push_back(absl::StrCat("buffer '", buffer.name, "' ", kLiesInAnothersMemory));
     } else if (const std::string unreadable = reading_problem(buffer.tensor); !unreadable.empty()) {

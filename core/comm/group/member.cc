@@ -22,7 +22,7 @@ namespace {
 // Beyond the time-out, for the link's thread to notice it; after that the thread is stuck.
 constexpr auto kUnawareGrace = std::chrono::seconds(5);
 // Of one that looks again and again.
-constexpr auto kBetweenLooks = std::chrono::milliseconds(20);
+constexpr auto kLooksForTroubleEvery = std::chrono::milliseconds(20);
 constexpr const char* kProcessEnds = "this process ends, and with it the thread that communicates";
 
 }  // namespace
@@ -40,7 +40,7 @@ class Member::Pause {
       const auto now = Call::Clock::now();
       if (now >= next_) {
         member_.look_for_trouble(now, member_.patience_);
-        next_ = now + kBetweenLooks;
+        next_ = now + kLooksForTroubleEvery;
       }
     }
     member_.link_->rest(rest_);
@@ -142,7 +142,7 @@ void Member::look(const Call& call) noexcept {
   link_->advance_others();
   const auto now = Call::Clock::now();
   if (call.is_over() || now < next_look_.load(std::memory_order_relaxed)) return;
-  next_look_.store(now + kBetweenLooks, std::memory_order_relaxed);
+  next_look_.store(now + kLooksForTroubleEvery, std::memory_order_relaxed);
   look_for_trouble(now, {.timeout = kMaxTimeOut, .report_after = {}});  // who asks does not wait
 }
 

@@ -1,4 +1,4 @@
-#include "tessera/checkpoint/files/own_file_system.h"
+#include "tessera/checkpoint/engine/own_file_system.h"
 
 #include <string>
 #include <utility>
