@@ -1,4 +1,6 @@
+#include <poll.h>
 #include <signal.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -13,6 +15,7 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include "tessera/core/process/file_descriptor.h"
 #include "tessera/environment.h"
 #include "tessera/rendezvous.h"
 #include "tessera/tests/faults/fault_ranks.h"
@@ -180,6 +183,45 @@ TEST(ProcessFaults, ExceptionInForward) {
                                                           "exception unwound")));
     }
   }
+}
+
+/// Waits until the process has ended.
+void await_end_of(const std::string& pid) {
+  const FileDescriptor process(static_cast<int>(::syscall(SYS_pidfd_open, std::stoi(pid), 0)));
+  pollfd handle{process.get(), POLLIN, 0};
+  if (process.is_open()) {
+    ASSERT_EQ(::poll(&handle, 1, -1), 1);
+  }
+}
+
+/// All ranks begin a barrier. Rank 1 dies after it, rank 2 fails the world by missing rank 1 in a
+/// second one, and only then does rank 0 look at the first.
+void look_late() {
+  ProcessGroupOptions options;
+  options.timeout = kGroupTimeout;
+  options.lane = ProcessGroupOptions::Lane::kInline;
+  const auto world = init_process_group(options);
+  const auto pids = world->all_gather_bytes(absl::StrCat(::getpid()), "pids");
+  const auto first = world->check_and_run({.op = Op::kBarrier, .tag = "first"});
+  if (world->rank() != 0) {
+    first->wait();
+    if (world->rank() == 1) die();
+    world->barrier("second");
+  }
+  await_end_of(pids[2]);
+  first->wait();
+  std::printf("ended well\n");
+  world->barrier("third");
+}
+const RankProcessBody kLookLate("look_late", look_late);
+
+TEST(ProcessFaults, ACallThatHadAllItNeededEndsWellAfterADeath) {
+  RankProcesses ranks(3, "look_late");
+  const auto results = wait_for_end(ranks);
+  EXPECT_THAT(results[0].output, HasSubstr("ended well"));
+  EXPECT_THAT(results[0].output, HasSubstr("'third' on group"));
+  EXPECT_THAT(results[2].output, HasSubstr("'second' on group"));
+  for (const int rank : {0, 2}) EXPECT_THAT(results[rank].output, HasSubstr("rank 1 (pid "));
 }
 
 // exit(0) in the middle of training is a death like any other.

@@ -181,7 +181,8 @@ class Link {
   // how many calls its author had finished: what others have begun of these, or of those that the
   // author has begun since, may have finished elsewhere, so they may finish for kGrace, and only
   // then throw; later ones throw with them, or at once. So may whatever a
-  // group has begun that the author is no rank of. Of a rank that has died nothing may finish.
+  // group has begun that the author is no rank of. After a death nothing is waited for: a call ends
+  // well only if all that it needs has come by then.
   // fail() fails one group, fail_world() all that were made of one world.
 
   static constexpr auto kGrace = std::chrono::seconds(1);

@@ -566,7 +566,9 @@ void Member::apply_failure(Call::Clock::time_point now) {
   const bool has_begun = sequence < failure.calls || failure.author == Failure::kOutsider ||
                          (failure.author >= 0 && sequence < link_->called_by(failure.author));
   if (has_begun && now - *failed_at_ < Link::kGrace) return;
-  end_calls(hear_failure());
+  while (move()) {  // what has come by now ends well, as it did on ranks that looked earlier
+  }
+  if (!calls_.empty()) end_calls(hear_failure());
 }
 
 /// The cause, which this rank is going to throw.
