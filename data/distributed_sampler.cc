@@ -252,8 +252,7 @@ class SharedSampler {
                     "samples. Call advance() after each step with the number of its batches");
   }
 
-  /// Returns this rank's sample number `place` of the pass. After its end the order begins again
-  /// (kPad).
+  /// This rank's sample number `place` of the pass. After its end the order begins again (kPad).
   size_t sample(int64_t place) const {
     const int64_t element = (begin_ + rank_ + place * world_) % size_;
     if (!options_.shuffle) return static_cast<size_t>(element);

@@ -20,8 +20,7 @@ void put_back(const std::optional<RandomState>& state) noexcept {
 // cached copy of the surrounding graph would connect the recomputation to that graph, and new
 // copies would outlive the recomputed graph and the next update of the parameter; so the cache is
 // cleared before and after it. During the recomputation the cache is used: a parameter used twice
-// is cast once, and its gradients are added in 16 bits, which gives the bits of the model without
-// checkpoints.
+// is cast once, and its gradients are added in 16 bits, as in the model without checkpoints.
 
 AutocastState::AutocastState() : uses_cache_(at::autocast::is_autocast_cache_enabled()) {
   for (size_t i = 0; i < devices_.size(); ++i) {

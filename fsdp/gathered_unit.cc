@@ -116,8 +116,7 @@ std::string GatheredUnits::Unit::write_error() const {
                       "buffer by register_buffer()");
 }
 
-/// Stores the error of a failed gather. The operator goes on and accesses the storage, which throws
-/// it.
+/// Stores the error of a failed gather. The operator goes on, accesses the storage and throws it.
 void GatheredUnits::Unit::remember(const std::exception& error) {
   if (const auto* failed = dynamic_cast<const CommError*>(&error);
       failed != nullptr && !all_.failure_.has_value()) {
@@ -285,8 +284,7 @@ void GatheredUnits::Unit::hold(bool writable) {
     if (has_old_) drop_old();
     // Operators read the present memory, so the scope may not write it.
     if (writable && has_source() && is_whole() && !can_free()) mark_stale();
-    // A scope may last, so it takes no buffer. Where ranks gather together, all would have to
-    // agree.
+    // A scope may last, so it takes no buffer. If ranks gather together, all would have to do this.
     const bool reads_alone = source_.window != nullptr && !has_own_memory();
     if (reads_alone && is_fresh() && can_free()) free(After::kFence);
     if (!is_fresh()) {

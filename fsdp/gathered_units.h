@@ -33,9 +33,8 @@
 namespace tessera::internal {
 
 /// Makes the groups of ranks that together have a whole copy of split parameters, to gather them
-/// where ranks cannot read each other's memory. Shards and unsharded-parameter buffers come from
-/// its allocate(), so that a backend that registers memory knows both sides of a gather. Collective
-/// over `group`.
+/// where ranks cannot read each other's memory. Its allocate() makes shards and unsharded-parameter
+/// buffers, so that a backend that registers memory knows both. Collective over `group`.
 std::shared_ptr<ProcessGroup> make_gathering_group(ProcessGroup& group, const SliceMap& slices);
 
 /// Gathers the units of split parameters when operators use them and frees them afterwards. Local
@@ -70,8 +69,7 @@ class GatheredUnits : public std::enable_shared_from_this<GatheredUnits> {
 
   /// Where the group has no windows, setting.ranks_after_forward must be 1 or all. The returned
   /// pointer is the only owner: its destruction ends all gathers and all use of `parts`. Scopes and
-  /// operators of other threads may outlive it; what they read stays alive until they end.
-  /// Collective.
+  /// operators of other threads may outlive it; what they read lives until they end. Collective.
   static std::shared_ptr<GatheredUnits> make(Parts parts, Setting setting);
   ~GatheredUnits();
   GatheredUnits(const GatheredUnits&) = delete;
@@ -82,8 +80,7 @@ class GatheredUnits : public std::enable_shared_from_this<GatheredUnits> {
   void free_all();
 
   /// Called when the shards of all ranks have new values (after a barrier where ranks read each
-  /// other's memory): everything gathered before is stale, also what operators of other threads
-  /// still read.
+  /// other's memory). Everything gathered before is stale, also what other threads still read.
   void values_changed();
 
   /// Call before the host writes shards in host memory: blocks until no gather reads them.

@@ -10,8 +10,7 @@ namespace tessera::internal {
 /// The states of the default generators that a function may draw from: the CPU's and one GPU's.
 class RandomState {
  public:
-  /// Records the present states; 5 KiB for the CPU's, 16 bytes for a GPU's. Local; does not wait
-  /// for a device.
+  /// Records the present states; 5 KiB for the CPU's, 16 bytes for a GPU's. Local; never waits.
   explicit RandomState(std::optional<c10::Device> gpu);
 
   /// Gives the recorded states back to the generators.

@@ -32,8 +32,7 @@ class WholeMemory {
   void add_in_own();
   /// Adds it in `whole`, which is not counted here.
   void add_shared(at::Tensor whole);
-  /// Makes the unsharded-parameter buffers that the memory formula counts. Call it after the last
-  /// unit.
+  /// Makes the unsharded-parameter buffers of the memory formula. Call it after the last unit.
   void fill_buffers();
 
   /// Whether `unit` has its own or shared memory; others lie in buffers.

@@ -111,8 +111,7 @@ class SizeSearch {
   int64_t least_numel_;
   std::vector<bool> is_done_;
   std::vector<int64_t> numels_;  // elements of each parameter; 0 if a chosen module has it
-  std::vector<std::vector<size_t>>
-      parameters_within_;  // by module: parameters whose names all lie in it
+  std::vector<std::vector<size_t>> parameters_within_;  // by module, under all their names
   Units units_;
 };
 

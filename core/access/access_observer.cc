@@ -24,9 +24,9 @@ namespace tessera::internal {
 // LibTorch calls a global RecordFunction callback at the start and the end of every operator, on
 // the thread that runs it, with the operator's inputs. There a parameter's memory is made ready and
 // released. This works for any model, in forward, backward and recomputation, for TorchScript and
-// for operators inside at::parallel_for, because all of them go through the dispatcher. An access
-// that does not (a raw pointer, a fused kernel, RecordFunctionGuard(false)) throws (Note [Throwing
-// storage]).
+// for operators inside at::parallel_for, because all of them use the dispatcher. An access that
+// does not (a raw pointer, a fused kernel, RecordFunctionGuard(false)) throws: Note [Throwing
+// storage].
 //
 // An operator's pins last until its end callback, so operators nested in it cannot free what it
 // uses. The watched storages are read on every operator and change rarely: each thread keeps a
@@ -64,8 +64,7 @@ class Targets {
     return found == map_.end() ? nullptr : found->second;
   }
 
-  /// Also empty in a child of fork(): there storages throw, and operators may neither wait nor
-  /// unpin.
+  /// Also empty in a child of fork(): there storages throw and operators may not wait or unpin.
   bool empty() const { return map_.empty() || !origin_.is_here(); }
 
  private:
@@ -126,8 +125,7 @@ void find_statistics(const c10::FunctionSchema& schema, OperatorTraits& traits) 
                      name.find("functional") != std::string::npos;  // returns them instead
   if (!gathers && (!has_condition || reads)) return;
   traits.statistics = statistics;
-  traits.written_inputs &=
-      ~statistics;  // where a schema does say so, it says so for evaluation, too
+  traits.written_inputs &= ~statistics;  // schemas that say so say it for evaluation, too
 }
 
 OperatorTraits traits_of(const c10::FunctionSchema& schema) {
@@ -342,8 +340,7 @@ void on_end(const at::RecordFunction&, at::ObserverContext* context) {
 
 template <typename Change>
 void Registry::change(Change&& change) {
-  std::shared_ptr<const Snapshot>
-      before;  // its targets may be destroyed, which must not happen under the mutex
+  std::shared_ptr<const Snapshot> before;  // destroys its targets after the mutex is unlocked
   const std::lock_guard lock(mutex_);
   const bool was_empty = entries_.empty();
   change(entries_);

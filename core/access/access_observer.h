@@ -32,8 +32,8 @@ class AccessTarget {
     ~Pin() = default;
   };
 
-  /// Called before an operator that uses the storage runs. Returns what to unpin at its end. Must
-  /// not throw: LibTorch swallows what observers throw, so a failure has to be left in the storage
+  /// Called before an operator uses the storage. Returns what to unpin at its end. Must not throw:
+  /// LibTorch swallows what observers throw, so a failure is left in the storage
   /// (FreeableBuffer::forbid).
   virtual Pin& pin(Use use) noexcept = 0;
 };

@@ -45,12 +45,10 @@ constexpr auto kNoScope = at::RecordScope::LITE_INTERPRETER;
 
 }  // namespace
 
-/// State of a rank's thread: its listeners, and whether a callback is queued for the present
-/// backward.
+/// State of a rank's thread: its listeners, and whether a callback is queued for this backward.
 struct BackwardWatch::Slot : std::enable_shared_from_this<Slot> {
   std::vector<BackwardListener*> listeners;
-  // Autograd's threads synchronise by a lock inside LibTorch, which the thread sanitizer cannot
-  // see.
+  // Autograd's threads synchronise by a lock in LibTorch, unseen by the thread sanitizer.
   std::atomic<bool> armed = false;
 };
 

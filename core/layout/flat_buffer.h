@@ -19,8 +19,7 @@ std::vector<int64_t> flat_strides(const at::Tensor& tensor);
 /// flat_strides(like). Local, no copy.
 at::Tensor view_like(const at::Tensor& flat, Range range, const at::Tensor& like);
 
-/// Returns the number of storage elements from a strided tensor's first to its last; 0 if it is
-/// empty.
+/// Returns the number of storage elements from a strided tensor's first to its last; 0 if empty.
 int64_t extent_numel(const at::Tensor& tensor);
 
 /// Whether `tensor` covers its storage from the first byte to the last, without overlap. Then the

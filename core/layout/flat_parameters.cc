@@ -116,8 +116,7 @@ bool FlatParameters::lives_here(size_t index) const {
   return tensor.layout() == c10::kStrided && tensor.has_storage() &&
          tensor.storage().unsafeGetStorageImpl() ==
              full.storage(place.position).unsafeGetStorageImpl() &&
-         // Not checked for split units: operators of other threads may gather and free them
-         // meanwhile.
+         // Not for split units: operators of other threads may gather and free them now.
          (is_split() || full.is_intact(place.position)) &&
          tensor.scalar_type() == plan_[place.unit].layout.dtype() &&
          tensor.numel() == range_of(index).numel && tensor.storage_offset() == 0 &&

@@ -27,7 +27,7 @@ class FlatParameters {
   /// to their unit's dtype. Parameters whose aliases cannot follow must have none (StorageHolders).
   /// Whole units lie on `device`, as the parameters do; shards of split units may lie elsewhere
   /// (Options::offload). Writes shards only: ranks that share whole units must run a barrier and
-  /// call accept() before any of them reads. Under Values::kLater shards are zero. References must
+  /// call accept() before any of them reads. Values::kLater: shards are zero. References must
   /// outlive it.
   FlatParameters(const ParameterTable& table, const UnitPlan& plan, Residence residence,
                  const AllocateUnit& allocate, at::Device device, MemoryMeter& meter,

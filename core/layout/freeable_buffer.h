@@ -19,7 +19,7 @@ namespace tessera::internal {
 /// c10::Error with a given message. In a child of fork() it always does. Not thread-safe.
 class FreeableBuffer {
  public:
-  /// For [numel] elements of `dtype` on `device`, without memory and storages. An access without
+  /// For [numel] elements of `dtype` on `device`, without memory and storages. Access without
   /// memory throws `access_error`.
   FreeableBuffer(int64_t numel, at::ScalarType dtype, at::Device device, std::string access_error);
   ~FreeableBuffer();

@@ -13,8 +13,7 @@ namespace tessera::internal {
 /// if they can.
 std::string problem_of(const Degrees& degrees, int world_size);
 
-/// The slices of every unit that a rank has under degrees p | g | o and a world of N. Pure
-/// arithmetic.
+/// A rank's slices of every unit under degrees p | g | o and a world of N. Pure arithmetic.
 ///
 /// Note [Slice map]
 /// Write rank = a + p*b + g*c + o*d with a < p, b < g/p, c < o/g, d < N/o. The rank has slice a of

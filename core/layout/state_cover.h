@@ -19,9 +19,8 @@ namespace tessera::internal {
 /// the rest. A slice that is padding only leaves nothing out.
 class StateCover {
  public:
-  /// `segments` are the slice's, in buffer order, with `buffer_offset` counted from the start of
-  /// the slice, which has `numel` elements. has(parameter): whether Segment::parameter has the
-  /// state.
+  /// `segments` are the slice's in buffer order, `buffer_offset` counted from the start of the
+  /// slice, which has `numel` elements. has(parameter): whether Segment::parameter has the state.
   StateCover(const std::vector<Segment>& segments, int64_t numel,
              const std::function<bool(size_t parameter)>& has);
 

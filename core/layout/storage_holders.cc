@@ -30,8 +30,7 @@ const c10::StorageImpl* storage_of(const c10::TensorImpl& tensor) {
   return tensor.has_storage() ? tensor.unsafe_storage().unsafeGetStorageImpl() : nullptr;
 }
 
-/// Counts, for the tensor from which a view was made, the references in the view's autograd
-/// records.
+/// Counts the references to a view's base tensor in the view's autograd records.
 void count_bases(const at::Tensor& tensor,
                  std::unordered_map<const c10::TensorImpl*, size_t>& references) {
   const auto* view = torch::autograd::impl::get_view_autograd_meta(tensor);

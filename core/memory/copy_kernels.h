@@ -10,9 +10,8 @@ namespace tessera::internal {
 bool streaming_pays(int64_t bytes_per_rank, int ranks);
 
 /// Copies `bytes` from `from` to `to`, which do not overlap, of any alignment and length, without
-/// first reading the overwritten memory into the caches. Other ranks see the copy as they see an
-/// ordinary one: after whatever synchronises. An ordinary copy if the processor has no such stores.
-/// Local.
+/// first reading the overwritten memory into the caches. Other ranks see the copy as an ordinary
+/// one: after whatever synchronises. An ordinary copy if the processor has no such stores. Local.
 void copy_streaming(void* to, const void* from, int64_t bytes);
 
 }  // namespace tessera::internal

@@ -89,8 +89,7 @@ class KeepingAllocator final : public c10::Allocator {
 
 void keep_tensor_memory() {
 #ifndef __SANITIZE_ADDRESS__  // the sanitizer sees more in malloc's blocks
-  if (c10::GetCPUAllocator() != c10::GetDefaultCPUAllocator())
-    return;  // set already, by us or by a user
+  if (c10::GetCPUAllocator() != c10::GetDefaultCPUAllocator()) return;  // ours already or a user's
   static auto* const allocator = new KeepingAllocator;
   c10::SetCPUAllocator(allocator);
 #endif

@@ -30,8 +30,7 @@ class ExactSum {
   double value() const;
 
  private:
-  /// Carries what exceeds 32 bits from each digit into the next. Equal sums have equal normal
-  /// forms.
+  /// Carries what exceeds 32 bits from each digit into the next. Equal sums then have equal words.
   void normalize();
 
   // Laid out as in exact_digits.h.

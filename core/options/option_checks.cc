@@ -126,8 +126,7 @@ void check_average(const OptionCase& known, const RefuseOption& refuse) {
   }
 }
 
-/// Refuses what is wrong with the precision for each parameter, or, without a model, for every
-/// dtype.
+/// Checks the precision of each parameter or, without a model, finds what no dtype allows.
 void check_precision(const OptionCase& known, const RefuseOption& refuse) {
   const Precision& precision = known.options.precision;
   if (known.model == nullptr) {

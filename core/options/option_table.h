@@ -61,8 +61,7 @@ struct OptionField {
   const char* elsewhere = "";  ///< why other devices refuse it, and what to do
   /// Refuses a wrong value, for this model and world; null: all values are right.
   void (*check)(const OptionCase& known, const RefuseOption& refuse) = nullptr;
-  /// Sets it from the text of a flag; returns what is wrong with the text, or "". Null: only code
-  /// can set it.
+  /// Sets it from a flag's text; returns "" or what is wrong. Null: only code can set it.
   std::string (*set)(Options& options, const std::string& text) = nullptr;
   /// Whether the user asks for something by it; null: if it differs from the default.
   bool (*asks)(const Options& options) = nullptr;
@@ -84,8 +83,7 @@ struct OptionPair {
 };
 std::span<const OptionPair> option_pairs();
 
-/// Returns why a strategy, or the device, would ignore `field`, which asks for something; "" if
-/// neither would.
+/// Returns why a strategy, or the device, would ignore `field`, which asks for something; or "".
 std::string ignored(const OptionField& field, const OptionCase& known);
 
 /// Returns what forbids `call` ("join") under these options: "<call>: got Options::<name>, under

@@ -37,8 +37,7 @@ std::string text_of(const std::optional<Value>& value) {
   return value.has_value() ? text_of(*value) : "unset";
 }
 
-// take() reads a value from text. Returns what is wrong with `given`; then the value is
-// unspecified.
+// take() reads a value from text. Returns "" or what is wrong; then the value is unspecified.
 
 std::string take(const std::string& given, bool& value);
 std::string take(const std::string& given, int& value);

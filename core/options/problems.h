@@ -17,8 +17,7 @@ inline void append(std::vector<std::string>& problems, std::vector<std::string> 
   for (std::string& problem : more) problems.push_back(std::move(problem));
 }
 
-/// Runs `body` and returns its result. If it throws, adds the text to `problems` and returns
-/// nothing.
+/// Returns the result of `body`, or nothing after adding the text that it throws to `problems`.
 template <typename Body>
 auto attempt(std::vector<std::string>& problems, Body&& body) -> std::optional<decltype(body())> {
   try {

@@ -37,9 +37,8 @@ struct ResolvedOptions : Options {
   double gradient_divisor = 0.0;  ///< 0: gradients are the mean over ranks
 };
 
-/// Checks `options` for `model` in `world`, as far as they are known (not null). Returns OK, or
-/// InvalidArgument with every problem, one a line. Checks that need the optimizer or the modules
-/// are elsewhere. Local.
+/// Checks `options` for `model` in `world`, as far as known (not null): OK, or InvalidArgument with
+/// every problem, one a line. Rules about the optimizer and modules are elsewhere. Local.
 absl::Status validate(const Options& options, const ParameterTable* model,
                       const WorldTraits* world);
 

@@ -33,11 +33,10 @@ class GradientBuffer {
   void begin_micro_step();
 
   /// Copies `gradient` to the place of the unit's parameter `position`, or adds it if something is
-  /// there already, times `weight`, with one rounding to the buffer's dtype. Weight 0 gives zeros,
-  /// also for non-finite gradients. Dense or sparse; any strides. Returns how many elements of the
-  /// place are NaN or infinite afterwards, which includes finite ones that the buffer's dtype
-  /// cannot hold. If the buffer is not on the CPU, queues the copy and returns 0; the reduction
-  /// counts there.
+  /// there already, times `weight`, rounding once to the buffer's dtype. Weight 0 gives zeros, also
+  /// for non-finite gradients. Dense or sparse; any strides. Returns how many elements of the place
+  /// are NaN or infinite afterwards, including finite ones that the buffer's dtype cannot hold. If
+  /// the buffer is not on the CPU, queues the copy and returns 0; the reduction counts.
   int64_t receive(size_t position, const at::Tensor& gradient, double weight = 1.0);
 
   /// Whether every parameter of the unit has arrived since begin_micro_step() (or open()).

@@ -23,8 +23,7 @@ namespace tessera::internal {
 ///
 /// In a tree's order all ranks combine each micro-step, whatever the degrees are, because partial
 /// sums over micro-steps would be in the middle of the tree. A hook needs gradients that every rank
-/// keeps whole until they are reduced (g = 1). It leaves the result in all of `full`, so every rank
-/// has its part.
+/// keeps whole until they are reduced (g = 1), and leaves the result in all of `full`.
 class GradientCommunicator {
  public:
   /// What is combined. A step that keeps partial sums (1 < g < o) combines twice.
@@ -52,8 +51,7 @@ class GradientCommunicator {
   /// Returns memory for start() and advance(), uninitialised: [numel]. Local.
   at::Tensor allocate(int64_t numel, at::ScalarType dtype) { return all_.allocate(numel, dtype); }
 
-  /// Called when a backward begins, or another pass over all units that reduces what no_sync left.
-  /// Local.
+  /// Called when a backward begins, or a pass over all units that reduces what no_sync left. Local.
   void begin_micro_step() { started_ = 0; }
 
   /// Combines `full` [numel], gradients of `unit`, of every rank by `op`; kAvg is a sum that is
@@ -87,15 +85,13 @@ class GradientCommunicator {
   size_t started_ = 0;      // buckets in this micro-step
   int64_t hook_bytes_ = 0;  // of the hook's last bucket
   // Null where they would have one rank or all, or where the degrees do not need them.
-  std::shared_ptr<ProcessGroup> replicas_;  // ranks that share an optimizer slice (d differs)
-  std::shared_ptr<ProcessGroup>
-      within_sums_;  // a and b differ: the ranks over which each micro-step sums
-  std::shared_ptr<ProcessGroup>
-      across_sums_;             // c and d differ: the ranks whose sums the end of a step adds
-  const bool is_whole_;         // every rank keeps everything
-  const int gradient_slice_;    // slice numbers for reduce_scatter
-  const int atom_;              // of all ranks
-  const int atom_across_sums_;  // of the ranks that add partial sums
+  std::shared_ptr<ProcessGroup> replicas_;     // ranks that share an optimizer slice (d differs)
+  std::shared_ptr<ProcessGroup> within_sums_;  // for sums of each micro-step (a and b differ)
+  std::shared_ptr<ProcessGroup> across_sums_;  // for the sum at the end of a step (c and d differ)
+  const bool is_whole_;                        // every rank keeps everything
+  const int gradient_slice_;                   // slice numbers for reduce_scatter
+  const int atom_;                             // of all ranks
+  const int atom_across_sums_;                 // of the ranks that add partial sums
 };
 
 }  // namespace tessera::internal

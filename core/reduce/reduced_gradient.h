@@ -64,9 +64,8 @@ class ReducedGradient {
   /// of it, this rank's atom or, where partial sums are kept, the gradient slice. Collective.
   std::shared_ptr<Work> reduce(const at::Tensor& gradients);
 
-  /// Starts to complete the optimizer slice after reduce(). `after`: the Work of reduce(), null if
-  /// it has been waited for. Returns null if the slice is complete after reduce(). Collective over
-  /// the replicas.
+  /// Starts to complete the optimizer slice after reduce(), whose Work is `after` (null if it has
+  /// been waited for). Null if the slice is complete already. Collective over the replicas.
   std::shared_ptr<Work> gather(const at::Tensor& gradients, std::shared_ptr<Work> after);
 
   /// Adds what reduce() and gather() left in the gradient buffer.
@@ -80,9 +79,7 @@ class ReducedGradient {
   /// Then value() is defined. A later add() continues with partial sums; the mean so far is kept,
   /// rounded once more unless the divisor is a power of two.
   std::shared_ptr<Work> reduce_sums();
-  int64_t sum_bytes() const {
-    return static_cast<int64_t>(own_.nbytes());
-  }  ///< bytes that it reduces
+  int64_t sum_bytes() const { return static_cast<int64_t>(own_.nbytes()); }  ///< that it reduces
   std::shared_ptr<Work> gather_sums();
   void divide();
 

@@ -46,8 +46,8 @@ namespace tessera::internal {
 /// reduced gradients, only gradients of units that lacked some are kept.
 class Reducer {
  public:
-  /// Whether a backward communicates (kReduce) or only adds on this rank, in the communication
-  /// dtype (kAddLocally, no_sync).
+  /// Whether a backward communicates, or only adds on this rank in the communication dtype
+  /// (no_sync).
   enum class Mode : uint8_t { kReduce, kAddLocally };
 
   struct Setting {
@@ -91,10 +91,10 @@ class Reducer {
 
   /// Called when the backward is over. Under kReduce collective and blocking: contributes zeros for
   /// what this rank did not produce, agrees with all ranks on rounds and used parameters, and waits
-  /// until everything is reduced. Throws the same ErrorOnAllRanks on every rank if ranks differ in
-  /// what they reduced or dropped since the last step; see ranks_differ(). Sends `report`. Returns
-  /// whether any rank objects, the same on all; false if ranks exchange nothing (kAddLocally,
-  /// Agreement::kInStep).
+  /// until all is reduced. Throws the same ErrorOnAllRanks on every rank if ranks differ in what
+  /// they reduced or dropped since the last step; see ranks_differ(). Sends `report`. Returns
+  /// whether any rank objects, the same on all; false if nothing is exchanged (kAddLocally,
+  /// kInStep).
   bool end_micro_step(const BackwardAgreement::Report& report = {});
   /// Whether the last end_micro_step() exchanged reports, and the reports of the last that did.
   bool has_exchanged() const {
@@ -108,7 +108,7 @@ class Reducer {
     std::vector<ReducedGradient::State> reduced;  ///< per unit
   };
   Snapshot snapshot() const;
-  /// Replaces begin_micro_step(), receive() and end_micro_step() in a world of one: a device has
+  /// Replaces begin_micro_step(), receive() and end_micro_step() in a world of one: a device
   /// replayed a captured micro-step that left the host's record as `after`, from the same state.
   /// Local.
   void repeat_micro_step(const Snapshot& after);
@@ -155,9 +155,8 @@ class Reducer {
   /// other needs memory for one, counted as gradient buffers.
   at::Tensor gradient(size_t unit);
 
-  /// Adds this rank's part of the norms of gradient(): of its own atom of every unit, without
-  /// padding, so that the sum over ranks is the same under every strategy. Leaves out what was
-  /// consumed. Local.
+  /// Adds this rank's part of the norms of gradient(): its own atom of every unit, without padding,
+  /// so that the sum over ranks is the same under every strategy. Not what was consumed. Local.
   void add_to(GradientNorms& norms);
   /// This rank's part of the squared 2-norm of gradient(unit). Local.
   ExactSum squares(size_t unit);

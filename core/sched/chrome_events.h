@@ -16,8 +16,7 @@ namespace tessera::internal {
 /// contains the other, one goes into a further row ("gather 2"), because viewers would drop it.
 class ChromeEvents {
  public:
-  /// Copies the spans that `trace` has now (48 bytes each) and sorts them. The trace must outlive
-  /// this.
+  /// Copies the spans that `trace` has now (48 bytes each, sorted). The trace must outlive this.
   ChromeEvents(const Trace& trace, int rank);
 
   /// Begin of the earliest span; INT64_MAX if there is none.

@@ -41,8 +41,7 @@ class StepTimes {
   };
   /// Call it only if is_sampling().
   Begun begin_communication();
-  /// Notes that this thread has spent the time since `since_ns` in `begun`, which is_done or goes
-  /// on.
+  /// Notes that this thread spent the time since `since_ns` in `begun`, which is_done or goes on.
   void add_wait(const Begun& begun, int64_t since_ns, bool is_done);
   void add_bytes(int64_t bytes) { present_.bytes += bytes; }
   int64_t now() const { return now_(); }

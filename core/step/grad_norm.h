@@ -18,8 +18,7 @@ void add_squares(const at::Tensor& buffer, const Segment& segment, ExactSum& sum
 void add_powers(const at::Tensor& buffer, const Segment& segment, double p, double limit,
                 ExactSum& sum);
 
-/// Returns the largest |g| of these elements, clamped in the same way; NaN if one is NaN, 0 if
-/// there are none.
+/// Returns the largest |g| of these elements, clamped likewise; NaN if one is NaN, 0 if none.
 double largest_magnitude(const at::Tensor& buffer, const Segment& segment, double limit);
 
 }  // namespace tessera::internal

@@ -8,8 +8,7 @@
 namespace tessera::internal {
 namespace {
 
-/// Returns the part of `tensor` that contains each memory location of `expanded`, of its sizes,
-/// once.
+/// Returns the part of `tensor` with each memory location of `expanded`, of its sizes, once.
 at::Tensor once(at::Tensor tensor, const at::Tensor& expanded) {
   for (int64_t d = 0; d < expanded.dim(); ++d) {
     if (expanded.stride(d) == 0 && expanded.size(d) > 1) tensor = tensor.narrow(d, 0, 1);

@@ -36,8 +36,7 @@ class SyncedBuffers {
     bool has_mine;  ///< this rank is one of them
   };
 
-  /// Starts to send what the buffers hold; a buffer with a problem() sends its last copy.
-  /// Collective.
+  /// Sends what the buffers hold; a buffer with a problem() sends its last copy. Collective.
   void start(const Ranks& counted);
   /// Blocks until the ranks' values are there and writes them into the buffers, without counting as
   /// a change for graphs that saved them.

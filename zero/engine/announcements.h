@@ -25,7 +25,7 @@ class Announcements {
   /// `group` must outlive it.
   explicit Announcements(ProcessGroup& group) : group_(group), calls_(group, /*words=*/1) {}
 
-  /// What one rank announces. `name` is for messages. `is_weighted`: the loss of a backward has a
+  /// What one rank announces. `name` is for messages. `is_weighted`: a backward's loss has a
   /// weight.
   struct Announcement {
     Call call;

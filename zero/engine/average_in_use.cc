@@ -44,8 +44,7 @@ Engine::AverageScope AverageInUse::begin(int64_t steps, std::function<void()> en
   return Engine::AverageScope(open_);
 }
 
-/// Returns why the average cannot be trusted any more; "" if it can. Local; no rank may write
-/// shards meanwhile.
+/// Returns why the average is damaged; "" if it is not. Local; no rank may write shards meanwhile.
 std::string AverageInUse::find_write() const {
   const FlatParameters::Finding finding = trained_.store.inspect();
   if (finding.violation != FlatParameters::Violation::kWritten) return "";

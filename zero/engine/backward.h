@@ -25,8 +25,7 @@ namespace tessera::internal {
 
 /// Micro-steps: takes gradients from autograd or from the user, and detects when a backward begins,
 /// ends and fails. Note [Writes behind the engine's back] and Note [Failed gathers] in backward.cc.
-/// Used by the thread that makes it, which runs backward; on a GPU, hooks run on the device's
-/// thread meanwhile.
+/// Used by the thread that makes it and runs backward; on a GPU hooks run on the device's thread.
 class Backward final : private GradientSink, private BackwardListener {
  public:
   /// The parts of the engine that it uses; they outlive it.
@@ -56,8 +55,7 @@ class Backward final : private GradientSink, private BackwardListener {
   /// Takes part in a micro-step of the ranks that this one follows; `is_local`: inside no_sync().
   void follow(bool is_local);
 
-  /// Throws c10::Error if losses may not have weights. All ranks have the same options, so all
-  /// throw.
+  /// Throws c10::Error, on all ranks alike, if losses may not have weights in this engine.
   void require_weights() const;
   /// Drops writes found since the last step(), because the step that is being made reports them.
   void forget_writes() { written_.clear(); }

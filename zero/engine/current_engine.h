@@ -25,13 +25,12 @@ namespace tessera::internal {
 /// [What trains changes] in current_engine.cc.
 class CurrentEngine {
  public:
-  /// Takes what parallelize() has checked and all ranks agreed on, as ShardedEngine's constructor.
+  /// Takes what parallelize() has checked and agreed on, as ShardedEngine's constructor.
   /// Collective.
   CurrentEngine(EngineParts parts, std::shared_ptr<torch::nn::Module> model,
                 std::vector<NamedTensor> buffers);
 
-  /// Throws CommError if building the engine anew failed, so that there is none, and in a child of
-  /// fork().
+  /// Throws CommError if there is no engine, because a rebuild failed, and in a child of fork().
   ShardedEngine& get();
   const ShardedEngine& get() const { return const_cast<CurrentEngine*>(this)->get(); }
   Lasting& lasting() { return lasting_; }
@@ -51,8 +50,7 @@ class CurrentEngine {
   void add_group(OptimizerGroup group);
 
  private:
-  /// Makes the next engine's parts from the present ones. Returns nothing after adding to
-  /// `problems`.
+  /// Makes the next engine's parts from the present ones; nothing after adding to `problems`.
   using Prepare = std::function<std::optional<EngineParts>(const EngineParts& now,
                                                            std::vector<std::string>& problems)>;
 

@@ -21,8 +21,7 @@ std::optional<UnitPlan> plan_units(const torch::nn::Module& model, const Paramet
                                    const OptimizerPlan& optimizer, const ResolvedOptions& options,
                                    const ProcessGroup& world, std::vector<std::string>& problems);
 
-/// Returns what all ranks must have in common, in their engines and the model's buffers, most
-/// telling first.
+/// What all ranks must have in common in engine and buffers, most telling first.
 std::vector<std::string> fingerprint(const EngineParts& parts,
                                      const std::vector<NamedTensor>& buffers);
 

@@ -143,8 +143,7 @@ void EngineStep::apply_schedule() {
   schedule_problem_ = context_.lasting.schedule.apply(steps_, trained_.optimizer().groups());
 }
 
-/// Also tells the launcher, which compares steps to see whether the job fails at the same one
-/// again.
+/// Also tells the launcher, which uses it to see whether the job fails at the same step again.
 void EngineStep::set_steps(int64_t steps) {
   steps_ = steps;
   report_step(steps);

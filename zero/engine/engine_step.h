@@ -20,9 +20,8 @@
 
 namespace tessera::internal {
 
-/// Makes steps: reduces what is left, reports this rank's errors, votes, commits, makes buffers
-/// equal and begins the next step. Note [The step is a fence] in engine_step.cc. Used by one
-/// thread.
+/// Makes steps: reduces what is left, reports this rank's errors, votes, commits, syncs buffers and
+/// begins the next step. Note [The step is a fence] in engine_step.cc. Used by one thread.
 class EngineStep {
  public:
   /// References outlive it. Collective.

@@ -151,9 +151,8 @@ MemoryBytes memory_formula(const UnitPlan& plan, const MemorySetting& setting) {
 MemoryBytes memory_peak_formula(const UnitPlan& plan, const MemorySetting& setting) {
   MemoryBytes bytes = memory_formula(plan, setting);
   if (keeps_gradient_buffers(setting.degrees)) return bytes;
-  BuffersByDtype blocks, roots;  // blocks and roots have separate pools
-  std::map<c10::ScalarType, int64_t>
-      converted;  // for the optimizer, reused by one unit after another
+  BuffersByDtype blocks, roots;                  // blocks and roots have separate pools
+  std::map<c10::ScalarType, int64_t> converted;  // for the optimizer, reused by each unit
   for (const PlannedUnit& unit : plan) {
     if (unit.kind == UnitKind::kFrozen || lands_in_sums(unit, setting)) continue;
     BuffersByDtype& pool = unit.kind == UnitKind::kRoot ? roots : blocks;

@@ -12,8 +12,7 @@
 namespace tessera::internal {
 
 /// Checks parameters, gradients and hyper-parameters, before an update, for changes that users must
-/// not make. The result goes into this rank's report for the vote, so that all ranks refuse
-/// together.
+/// not make. The result goes into this rank's report for the vote, so all ranks refuse together.
 class MisuseCheck {
  public:
   /// References and `early_update` (null: step() updates) must outlive it.

@@ -107,8 +107,7 @@ std::vector<NamedTensor> without_aliases(std::vector<NamedTensor> buffers,
   return buffers;
 }
 
-/// Returns the parameters that the engine trains. One that is ignored under one name is ignored
-/// under all.
+/// The parameters that the engine trains. One that is ignored under one name is ignored under all.
 std::vector<NamedTensor> parameters_of(const torch::nn::Module& model, const Options& options) {
   const auto all = model.named_parameters();
   std::set<const c10::TensorImpl*> ignored;
@@ -197,8 +196,7 @@ std::vector<at::Tensor> state_of(const ParameterTable& table,
   return tensors;
 }
 
-/// Returns the tensors of state_of(table, buffers) that could not take rank 0's values, a line
-/// each.
+/// Lists the tensors of state_of(table, buffers) that could not take rank 0's values, one a line.
 std::string unwritten_text(const std::vector<UnwrittenReplica>& unwritten,
                            const ParameterTable& table, const std::vector<NamedTensor>& buffers) {
   std::vector<std::string> lines;

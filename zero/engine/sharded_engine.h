@@ -28,8 +28,7 @@ struct ShardedEngine final {
 
   const EngineParts& parts() const { return context.parts; }
 
-  // Preconditions of calls. Local; each throws c10::Error that names the call, or the engine's
-  // failure.
+  // Preconditions of calls. Local; each throws c10::Error that names the call, or the failure.
 
   /// Returns why most calls may not be made here (inside backward, a hook, modify_parameters() or a
   /// function that the engine runs); "" if they may.

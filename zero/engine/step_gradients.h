@@ -29,8 +29,7 @@ class StepGradients {
 
   // A micro-step: a backward, or gradients that the user has computed.
 
-  /// Gradients that follow are multiplied with `factor` and, under kReduce, reduced, so all ranks
-  /// must begin.
+  /// Gradients that follow are multiplied with `factor`. Under kReduce all ranks must begin.
   void begin(Reducer::Mode mode, double factor);
   /// Takes one gradient of parameter `index`, whose handle is hidden. Drops it if its parameter was
   /// re-assigned and so has no place; the vote names the parameter.
@@ -38,9 +37,8 @@ class StepGradients {
   /// Called before end(): this rank has made a backward, and autograd has no more gradients.
   void count_backward();
   /// Reduces what is there and shows it as `.grad`. `objects`: this rank has something against the
-  /// backward. Returns true, on all ranks alike, if any rank objects or the weights are wrong; then
-  /// call refuse(). Collective and blocking under kReduce; throws ErrorOnAllRanks where ranks
-  /// differ.
+  /// backward. Returns true, on all ranks, if any rank objects or the weights are wrong; then call
+  /// refuse(). Collective and blocking under kReduce; throws ErrorOnAllRanks where ranks differ.
   bool end(bool objects);
   /// Throws on every rank what any rank has against the backward: `problem`, or what is wrong with
   /// the weights. Collective.
@@ -71,8 +69,7 @@ class StepGradients {
   int64_t backwards() const { return backwards_; }
   /// How many of the backwards reduced.
   int reductions() const { return reductions_; }
-  /// Notes a backward that gave this model nothing on this rank. See
-  /// EngineStep::reduce_what_is_left().
+  /// Notes a backward that gave this model nothing. See EngineStep::reduce_what_is_left().
   void note_other_backward() { saw_other_backward_ = true; }
   bool is_idle() const { return backwards_ == 0 && saw_other_backward_; }
   /// Notes that losses are scaled (Engine::scale()), or that there are none.

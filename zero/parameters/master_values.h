@@ -16,9 +16,8 @@
 namespace tessera::internal {
 
 /// The masters, which the optimizer updates: this rank's optimizer slice of every trainable unit,
-/// in the masters' dtype. A unit's masters are a view of the parameters' shard, or a copy
-/// (has_master_copy()) where the dtypes differ or the host updates a device's parameters (in pinned
-/// host memory).
+/// in the masters' dtype. Either a view of the parameters' shard, or a copy (has_master_copy()) if
+/// the dtypes differ or the host updates a device's parameters (then in pinned host memory).
 class MasterValues {
  public:
   /// Copies masters out of the user's parameters in `table`, so construct it before FlatParameters
@@ -57,8 +56,8 @@ class MasterValues {
   void await();
   /// Takes the masters of `unit` from its parameters' shard, after the parameters were written.
   void load(size_t unit, const FlatParameters& flat);
-  /// The same for all copies in the parameters' own dtype; other masters have their own entries in
-  /// a state.
+  /// The same for all copies in the parameters' own dtype; other masters have their own state
+  /// entries.
   void load_copies(const FlatParameters& flat);
 
  private:

@@ -30,8 +30,7 @@ class ParameterAccess {
   /// Whether a function given to modify() runs.
   bool is_writing() const { return is_writing_; }
 
-  /// Engine::full_parameters and gather. has_open_scope(): whether such a scope is open on this
-  /// rank.
+  /// Engine::full_parameters and gather, and whether such a scope is open on this rank.
   std::shared_ptr<void> open_scope();
   std::shared_ptr<void> gather(const torch::nn::Module& module);
   bool has_open_scope() const { return *open_scopes_ > 0; }

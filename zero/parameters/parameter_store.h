@@ -60,7 +60,7 @@ class ParameterStore {
   void begin_writing();
 
   /// Makes the new values of this rank's slices the parameters of all ranks. used[i] != 0:
-  /// parameter i of the table was updated, and its unit's masters stored. Collective, after the
+  /// parameter i of the table was updated, and its unit's masters stored. Collective; after the
   /// vote.
   void show_updates(const std::vector<uint8_t>& used);
 

@@ -151,8 +151,7 @@ Registration::Changes Registration::changes() const {
   std::set<const c10::TensorImpl*> seen;
   for (const NamedTensor& entry : present) {
     if (expected.count(entry.tensor.unsafeGetTensorImpl()) > 0) continue;
-    if (!seen.insert(entry.tensor.unsafeGetTensorImpl()).second)
-      continue;  // another name of the same tensor
+    if (!seen.insert(entry.tensor.unsafeGetTensorImpl()).second) continue;  // another name of it
     (entry.tensor.requires_grad() ? changes.trainable : changes.frozen).push_back(entry.name);
   }
   changes.gone_trainable = names_beside(trained, tensors_of(present));

@@ -32,8 +32,7 @@ class Registration {
   /// are none. Names buffers only if steps make them equal (Options::buffers). Frozen parameters do
   /// not affect training. Local; walks the model and allocates.
   std::string untrained() const;
-  /// Names everything that a state would lack or have in excess, also frozen parameters and
-  /// buffers.
+  /// Names what a state would lack or have in excess, also frozen parameters and buffers.
   std::string unsaved() const;
 
  private:

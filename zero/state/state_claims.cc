@@ -16,10 +16,9 @@
 namespace tessera::internal {
 
 // Note [Claims format]
-// For each entry that a rank has, the ranks exchange these numbers: the slot's number, then
-// kRefused, or the number of runs, the strides (as many as the slot has dimensions) and begin and
-// end of each run. A rank reports an unusable entry as kRefused, so that it is not reported as
-// missing too.
+// For each entry that it has, a rank sends the slot's number, then kRefused, or the number of runs,
+// the strides (as many as the slot has dimensions) and begin and end of each run. It reports an
+// unusable entry as kRefused, so that it is not reported as missing too.
 
 namespace {
 

@@ -19,8 +19,7 @@ class StateClaims {
   StateClaims(ProcessGroup& group, const StateTable& table, const StateDict& state);
 
   /// Returns all that is wrong on any rank, a line each, the same text on all ranks: entries that
-  /// are missing, in whole or in part, unknown, malformed, or of another shape or dtype. "" if
-  /// nothing is.
+  /// are missing, in whole or in part, unknown, malformed, or of another shape or dtype; or "".
   const std::string& problems() const { return problems_; }
 
   /// Whether any rank brings the slot. A slot that may be lacking need not be there.

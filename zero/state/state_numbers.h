@@ -32,14 +32,12 @@ struct StateNumber {
   at::ScalarType dtype;   ///< Long or Double
   int64_t bits;           ///< bits of the value
   bool may_lack = false;  ///< may be missing in a loaded state: earlier versions did not save it
-  std::optional<size_t> parameter =
-      {};                            ///< of the table; none if the number belongs to no parameter
-  std::optional<size_t> group = {};  ///< of the optimizer; none if it belongs to no group
+  std::optional<size_t> parameter = {};  ///< of the table, if the number belongs to one
+  std::optional<size_t> group = {};      ///< of the optimizer, if the number belongs to one
 };
 
-/// Returns the numbers of a run in a fixed order, equal on all ranks: the engine's, each trainable
-/// parameter's step count, each group's algorithm (in the entry's name), the hyper-parameters.
-/// Local.
+/// Returns the numbers of a run in a fixed order, equal on all ranks: the engine's, the step counts
+/// of trainable parameters, each group's algorithm (in the name), the hyper-parameters. Local.
 std::vector<StateNumber> read_numbers(const ParameterTable& table, const FlatOptimizer& optimizer,
                                       const EngineCounters& counters);
 

@@ -67,8 +67,7 @@ class StateSlices {
     kMissing,
     kLeft,  ///< StateSource::leaves()
   };
-  /// Gives missing entries the values that PartialState describes. Call it before `numbers` are
-  /// written.
+  /// Fills missing entries as PartialState says. Call it before `numbers` are written.
   void begin_missing(const StateTable& table, const std::vector<Presence>& presence,
                      std::vector<StateNumber>& numbers);
 

@@ -28,11 +28,10 @@ struct StateSlot {
   std::string name;
   StateEntry form;  ///< sizes, strides, dtype; no pieces
   int64_t begin_bytes;
-  bool may_lack = false;  ///< a state without it can be loaded
-  std::optional<size_t> parameter =
-      {};  ///< of the ParameterTable; none for a buffer, a group or the engine
-  std::optional<size_t> group = {};  ///< StateNumber::group
-  bool is_order_bound = false;       ///< ElementState::is_order_bound
+  bool may_lack = false;                 ///< a state without it can be loaded
+  std::optional<size_t> parameter = {};  ///< of the ParameterTable, if it belongs to one
+  std::optional<size_t> group = {};      ///< StateNumber::group
+  bool is_order_bound = false;           ///< ElementState::is_order_bound
 };
 
 /// Entries that are communicated together, as a row of bytes with zeros between the slots.
@@ -56,9 +55,8 @@ struct StateRegion {
   /// the optimizer exist only for some of the unit's parameters.
   std::vector<size_t> positions;
   int64_t block_numel;  ///< of a unit: ElementState::block_numel, else 1
-  int64_t bytes;  ///< a multiple of 8; of a unit: of the whole buffer, also without slots for some
-                  ///< parameters
-  std::string tag;  ///< name of its collectives
+  int64_t bytes;        ///< a multiple of 8; of a unit: of its whole buffer, whatever has slots
+  std::string tag;      ///< name of its collectives
 
   bool is_of_unit() const { return source < Source::kReplica; }
   /// Whether ranks keep parts of it: StateSlices::kept().

@@ -57,8 +57,7 @@ at::Tensor united(ProcessGroup& group, const StateRegion& region, at::Tensor own
 /// Collects what it is given in a state in memory.
 class StateDictSink final : public StateSink {
  public:
-  /// `state` must outlive it. `takes_empty`: also takes entries without elements, which are never
-  /// written.
+  /// `state` must outlive it. `takes_empty`: also takes entries without elements.
   StateDictSink(StateDict& state, bool takes_empty) : state_(state), takes_empty_(takes_empty) {}
 
   void begin(const std::vector<StateOutline>& outlines) override {

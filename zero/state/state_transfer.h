@@ -10,9 +10,8 @@
 
 namespace tessera::internal {
 
-/// Does Engine::state_dict() and load_state_dict(). A state in memory is a sink and a source of the
-/// stream (StreamedState); what other ranks have of it, or need, is sent region by region. Holds no
-/// memory.
+/// Does Engine::state_dict() and load_state_dict(): a state in memory is a sink and a source of the
+/// stream (StreamedState). What other ranks have or need is sent by region. Holds no memory.
 ///
 /// The caller makes sure that nothing is being all-gathered, gathered or reduced, and that no rank
 /// reads parameters during load().

@@ -136,8 +136,7 @@ class Reading {
     return source_.entries().at(table_.slots()[slot].name);
   }
 
-  /// Returns all elements in the slot's order. Keeps one slot, because a slot's parts are read one
-  /// after the other.
+  /// All elements in the slot's order. Keeps one slot: its parts are read one after the other.
   const at::Tensor& converted(size_t slot) {
     if (!converted_.defined() || converted_slot_ != slot) {
       const StateEntry& form = table_.slots()[slot].form;
@@ -251,8 +250,7 @@ void StreamedState::save(const StateContents& contents, StateSink& sink, const W
   const bool is_first = group_.rank() == 0;
 
   std::vector<StateOutline> entries;
-  std::vector<std::optional<size_t>> entry_of(
-      table.slots().size());  // set for entries that are wanted
+  std::vector<std::optional<size_t>> entry_of(table.slots().size());  // set if wanted
   for (const StateRegion& region : table.regions()) {
     for (size_t i = region.first_slot; i < region.first_slot + region.slots; ++i) {
       const StateSlot& slot = table.slots()[i];

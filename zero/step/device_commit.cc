@@ -78,9 +78,7 @@ std::optional<StepCommit::Outcome> DeviceCommit::commit(Reducer& reducer,
 
 /// Writes this rank's words.
 void DeviceCommit::collect(Reducer& reducer, const StepVote::RankReport& rank_report) {
-  sums_.words()
-      .narrow(0, 0, cuda::kNonFiniteAt)
-      .zero_();  // may be left by an attempt that was refused
+  sums_.words().narrow(0, 0, cuda::kNonFiniteAt).zero_();  // left by a refused attempt, perhaps
   for (size_t unit = 0; unit < parts_.plan.trainable_size(); ++unit) {
     const at::Tensor& value = reducer.value(unit);
     if (value.defined()) sums_.add_squares(unit, value, reducer.kept(unit).begin);
@@ -169,8 +167,7 @@ cuda::StepDecision::Reading DeviceCommit::read() {
   return reading;
 }
 
-/// Throws if the step was not applied and `on_non_finite` does not skip such steps, once that is
-/// known.
+/// Throws, once that is known, if the step was not applied and may not be skipped.
 StepCommit::Outcome DeviceCommit::outcome_of(const cuda::StepDecision::Reading& reading) const {
   Outcome outcome{.committed = reading.outcome.applies != 0,
                   .grad_norm = reading.outcome.grad_norm,

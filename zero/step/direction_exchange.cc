@@ -22,8 +22,8 @@ namespace tessera::internal {
 // some rank has used take part, and all ranks know the same of them.
 //
 // If needs_values() is true for a parameter, its values lie beside its directions, which are
-// gradients. An owner reads values into its results and gradients into scratch memory; its update
-// replaces the values.
+// gradients. An owner reads values into its results, gradients into scratch, and updates the
+// values.
 //
 // If a parameter needs norms only, its directions stay on their ranks, and exact sums of squares
 // are all-gathered before 1.

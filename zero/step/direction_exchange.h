@@ -95,9 +95,8 @@ class DirectionExchange {
   at::Tensor states_;               // states that this rank keeps whole, bytes; undefined: none
   at::Tensor memory_;               // [directions | results], bytes
   std::unique_ptr<Window> window_;  // over memory_; null without one-sided reads
-  at::Tensor
-      gathered_;     // without a window: [ranks, the larger half of memory_], on the group's device
-  Range published_;  // the part of each rank's memory_ that gathered_ has
+  at::Tensor gathered_;             // instead: [ranks, the larger half of memory_], on the device
+  Range published_;                 // the part of each rank's memory_ that gathered_ has
   std::vector<const WholeTensorPlan::Entry*> scaled_;  // those that need norms
   std::optional<HostAllGather> squares_;               // of scaled_; none if that is empty
   int64_t bytes_ = 0;

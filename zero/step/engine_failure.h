@@ -20,8 +20,7 @@ class EngineFailure {
   /// Throws a failure that loading a state does not remove.
   void require_all_ranks() const;
 
-  /// Notes that the parameters are inconsistent, as every rank knows, for the reason `what`. Throws
-  /// it.
+  /// Notes and throws that the parameters are inconsistent, as every rank knows: `what` says why.
   [[noreturn]] void mark_inconsistent(std::string what);
   /// Notes that the parameters are consistent again.
   void mark_consistent() { inconsistency_.clear(); }

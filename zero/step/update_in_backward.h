@@ -28,8 +28,7 @@ class UpdateInBackward final : public GradientObserver {
   UpdateInBackward(const ParameterTable& table, const UnitPlan& plan, HostOptimizer& optimizer,
                    ParameterStore& store, Trace* trace);
 
-  /// Called when all ranks have agreed to a backward that updates, under the present
-  /// hyper-parameters.
+  /// Called when all ranks have agreed to a backward that updates, with these hyper-parameters.
   void begin();
 
   /// Whether a backward has begun that no step() has committed; then parameters may differ between
