@@ -106,7 +106,7 @@ class PowerSgd final : public CommHook {
   struct Memory {
     at::Tensor parameter;
     at::Tensor error;  // [numel]
-    at::Tensor q;      // [rank, columns], zero before the first step
+    at::Tensor q;      // [rank, columns], zero until there is a Q
   };
   struct Matrix {
     std::string name;

@@ -25,8 +25,7 @@ class Announcements {
   /// `group` must outlive it.
   explicit Announcements(ProcessGroup& group) : group_(group), calls_(group, /*words=*/1) {}
 
-  /// What one rank announces. `name` is for messages. `is_weighted`: a backward's loss has a
-  /// weight.
+  /// What one rank announces. `name` is for messages. `is_weighted`: its loss has a weight.
   struct Announcement {
     Call call;
     const char* name;

@@ -58,8 +58,8 @@ struct EngineContext {
   const SliceMap slices;
   ComputeSpans compute;
   StepTimes times;
-  /// Of the thread that makes this. Operators of any thread ask it, also before Backward, which it
-  /// notifies, is made and after it is gone.
+  /// Of the thread that makes this. Lives longer than Backward, which it notifies, because
+  /// operators of any thread ask it.
   BackwardWatch backward_watch;
 };
 

@@ -243,7 +243,7 @@ std::unique_ptr<Engine> make_engine(std::shared_ptr<torch::nn::Module> model,
   TORCH_CHECK(world != nullptr,
               "[parallelize] world: got null, expected a process group; pass "
               "init_process_group()'s result");
-  // A rank's refusal is reported together with the others', so that none is left waiting.
+  // All ranks refuse together, so a refusal need not be told to peers.
   const CommonErrorScope no_peer_is_told;
   std::vector<std::string> problems;
   std::vector<NamedTensor> buffers;
