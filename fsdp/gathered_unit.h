@@ -85,7 +85,7 @@ class GatheredUnits::Unit final : public AccessTarget {
     bool is_temporary = false;  // the block was made for a hold
     at::Tensor old_memory;      // the block, after another one has replaced it
   };
-  /// Counts the operators that were refused to write.
+  /// Counts the operators whose write was refused.
   struct Refused final : Pin {
     explicit Refused(Unit& unit) : unit(unit) {}
     void unpin(Use use) noexcept override;

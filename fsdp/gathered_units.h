@@ -32,7 +32,7 @@
 
 namespace tessera::internal {
 
-/// Makes the groups of ranks that together have a whole copy of split parameters, to gather them
+/// Makes the group of ranks that together have a whole copy of split parameters, to gather them
 /// where ranks cannot read each other's memory. Its allocate() makes shards and unsharded-parameter
 /// buffers, so that a backend that registers memory knows both. Collective over `group`.
 std::shared_ptr<ProcessGroup> make_gathering_group(ProcessGroup& group, const SliceMap& slices);
