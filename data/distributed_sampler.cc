@@ -60,8 +60,8 @@ const char* order_of(bool shuffle) { return shuffle ? "shuffled" : "sequential";
 
 }  // namespace
 
-/// What the copies of a DistributedSampler share. Its calls have the contracts of those of the same
-/// names; any thread may make them.
+/// State that the copies of a DistributedSampler share. Calls have the contracts of its calls of
+/// the same names; any thread may make them.
 class SharedSampler {
  public:
   SharedSampler(int64_t size, int world, int rank, const data::SamplerOptions& options)
@@ -202,7 +202,7 @@ class SharedSampler {
     return options_.remainder == Remainder::kUneven ? size_ : samples_from(0) * world_;
   }
 
-  /// One line for each thing that ranks must have in common.
+  /// Returns one line for each thing that ranks must have in common.
   std::vector<std::string> lines(int group_rank, int group_size) const {
     const bool is_of_group = rank_ == group_rank && world_ == group_size;
     const SamplerState state = this->state();
@@ -217,9 +217,9 @@ class SharedSampler {
   }
 
  private:
-  // All of these with mutex_ held.
+  // Call these with mutex_ held.
 
-  /// This rank's samples from place `begin` of the order to the epoch's end.
+  /// Returns how many samples this rank has from place `begin` of the order to the epoch's end.
   int64_t samples_from(int64_t begin) const {
     const int64_t left = size_ - begin;
     switch (options_.remainder) {
@@ -243,8 +243,8 @@ class SharedSampler {
     batches_.clear();
   }
 
-  /// Whoever advances at all has advanced over an epoch's batches at its end, but for one that a
-  /// loader with drop_last has left out.
+  /// Warns if advance() was called in this epoch but not for all batches. One may be left: a loader
+  /// with drop_last leaves it out.
   void warn_of_forgotten_batches() const {
     if (done_ == 0 || given_ < count_ || batches_.size() <= 1) return;
     TORCH_WARN_ONCE("[sampler] epoch ", epoch_, " is left with ", batches_.size(),
@@ -252,7 +252,7 @@ class SharedSampler {
                     "samples. Call advance() after each step with the number of its batches");
   }
 
-  /// This rank's sample number `place` of the pass. Beyond its end the order begins again (kPad).
+  /// This rank's sample number `place` of the pass. After its end the order begins again (kPad).
   size_t sample(int64_t place) const {
     const int64_t element = (begin_ + rank_ + place * world_) % size_;
     if (!options_.shuffle) return static_cast<size_t>(element);
@@ -286,16 +286,16 @@ class SharedSampler {
 
   // What all ranks have consumed.
   int64_t epoch_ = 0;
-  int64_t cursor_ = 0;             // how many samples of the epoch's order
-  bool may_pass_be_empty_ = true;  // the epoch was named since the last pass began
-  bool has_given_ = false;         // a batch, ever
-  bool has_advanced_ = false;      // over a sample, ever
+  int64_t cursor_ = 0;             // samples of the epoch's order
+  bool may_pass_be_empty_ = true;  // the epoch was set since the last pass began
+  bool has_given_ = false;         // next() has ever given out a batch
+  bool has_advanced_ = false;      // a sample was ever consumed
 
   // This rank's part of the pass, in samples.
   int64_t begin_ = 0;                 // cursor_ when it began
-  int64_t count_ = 0;                 // there are
-  int64_t given_ = 0;                 // of these next() has given out
-  int64_t done_ = 0;                  // of these have been consumed
+  int64_t count_ = 0;                 // samples in the pass
+  int64_t given_ = 0;                 // samples that next() has given out
+  int64_t done_ = 0;                  // samples that have been consumed
   std::deque<int64_t> batches_ = {};  // given out and not consumed
 
   mutable std::vector<int64_t> order_ = {};  // of epoch order_epoch_; empty until it is needed

@@ -6,7 +6,7 @@
 namespace tessera::data {
 namespace {
 
-// Rises if the order of an epoch or the meaning of a number changes.
+// Increment it if the order of an epoch or the meaning of a number changes.
 constexpr int64_t kVersion = 1;
 
 void require(bool is_good, const char* name, int64_t value, const std::string& expected) {

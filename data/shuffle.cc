@@ -18,7 +18,7 @@ class SplitMix64 {
     return z ^ (z >> 31);
   }
 
-  /// Every number below `bound` is as likely as every other.
+  /// Returns a number below `bound`, each with the same probability.
   uint64_t below(uint64_t bound) {
     for (;;) {
       const uint64_t number = next();

@@ -22,18 +22,18 @@ using torch::autograd::AutogradContext;
 using torch::autograd::Variable;
 using torch::autograd::variable_list;
 
-/// What statistics are rounded to; LibTorch's kernels take 16-bit inputs beside fp32.
+/// The dtype that statistics are rounded to; LibTorch's kernels combine 16-bit inputs with fp32.
 at::ScalarType statistics_dtype(const Tensor& input) {
   return input.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
 }
 
-/// `weight` or `bias` as kernels take it beside `input`; undefined where it is.
+/// Returns `weight` or `bias` in the dtype that kernels take with `input`; undefined if it is.
 Tensor beside(const Tensor& input, const Tensor& parameter) {
   if (!parameter.defined() || input.element_size() > 2) return parameter;
   return parameter.to(at::kFloat);
 }
 
-/// `values` [C] as [1, C, 1, ...], for use beside `input`.
+/// Returns `values` [C] as [1, C, 1, ...], to combine with `input`.
 Tensor per_channel(const Tensor& values, const Tensor& input) {
   std::vector<int64_t> sizes(static_cast<size_t>(input.dim()), 1);
   sizes[1] = values.numel();
@@ -56,7 +56,7 @@ Moments moments_of(const Tensor& input) {
   }
   const int64_t per_channel = input.numel() / channels;
   const auto count = static_cast<double>(per_channel);
-  // Running statistics of the dtype that results shall have; they are not ours.
+  // Their dtype decides that of the results; they are not the layer's running statistics.
   const Tensor unused = at::zeros({2, channels}, input.options().dtype(statistics_dtype(input)));
   const auto [mean, variance] = at::batch_norm_update_stats(input, unused[0], unused[1], 0.0);
   return {.count = count,
@@ -64,7 +64,7 @@ Moments moments_of(const Tensor& input) {
           .sum_of_squares = variance.to(at::kDouble) * count};
 }
 
-/// Those of `a` and `b` together: Chan, Golub, LeVeque, equations 2.1. On the host.
+/// Merges the moments of other samples into `a`: Chan, Golub, LeVeque, equations 2.1. On the host.
 void merge(Moments& a, double count, const double* mean, const double* sum_of_squares) {
   if (count == 0.0) return;
   auto* const mean_of_all = a.mean.mutable_data_ptr<double>();
@@ -78,8 +78,8 @@ void merge(Moments& a, double count, const double* mean, const double* sum_of_sq
   a.count = total;
 }
 
-/// Those of all ranks, merged in rank order: every rank gets the same bits. Collective. On the
-/// host.
+/// Returns the moments of all ranks, merged in rank order, so that every rank gets the same bits.
+/// Collective. On the host.
 Moments moments_of_all(const Moments& own, const BatchNormCall& call) {
   const int64_t channels = own.mean.numel();
   const int64_t words = 2 * channels + 1;
@@ -97,34 +97,34 @@ Moments moments_of_all(const Moments& own, const BatchNormCall& call) {
   return all;
 }
 
-/// What of `update` moves into `running`, rounded once.
+/// Moves `running` towards `update` by `momentum`, with one rounding.
 void track(const Tensor& running, const Tensor& update, double momentum) {
   if (!running.defined()) return;
   const Tensor now = running.detach().to(at::kDouble);
   running.copy_(now * (1.0 - momentum) + update.to(running.device()) * momentum);
 }
 
-/// For AutogradContext.
+/// Holds a call in an AutogradContext.
 struct HeldCall : torch::CustomClassHolder {
   explicit HeldCall(BatchNormCall held) : call(std::move(held)) {}
   BatchNormCall call;  // without tensors
 };
 
-/// Per channel, of this rank: the sum of the gradients, and of their products with the normalised
+/// Returns this rank's sums per channel of the gradients, and of their products with the normalised
 /// input. fp64 [2, C].
 Tensor gradient_sums(const Tensor& gradient, const Tensor& input, const Tensor& mean,
                      const Tensor& variance, double eps) {
   if (input.numel() == 0) return at::zeros({2, mean.numel()}, mean.options().dtype(at::kDouble));
-  // That of a batch normalisation by fixed statistics; of the weight only the shape matters.
+  // The backward of a normalisation by fixed statistics; only the shape of the weight matters.
   const auto [unused, of_weight, of_bias] =
       at::native_batch_norm_backward(gradient, input, at::ones_like(mean), mean, variance, {}, {},
                                      /*train=*/false, eps, {false, true, true});
   return at::stack({of_bias, of_weight}).to(at::kDouble);
 }
 
-/// Means of what `sums` are of this rank over the `count` values of all ranks, in units of this
-/// rank's loss: the engine multiplies all gradients here by its weight, also what the losses of the
-/// other ranks add, which count by theirs. Collective.
+/// Returns the means over the `count` values of all ranks, where each rank's `sums` count by the
+/// weight of its loss. Divides by this rank's weight, because the engine multiplies all gradients
+/// here by it, also the other ranks' shares. Collective.
 Tensor gradient_means(const Tensor& sums, const Tensor& input, double count,
                       const BatchNormCall& call) {
   const double weight = LossWeight::of_backward();
@@ -139,7 +139,7 @@ Tensor gradient_means(const Tensor& sums, const Tensor& input, double count,
   return means.div_(weight > 0.0 ? count * weight : count);
 }
 
-/// The gradient of the input, in which each value has moved all others by mean and variance:
+/// Returns the gradient of the input. Each value affects all others through mean and variance:
 /// weight / s (g - mean(g) - x mean(g x)), x = (input - mean) / s, with means over all ranks.
 Tensor input_gradient(const Tensor& gradient, const Tensor& input, const Tensor& weight,
                       const Tensor& mean, const Tensor& variance, const Tensor& means, double eps) {
@@ -157,7 +157,7 @@ Tensor input_gradient(const Tensor& gradient, const Tensor& input, const Tensor&
 
 class NormalizeOverRanks : public torch::autograd::Function<NormalizeOverRanks> {
  public:
-  /// The parameters again, as arguments that autograd knows; nothing where there are none.
+  /// Weight and bias are passed again, so that autograd knows them; nullopt where undefined.
   static Variable forward(AutogradContext* context, const Tensor& input,
                           const std::optional<Tensor>& /*weight*/,
                           const std::optional<Tensor>& /*bias*/, const BatchNormCall& call) {
@@ -204,7 +204,8 @@ class NormalizeOverRanks : public torch::autograd::Function<NormalizeOverRanks> 
   }
 
  private:
-  /// `results` behind a node that refuses: second derivatives would need sums over ranks as well.
+  /// Returns `results` as outputs of a node whose backward throws: second derivatives would need
+  /// sums over ranks as well.
   static variable_list once_differentiable(variable_list results, const std::string& layer) {
     for (Tensor& result : results) {
       if (result.defined()) result.set_requires_grad(true);

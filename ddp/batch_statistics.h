@@ -9,8 +9,8 @@
 
 namespace tessera::internal {
 
-/// What a batch normalisation in training takes: BatchNorm's tensors (undefined where it has none),
-/// and the ranks whose samples are one batch.
+/// The arguments of a batch normalisation in training: BatchNorm's tensors (undefined where it has
+/// none), and the ranks whose samples form one batch.
 struct BatchNormCall {
   at::Tensor input = {};  ///< [N, C, ...]; N may be 0
   at::Tensor weight = {}, bias = {};
@@ -21,7 +21,7 @@ struct BatchNormCall {
   std::string layer = {};  ///< for errors
 };
 
-/// Collective, blocking; and so is its backward. Contract: SyncBatchNormImplBase's forward.
+/// Collective, blocking, and so is its backward. Contract: SyncBatchNormImplBase's forward.
 at::Tensor normalize_over_ranks(const BatchNormCall& call);
 
 }  // namespace tessera::internal

@@ -19,7 +19,7 @@ struct OpenBucket {
 std::vector<UnitPlan::Membership> bucket_membership(const ParameterTable& table,
                                                     std::span<const int64_t> caps) {
   std::vector<UnitPlan::Membership> buckets;
-  std::map<std::pair<at::ScalarType, bool>, OpenBucket> open;  // by dtype, and whether it is kept
+  std::map<std::pair<at::ScalarType, bool>, OpenBucket> open;  // by dtype and keeps_dtype
   for (size_t i = table.size(); i-- > 0;) {
     const Parameter& parameter = table[i];
     if (!parameter.is_trainable) continue;

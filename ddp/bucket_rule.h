@@ -9,11 +9,11 @@
 
 namespace tessera::internal {
 
-/// Which parameters share a bucket: runs of the trainable parameters in reversed registration
-/// order, which is roughly the order in which backward finishes their gradients. A bucket is closed
-/// by the parameter that brings it to its size: bucket i to caps[i] bytes, those behind the end of
-/// `caps`, which is not empty, to its last; dtypes never mix. Depends on nothing but its arguments,
-/// so all ranks agree. Source: PyTorch DDP, arXiv 2006.15704, section 3.2.3.
+/// Returns which parameters share a bucket: runs of the trainable parameters in reversed
+/// registration order, which is roughly the order in which backward finishes their gradients. The
+/// parameter that brings bucket i to caps[i] bytes closes it; buckets beyond the end of `caps`,
+/// which is not empty, use its last element. Dtypes never mix. Depends only on the arguments, so
+/// all ranks agree. Source: PyTorch DDP, arXiv 2006.15704, section 3.2.3.
 std::vector<UnitPlan::Membership> bucket_membership(const ParameterTable& table,
                                                     std::span<const int64_t> caps);
 

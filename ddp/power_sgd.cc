@@ -25,15 +25,15 @@ using namespace internal;
 
 namespace {
 
-/// A gradient as the matrix that its memory holds: rows are what the outermost dimension counts,
-/// which is the first one but for transposed parameters.
+/// A gradient seen as a matrix in memory order. Rows are its outermost dimension, which is the
+/// first one except in transposed parameters.
 struct Shape {
   int64_t rows;
   int64_t columns;
   int64_t rank;  // of its approximation
 };
 
-/// The shape of a parameter's gradient if it is to be compressed.
+/// Returns the shape of a parameter's gradient if it is to be compressed.
 std::optional<Shape> shape_of(const at::Tensor& parameter, const PowerSgdOptions& options) {
   const int64_t numel = parameter.numel();
   if (parameter.dim() < 2 || numel == 0) return std::nullopt;
@@ -51,7 +51,7 @@ std::optional<Shape> shape_of(const at::Tensor& parameter, const PowerSgdOptions
   return is_worth_it ? std::optional(shape) : std::nullopt;
 }
 
-/// All elements of a gradient in the order of its memory.
+/// Returns all elements of a gradient in memory order.
 at::Tensor flat(const at::Tensor& gradient) {
   return gradient.as_strided({gradient.numel()}, {1}, gradient.storage_offset());
 }
@@ -77,10 +77,10 @@ std::string problems_of(const PowerSgdOptions& options) {
 }
 
 // Note [Low rank]
-// P and Q are kept transposed, [rank, n] and [rank, m]: what is made orthonormal is contiguous.
-// Products with M may round differently on each rank; what all ranks share is all-reduced first and
-// then goes through code whose bits depend on its input only (low_rank.h). Everything is linear in
-// what the ranks add up, so of their errors only the sum counts.
+// P and Q are stored transposed, [rank, n] and [rank, m], so that the vectors to orthonormalise are
+// contiguous. Products with M may round differently on each rank. So what all ranks share is
+// all-reduced first and then goes through code whose bits depend on its input only (low_rank.h).
+// Everything is linear in the sum over ranks, so only the sum of the ranks' errors matters.
 class PowerSgd final : public CommHook {
  public:
   explicit PowerSgd(const PowerSgdOptions& options)
@@ -102,11 +102,11 @@ class PowerSgd final : public CommHook {
   int64_t bytes() const override;
 
  private:
-  /// Of a compressed parameter; undefined where the options need none.
+  /// The memory of a compressed parameter; tensors that the options do not need are undefined.
   struct Memory {
     at::Tensor parameter;
     at::Tensor error;  // [numel]
-    at::Tensor q;      // [rank, columns], zero until there is one
+    at::Tensor q;      // [rank, columns], zero until there is a Q
   };
   struct Matrix {
     std::string name;
@@ -131,7 +131,7 @@ class PowerSgd final : public CommHook {
   int64_t& iteration() const { return *iteration_.mutable_data_ptr<int64_t>(); }
 
   const PowerSgdOptions options_;
-  const at::Tensor iteration_;  // backwards that it has reduced
+  const at::Tensor iteration_;  // backwards reduced so far
   std::map<std::string, Memory> memories_;
   std::vector<Bucket> buckets_;
   std::map<at::ScalarType, int64_t> scratch_numel_;  // of the largest bucket
@@ -173,7 +173,7 @@ void PowerSgd::prepare(const Setting& setting) {
   }
 }
 
-/// What the parameter had, or zeros.
+/// Returns the memory that the parameter had, or zeros.
 PowerSgd::Memory PowerSgd::remembered(std::map<std::string, Memory>& old, const Trained& trained,
                                       const Shape& shape) const {
   if (const auto found = old.find(trained.name); found != old.end()) {
@@ -251,7 +251,7 @@ void PowerSgd::compress(const GradBucket& given, ProcessGroup& group) {
     at::mm_out(product.p, product.q, product.gradient.t());
   }
   if (!products.empty()) {
-    // A sum will do: it is made orthonormal.
+    // A sum is enough, because it is orthonormalised.
     group.all_reduce(all_p, ReduceOp::kSum, absl::StrCat(bucket_name, " P"))->wait();
     for (Product& product : products) {
       product.is_finite = is_finite(product.p);
@@ -260,7 +260,7 @@ void PowerSgd::compress(const GradBucket& given, ProcessGroup& group) {
     }
     group.all_reduce(all_q, ReduceOp::kAvg, absl::StrCat(bucket_name, " Q"), given.divisor)->wait();
   }
-  // What the ranks' gradients are taken to have had in common, of each.
+  // Scales the result to the mean over ranks, which each rank subtracts from its gradient.
   const double share = given.divisor / group.size();
   for (size_t i = 0; i < products.size(); ++i) {
     const Product& product = products[i];
@@ -276,8 +276,8 @@ void PowerSgd::compress(const GradBucket& given, ProcessGroup& group) {
   each_other([](const at::Tensor& gradient, const at::Tensor& from) { gradient.copy_(from); });
 }
 
-/// The last Q or a random one, orthonormal. A row that came out as zero (the gradient was) would
-/// stay zero for ever: it begins anew.
+/// Makes `q` the last Q or a random one, orthonormal. Draws zero rows again: they come from a zero
+/// gradient and would stay zero for ever.
 void PowerSgd::begin_basis(const Matrix& matrix, const at::Tensor& q) const {
   const at::Tensor& last = matrix.memory->q;
   if (last.defined()) q.copy_(last);
@@ -287,7 +287,7 @@ void PowerSgd::begin_basis(const Matrix& matrix, const at::Tensor& q) const {
   orthonormalize(q, options_.orthogonalization_epsilon);
 }
 
-/// Normally distributed numbers that depend on the seed, the iteration and what they are for.
+/// Fills `to` with normal random numbers that depend on the seed, the iteration, `name` and `row`.
 void PowerSgd::draw(const std::string& name, int64_t row, const at::Tensor& to) const {
   std::vector<uint32_t> words;
   for (const uint64_t word :
@@ -321,7 +321,7 @@ std::vector<CommHook::State> PowerSgd::state() {
 void PowerSgd::before_saving(ProcessGroup& group) {
   for (const auto& [name, memory] : memories_) {
     if (!memory.error.defined()) continue;
-    // As a difference to rank 0's, so that saving once more changes nothing.
+    // Averages the differences to rank 0's, so that saving again changes nothing.
     const std::string tag = absl::StrCat("error memory of ", name);
     const at::Tensor first = memory.error.clone();
     group.broadcast(first, /*root=*/0, tag)->wait();

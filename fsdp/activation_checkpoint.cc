@@ -38,14 +38,14 @@ torch::autograd::edge_list edges_to(const std::vector<Tensor>& tensors) {
   return edges;
 }
 
-/// A copy of `input` that shares its values and begins a graph. `leaf` receives the gradient.
+/// Returns a copy of `input` that shares its values and begins a graph. `leaf` gets the gradient.
 Tensor begin_graph(const Tensor& input, Tensor& leaf) {
   leaf = input.detach();
   if (!input.requires_grad()) return leaf;
   leaf.set_requires_grad(true);
   if (input.is_leaf()) return leaf;
-  // Autocast caches the casts of leaves: an activation that became one would have its gradients
-  // added in 16 bits where the unchecked model adds them in 32.
+  // Autocast caches the casts of leaves. If an activation were a leaf, its gradients would be added
+  // in 16 bits, where the unchecked model adds them in 32.
   Tensor inner = input.detach();
   const auto identity = make_node<torch::autograd::Identity>();
   identity->set_next_edges(edges_to({leaf}));
@@ -53,7 +53,7 @@ Tensor begin_graph(const Tensor& input, Tensor& leaf) {
   return inner;
 }
 
-/// Nodes are numbered per thread in the order in which they are made.
+/// Identifies nodes made before it. Nodes are numbered per thread in the order of their creation.
 struct GraphStart {
   uint64_t thread = at::RecordFunction::currentThreadId();
   uint64_t first_node = at::sequence_number::peek();
@@ -84,7 +84,7 @@ void check_closed(const std::vector<Tensor>& roots, const GraphStart& start) {
   }
 }
 
-/// The GPU among the inputs, whose random numbers `fn` may draw as well as the CPU's.
+/// Returns the GPU among the inputs, whose random numbers `fn` may draw besides the CPU's.
 std::optional<c10::Device> gpu_of(const std::vector<Tensor>& inputs) {
   std::optional<c10::Device> gpu;
   for (size_t i = 0; i < inputs.size(); ++i) {
@@ -99,7 +99,7 @@ std::optional<c10::Device> gpu_of(const std::vector<Tensor>& inputs) {
   return gpu;
 }
 
-/// What a checkpoint leaves in the graph.
+/// The node that a checkpoint leaves in the graph.
 class CheckpointBackward final : public Node {
  public:
   CheckpointBackward(const CheckpointOptions& options, const std::vector<Tensor>& inputs,
@@ -155,7 +155,7 @@ class CheckpointBackward final : public Node {
   }
 
  private:
-  /// A graph that is being run is not run from within itself.
+  /// Refuses to run a graph from within itself.
   class Busy {
    public:
     explicit Busy(std::atomic<bool>& flag) : flag_(flag) {

@@ -12,21 +12,21 @@
 namespace tessera::internal {
 
 /// All-gathers a split unit, where ranks cannot read each other's memory. Collective: the ranks of
-/// a group gather the same units in the same order, or the group fails at its time-out. There are
-/// no second shards.
+/// a group must gather the same units in the same order, or the group fails at its time-out. There
+/// are no second shards.
 class CollectiveSource {
  public:
   /// `group`: the ranks that differ in the parameters' coordinate only, in its order; must outlive
-  /// it. `shard`: this rank's parameters of the unit. `host` brings it to the device; null where it
-  /// is there.
+  /// it. `shard`: this rank's parameters of the unit. `host` copies the shard to the device; null
+  /// if it is there.
   CollectiveSource(ProcessGroup& group, std::string name, at::Tensor shard,
                    std::shared_ptr<ShardUploads> host = nullptr);
 
-  /// Begins to bring the whole unit into `to` [unit numel]. Collective. Throws CommError if the
+  /// Starts to gather the whole unit into `to` [unit numel]. Collective. Throws CommError if the
   /// group has failed, here or from the Work.
   std::shared_ptr<Work> start(const at::Tensor& to);
 
-  /// How much of the unit comes from other ranks.
+  /// Returns the bytes of the unit that come from other ranks.
   int64_t received_bytes() const;
 
  private:

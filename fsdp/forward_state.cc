@@ -3,25 +3,24 @@
 namespace tessera::internal {
 namespace {
 
-/// For destructors.
+/// install() for destructors.
 void put_back(const std::optional<RandomState>& state) noexcept {
   try {
     if (state.has_value()) state->install();
-  } catch (...) {  // a state that the generator itself gave out: only memory can be short
+  } catch (...) {  // the generator made this state, so only memory can be short
   }
 }
 
 }  // namespace
 
 // Note [Autocast's cache]
-// Autocast keeps the 16-bit copy of each parameter that it has cast until its region ends: after a
+// Until its region ends, autocast keeps the 16-bit copy of each parameter that it has cast: after a
 // forward, those of the whole model. That would use the memory that checkpointing (and splitting
 // parameters) is meant to save, so the forward runs without the cache. In the recomputation, a
 // cached copy of the surrounding graph would connect the recomputation to that graph, and new
 // copies would outlive the recomputed graph and the next update of the parameter; so the cache is
 // cleared before and after it. During the recomputation the cache is used: a parameter used twice
-// is cast once, and its gradients are added in 16 bits, which gives the bits of the model without
-// checkpoints.
+// is cast once, and its gradients are added in 16 bits, as in the model without checkpoints.
 
 AutocastState::AutocastState() : uses_cache_(at::autocast::is_autocast_cache_enabled()) {
   for (size_t i = 0; i < devices_.size(); ++i) {
@@ -65,8 +64,8 @@ ReplayScope::ReplayScope(const ForwardState& state)
       empties_cache_(state.autocast.is_enabled()) {
   if (state.random) state.random->install();
   state.autocast.install();
-  // An autocast region that the function itself opens must not be the outermost one: leaving that
-  // empties the cache.
+  // Leaving the outermost autocast region clears the cache, so a region that the function opens
+  // must not be the outermost one.
   at::autocast::increment_nesting();
   if (empties_cache_) at::autocast::clear_cache();
 }

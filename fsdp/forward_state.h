@@ -9,11 +9,11 @@
 
 namespace tessera::internal {
 
-/// This thread's autocast state, as far as LibTorch publishes it: enabled and dtype for every
-/// device, and whether the cache is used. Local, some tens of nanoseconds.
+/// This thread's autocast state, as far as LibTorch exposes it: enabled and dtype for every device,
+/// and whether the cache is used. Local, some tens of nanoseconds.
 class AutocastState {
  public:
-  /// Takes down the state as it is.
+  /// Records the present state.
   AutocastState();
 
   /// Makes it the state of the calling thread.
@@ -30,11 +30,11 @@ class AutocastState {
   bool uses_cache_;
 };
 
-/// The state besides its arguments that a function must see again when it is run again: the
+/// The state besides its arguments that a function must see again when it is recomputed: the
 /// autocast state and, if asked for, the default generators of the CPU and of one GPU. Local.
 struct ForwardState {
   enum class Random : uint8_t { kKept, kIgnored };
-  /// Takes down the state of the calling thread. kKept copies 5 KiB.
+  /// Records the state of the calling thread. kKept copies 5 KiB.
   ForwardState(Random random, std::optional<c10::Device> gpu);
 
   AutocastState autocast;
@@ -42,8 +42,8 @@ struct ForwardState {
 };
 
 /// While it lives, the calling thread runs the forward for which `state` was recorded, without
-/// autocast's cache (see Note [Autocast's cache] in forward_state.cc). Its end restores autocast,
-/// and, if finish() was not called because of an exception, the generators.
+/// autocast's cache (Note [Autocast's cache] in forward_state.cc). The destructor restores autocast
+/// and, if an exception kept finish() from being called, the generators.
 class ForwardScope {
  public:
   /// `state` must outlive the scope.
@@ -60,8 +60,8 @@ class ForwardScope {
   bool is_finished_ = false;
 };
 
-/// While it lives, the calling thread sees the state of the forward, whatever thread that ran on.
-/// Afterwards it sees its own again.
+/// While it lives, the calling thread sees the state of the forward, whichever thread that ran on;
+/// the destructor restores the thread's own state.
 class ReplayScope {
  public:
   explicit ReplayScope(const ForwardState& state);

@@ -76,7 +76,7 @@ void GatheredUnits::Unit::Readers::unpin(Use /*use*/) noexcept {
   unit.end_use();
 }
 
-/// Writing is refused outside modify_parameters().
+/// Refuses a write outside modify_parameters().
 AccessTarget::Pin& GatheredUnits::Unit::refuse() {
   if (refused_.pins++ == 0) buffer_.forbid(write_error());
   return refused_;
@@ -90,10 +90,10 @@ void GatheredUnits::Unit::Refused::unpin(Use /*use*/) noexcept {
   unit.end_use();
 }
 
-/// An operator has ended.
+/// Called when an operator has ended.
 void GatheredUnits::Unit::end_use() {
   if (has_old_) {
-    // What takes that memory next runs behind what the operator has queued.
+    // The next user of that memory runs after what the operator has queued.
     if (!all_.is_closed_ && all_.setting_.streams != nullptr) all_.setting_.streams->pass();
     drop_old();
   }
@@ -116,8 +116,7 @@ std::string GatheredUnits::Unit::write_error() const {
                       "buffer by register_buffer()");
 }
 
-/// A gather has failed. The operator goes on and meets the storage; let that say why it has no
-/// data.
+/// Stores the error of a failed gather. The operator goes on, accesses the storage and throws it.
 void GatheredUnits::Unit::remember(const std::exception& error) {
   if (const auto* failed = dynamic_cast<const CommError*>(&error);
       failed != nullptr && !all_.failure_.has_value()) {
@@ -139,7 +138,7 @@ void GatheredUnits::Unit::make_whole() {
   fill_and_attach(std::move(memory), /*is_temporary=*/false, fetch);
 }
 
-/// `fetch`: what fills it already; null if nothing does.
+/// `fetch`: the prefetch that fills `memory`; null if there is none.
 void GatheredUnits::Unit::fill_and_attach(at::Tensor memory, bool is_temporary,
                                           const std::shared_ptr<Work>& fetch) {
   try {
@@ -178,7 +177,7 @@ void GatheredUnits::Unit::fill(const at::Tensor& memory) {
 std::shared_ptr<Work> GatheredUnits::Unit::gather_together(const at::Tensor& memory) {
   std::shared_ptr<Work> gather = source_.collective->start(memory);
   all_.counts_.bytes += source_.collective->received_bytes();
-  // Two units of one size would be taken for each other without any error; the vote compares this.
+  // If ranks gathered different units of one size, no error would show; the vote compares this.
   all_.gathers_.record(RollingHash::Event::kGather, static_cast<int64_t>(index_));
   return gather;
 }
@@ -200,7 +199,7 @@ void GatheredUnits::Unit::prefetch() {
       all_.prefetched_bytes_ += bytes;
     });
   } catch (const CommError&) {
-    // The process ends. Whoever reads the unit nevertheless hears of its group why that fails.
+    // The process ends. A later read of the unit throws the group's error.
     give_memory(std::exchange(fetched_, at::Tensor()), /*is_temporary=*/false);
   }
 }
@@ -211,7 +210,7 @@ void GatheredUnits::Unit::drop_prefetch() {
   try {
     fetch_->wait();
   } catch (const std::exception&) {
-    // Nobody needed it; who does will meet the same failure.
+    // The values were not needed. A later gather fails the same way.
   }
   fetch_ = nullptr;
   give_memory(std::exchange(fetched_, at::Tensor()), /*is_temporary=*/false);
@@ -224,8 +223,8 @@ at::Tensor GatheredUnits::Unit::take_memory() {
 // --- It is freed ---
 
 bool GatheredUnits::Unit::can_free() {
-  // Readers of earlier memory too: one that has not asked for its address yet finds the present
-  // one.
+  // Count readers of earlier blocks, too: one that has not read the data pointer yet will get the
+  // present block.
   const auto is_read = [this] {
     return std::any_of(all_readers_.begin(), all_readers_.end(),
                        [](const auto& readers) { return readers->pins > 0; });
@@ -247,7 +246,7 @@ void GatheredUnits::Unit::free(After after) {
   ++all_.counts_.frees;
 }
 
-/// Of each of its parameters; empty if they do not lie on the CPU.
+/// Returns a hash of each parameter; nothing if they do not lie on the CPU.
 std::vector<uint64_t> GatheredUnits::Unit::hashes() const {
   std::vector<uint64_t> hashes;
   const at::Tensor& memory = buffer_.memory();
@@ -262,7 +261,7 @@ std::vector<uint64_t> GatheredUnits::Unit::hashes() const {
   return hashes;
 }
 
-/// A parameter that something has written past the operators since the unit was gathered.
+/// Finds a parameter that was written since the unit was gathered, without an operator.
 void GatheredUnits::Unit::find_written() {
   const std::vector<uint64_t> before = std::exchange(gathered_, {});
   if (before.empty()) return;
@@ -283,9 +282,9 @@ void GatheredUnits::Unit::hold(bool writable) {
   const Unobserved unobserved;
   if (holds_ == 0) {
     if (has_old_) drop_old();
-    // What operators read now is not for writing.
+    // Operators read the present memory, so the scope may not write it.
     if (writable && has_source() && is_whole() && !can_free()) mark_stale();
-    // Buffers are for operators, and this may last. Where ranks gather together all would have to.
+    // A scope may last, so it takes no buffer. If ranks gather together, all would have to do this.
     const bool reads_alone = source_.window != nullptr && !has_own_memory();
     if (reads_alone && is_fresh() && can_free()) free(After::kFence);
     if (!is_fresh()) {
@@ -315,19 +314,19 @@ void GatheredUnits::Unit::release(bool writable) {
 void GatheredUnits::Unit::invalidate() {
   if (!has_source()) return;
   if (source_.window != nullptr) source_.window->invalidate();
-  // What a scope holds has been written there too: steps and loaded state allow no scope.
+  // Memory that a scope holds has the new values already: steps and loaded state allow no scope.
   if (is_whole() && holds_ == 0) mark_stale();
 }
 
-/// The values of a whole unit are old.
+/// Marks the values of a whole unit as old.
 void GatheredUnits::Unit::mark_stale() {
   is_stale_ = true;
   is_ready_ = false;
-  has_old_ = true;  // before it looks at the count, as a reader counts before it looks here
+  has_old_ = true;  // set before drop_old() reads the counts; readers count before they read it
   drop_old();
 }
 
-/// Keeps `memory`, which the unit has no more, for those who read it.
+/// Keeps `memory`, which has been detached from the unit, for the operators that read it.
 void GatheredUnits::Unit::set_aside(at::Tensor memory) {
   is_stale_ = false;
   readers_.load()->old_memory = std::move(memory);
@@ -336,8 +335,8 @@ void GatheredUnits::Unit::set_aside(at::Tensor memory) {
   drop_old();
 }
 
-/// Operators that come from now on are counted apart. The readers stand in the order of their
-/// memories, the present ones last.
+/// Counts new operators with other Readers. The Readers stand in the order of their blocks, the
+/// present ones last.
 void GatheredUnits::Unit::replace_readers() {
   const auto spare =
       std::find_if(all_readers_.begin(), all_readers_.end(), [this](const auto& readers) {
@@ -351,8 +350,8 @@ void GatheredUnits::Unit::replace_readers() {
   readers_ = all_readers_.back().get();
 }
 
-/// Returns memory of old values that is no longer read, neither by its own readers nor by earlier
-/// ones, which may have read the data pointer while it was attached.
+/// Frees blocks of old values that are no longer read, neither by their own readers nor by earlier
+/// ones, which may have read the data pointer while the block was attached.
 void GatheredUnits::Unit::drop_old() {
   const Unobserved unobserved;
   bool is_read = false;

@@ -20,72 +20,72 @@
 
 namespace tessera::internal {
 
-/// One unit and its state: gathered, read, freed. Calls, except those of AccessTarget, are made
-/// with the mutex of the units held.
+/// One unit and its state: gathered, read, freed. Calls, except those of AccessTarget, require the
+/// mutex of GatheredUnits.
 class GatheredUnits::Unit final : public AccessTarget {
  public:
-  /// Where its values are read from: one of the two. Neither where ranks share their parameters:
-  /// the shared memory always has the values, and gathering only attaches it.
+  /// Where its values are read from: one of the two. Neither if ranks share their parameters: then
+  /// gathering only attaches the shared memory, which always has the values.
   struct Source {
     std::unique_ptr<WindowSource> window;          ///< each rank reads for itself
     std::unique_ptr<CollectiveSource> collective;  ///< ranks gather together
   };
 
-  /// References must outlive it or close().
+  /// References must outlive it, or close().
   Unit(GatheredUnits& all, size_t index, FreeableBuffer& buffer, Source source);
 
   Pin& pin(Use use) noexcept override;
 
   size_t index() const { return index_; }
   bool is_whole() const { return buffer_.has_memory(); }
-  /// Whether it is whole, of values that have not changed.
+  /// Whether it is whole and its values are current.
   bool is_fresh() const { return is_whole() && !is_stale_; }
-  /// Whether it takes no buffers.
+  /// Whether it needs no unsharded-parameter buffer.
   bool has_own_memory() const { return all_.memory_.has_own(index_); }
   bool is_held() const { return holds_ > 0; }
-  /// Whether a read from now on only increments a count, or has to take the mutex.
+  /// `is_ready`: reads from now on only increment a count, and do not take the mutex.
   void set_ready(bool is_ready) { is_ready_ = is_ready; }
 
   /// Gathers it, or attaches what prefetch() has gathered.
   void make_whole();
-  /// Begins to gather it, if that needs no memory beyond what is there.
+  /// Starts to gather it, unless that needs new memory.
   void prefetch();
-  /// Whether reads of it have begun, of which make_whole() awaits the end.
+  /// Whether a prefetch reads it from a window; make_whole() waits for that.
   bool is_being_read() const { return fetch_ != nullptr && source_.window != nullptr; }
   /// Frees what was prefetched for a use that did not come.
   void drop_prefetch();
 
-  /// Whether it is not in use; if so, readers take the mutex from now on.
+  /// Whether it is not in use. If so, readers take the mutex from now on.
   bool can_free();
   enum class After : uint8_t { kUse, kFence };
   void free(After after);
 
-  /// One scope more, or less, keeps it whole.
+  /// Adds or removes a scope that keeps it whole.
   void hold(bool writable);
   void release(bool writable);
 
-  /// Its values have changed: marks attached memory as stale.
+  /// Marks attached memory as stale, because the values have changed.
   void invalidate();
 
   /// Frees memory of old values that is no longer read.
   void drop_old();
 
-  /// The owner is gone: releases everything that belongs to the engine. Memory that operators and
-  /// scopes read is kept as old values, for drop_old().
+  /// Called when the owner is gone: releases everything that belongs to the engine. Memory that
+  /// operators and scopes read becomes old values, for drop_old().
   void close();
 
  private:
-  /// The operators that use one memory block of the unit.
+  /// Counts the operators that use one memory block of the unit.
   struct Readers final : Pin {
     explicit Readers(Unit& unit) : unit(unit) {}
     void unpin(Use use) noexcept override;
 
     Unit& unit;
     std::atomic<int64_t> pins{0};
-    bool is_temporary = false;  // the memory was made for a hold
-    at::Tensor old_memory;      // the memory, once other memory has taken its place
+    bool is_temporary = false;  // the block was made for a hold
+    at::Tensor old_memory;      // the block, after another one has replaced it
   };
-  /// The operators that were refused to write.
+  /// Counts the operators whose write was refused.
   struct Refused final : Pin {
     explicit Refused(Unit& unit) : unit(unit) {}
     void unpin(Use use) noexcept override;
@@ -119,16 +119,16 @@ class GatheredUnits::Unit final : public AccessTarget {
   const size_t index_;
   FreeableBuffer& buffer_;
   Source source_;
-  std::vector<std::unique_ptr<Readers>> all_readers_;  // those that nothing needs are used again
+  std::vector<std::unique_ptr<Readers>> all_readers_;  // reused when nothing needs them
   std::atomic<Readers*> readers_{nullptr};             // of the present memory
   Refused refused_{*this};
-  std::atomic<bool> is_ready_{false};  // a read has nothing to do but count
-  std::atomic<bool> has_old_{false};   // the last reader of a memory has to look for more
-  bool is_stale_ = false;              // whole, but of values that have changed
+  std::atomic<bool> is_ready_{false};  // a read only has to count
+  std::atomic<bool> has_old_{false};   // an ending reader must call drop_old()
+  bool is_stale_ = false;              // whole, but with values that have changed since
   int64_t holds_ = 0;
-  std::vector<uint64_t> gathered_;  // hashes(), as it was gathered; empty: not to be compared
-  std::string original_error_;      // of its buffer, while that tells of a failure instead
-  at::Tensor fetched_;              // what a prefetch under way fills
+  std::vector<uint64_t> gathered_;  // hashes() when gathered; empty: not compared
+  std::string original_error_;      // of the buffer, while its error is a failed gather's
+  at::Tensor fetched_;              // memory that a prefetch under way fills
   std::shared_ptr<Work> fetch_;
 };
 

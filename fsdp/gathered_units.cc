@@ -15,19 +15,19 @@ namespace tessera::internal {
 // An operator that uses a unit pins it while it runs. The first operator of another unit frees all
 // units that no operator pins and no scope holds, then gathers its own. So one unsharded-parameter
 // buffer is enough for a chain of blocks, and with a second one the next unit can be prefetched. If
-// that is still on its way when it is needed, the first buffer is free, and the unit after it is
-// asked for before this one has come: requests would else wait behind what the link carries the
-// other way, and it would idle after each unit.
-// The unit that is used last in forward is used first in backward and stays whole. An operator that
-// reads three units pins three: the pool grows, it never waits for a buffer. Root units, and all
-// units where they stay whole after forward, have buffers of their own, which are filled once and
-// freed when backward has ended. Where ranks share parameters, nothing is copied.
+// the prefetched unit has not arrived when it is needed, the first buffer is free, and the unit
+// after it is requested before this one has arrived. Otherwise the request would wait for traffic
+// in the other direction, and the link would idle after each unit. The unit that is used last in
+// forward is used first in backward and stays whole. An operator that reads three units pins three:
+// the pool grows and never waits for a buffer. Root units, and all units where they stay whole
+// after forward, have their own buffers, which are filled once and freed when backward has ended.
+// Where ranks share parameters, nothing is copied.
 //
 // Where ranks read each other's memory, nothing here waits for what another rank does: shards are
-// read in place, or sent by their owners beside what they compute (Note [Windows over MPI]), and
-// change only in a step (Note [The step is a fence]). Elsewhere a gather is a collective
-// on a separate group, so that gathers and reductions need no common order. There all ranks must
-// use units in the same order, and what is prefetched or dropped depends on that order only.
+// read in place, or sent by their owners while these compute (Note [Windows over MPI]), and change
+// only in a step (Note [The step is a fence]). Elsewhere a gather is a collective on a separate
+// group, so that gathers and reductions need no common order. There all ranks must use units in the
+// same order, and what is prefetched or dropped depends on that order only.
 
 namespace {
 
@@ -125,7 +125,7 @@ void GatheredUnits::add(size_t index, const Parts& parts, WindowSource::SecondSh
   units_.push_back(std::make_unique<Unit>(*this, index, parts.flat.full(index), std::move(source)));
 }
 
-/// Operators come from now on. They keep this object alive, until close() if none is at work.
+/// Lets operators use the units. They keep this object alive until close(), those at work longer.
 void GatheredUnits::watch(const FlatParameters& flat) {
   std::vector<AccessObserver::Watched> watched;
   for (const auto& unit : units_) {
@@ -137,7 +137,7 @@ void GatheredUnits::watch(const FlatParameters& flat) {
   observer_ = std::make_unique<AccessObserver>(std::move(watched));
 }
 
-/// The owner is gone, and with it the engine. Scopes and operators may not be.
+/// Called when the owner, and with it the engine, is gone. Scopes and operators may still be there.
 void GatheredUnits::close() {
   observer_.reset();
   {
@@ -163,11 +163,11 @@ void GatheredUnits::use(Unit& unit) {
   } else if (&unit != last_ || !unit.is_fresh()) {
     enter(unit);
   }
-  // A use on another stream has to be ordered first.
+  // On streams each use has to be ordered first, so it takes the mutex.
   unit.set_ready(!setting_.free_eagerly && setting_.streams == nullptr);
 }
 
-/// It is the first one of a unit in buffers.
+/// Called for the first operator of a unit in buffers.
 void GatheredUnits::enter(Unit& unit) {
   const bool is_next = &unit != last_;
   if (is_next && last_ != nullptr) last_->set_ready(false);  // its next use enters it again
@@ -189,7 +189,7 @@ void GatheredUnits::free_idle_buffers(const Unit& but) {
   }
 }
 
-/// `but` (null: none) keeps what was fetched for it.
+/// Keeps what was prefetched for `but` (null: for no unit).
 void GatheredUnits::drop_prefetches(const Unit* but) {
   for (const auto& unit : units_) {
     if (unit.get() != but) unit->drop_prefetch();
@@ -206,7 +206,7 @@ WindowSource::From GatheredUnits::source_now() const {
   return setting_.is_inside_backward() ? WindowSource::From::kSecond : WindowSource::From::kFirst;
 }
 
-/// Of those that wait for reads, the one that has begun longest ago.
+/// Returns the lane whose last read started longest ago.
 Lane& GatheredUnits::next_lane() {
   next_lane_ = (next_lane_ + 1) % lanes_.size();
   return lanes_[next_lane_];

@@ -32,9 +32,9 @@
 
 namespace tessera::internal {
 
-/// The ranks that together have a whole copy of split parameters, to gather them where ranks cannot
-/// read each other's memory. Shards come from its allocate(), as unsharded-parameter buffers do, so
-/// that a backend that registers memory knows both sides of a gather. Collective over `group`.
+/// Makes the group of ranks that together have a whole copy of split parameters, to gather them
+/// where ranks cannot read each other's memory. Its allocate() makes shards and unsharded-parameter
+/// buffers, so that a backend that registers memory knows both. Collective over `group`.
 std::shared_ptr<ProcessGroup> make_gathering_group(ProcessGroup& group, const SliceMap& slices);
 
 /// Gathers the units of split parameters when operators use them and frees them afterwards. Local
@@ -43,7 +43,7 @@ std::shared_ptr<ProcessGroup> make_gathering_group(ProcessGroup& group, const Sl
 /// needed] in gathered_units.cc, Note [Old values] in gathered_unit.cc.
 class GatheredUnits : public std::enable_shared_from_this<GatheredUnits> {
  public:
-  /// How units come and go.
+  /// When units are gathered and freed.
   struct Setting {
     int ranks_after_forward = 0;  ///< 1 keeps units whole until backward has ended; p frees them
     bool prefetch = false;
@@ -51,10 +51,10 @@ class GatheredUnits : public std::enable_shared_from_this<GatheredUnits> {
     bool fixed_unsharded_buffers = false;
     bool poison_freed = false;
     std::function<bool()> is_inside_backward;
-    StreamJoin* streams = nullptr;  ///< on which operators use units; null on a CPU
+    StreamJoin* streams = nullptr;  ///< streams on which operators use units; null on a CPU
   };
 
-  /// What units lie in and are read from; references outlive the owner.
+  /// What units are made of and read from; references outlive the owner.
   struct Parts {
     ProcessGroup& group;
     /// make_gathering_group() where `group` has no windows and units are not shared, else null.
@@ -67,40 +67,39 @@ class GatheredUnits : public std::enable_shared_from_this<GatheredUnits> {
     Trace* trace;
   };
 
-  /// Where the group has no windows, setting.ranks_after_forward is 1 or all. The returned pointer
-  /// is the only owner: when it is destroyed, nothing is gathered any more and `parts` is no longer
-  /// used. Scopes and operators of other threads may outlive it; what they read stays alive until
-  /// they end. Collective.
+  /// Where the group has no windows, setting.ranks_after_forward must be 1 or all. The returned
+  /// pointer is the only owner: its destruction ends all gathers and all use of `parts`. Scopes and
+  /// operators of other threads may outlive it; what they read lives until they end. Collective.
   static std::shared_ptr<GatheredUnits> make(Parts parts, Setting setting);
   ~GatheredUnits();
   GatheredUnits(const GatheredUnits&) = delete;
   GatheredUnits& operator=(const GatheredUnits&) = delete;
 
-  /// Frees every unit that nothing holds or uses, the root too, and waits for prefetches. At the
-  /// end of backward, and before shards change.
+  /// Frees every unit that nothing holds or uses, the root too, and waits for prefetches. Called at
+  /// the end of backward, and before shards change.
   void free_all();
 
-  /// The shards of all ranks have new values (called after a barrier where ranks read each other's
-  /// memory): everything gathered before is stale, also what operators of other threads still read.
+  /// Called when the shards of all ranks have new values (after a barrier where ranks read each
+  /// other's memory). Everything gathered before is stale, also what other threads still read.
   void values_changed();
 
-  /// Before the host writes shards that lie in its memory: blocks until no gather reads them.
+  /// Call before the host writes shards in host memory: blocks until no gather reads them.
   void await_copies();
 
-  /// Keeps `units` whole in memory of their own until the scope ends; local. The scope may outlive
-  /// the owner.
+  /// Keeps `units` whole in separate memory until the returned scope ends; local. The scope may
+  /// outlive the owner.
   enum class HoldMode : uint8_t { kReadOnly, kWritable };
   std::shared_ptr<void> hold(const std::vector<size_t>& units, HoldMode mode);
   std::shared_ptr<void> hold_all(HoldMode mode);
 
-  /// What an operator that touches `unit` pins while it runs. Lives as long as this object.
+  /// The target that an operator pins while it uses `unit`. Lives as long as this object.
   AccessTarget& target(size_t unit) const;
 
-  /// The error of a gather that failed; the operators that needed it have thrown the same.
+  /// The error of a gather that failed; operators that needed it have thrown the same.
   std::optional<CommError> failure() const;
 
-  /// With poison_freed: a parameter that something wrote while its unit was whole and that no
-  /// operator said it would (a raw pointer). Until values_changed().
+  /// With poison_freed: a parameter written while its unit was whole, other than by an operator
+  /// (through a raw pointer). Reset by values_changed().
   std::optional<size_t> written() const;
 
   GatherCounts counts() const;
@@ -115,7 +114,7 @@ class GatheredUnits : public std::enable_shared_from_this<GatheredUnits> {
   void add(size_t index, const Parts& parts, WindowSource::SecondShards second);
   void watch(const FlatParameters& flat);
 
-  // What follows is called with the mutex held.
+  // The caller of these holds the mutex.
   void use(Unit& unit);
   void enter(Unit& unit);
   void free_idle_buffers(const Unit& but);
@@ -134,21 +133,21 @@ class GatheredUnits : public std::enable_shared_from_this<GatheredUnits> {
   Trace* const trace_;
   std::shared_ptr<ProcessGroup> gathering_;  // null where ranks read each other's memory
   std::shared_ptr<ShardUploads> host_;       // null where shards lie with the units
-  std::unique_ptr<Window> stamps_;           // of second shards; null if there are none
+  std::unique_ptr<Window> stamps_;           // stamps of second shards; null if there are none
   WholeMemory memory_;
   std::vector<std::unique_ptr<Unit>> units_;
   AccessOrder order_;
-  Unit* last_ = nullptr;  // of those in unsharded-parameter buffers
+  Unit* last_ = nullptr;  // last used of the units in unsharded-parameter buffers
   int64_t writable_holds_ = 0;
   std::optional<size_t> written_;  // written()
   std::optional<CommError> failure_;
   GatherCounts counts_;
-  RollingHash gathers_;                       // collective ones
-  std::atomic<int64_t> prefetched_bytes_{0};  // by the lanes
+  RollingHash gathers_;                       // of collective gathers
+  std::atomic<int64_t> prefetched_bytes_{0};  // read by the lanes
   bool is_closed_ = false;                    // the owner is gone
   std::unique_ptr<AccessObserver> observer_;
   size_t next_lane_ = 0;
-  // One waits for a unit, one for the next. Last: their threads use the rest.
+  // One lane waits for a unit, the other for the next. Last, because their threads use the rest.
   std::array<Lane, 2> lanes_;
 };
 

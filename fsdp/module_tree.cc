@@ -17,7 +17,7 @@ std::string_view without_last_part(std::string_view name) {
 
 ModuleTree::ModuleTree(const torch::nn::Module& model) { add(model, ""); }
 
-// Visits a module once per name, because each of its children has as many.
+// Visits a module once per name, because its children have a name for each of them.
 size_t ModuleTree::add(const torch::nn::Module& module, const std::string& name) {
   const auto [place, is_new] = node_of_.try_emplace(&module, nodes_.size());
   const size_t node = place->second;

@@ -13,8 +13,8 @@ class Module;
 
 namespace tessera::internal {
 
-/// The modules of a model, each once however many names it has. Built from what is registered, so
-/// it is the same on all ranks, and without shared_from_this(), so the model may live anywhere.
+/// The modules of a model, each once, however many names it has. Built from what is registered, so
+/// it is the same on all ranks. Does not use shared_from_this(), so the model may be on the stack.
 class ModuleTree {
  public:
   struct Node {
@@ -33,11 +33,11 @@ class ModuleTree {
   std::vector<Node>::const_iterator begin() const { return nodes_.begin(); }
   std::vector<Node>::const_iterator end() const { return nodes_.end(); }
 
-  /// The module of that name, any of its names.
+  /// Returns the module that has `name` among its names.
   std::optional<size_t> find(std::string_view name) const;
 
-  /// The modules around a parameter: from the one that registers it under `name` up to the model.
-  /// Asserts that there is one.
+  /// Returns the modules around a parameter, from the one that registers it under `name` up to the
+  /// model. Asserts that there is one.
   std::vector<size_t> path_of_parameter(std::string_view name) const;
 
  private:
@@ -48,7 +48,7 @@ class ModuleTree {
   std::unordered_map<std::string, size_t> node_called_;
 };
 
-/// What all of `paths` contain, in the order of the first one.
+/// Returns what all of `paths` contain, in the order of the first one.
 std::vector<size_t> common(const std::vector<std::vector<size_t>>& paths);
 
 }  // namespace tessera::internal

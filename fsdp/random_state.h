@@ -10,11 +10,10 @@ namespace tessera::internal {
 /// The states of the default generators that a function may draw from: the CPU's and one GPU's.
 class RandomState {
  public:
-  /// Takes them down as they are; 5 KiB for the CPU's, 16 bytes for a GPU's. Local; waits for no
-  /// device.
+  /// Records the present states; 5 KiB for the CPU's, 16 bytes for a GPU's. Local; never waits.
   explicit RandomState(std::optional<c10::Device> gpu);
 
-  /// Makes them the generators' again.
+  /// Gives the recorded states back to the generators.
   void install() const;
 
   const std::optional<c10::Device>& gpu() const { return gpu_; }

@@ -12,32 +12,32 @@
 
 namespace tessera::internal {
 
-/// Copies parameters from the host to the device on a stream of its own: new values, while the CPU
+/// Copies parameters from the host to the device on a separate stream: new values, while the CPU
 /// computes the next ones, or under Offload::kParameters shards to where their unit is gathered.
 /// Note [Offload] in zero/step/offloaded_gradients.cc. Used by one thread at a time.
 class ShardUploads {
  public:
-  /// `rounded_bytes`: the largest `to` of start() whose dtype is not that of `from`; two buffers of
-  /// that size are kept, counted by `meter`, which must outlive it. Local (allocates).
+  /// `rounded_bytes`: the size of the largest `to` in start() whose dtype differs from `from`'s.
+  /// Keeps two buffers of that size, counted by `meter`, which must outlive it. Local (allocates).
   ShardUploads(std::shared_ptr<Device> device, int64_t rounded_bytes, MemoryMeter& meter);
   ~ShardUploads();
   ShardUploads(const ShardUploads&) = delete;
   ShardUploads& operator=(const ShardUploads&) = delete;
 
-  /// Queues `to` = `from`, behind what the current stream holds. `to` lies on the device, `from` in
-  /// its memory on the host, both [n]. Where the dtypes differ, `from` is rounded in the call, into
-  /// a buffer that is free when the copy before the last one has run (blocks until then); where
-  /// they agree, `from` stays as it is until await() has returned.
+  /// Queues `to` = `from` after the work on the current stream. `to` lies on the device, `from` in
+  /// pinned host memory, both [n]. If the dtypes differ, the call rounds `from` into a buffer, and
+  /// first blocks until the copy before the last one has run. If they agree, `from` must not change
+  /// until await() has returned.
   void start(const at::Tensor& to, const at::Tensor& from);
 
-  /// Until the returned scope ends, the calling thread's current stream is the copying one: work
-  /// queued there follows the copies, and the previously current stream does not wait.
+  /// Makes the copying stream the calling thread's current one until the returned scope ends: work
+  /// queued there follows the copies, and the previous current stream does not wait.
   std::shared_ptr<void> use() { return device_->use(*stream_); }
 
-  /// The current stream waits for all copies.
+  /// Makes the current stream wait for all copies.
   void join() { device_->current_stream()->wait(*copied_); }
 
-  /// The host does: `from` may be written again. Blocking.
+  /// Waits for all copies; then `from` may be written again. Blocking.
   void await() { copied_->synchronize(); }
 
  private:

@@ -20,12 +20,12 @@ namespace {
 
 using Units = std::vector<std::vector<std::string>>;
 
-/// Groups are numbered: the chosen units from 1 on, and what none of them has.
+/// Groups are numbered: the chosen units from 1 on; kRootGroup has the rest.
 constexpr size_t kRootGroup = 0;
 
 std::string quoted(const std::string& name) { return absl::StrCat("'", name, "'"); }
 
-/// The group that each module of `tree` was chosen for, kRootGroup where for none. Throws.
+/// Returns the group of each module in `tree`, kRootGroup if none was chosen. Throws.
 std::vector<size_t> groups_of_modules(const ModuleTree& tree, const Units& units,
                                       const std::string& rule) {
   std::vector<size_t> group_of(tree.size(), kRootGroup);
@@ -70,7 +70,7 @@ std::vector<size_t> groups_of_modules(const ModuleTree& tree, const Units& units
   return group_of;
 }
 
-/// The innermost group around all names of `parameter`.
+/// Returns the innermost group around all names of `parameter`.
 size_t group_of_parameter(const Parameter& parameter, const ModuleTree& tree,
                           const std::vector<size_t>& group_of_module) {
   std::vector<std::vector<size_t>> paths;
@@ -87,7 +87,7 @@ size_t group_of_parameter(const Parameter& parameter, const ModuleTree& tree,
   return common(paths).front();
 }
 
-/// What a unit of UnitPlan must have in common.
+/// What the parameters of a UnitPlan unit must have in common.
 struct Trait {
   bool is_frozen;
   at::ScalarType dtype;
@@ -95,7 +95,7 @@ struct Trait {
   auto operator<=>(const Trait&) const = default;
 };
 
-/// `name`, with a number if it is taken: a module may be called "root".
+/// Returns `name`, with a number if it is taken: a module may be called "root".
 std::string distinct(const std::string& name, std::set<std::string>& taken) {
   std::string candidate = name;
   for (int number = 2; !taken.insert(candidate).second; ++number) {

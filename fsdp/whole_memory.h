@@ -13,7 +13,7 @@
 namespace tessera::internal {
 
 /// The memory of units of split parameters while they are whole: pooled unsharded-parameter
-/// buffers, memory of their own, temporary memory for scopes, or memory that ranks share. Counts
+/// buffers, a unit's own memory, temporary memory for scopes, or memory that ranks share. Counts
 /// what it allocates. Local; used under one lock.
 class WholeMemory {
  public:
@@ -26,38 +26,38 @@ class WholeMemory {
   WholeMemory(const UnitPlan& plan, BufferPool::Allocate allocate, Setting setting,
               MemoryMeter& meter);
 
-  /// The next unit of the plan lies in buffers.
+  /// Adds the plan's next unit, to lie in unsharded-parameter buffers.
   void add_in_buffers();
-  /// In memory of its own, which is allocated.
+  /// Adds it with its own memory, which is allocated.
   void add_in_own();
-  /// In `whole`, which is not counted here.
+  /// Adds it in `whole`, which is not counted here.
   void add_shared(at::Tensor whole);
-  /// Makes the unsharded-parameter buffers that the memory formula counts. After the last unit.
+  /// Makes the unsharded-parameter buffers of the memory formula. Call it after the last unit.
   void fill_buffers();
 
-  /// Whether `unit` lies in memory of its own, or shared; the others in buffers.
+  /// Whether `unit` has its own or shared memory; others lie in buffers.
   bool has_own(size_t unit) const { return places_[unit].own.defined(); }
   /// Whether take() needs no new memory.
   bool is_at_hand(size_t unit) const;
 
-  /// Memory for `unit` [unit numel], contents undefined. Throws c10::Error where the pool would
-  /// have to grow under fixed_unsharded_buffers.
+  /// Returns memory for `unit` [unit numel], contents undefined. Throws c10::Error if the pool
+  /// would have to grow under fixed_unsharded_buffers.
   at::Tensor take(size_t unit);
-  /// The same while what it took before is still read: memory of its own is made anew.
+  /// The same while the memory taken before is still read: allocates own memory anew.
   at::Tensor take_another(size_t unit);
-  /// The same for a scope, beside the buffers.
+  /// The same for a scope: new memory, not a buffer.
   at::Tensor take_temporary(size_t unit);
 
-  /// Gives back what one of them has returned. Its contents are gone.
+  /// Gives back memory that one of these has returned. Its contents are lost.
   void give(size_t unit, const at::Tensor& memory, bool is_temporary);
-  /// Stops counting memory that is not reused after its current use: temporary, or own memory that
-  /// was replaced. Returns whether it is such memory.
+  /// Stops counting memory that is not reused: temporary memory, and own memory that was replaced.
+  /// Returns whether `memory` is such.
   bool forget(size_t unit, const at::Tensor& memory, bool is_temporary);
 
-  /// Frees all memory except what others hold; nothing is taken or given afterwards.
+  /// Frees all memory except what others hold; nothing may be taken or given afterwards.
   void close();
 
-  /// Unsharded-parameter buffers beyond those of fill_buffers().
+  /// Unsharded-parameter buffers made after fill_buffers().
   int64_t unsharded_buffers_added() const { return pool_.buffers() - buffers_planned_; }
 
  private:

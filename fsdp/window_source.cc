@@ -54,7 +54,7 @@ int64_t WindowSource::start(const at::Tensor& to, From from, ReadBatch& reads) c
   return bytes;
 }
 
-/// `to`: elements `range` of the unit.
+/// `to` is elements `range` of the unit.
 int64_t WindowSource::start_first(Range range, const at::Tensor& to, ReadBatch& reads) const {
   int64_t bytes = 0;
   for (size_t slice = 0; slice < owners_.size(); ++slice) {

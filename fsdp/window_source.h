@@ -23,39 +23,39 @@ namespace tessera::internal {
 /// Note [Second shards]
 /// Under Options::reshard_after_forward = n with 1 < n < p, a rank that frees a unit after forward
 /// keeps 1/n of it; n neighbouring ranks together have all of it. Ranks may read and write second
-/// shards at different times, so a second shard carries the number of the update its values belong
-/// to: a reader that finds another number takes that part from the first shards.
+/// shards at different times, so each carries the number of the update of its values. A reader that
+/// finds another number takes that part from the first shards.
 /// Source: ZeRO++ (arXiv 2306.10209), section 3.2 (hpZ).
 class WindowSource {
  public:
-  /// Which ranks hold second shards, and of which update they are.
+  /// The ranks that hold second shards, and where they store the number of the update.
   struct SecondShards {
     int ranks = 0;             ///< n; 1 or p: there are none
     Window* stamps = nullptr;  ///< int64, one word per unit; null if there are none
     int64_t place = 0;         ///< of this unit's word
   };
 
-  /// `shard`: this rank's parameters of the unit, made by group.allocate(). `group` has windows.
-  /// References must outlive it. Collective over `group`.
+  /// `shard`: this rank's parameters of the unit, made by group.allocate(). `group` must have
+  /// windows. References must outlive it. Collective over `group`.
   WindowSource(ProcessGroup& group, const SliceMap& slices, const FlatLayout& layout,
                std::string name, const at::Tensor& shard, SecondShards second, MemoryMeter& meter);
   ~WindowSource();
   WindowSource(const WindowSource&) = delete;
   WindowSource& operator=(const WindowSource&) = delete;
 
-  /// Which shards to prefer, where there are second ones.
+  /// The shards to prefer, where there are second ones.
   enum class From : uint8_t { kFirst, kSecond };
 
-  /// Brings the whole unit into `to` [unit numel], by reads that are under way together. Returns
-  /// how many bytes came from other ranks. Local, blocks until `to` is whole. Thread-safe. Throws
+  /// Brings the whole unit into `to` [unit numel], with all reads under way at once. Returns the
+  /// bytes that came from other ranks. Local, blocks until `to` is whole. Thread-safe. Throws
   /// CommError if the group has failed or an owner does not answer.
   int64_t fetch(const at::Tensor& to, From from);
 
-  /// Keeps this rank's second shard of `full`, if there is one.
+  /// Copies this rank's second shard out of `full`, if there is one.
   void keep_second(const at::Tensor& full);
 
-  /// The values have changed: second shards are out of date, and first shards are read as a new
-  /// version. Local; between fences, on all ranks.
+  /// Called on all ranks, between fences, when values have changed: second shards are out of date,
+  /// and first shards are read as a new version. Local.
   void invalidate() { ++update_; }
 
  private:

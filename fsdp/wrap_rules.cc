@@ -110,8 +110,8 @@ class SizeSearch {
   ModuleTree tree_;
   int64_t least_numel_;
   std::vector<bool> is_done_;
-  std::vector<int64_t> numels_;                         // of what no chosen module has
-  std::vector<std::vector<size_t>> parameters_within_;  // under all their names
+  std::vector<int64_t> numels_;  // elements of each parameter; 0 if a chosen module has it
+  std::vector<std::vector<size_t>> parameters_within_;  // by module, under all their names
   Units units_;
 };
 

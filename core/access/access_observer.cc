@@ -22,17 +22,17 @@ namespace tessera::internal {
 
 // Note [Access observer]
 // LibTorch calls a global RecordFunction callback at the start and the end of every operator, on
-// the thread that runs it, with the operator's inputs. That is where a parameter's memory is made
-// ready and released: it works for any model, in forward, backward and recomputation, for
-// TorchScript and for operators inside at::parallel_for, because all of them go through the
-// dispatcher. An access that does not (a raw pointer, a fused kernel, RecordFunctionGuard(false))
-// throws (Note [Throwing storage]).
+// the thread that runs it, with the operator's inputs. There a parameter's memory is made ready and
+// released. This works for any model, in forward, backward and recomputation, for TorchScript and
+// for operators inside at::parallel_for, because all of them use the dispatcher. An access that
+// does not (a raw pointer, a fused kernel, RecordFunctionGuard(false)) throws: Note [Throwing
+// storage].
 //
-// An operator's pins last until its end callback, so the operators nested in it cannot free what
-// it uses. Which storages are watched is read on every operator and changed rarely: each thread
-// keeps a reference to an immutable map and compares one atomic number to see whether there is a
-// newer one. The map owns its targets, and so does each operator that has pinned one: an observer
-// may be destroyed while other threads are between lookup and pin, or between start and end.
+// An operator's pins last until its end callback, so operators nested in it cannot free what it
+// uses. The watched storages are read on every operator and change rarely: each thread keeps a
+// reference to an immutable map and compares one atomic number to see whether there is a newer one.
+// The map owns its targets, and so does each operator that has pinned one: an observer may be
+// destroyed while other threads are between lookup and pin, or between start and end.
 //
 // Operators that read no parameter are observed too, and units that are whole need only a count, so
 // the cost per operator is kept small: a thread's cache of operators takes one comparison, a filter
@@ -44,7 +44,7 @@ namespace tessera::internal {
 
 namespace {
 
-/// Which target a storage belongs to, quick to say none: most inputs are no parameters.
+/// Finds the target of a storage. Fast if there is none, because most inputs are no parameters.
 class Targets {
  public:
   explicit Targets(size_t count)
@@ -64,11 +64,11 @@ class Targets {
     return found == map_.end() ? nullptr : found->second;
   }
 
-  /// Also empty in a child of fork(): there storages throw and nothing may wait, nor be unpinned.
+  /// Also empty in a child of fork(): there storages throw and operators may not wait or unpin.
   bool empty() const { return map_.empty() || !origin_.is_here(); }
 
  private:
-  // One storage in sixteen at most passes the filter by chance.
+  // At most one in sixteen storages passes the filter by chance.
   static constexpr size_t kPlacesPerStorage = 16;
   static constexpr int kFewestPlacesLog2 = 12;
 
@@ -84,16 +84,16 @@ class Targets {
   const Origin origin_;
 };
 
-/// What is known about an operator: by its schema, and of those that write more than it says.
+/// What is known about an operator from its schema, and hidden writes of some operators.
 struct OperatorTraits {
   static constexpr uint8_t kAlways = 255;
 
   bool makes_views = false;     // and reads nothing itself
   uint64_t written_inputs = 0;  // a bit per argument; arguments past the 63rd count as read
-  uint64_t statistics = 0;      // the same of running statistics, written
-  uint8_t when = kAlways;       // where the argument of this number is true
+  uint64_t statistics = 0;      // the same for running statistics
+  uint8_t when = kAlways;       // statistics are written if this argument is true
 
-  /// What a call writes whose arguments are `inputs`.
+  /// Returns what a call with arguments `inputs` writes.
   uint64_t written_by(c10::ArrayRef<const c10::IValue> inputs) const {
     if (statistics == 0) return written_inputs;
     const bool writes =
@@ -102,8 +102,8 @@ struct OperatorTraits {
   }
 };
 
-/// Batch and instance normalisation write running statistics although most of their schemas do not
-/// say so. HiddenWrites of the tests calls every operator that has such arguments.
+/// Batch and instance normalisation write running statistics, although most of their schemas do not
+/// say so. The test HiddenWrites calls every operator that has such arguments.
 void find_statistics(const c10::FunctionSchema& schema, OperatorTraits& traits) {
   const std::string& name = schema.name();
   const bool gathers =
@@ -125,7 +125,7 @@ void find_statistics(const c10::FunctionSchema& schema, OperatorTraits& traits) 
                      name.find("functional") != std::string::npos;  // returns them instead
   if (!gathers && (!has_condition || reads)) return;
   traits.statistics = statistics;
-  traits.written_inputs &= ~statistics;  // where a schema says so, it says so of evaluation, too
+  traits.written_inputs &= ~statistics;  // schemas that say so say it for evaluation, too
 }
 
 OperatorTraits traits_of(const c10::FunctionSchema& schema) {
@@ -144,7 +144,7 @@ OperatorTraits traits_of(const c10::FunctionSchema& schema) {
   return traits;
 }
 
-/// The operators that a thread ran last, one for each hash of a name's address.
+/// The operators that a thread ran last, indexed by a hash of the name's address.
 struct RecentOperator {
   const char* name = nullptr;
   OperatorTraits traits;
@@ -152,8 +152,8 @@ struct RecentOperator {
 constexpr size_t kRecentOperators = 256;
 constinit thread_local std::array<RecentOperator, kRecentOperators> recent_operators{};
 
-/// Schemas are copied by every question, so each thread remembers the answers. A registered
-/// operator's name has one address for as long as it is registered.
+/// Each thread caches the traits, because asking for a schema copies it. A registered operator's
+/// name has one address for as long as it is registered.
 OperatorTraits look_up_traits(const at::RecordFunction& function, RecentOperator& recent) {
   thread_local std::unordered_map<const void*, OperatorTraits> known;
   const char* const name = function.name();
@@ -178,7 +178,7 @@ OperatorTraits traits_of(const at::RecordFunction& function) {
   return look_up_traits(function, recent);
 }
 
-/// What is watched as of one change.
+/// What is watched until the next change.
 struct Snapshot {
   explicit Snapshot(size_t count) : targets(count) {}
 
@@ -186,7 +186,7 @@ struct Snapshot {
   std::vector<std::shared_ptr<AccessTarget>> kept_alive;
 };
 
-/// The storages that are watched. Process-wide, as the callback is.
+/// The watched storages. Process-wide, as the callback is.
 class Registry {
  public:
   static Registry& get() {
@@ -210,8 +210,8 @@ class Registry {
     });
   }
 
-  /// As of now, for the calling thread. Each thread's has a count of references of its own:
-  /// operators add to it, and a common one would travel between the threads' cores.
+  /// Returns the present snapshot for the calling thread. Each thread has its own reference count,
+  /// because operators increment it, and a common one would move between the threads' caches.
   const std::shared_ptr<const Snapshot>& now() {
     thread_local std::shared_ptr<const Snapshot> seen;
     thread_local uint64_t seen_version = 0;
@@ -247,8 +247,8 @@ class Registry {
   std::optional<GlobalCallback> callback_;
 };
 
-/// The memory of the pins that a thread let go of last, for its next operator. Nested operators
-/// find none and take theirs from the heap.
+/// The memory of the pins that a thread released last, for its next operator. Nested operators find
+/// none and allocate theirs.
 struct SparePins {
   void* block = nullptr;
   bool is_over = false;  // the thread ends
@@ -262,7 +262,7 @@ struct SparePinsRelease {
   }
 };
 
-/// What an operator has pinned. LibTorch destroys it.
+/// The pins of an operator. LibTorch destroys it.
 struct Pins final : at::ObserverContext {
   explicit Pins(std::shared_ptr<const Snapshot> seen) : snapshot(std::move(seen)) {}
 
@@ -340,7 +340,7 @@ void on_end(const at::RecordFunction&, at::ObserverContext* context) {
 
 template <typename Change>
 void Registry::change(Change&& change) {
-  std::shared_ptr<const Snapshot> before;  // its targets may end, which is not for the mutex
+  std::shared_ptr<const Snapshot> before;  // destroys its targets after the mutex is unlocked
   const std::lock_guard lock(mutex_);
   const bool was_empty = entries_.empty();
   change(entries_);

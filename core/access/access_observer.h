@@ -10,7 +10,7 @@
 
 namespace tessera::internal {
 
-/// What hides operators from every observer, for the texts of errors that follow from it.
+/// What hides operators from every observer, for error texts.
 inline constexpr const char* kWhatHidesOperators =
     "at::clearCallbacks(), at::RecordFunctionGuard(false) or at::enableRecordFunction(false)";
 
@@ -22,35 +22,35 @@ class AccessTarget {
 
   enum class Use : uint8_t { kRead, kWrite };
 
-  /// What an operator holds of a target from its start to its end.
+  /// What an operator holds of a target while it runs.
   class Pin {
    public:
-    /// The operator that pinned it, for the same use, has ended.
+    /// Called when the operator that pinned it, for the same use, has ended.
     virtual void unpin(Use use) noexcept = 0;
 
    protected:
     ~Pin() = default;
   };
 
-  /// An operator that uses the storage is about to run. Returns what is to be unpinned at its end.
-  /// Must not throw: LibTorch swallows what observers throw, so a failure has to be left in the
-  /// storage (FreeableBuffer::forbid).
+  /// Called before an operator uses the storage. Returns what to unpin at its end. Must not throw:
+  /// LibTorch swallows what observers throw, so a failure is left in the storage
+  /// (FreeableBuffer::forbid).
   virtual Pin& pin(Use use) noexcept = 0;
 };
 
-/// Observes which storages operators read and write, process-wide: every ATen operator whose inputs
-/// include a storage in `storages`, also a nested one, pins its target while it runs. Operators
-/// that only make views (t, view, detach, ...) pin nothing. Observation lasts as long as the
-/// object; an operator that another thread has started before its end may still pin and unpin
-/// later, and keeps its targets alive. While any observer lives, each operator of the process costs
-/// about 110 ns more, one with a watched input about 150. Construction and destruction are
+/// Observes, in the whole process, which storages operators read and write: every ATen operator
+/// whose inputs include a storage in `storages`, also a nested operator, pins its target while it
+/// runs. Operators that only make views (t, view, detach, ...) pin nothing. Observation lasts as
+/// long as the object. An operator that started before its end on another thread may still pin and
+/// unpin later, and keeps its targets alive. While any observer lives, each operator of the process
+/// costs about 110 ns more, one with a watched input about 150. Construction and destruction are
 /// thread-safe. Note [Access observer] in access_observer.cc.
 class AccessObserver {
  public:
   struct Watched {
-    c10::Storage storage;  // held: a reused address would be a false hit
+    c10::Storage storage;  // held, because a reused address would be a false hit
     std::shared_ptr<AccessTarget> target;
-    Origin origin = {};  // children of fork() watch nothing of this
+    Origin origin = {};  // in children of fork() nothing is watched
   };
   explicit AccessObserver(std::vector<Watched> storages);
   ~AccessObserver();

@@ -4,8 +4,8 @@
 
 namespace tessera::internal {
 
-/// A callback that LibTorch calls in all threads, from construction to destruction. Where exit()
-/// has begun meanwhile it stays: LibTorch's list of callbacks may be gone then. Thread-safe.
+/// A callback that LibTorch calls in all threads, from construction to destruction. Stays installed
+/// if exit() has begun, because LibTorch's list of callbacks may be gone then. Thread-safe.
 class GlobalCallback {
  public:
   explicit GlobalCallback(at::RecordFunctionCallback callback);

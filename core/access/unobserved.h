@@ -7,8 +7,7 @@
 namespace tessera::internal {
 
 /// A scope in which the calling thread runs the engine's own operators: observers do not see them,
-/// nothing is recorded for backward, and new tensors are normal ones, even if the calling thread is
-/// in InferenceMode.
+/// nothing is recorded for backward, and new tensors are normal ones, even in InferenceMode.
 struct Unobserved {
   at::RecordFunctionGuard observers{/*is_enabled=*/false};
   at::NoGradGuard no_grad;

@@ -18,39 +18,37 @@ namespace tessera::internal {
 
 // Note [End of backward]
 // A callback queued with Engine::queue_callback runs at the end of the graph task that is current
-// when it is queued. Queued from a gradient hook that would be the inner backward of a re-entrant
+// when it is queued. In a gradient hook that could be the inner backward of a re-entrant
 // checkpoint. So it is queued at the very first autograd node of the outermost backward, which a
 // RecordFunction callback of scope BACKWARD_FUNCTION sees; the `armed` flag keeps inner backwards
-// from queueing again. When backward ends in an exception the callback never runs. The callback
-// therefore owns a token that dies with the graph task; a token that dies before it was used
-// reports the failure.
+// from queueing again. When backward ends in an exception the callback never runs. So the callback
+// owns a token that dies with the graph task; a token that dies unused reports the failure.
 //
 // The flag belongs to the thread that called backward, but nodes may run on other threads: devices
-// have threads of their own, and deep re-entrant backwards continue on a pool. A thread_local would
-// be lost there. Autograd propagates the thread-local RecordFunction callbacks of the calling
-// thread, so the thread is marked by a callback that never runs; its handle identifies the caller
-// of backward. (ThreadLocalDebugInfo is propagated too, but it is a stack: our entry would lie on
-// top of a profiler's, which pops its own, and is lost with the guard inside which it was pushed.)
-// Some guards restore all callbacks of a thread; for what then runs on the rank's own thread there
+// have their own threads, and deep re-entrant backwards continue on a pool. A thread_local would be
+// lost there. Autograd propagates the thread-local RecordFunction callbacks of the calling thread.
+// So the thread is marked by a callback that never runs; its handle identifies the caller of
+// backward. (ThreadLocalDebugInfo is propagated too, but it is a stack: our entry would lie on top
+// of a profiler's, which pops its own, and is lost with the guard inside which it was pushed.) Some
+// guards restore all callbacks of a thread; for code that then runs on the rank's own thread there
 // is a thread_local as well. at::launch also propagates the mark, to threads that may call backward
-// by themselves, on other models. So only a rank's own thread and autograd's device threads, which
-// are recognised by name, begin a backward of the rank.
+// themselves, on other models. So only a rank's own thread and autograd's device threads, which are
+// recognised by name, begin a backward of the rank.
 
 namespace {
 
-/// Never runs, see above.
+/// Never runs; see above.
 std::unique_ptr<at::ObserverContext> mark(const at::RecordFunction&) { return nullptr; }
 
-/// A scope in which nothing here runs.
+/// A scope in which no operator of ours runs.
 constexpr auto kNoScope = at::RecordScope::LITE_INTERPRETER;
 
 }  // namespace
 
-/// What a rank's thread knows: its listeners, and whether a callback is queued for the backward
-/// under way.
+/// State of a rank's thread: its listeners, and whether a callback is queued for this backward.
 struct BackwardWatch::Slot : std::enable_shared_from_this<Slot> {
   std::vector<BackwardListener*> listeners;
-  // Autograd's threads hand over inside LibTorch's lock, which the thread sanitizer does not see.
+  // Autograd's threads synchronise by a lock in LibTorch, unseen by the thread sanitizer.
   std::atomic<bool> armed = false;
 };
 
@@ -82,7 +80,7 @@ struct BackwardWatch::Token {
   std::shared_ptr<Slot> slot;
 };
 
-/// The process-wide callback, installed while any watch lives, and whose slot each mark is.
+/// The process-wide callback, installed while any watch lives, and the slot of each mark.
 struct BackwardWatch::Observer {
   std::mutex mutex;
   int64_t watches = 0;
@@ -90,7 +88,7 @@ struct BackwardWatch::Observer {
   std::unordered_map<at::CallbackHandle, std::weak_ptr<Slot>> slots;  // by mark
 
   static Observer& get() {
-    static auto* const observer = make();  // threads of autograd's may outlive everything
+    static auto* const observer = make();  // autograd's threads may outlive all else
     return *observer;
   }
 
@@ -100,13 +98,13 @@ struct BackwardWatch::Observer {
     return made;
   }
 
-  /// The calling thread's own.
+  /// The slot of the calling thread.
   static std::shared_ptr<Slot>& own_slot() {
     thread_local std::shared_ptr<Slot> own;
     return own;
   }
 
-  /// The slot that this thread carries a mark of, the latest of them; null if there is none.
+  /// Returns the slot of the latest mark that this thread carries; null if there is none.
   static Slot* marked_slot() {
     const auto& callbacks = at::get_record_function_tls_().sorted_tls_callbacks_;
     for (auto callback = callbacks.rbegin(); callback != callbacks.rend(); ++callback) {
@@ -116,13 +114,13 @@ struct BackwardWatch::Observer {
     return nullptr;
   }
 
-  /// That of the thread whose code runs here; null if it has none.
+  /// Returns the slot of the thread whose code runs here; null if it has none.
   static Slot* current_slot() {
     Slot* const own = own_slot().get();
     return own != nullptr ? own : marked_slot();
   }
 
-  /// That of the thread which has called the backward that begins here; null if it has none.
+  /// Returns the slot of the thread that called the backward that begins here; null if none.
   static Slot* slot_of_caller() {
     thread_local const bool is_autograds = c10::getThreadName().starts_with("pt_autograd_");
     return is_autograds ? current_slot() : own_slot().get();

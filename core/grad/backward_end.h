@@ -22,14 +22,14 @@ class BackwardListener {
 /// autograd node (about 10 ns) stays installed process-wide while any watch lives.
 class BackwardWatch {
  public:
-  /// Tells nobody until tell().
+  /// Notifies no listener until tell().
   BackwardWatch();
   explicit BackwardWatch(BackwardListener& listener) : BackwardWatch() { tell(&listener); }
   ~BackwardWatch();
   BackwardWatch(const BackwardWatch&) = delete;
   BackwardWatch& operator=(const BackwardWatch&) = delete;
 
-  /// Who is told from now on, until the watch is destroyed or told another; null: nobody.
+  /// Sets the listener that is notified until the watch is destroyed; null: none.
   void tell(BackwardListener* listener);
 
   /// Whether the caller runs inside a backward whose end will be reported to this watch's listener.
@@ -39,7 +39,7 @@ class BackwardWatch {
   /// Whether the caller is on the thread that made the watch.
   bool is_own_thread() const;
 
-  /// Whether such a backward is under way, whichever thread asks.
+  /// Whether such a backward is under way; any thread may ask.
   bool is_backward_running() const;
 
  private:

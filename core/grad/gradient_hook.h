@@ -13,8 +13,8 @@ class GradientSink {
  public:
   virtual ~GradientSink() = default;
 
-  /// Autograd is about to accumulate into parameter `index`. Whatever `.grad` shows the user must
-  /// be taken away now, or autograd would add to it.
+  /// Called before autograd accumulates into parameter `index`. Must take away what `.grad` shows
+  /// the user, or autograd would add to it.
   virtual void before_gradient(size_t index) = 0;
 
   /// A gradient of parameter `index` is complete; it is moved out of `.grad`. May be sparse; its
@@ -34,7 +34,7 @@ class GradientHook {
   GradientHook(const GradientHook&) = delete;
   GradientHook& operator=(const GradientHook&) = delete;
 
-  /// Whether `parameter`'s only post-accumulate hook is taken, by an engine or by somebody else.
+  /// Whether `parameter`'s only post-accumulate hook is in use, by an engine or by somebody else.
   static bool is_taken(const at::Tensor& parameter);
 
  private:

@@ -2,9 +2,9 @@
 
 namespace tessera::internal {
 
-/// While it lives, backwards on this thread are of a loss that counts by `weight`
-/// (BackwardOptions::weight). The engine multiplies gradients when they are complete; a layer that
-/// adds up gradients of several ranks' losses has to know how they count.
+/// While it lives, backwards on this thread are of a loss with `weight` (BackwardOptions::weight).
+/// The engine multiplies gradients when they are complete, but a layer that adds up gradients of
+/// several ranks' losses needs the weight earlier.
 class LossWeight {
  public:
   explicit LossWeight(double weight);
@@ -12,7 +12,7 @@ class LossWeight {
   LossWeight(const LossWeight&) = delete;
   LossWeight& operator=(const LossWeight&) = delete;
 
-  /// That of the backward that runs on this thread; 1 without any.
+  /// The weight of the backward that runs on this thread; 1 if it has none.
   static double of_backward();
 
  private:

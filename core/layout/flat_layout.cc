@@ -56,10 +56,10 @@ std::vector<Segment> FlatLayout::segments(Range range) const {
   TORCH_CHECK(range.begin % alignment_numel(dtype_) == 0, "[layout] range: got begin ", range.begin,
               ", expected a multiple of ", alignment_numel(dtype_));
   std::vector<Segment> segments;
-  // The last parameter that starts at or before the range may reach into it, none before that can.
+  // The last parameter that starts at or before the range may reach into it; earlier ones cannot.
   const auto after = std::upper_bound(offsets_.begin(), offsets_.end(), range.begin);
   size_t index = static_cast<size_t>(after - offsets_.begin());
-  // Empty parameters share their offset with the next one and hide nothing behind them.
+  // An empty parameter has the offset of the next one, so it hides none that reaches into it.
   if (index > 0) --index;
   for (; index < offsets_.size() && offsets_[index] < range.end(); ++index) {
     const int64_t begin = std::max(offsets_[index], range.begin);

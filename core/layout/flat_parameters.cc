@@ -16,8 +16,8 @@ namespace {
 
 constexpr int64_t kSampleNumel = 64;
 
-/// A storage for `parameter` alone: its own where aliases can follow it, else a new one. Note
-/// [Aliases of parameters] in storage_holders.h.
+/// Returns a storage for `parameter` alone: its present one if aliases can follow it, else a new
+/// one. Note [Aliases of parameters] in storage_holders.h.
 c10::Storage storage_of_its_own(const at::Tensor& parameter, at::ScalarType dtype) {
   if (parameter.scalar_type() != dtype || !fills_storage(parameter)) {
     parameter.set_data(without_memory(parameter, dtype));
@@ -50,7 +50,7 @@ FlatParameters::FlatParameters(const ParameterTable& table, const UnitPlan& plan
   for (const PlannedUnit& unit : plan) {
     const FlatLayout& layout = unit.layout;
     const UnitMemory& memory = memory_.emplace_back(allocate(memory_.size()));
-    // Cut where the values come together first, unless the shard is all there is.
+    // Values come together in a whole buffer and are cut then, unless the shard is all of it.
     const bool keeps_all = memory.shard_range.numel == layout.numel();
     const bool is_shard =
         brought == Values::kLater || (keeps_all && memory.shard.device() == device);
@@ -91,14 +91,14 @@ FlatParameters::~FlatParameters() {
 uint64_t FlatParameters::sample(size_t index) const {
   const at::Tensor& tensor = table_[index].tensor;
   if (plan_.has_place(index)) {
-    // Writes to split parameters are seen by the access observer.
+    // The access observer detects writes to split parameters.
     if (is_split() || !lives_here(index)) return 0;
   }
   if (!tensor.is_cpu() || !is_non_overlapping_dense(tensor) || tensor.numel() == 0) return 0;
   const auto nbytes =
       static_cast<size_t>(std::min(tensor.numel(), kSampleNumel)) * tensor.element_size();
   if (!plan_.has_place(index)) return XXH3_64bits(tensor.const_data_ptr(), nbytes);
-  // By way of the memory: while a unit is being all-gathered its tensors throw.
+  // Reads the memory itself, because the tensors of a unit that is being all-gathered throw.
   const at::Tensor& memory = full_[plan_.place(index).unit].memory();
   const auto* data = static_cast<const char*>(memory.const_data_ptr());
   return XXH3_64bits(data + range_of(index).begin * tensor.element_size(), nbytes);
@@ -116,7 +116,7 @@ bool FlatParameters::lives_here(size_t index) const {
   return tensor.layout() == c10::kStrided && tensor.has_storage() &&
          tensor.storage().unsafeGetStorageImpl() ==
              full.storage(place.position).unsafeGetStorageImpl() &&
-         // Split units come and go meanwhile, in operators of other threads too.
+         // Not for split units: operators of other threads may gather and free them now.
          (is_split() || full.is_intact(place.position)) &&
          tensor.scalar_type() == plan_[place.unit].layout.dtype() &&
          tensor.numel() == range_of(index).numel && tensor.storage_offset() == 0 &&

@@ -14,20 +14,20 @@
 
 namespace tessera::internal {
 
-/// Whether parameters that move into flat buffers bring their values, or have no memory that could
-/// be read and get them later.
+/// Whether parameters that move into flat buffers bring their values, or get them later because
+/// they have no readable memory.
 enum class Values : uint8_t { kOfParameters, kLater };
 
-/// The parameters of a plan in one flat buffer per unit, this rank's shards of them, and the
-/// detection of writes outside the engine. A unit is resident (always has memory) or split (has
-/// memory only while some is attached).
+/// The parameters of a plan in one flat buffer per unit, and this rank's shards of them. Detects
+/// writes outside the engine. A unit is resident (always has memory) or split (has memory only
+/// while some is attached).
 class FlatParameters {
  public:
   /// Moves the parameters of `table` that have a place into memory from `allocate`, converting them
   /// to their unit's dtype. Parameters whose aliases cannot follow must have none (StorageHolders).
-  /// Whole units lie at `device`, as the parameters do; shards of split ones may lie elsewhere
+  /// Whole units lie on `device`, as the parameters do; shards of split units may lie elsewhere
   /// (Options::offload). Writes shards only: ranks that share whole units must run a barrier and
-  /// call accept() before any of them reads. Under Values::kLater shards are zero. References must
+  /// call accept() before any of them reads. Values::kLater: shards are zero. References must
   /// outlive it.
   FlatParameters(const ParameterTable& table, const UnitPlan& plan, Residence residence,
                  const AllocateUnit& allocate, at::Device device, MemoryMeter& meter,
@@ -41,11 +41,10 @@ class FlatParameters {
   FreeableBuffer& full(size_t unit) { return full_[unit]; }
   const FreeableBuffer& full(size_t unit) const { return full_[unit]; }
 
-  /// The part of `unit` that this rank keeps: its range and its memory, with zero padding.
+  /// The part of `unit` that this rank keeps: its memory, with zero padding, and its range.
   const at::Tensor& shard(size_t unit) const { return memory_[unit].shard; }
   Range shard_range(size_t unit) const { return memory_[unit].shard_range; }
-  /// The memory of all of `unit`, whether attached or not; undefined where there is none that
-  /// lasts.
+  /// The memory of all of `unit`, attached or not; undefined if it exists only while it is used.
   const at::Tensor& whole(size_t unit) const { return memory_[unit].whole; }
 
   bool is_split() const { return residence_ == Residence::kSplit; }
@@ -61,22 +60,22 @@ class FlatParameters {
   /// Whether parameter `index` still lives in its unit. Local, a few nanoseconds.
   bool lives_here(size_t index) const;
 
-  /// The first parameter that was touched outside accept(), and how. Local; reads 64 elements of
-  /// each resident parameter on a CPU, because torch's SGD and others write through .data(), which
-  /// has a version counter of its own. On a GPU such a write is not noticed, because reading would
+  /// Returns the first parameter that was changed since accept(), and how. Local. On a CPU reads 64
+  /// elements of each resident parameter, because torch's SGD and others write through .data(),
+  /// which has its own version counter. On a GPU such a write is not noticed, because reading would
   /// wait for the device.
   struct Finding {
     Violation violation = Violation::kNone;
     size_t parameter = 0;
   };
   Finding inspect() const;
-  /// As inspect(), without writes to values: finds what modify_parameters() cannot repair.
+  /// As inspect(), without writes to values: finds only what modify_parameters() cannot repair.
   Finding inspect_places() const;
 
   /// Accepts the current values: records all version counters, and the first elements except those
   /// of units that are forbidden now (being all-gathered).
   void accept();
-  /// Remembers the first elements of `unit`.
+  /// Records the first elements of `unit`.
   void accept_values(size_t unit);
 
   /// Increments the version counter of parameter `index`, so that backward through earlier graphs
@@ -98,7 +97,7 @@ class FlatParameters {
   std::vector<uint64_t> samples_;  // per table entry: a hash of the first elements
 };
 
-/// What to tell the user: "<parameter> <what happened>; <remedy>".
+/// Returns the text for the user: "<parameter> <what happened>; <remedy>".
 std::string describe(FlatParameters::Violation violation, const std::string& parameter);
 
 }  // namespace tessera::internal

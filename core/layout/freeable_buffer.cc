@@ -8,7 +8,7 @@
 namespace tessera::internal {
 namespace {
 
-/// Points at `data`, which lies in `memory`, and keeps that alive. Allocates nothing.
+/// Returns a pointer to `data`, in `memory`, that keeps `memory` alive. Allocates nothing.
 c10::DataPtr pointer_into(const at::Tensor& memory, char* data) {
   c10::TensorImpl* kept = memory.unsafeGetTensorImpl();
   c10::raw::intrusive_ptr::incref(kept);

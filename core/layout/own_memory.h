@@ -4,8 +4,8 @@
 
 namespace tessera::internal {
 
-/// Gives `tensor`, which fills its storage, ordinary memory of its own with the same values. The
-/// storage stays, so all views and aliases follow. Local; nobody may use the tensor meanwhile.
+/// Copies `tensor`, which fills its storage, into ordinary memory. The storage stays, so all views
+/// and aliases follow. Local; nobody may use the tensor meanwhile.
 void move_to_own_memory(const at::Tensor& tensor);
 
 }  // namespace tessera::internal

@@ -22,12 +22,12 @@ bool is_supported(c10::ScalarType dtype) {
          dtype == c10::kHalf;
 }
 
-/// Whether it lies in memory of a kind that can be trained in.
+/// Whether its memory is of a kind that can be trained in.
 bool has_addresses(const at::Tensor& tensor) {
   return tensor.device().is_cpu() || tensor.device().is_cuda();
 }
 
-/// What speaks against training one tensor as a parameter.
+/// Returns why one tensor cannot be trained as a parameter.
 std::vector<std::string> problems_of(const Parameter& parameter) {
   const at::Tensor& tensor = parameter.tensor;
   const std::string subject = "parameter " + quoted(parameter.name) + ": got ";

@@ -19,7 +19,7 @@ bool have_same_bits(const at::Tensor& left, const at::Tensor& right) {
 ReadOnlyMemory::ReadOnlyMemory() {
   std::ifstream maps("/proc/self/maps");
   for (std::string line; std::getline(maps, line);) {
-    // "<begin>-<end> r--p ...". Not absl::SimpleHexAtoi, which Ubuntu 22.04's Abseil has not.
+    // "<begin>-<end> r--p ...". Ubuntu 22.04's Abseil has no absl::SimpleHexAtoi.
     Range range{};
     const char* const end = line.data() + line.size();
     const auto begin_read = std::from_chars(line.data(), end, range.begin, 16);

@@ -9,11 +9,11 @@
 
 namespace tessera::internal {
 
-/// Why `world_size` ranks cannot be divided by `degrees`: "got ..., expected ...; ..."; "" if they
-/// can.
+/// Returns why `world_size` ranks cannot be divided by `degrees`: "got ..., expected ...; ..."; ""
+/// if they can.
 std::string problem_of(const Degrees& degrees, int world_size);
 
-/// Which slices of every unit a rank has under degrees p | g | o and a world of N. Pure arithmetic.
+/// A rank's slices of every unit under degrees p | g | o and a world of N. Pure arithmetic.
 ///
 /// Note [Slice map]
 /// Write rank = a + p*b + g*c + o*d with a < p, b < g/p, c < o/g, d < N/o. The rank has slice a of
@@ -37,10 +37,10 @@ class SliceMap {
   int rank() const { return rank_; }
 
   int coordinate(Axis axis) const;
-  /// How many values the coordinate has: p, g/p, o/g or N/o.
+  /// The number of values of the coordinate: p, g/p, o/g or N/o.
   int extent(Axis axis) const;
 
-  /// Indices of this rank's slices; parts of how many: the degree, or world_size() for the atom.
+  /// Indices of this rank's slices, in 0 ... degree - 1 (world_size() - 1 for the atom).
   int parameter_slice() const;
   int gradient_slice() const;
   int optimizer_slice() const;
@@ -52,7 +52,7 @@ class SliceMap {
   Range optimizer(const FlatLayout& layout) const;
   Range atom(const FlatLayout& layout) const;
 
-  /// The ranks that agree with this one in every coordinate but those of `axes`, ascending.
+  /// The ranks that agree with this one in every coordinate except those of `axes`, ascending.
   std::vector<int> peers(const std::vector<Axis>& axes) const;
   /// For split(): per rank of the world the lowest rank of its peers along `axes`.
   std::vector<int> colors(const std::vector<Axis>& axes) const;

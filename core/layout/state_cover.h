@@ -14,9 +14,9 @@ namespace tessera::internal {
 ///
 /// Note [State cover]
 /// A state that all parameters have is as long as the slice. Otherwise the slice's segments of
-/// parameters without it are left out, each with the padding behind it, and what remains moves
-/// together. Segments begin on multiples of the alignment (Note [Padding]) and so does what
-/// remains of them. A slice that is padding only leaves nothing out.
+/// parameters without it are left out, each with the padding after it, and the rest becomes
+/// contiguous. Segments begin on multiples of the alignment (Note [Padding]), and so do those of
+/// the rest. A slice that is padding only leaves nothing out.
 class StateCover {
  public:
   /// `segments` are the slice's in buffer order, `buffer_offset` counted from the start of the
@@ -24,9 +24,9 @@ class StateCover {
   StateCover(const std::vector<Segment>& segments, int64_t numel,
              const std::function<bool(size_t parameter)>& has);
 
-  /// How many elements the state has.
+  /// The number of elements of the state.
   int64_t numel() const { return numel_; }
-  /// Where element `at` of the slice is in the state; -1 if it is left out.
+  /// Returns the place of the slice's element `at` in the state; -1 if it is left out.
   int64_t find(int64_t at) const;
 
  private:

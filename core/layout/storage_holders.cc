@@ -14,7 +14,7 @@ namespace tessera::internal {
 
 namespace {
 
-/// Bytes of a storage from a tensor's first to behind its last.
+/// Bytes of a storage from a tensor's first to the end of its last.
 struct ByteRange {
   int64_t begin;
   int64_t end;
@@ -30,7 +30,7 @@ const c10::StorageImpl* storage_of(const c10::TensorImpl& tensor) {
   return tensor.has_storage() ? tensor.unsafe_storage().unsafeGetStorageImpl() : nullptr;
 }
 
-/// By how many records of its own autograd a view holds the tensor that it was made from.
+/// Counts the references to a view's base tensor in the view's autograd records.
 void count_bases(const at::Tensor& tensor,
                  std::unordered_map<const c10::TensorImpl*, size_t>& references) {
   const auto* view = torch::autograd::impl::get_view_autograd_meta(tensor);

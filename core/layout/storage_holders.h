@@ -24,27 +24,27 @@ namespace tessera::internal {
 /// vector_to_parameters makes, an LSTM whose weights cuDNN has joined). Any other holder would keep
 /// reading values that are no longer trained, so such a parameter is refused by name.
 
-/// Counts, for given tensors, how many references to each storage are due to them: their own, and
-/// those that exist only because one of them is a view.
+/// Counts how many references to each storage belong to given tensors: their own, and those that
+/// exist only because one of the tensors is a view.
 class StorageHolders {
  public:
   explicit StorageHolders(const std::vector<at::Tensor>& tensors);
 
-  /// How many other tensors (or handles of the storage) hold the memory of `tensor`, which is one
-  /// of the given ones. Local.
+  /// Returns how many other tensors (or handles of the storage) hold the memory of `tensor`, one of
+  /// the given ones. Local.
   int64_t other_holders(const at::Tensor& tensor) const;
 
  private:
   std::unordered_map<const c10::StorageImpl*, int64_t> accounted_;
 };
 
-/// One line for each parameter of `table` that cannot move to where `plan` and `precision` put it,
-/// because its memory has another holder that could not follow. Local.
+/// Returns one line for each parameter of `table` that cannot move to where `plan` and `precision`
+/// put it, because its memory has another holder that could not follow. Local.
 std::vector<std::string> alias_problems(const ParameterTable& table, const UnitPlan& plan,
                                         const Precision& precision);
 
-/// Whether all of `tensor` lies in the memory of a parameter of `table`, so that its values are
-/// part of the parameter's. Local; neither needs memory.
+/// Whether all of `tensor` lies in the memory of a parameter of `table`. Local; works also if
+/// neither has memory.
 bool is_alias(const ParameterTable& table, const at::Tensor& tensor);
 
 }  // namespace tessera::internal

@@ -6,11 +6,11 @@
 
 namespace tessera::internal {
 
-/// Why `sizes` and `strides` do not address every one of their elements in a block without gaps,
-/// once: "got X, expected Y"; "" if they do. Free of LibTorch.
+/// Returns why elements of `sizes` and `strides` do not fill a block without gaps and overlap: "got
+/// X, expected Y"; "" if they do. Free of LibTorch.
 std::string strides_problem(const std::vector<int64_t>& sizes, const std::vector<int64_t>& strides);
 
-/// The strides of a contiguous tensor of `sizes`, as LibTorch counts them. Free of LibTorch.
+/// Returns the strides of a contiguous tensor of `sizes`, as in LibTorch. Free of LibTorch.
 std::vector<int64_t> row_major_strides(const std::vector<int64_t>& sizes);
 
 }  // namespace tessera::internal

@@ -36,14 +36,14 @@ bool& check_flag(c10::StorageImpl& storage) { return storage.*address_of(CheckFl
 
 }  // namespace
 
-/// What a child of fork() has to know of one storage; stays where it is.
+/// What a child of fork() needs of one storage. Must not move.
 class ThrowingStorage::Entry {
  public:
   explicit Entry(c10::Storage of) : storage(std::move(of)) {}
 
   c10::StorageImpl& impl() const { return *storage.unsafeGetStorageImpl(); }
 
-  /// In a child, before fork() returns there.
+  /// Called in a child, before fork() returns there.
   void bar_for_good() noexcept {
     if (std::exchange(is_in_child, true)) return;
     throw_flag(impl()) = true;
@@ -57,8 +57,8 @@ class ThrowingStorage::Entry {
   bool is_in_child = false;
 };
 
-/// All of this process. A child walks through them without any help of the heap. The mutex is
-/// held while messages change, too, so that a child finds them whole.
+/// All entries of this process. A child walks through them without using the heap. The mutex is
+/// also held while messages change, so that a child finds them complete.
 class ThrowingStorage::Entries {
  public:
   static Entries& get() {
@@ -116,7 +116,7 @@ const c10::Storage& ThrowingStorage::storage() const { return entry_->storage; }
 
 void* ThrowingStorage::data() const { return entry_->impl()._mutable_data_ptr_no_checks().get(); }
 
-/// Setting the pointer is also what makes the storage look at its flag again.
+/// Setting the pointer also makes the storage look at its flag again.
 void ThrowingStorage::point_to(c10::DataPtr data, Access access) {
   throw_flag(entry_->impl()) = access == Access::kDenied || entry_->is_in_child;
   entry_->impl().set_data_ptr_noswap(std::move(data));

@@ -8,33 +8,32 @@
 namespace tessera::internal {
 
 /// A storage of a user's tensors to which access can be denied: then every access to its data
-/// throws c10::Error with a given message. In a child of fork() it is denied permanently, with a
+/// throws c10::Error with a given message. In a child of fork() access is denied for good, with a
 /// message that says so. Not thread-safe.
 ///
 /// Note [Throwing storage]
 /// StorageImpl can throw a custom message on every access to its data pointer; LibTorch has a
 /// function to enter that state but none to leave it. So the flags, which are private members, are
-/// accessed by explicit instantiation of a template with their addresses (access is not checked
-/// there, by the C++ standard) and toggled. For children of fork() each storage has its message
-/// ready beforehand, because the fork handler may only set words: it sets the flags and swaps two
-/// strings.
+/// toggled by explicit instantiation of a template with their addresses (the C++ standard does not
+/// check access there). For children of fork() each storage has its message ready beforehand,
+/// because the fork handler may only set words: it sets the flags and swaps two strings.
 class ThrowingStorage {
  public:
-  /// Takes `storage` over, denies access with `error`, and releases its data. It cannot be resized
-  /// from then on.
+  /// Takes `storage` over, denies access with `error`, and releases its data. From then on it
+  /// cannot be resized.
   ThrowingStorage(c10::Storage storage, at::Device device, const std::string& error);
   ~ThrowingStorage();
   ThrowingStorage(ThrowingStorage&&) noexcept;
   ThrowingStorage& operator=(ThrowingStorage&&) = delete;
 
   const c10::Storage& storage() const;
-  /// Where it points, whether access is denied or not.
+  /// The address to which it points, also while access is denied.
   void* data() const;
 
   enum class Access : bool { kDenied, kAllowed };
   void point_to(c10::DataPtr data, Access access);
 
-  /// Denies access with `error`. A text that it has already stays as it is: another thread may be
+  /// Denies access with `error`. Does not rewrite an equal text, because another thread may be
   /// about to throw it.
   void deny(const std::string& error);
 

@@ -18,15 +18,15 @@ enum class Residence : uint8_t { kResident, kSplit };
 struct UnitMemory {
   Range shard_range;  ///< the part that this rank keeps
   at::Tensor shard;   ///< the memory of that part, [its numel], with the authoritative values
-  at::Tensor whole;   ///< the memory of the whole unit, [unit numel], which shows the shards of all
-                      ///< ranks; undefined where whole units have memory only while they are used
+  at::Tensor whole;  ///< [unit numel], shows the shards of all ranks; undefined if whole units have
+                     ///< memory only while they are used
 };
 
-/// Makes the memory of unit `index` of a plan. Called once for each, in order.
+/// Makes the memory of unit `index` of a plan. Called once for each unit, in order.
 using AllocateUnit = std::function<UnitMemory(size_t index)>;
 
-/// Memory of this rank alone, made by `allocate`: of resident units all of it, of split ones this
-/// rank's slice of the parameters. `plan` and `slices` must outlive the result.
+/// Makes memory of this rank alone with `allocate`: for resident units all of it, for split ones
+/// this rank's slice of the parameters. `plan` and `slices` must outlive the result.
 AllocateUnit own_memory(const UnitPlan& plan, const SliceMap& slices, Residence residence,
                         std::function<at::Tensor(int64_t numel, at::ScalarType dtype)> allocate);
 

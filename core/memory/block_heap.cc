@@ -56,7 +56,7 @@ char* BlockHeap::allocate(int64_t bytes) {
   return block;
 }
 
-/// At the end, together with the hole that may be there.
+/// Adds to the end, together with the hole that may be there.
 char* BlockHeap::grow(int64_t bytes) {
   const bool ends_in_hole = !holes_.empty() && holes_.back().begin + holes_.back().bytes == end_;
   char* const place = ends_in_hole ? holes_.back().begin : end_;

@@ -9,40 +9,40 @@
 namespace tessera::internal {
 
 /// A heap of blocks of any size in one contiguous address range, which grows and never shrinks:
-/// freed memory is reused without a page fault.
-/// First fit at the lowest address; adjacent free blocks are merged. So a training step, whose
-/// blocks are freed in about the reverse order, holds only a few percent more than it uses at its
-/// peak. (malloc holds much more: glibc 2.36 searches for a chunk of size plus alignment and splits
-/// off the rest, so a freed tensor's chunk does not fit the same request again.) For large blocks:
-/// each takes 64 bytes more, and the search is linear in the number of holes. Thread-safe.
+/// freed memory is reused without a page fault. First fit at the lowest address; adjacent free
+/// blocks are merged. So a training step, whose blocks are freed in about the reverse order, holds
+/// only a few percent more than it uses at its peak. (malloc holds much more: glibc 2.36 searches
+/// for a chunk of size plus alignment and splits off the rest, so a freed tensor's chunk does not
+/// fit the same request again.) For large blocks: each takes 64 bytes more, and the search is
+/// linear in the number of holes. Thread-safe.
 class BlockHeap {
  public:
-  /// Reserves addresses, no memory. With no room for them every allocate() fails.
+  /// Reserves addresses, not memory. If they are refused, every allocate() fails.
   explicit BlockHeap(int64_t reserved_bytes);
   ~BlockHeap();
   BlockHeap(const BlockHeap&) = delete;
   BlockHeap& operator=(const BlockHeap&) = delete;
 
-  /// A block that begins on 64 bytes, its content undefined. Null if the addresses do not suffice
+  /// Returns a block aligned to 64 bytes, contents undefined. Null if the addresses do not suffice
   /// or the system refuses memory.
   char* allocate(int64_t bytes);
 
-  /// Local. For a heap that is never destroyed: children of fork() may use it.
+  /// Lets children of fork() use a heap that is never destroyed. Local.
   void hold_across_forks() { hold_across_fork(mutex_); }
 
   /// `block` came from allocate().
   void free(char* block);
 
-  /// Whether `memory` lies here.
+  /// Whether `memory` lies in the reserved addresses.
   bool contains(const void* memory) const;
 
   /// Returns empty huge pages to the system.
   void give_back();
 
-  /// From now on what it grows by is touched in huge pages where the system provides them.
+  /// Makes later growth take huge pages at first touch, where the system provides them.
   void grow_in_huge_pages();
 
-  /// Where the blocks lie, free or not: from begin(), so many bytes, the most there ever were.
+  /// The blocks, free or not, lie in grown_bytes() bytes from begin() on; these never shrink.
   char* begin() const { return begin_; }
   int64_t grown_bytes() const;
 
@@ -59,7 +59,7 @@ class BlockHeap {
   void* reserved_ = nullptr;
   int64_t reserved_bytes_ = 0;
   char* begin_ = nullptr;     ///< on a huge page
-  char* end_ = nullptr;       ///< of all blocks
+  char* end_ = nullptr;       ///< end of all blocks
   char* writable_ = nullptr;  ///< may be written up to here
   char* limit_ = nullptr;
   std::vector<Hole> holes_;  ///< by address; no two touch

@@ -13,7 +13,7 @@
 namespace tessera::internal {
 namespace {
 
-/// The kernel's word first: in virtual machines sysconf() may give several times as much.
+/// Asks the kernel first: in virtual machines sysconf() may return several times as much.
 int64_t find_last_level_cache_bytes() {
   int64_t kib = 0;
   std::ifstream("/sys/devices/system/cpu/cpu0/cache/index3/size") >> kib;
@@ -61,7 +61,7 @@ void copy_streaming(void* to, const void* from, int64_t bytes) {
     _mm_stream_si128(place + 3, d);
   }
   if (done < bytes) std::memcpy(target + done, source + done, static_cast<size_t>(bytes - done));
-  // These stores are not ordered by the release that follows an ordinary copy.
+  // A later release orders ordinary stores, but not these.
   _mm_sfence();
 }
 

@@ -27,12 +27,12 @@ struct AddressRange {
   uint64_t end = 0;
 };
 
-/// Where malloc's main heap lies; empty if it has none.
+/// Returns the addresses of malloc's main heap; empty if it has none.
 AddressRange heap() {
   std::ifstream maps("/proc/self/maps");
   for (std::string line; std::getline(maps, line);) {
     if (!absl::EndsWith(line, "[heap]")) continue;
-    // "<begin>-<end> ...". Not absl::SimpleHexAtoi, which Ubuntu 22.04's Abseil has not.
+    // "<begin>-<end> ...". Ubuntu 22.04's Abseil has no absl::SimpleHexAtoi.
     AddressRange range;
     const char* const end = line.data() + line.size();
     const auto begin_read = std::from_chars(line.data(), end, range.begin, 16);
@@ -42,8 +42,7 @@ AddressRange heap() {
   return {};
 }
 
-/// What tensors live in that are large enough to matter. Never destroyed: tensors may live longer
-/// than any object of ours.
+/// The heap of large tensors. Never destroyed, because tensors may outlive any object of ours.
 BlockHeap& block_heap() {
   static auto* const heap = [] {
     auto* const made =
@@ -54,8 +53,8 @@ BlockHeap& block_heap() {
   return *heap;
 }
 
-/// Takes large tensors from the block heap and leaves the others, and what the heap has no room
-/// for, to LibTorch. Profilers hear of both.
+/// Takes large tensors from the block heap, and from LibTorch the others and those for which the
+/// heap has no room. Reports both to profilers.
 class KeepingAllocator final : public c10::Allocator {
  public:
   c10::DataPtr allocate(size_t bytes) override {
@@ -68,7 +67,7 @@ class KeepingAllocator final : public c10::Allocator {
     return c10::GetDefaultCPUAllocator()->allocate(bytes);
   }
 
-  /// For those who keep bare pointers, of either origin.
+  /// Frees raw pointers of either origin.
   c10::DeleterFnPtr raw_deleter() const override { return &release; }
 
   void copy_data(void* to, const void* from, size_t bytes) const override {
@@ -89,14 +88,14 @@ class KeepingAllocator final : public c10::Allocator {
 };
 
 void keep_tensor_memory() {
-#ifndef __SANITIZE_ADDRESS__  // which sees more in malloc's blocks
-  if (c10::GetCPUAllocator() != c10::GetDefaultCPUAllocator()) return;  // ours already, or a user's
+#ifndef __SANITIZE_ADDRESS__  // the sanitizer sees more in malloc's blocks
+  if (c10::GetCPUAllocator() != c10::GetDefaultCPUAllocator()) return;  // ours already or a user's
   static auto* const allocator = new KeepingAllocator;
   c10::SetCPUAllocator(allocator);
 #endif
 }
 
-/// Whether a huge page here would take up hardly more memory than the pages that are there.
+/// Whether a huge page here would take hardly more memory than the resident pages.
 bool is_mostly_resident(char* memory) {
   const auto pages = static_cast<uint64_t>(kHugePageBytes / ::sysconf(_SC_PAGESIZE));
   std::vector<unsigned char> residency(pages);
@@ -108,15 +107,15 @@ bool is_mostly_resident(char* memory) {
 
 using Clock = std::chrono::steady_clock;
 
-/// How far each heap was moved since memory was last given back: what lies before is in huge pages,
-/// and ranks that are threads, or a second engine, need not move it again.
+/// How far each heap was moved since memory was last returned. Memory before that is in huge pages,
+/// so ranks that are threads, or a second engine, do not move it again.
 struct MovedEnds {
   std::atomic<uint64_t> heap = 0;
   std::atomic<uint64_t> blocks = 0;
 };
 MovedEnds moved_ends;
 
-/// Returns whether it came to the end. A stretch that the heap fills in part is left for later.
+/// Returns whether it reached the end. Leaves a stretch that the heap fills only in part for later.
 bool move_what_grew(const AddressRange& whole, std::atomic<uint64_t>& moved_end,
                     Clock::time_point deadline) {
   constexpr uint64_t kStep = kHugePageBytes;
@@ -143,13 +142,12 @@ void keep_freed_memory(int64_t unused_bytes) {
     block_heap().give_back();
   }
 #if defined(__GLIBC__)
-  // Where another malloc has taken the place of glibc's, the first of these calls initialises the
-  // latter's heap, and two at once (ranks that are threads) let it fail an assertion of its own
-  // when they exit.
+  // If another malloc replaces glibc's, the first of these calls initialises glibc's heap, and two
+  // at once (from ranks that are threads) make it fail an assertion when they exit.
   static std::mutex one_at_a_time;
   const std::scoped_lock lock(one_at_a_time);
   if (is_worth_a_walk) ::malloc_trim(0);
-  ::mallopt(M_MMAP_MAX, 0);  // large blocks too come from the heap, which the next line keeps
+  ::mallopt(M_MMAP_MAX, 0);  // large blocks also come from the heap, which the next line keeps
   ::mallopt(M_TRIM_THRESHOLD, std::numeric_limits<int>::max());
 #endif
 }
@@ -167,7 +165,7 @@ bool use_huge_pages_in_heap(std::chrono::nanoseconds at_most) {
 void HugePagePace::after_step() {
   if (is_done_) return;
   const auto now = Clock::now();
-  // From the second step on a step allocates what the one before it did.
+  // From the second step on, a step allocates what the step before it did.
   if (++steps_ >= 2) is_done_ = use_huge_pages_in_heap((now - last_) / kShare);
   last_ = Clock::now();
 }

@@ -8,7 +8,7 @@ namespace tessera::internal {
 namespace {
 
 #ifndef MADV_COLLAPSE
-constexpr int MADV_COLLAPSE = 25;  // Linux 6.1; older C libraries do not know it
+constexpr int MADV_COLLAPSE = 25;  // Linux 6.1; missing in older C libraries
 #endif
 
 int64_t whole_huge_pages(int64_t bytes) { return bytes / kHugePageBytes * kHugePageBytes; }

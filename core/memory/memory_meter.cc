@@ -11,7 +11,7 @@
 namespace tessera {
 namespace {
 
-/// The value after `key` in what the kernel says of this process's memory; -1 if there is none.
+/// Returns the value of `key` in the kernel's summary of this process's memory; -1 if it has none.
 int64_t proportional_bytes(std::string_view key) {
   std::ifstream file("/proc/self/smaps_rollup");
   for (std::string word; file >> word;) {

@@ -9,10 +9,9 @@
 
 namespace tessera::internal {
 
-/// The words of an ExactSum in plain memory. Digits of 32 bits in units of 2^-1074, the least
-/// first; each word keeps carries (and signs) of its own until exact_normalize, the last digit is
-/// signed and holds what is left. The last three words count terms that are no numbers: NaN,
-/// +infinity, -infinity.
+/// The words of an ExactSum in plain memory: digits of 32 bits in units of 2^-1074, least
+/// significant first. Until exact_normalize each word keeps its own carries and sign. The last
+/// digit is signed and holds the rest. The last three words count NaN, +infinity and -infinity.
 inline constexpr size_t kExactWords = 70;
 inline constexpr size_t kExactDigits = kExactWords - 3;
 inline constexpr size_t kExactNan = kExactDigits;
@@ -36,7 +35,7 @@ TESSERA_DEVICE_CODE inline bool exact_is_finite(double term) {
   return (std::bit_cast<uint64_t>(term) >> (kExactMantissaBits - 1) & 0x7ff) != 0x7ff;
 }
 
-/// The word that counts terms such as `term`, which is not finite.
+/// Returns the word that counts terms like `term`, which is not finite.
 TESSERA_DEVICE_CODE inline size_t exact_count_word(double term) {
   const auto encoding = std::bit_cast<uint64_t>(term);
   const uint64_t mantissa = encoding & ((uint64_t{1} << (kExactMantissaBits - 1)) - 1);
@@ -44,7 +43,7 @@ TESSERA_DEVICE_CODE inline size_t exact_count_word(double term) {
   return encoding >> 63 != 0 ? kExactMinusInfinity : kExactPlusInfinity;
 }
 
-/// `term` is finite.
+/// Returns the digits of `term`, which is finite.
 TESSERA_DEVICE_CODE inline ExactTerm exact_term(double term) {
   constexpr uint64_t kDigitMask = 0xffffffffU;
   const auto encoding = std::bit_cast<uint64_t>(term);
@@ -61,7 +60,7 @@ TESSERA_DEVICE_CODE inline ExactTerm exact_term(double term) {
   return {shift / kExactDigitBits, sign * low, sign * middle, sign * high};
 }
 
-/// Carries what exceeds 32 bits from each digit into the next: the one form that equal sums share.
+/// Carries what exceeds 32 bits from each digit into the next. Equal sums have equal normal forms.
 TESSERA_DEVICE_CODE inline void exact_normalize(int64_t* words) {
   int64_t carry = 0;
   for (size_t i = 0; i + 1 < kExactDigits; ++i) {
@@ -72,8 +71,8 @@ TESSERA_DEVICE_CODE inline void exact_normalize(int64_t* words) {
   words[kExactDigits - 1] += carry;
 }
 
-/// Bits [position, position + count) of the number whose digits are normalized and not negative;
-/// count <= 64.
+/// Returns bits [position, position + count) of the number whose digits are normalized and not
+/// negative; count <= 64.
 TESSERA_DEVICE_CODE inline uint64_t exact_bits(const int64_t* digits, int position, int count) {
   uint64_t bits = 0;
   for (int i = 0; i < count; ++i) {
@@ -84,7 +83,7 @@ TESSERA_DEVICE_CODE inline uint64_t exact_bits(const int64_t* digits, int positi
   return bits;
 }
 
-/// The sum rounded once to the nearest double. Uses up `words`.
+/// Returns the sum rounded once to the nearest double. Destroys `words`.
 TESSERA_DEVICE_CODE inline double exact_value(int64_t* words) {
   constexpr double kInfinity = std::numeric_limits<double>::infinity();
   const bool has_plus = words[kExactPlusInfinity] != 0;
@@ -112,8 +111,8 @@ TESSERA_DEVICE_CODE inline double exact_value(int64_t* words) {
     return sign * std::bit_cast<double>(exact_bits(words, 0, kExactMantissaBits));
   }
   const int low_bit = top_bit - kExactMantissaBits + 1;
-  // The mantissa's leading bit counts as one in the exponent's field; rounding up carries there by
-  // itself, as far as infinity.
+  // The mantissa's leading bit adds one to the exponent's field, and rounding up carries into it,
+  // as far as infinity.
   uint64_t encoding = (static_cast<uint64_t>(low_bit) << (kExactMantissaBits - 1)) +
                       exact_bits(words, low_bit, kExactMantissaBits);
   const bool is_half_or_more = exact_bits(words, low_bit - 1, 1) != 0;

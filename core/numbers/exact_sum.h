@@ -8,15 +8,14 @@
 namespace tessera::internal {
 
 /// A sum of doubles without rounding, so that the result does not depend on the order or grouping
-/// of the terms: a wide fixed-point number (Kulisch accumulator) that covers the whole range of
-/// finite doubles. Value type; merging is integer addition, so ranks can exchange words.
+/// of the terms: a wide fixed-point number (Kulisch accumulator) for the whole range of finite
+/// doubles. Value type; merging is integer addition, so ranks can exchange words.
 class ExactSum {
  public:
   /// Number of 64-bit words of the exchanged form.
   static constexpr size_t kWords = 70;
 
-  /// Adds one term. NaN and infinities are remembered as such: the sum is NaN (or the infinity)
-  /// from then on.
+  /// Adds one term. A NaN or infinity makes the sum NaN (or that infinity) from then on.
   void add(double term);
 
   /// Adds another accumulator; commutative and associative to the bit.
@@ -31,11 +30,10 @@ class ExactSum {
   double value() const;
 
  private:
-  /// Carries what exceeds 32 bits from each digit into the next: the one form that equal sums
-  /// share.
+  /// Carries what exceeds 32 bits from each digit into the next. Equal sums then have equal words.
   void normalize();
 
-  // As exact_digits.h lays them out.
+  // Laid out as in exact_digits.h.
   std::array<int64_t, kWords> words_{};
   // Every digit is below (unnormalized_ + 1) * 2^32 in magnitude.
   int64_t unnormalized_ = 0;

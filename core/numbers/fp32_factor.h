@@ -4,8 +4,8 @@
 
 namespace tessera::internal {
 
-/// Whether gradients may be multiplied with `value` or divided by it in fp32, the narrowest dtype
-/// that they are summed in: a normal number of fp32 above 0, whose inverse is finite.
+/// Whether gradients may be multiplied with or divided by `value` in fp32, the narrowest dtype in
+/// which they are summed: a normal number of fp32 above 0 with a finite inverse.
 inline bool is_fp32_factor(double value) {
   return value > 0.0 && std::isnormal(static_cast<float>(value));
 }

@@ -8,15 +8,15 @@
 
 namespace tessera::internal {
 
-/// The fp32 number that `value` is; the bits are those of static_cast<float>. These conversions are
-/// written in integers and selections throughout, so that loops over them vectorise.
+/// Returns `value` as fp32, with the bits of static_cast<float>. These conversions use only
+/// integers and selections, so that loops over them vectorise.
 [[gnu::always_inline]] inline float widen(c10::BFloat16 value) {
   return std::bit_cast<float>(static_cast<uint32_t>(value.x) << 16);
 }
 [[gnu::always_inline]] inline float widen(c10::Half value) { return static_cast<float>(value); }
 
-/// `value` rounded to the nearest T, ties to even; the bits are those of static_cast<T>, every NaN
-/// becoming the one that c10 makes of it.
+/// Returns `value` rounded to the nearest T, ties to even, with the bits of static_cast<T>; every
+/// NaN becomes the one that c10 makes of it.
 template <typename T>
 T narrow(float value) = delete;
 

@@ -4,7 +4,7 @@
 
 namespace tessera::internal {
 
-/// The shortest text that reads back as the same value, so that different values never look alike.
+/// Returns the shortest text that reads back as the same value, so different values differ as text.
 std::string number_text(double value);
 
 }  // namespace tessera::internal

@@ -1,9 +1,9 @@
 #pragma once
 
-/// Marks a function whose loops are compiled for AVX-512, AVX2 and the baseline, chosen when the
-/// program loads. All three give the same bits: nothing is contracted into fused multiply-adds
+/// Marks a function whose loops are compiled for AVX-512, AVX2 and the baseline; one is chosen when
+/// the program loads. All three give the same bits: nothing is contracted into fused multiply-adds
 /// (-ffp-contract=off) and reductions are written in a fixed order. Empty under sanitizers, which
-/// are not ready yet when the choice is made.
+/// are not ready when the choice is made.
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && \
     !defined(__SANITIZE_THREAD__) && !defined(__SANITIZE_ADDRESS__)
 #define TESSERA_VECTOR_TARGETS __attribute__((target_clones("avx512f", "avx2", "default")))

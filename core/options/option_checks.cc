@@ -30,7 +30,7 @@ void check_degrees(const OptionCase& known, const RefuseOption& refuse) {
   if (!problem.empty()) refuse(problem);
 }
 
-/// Functions of the user's that choose nothing, or nothing that is left.
+/// check_wrap() and check_ignores() refuse user functions that choose nothing or leave nothing.
 void check_wrap(const OptionCase& known, const RefuseOption& refuse) {
   const WrapPolicy& wrap = known.options.wrap;
   if (wrap.choose || wrap.name.empty()) return;
@@ -126,7 +126,7 @@ void check_average(const OptionCase& known, const RefuseOption& refuse) {
   }
 }
 
-/// What is wrong with the precision whatever the model's dtype is, or with each parameter.
+/// Checks the precision of each parameter or, without a model, finds what no dtype allows.
 void check_precision(const OptionCase& known, const RefuseOption& refuse) {
   const Precision& precision = known.options.precision;
   if (known.model == nullptr) {
@@ -140,7 +140,7 @@ void check_precision(const OptionCase& known, const RefuseOption& refuse) {
     }
     return;
   }
-  std::vector<std::string> said;  // each with the first parameter that has it
+  std::vector<std::string> said;  // each problem once, with the first parameter that has it
   for (const Parameter& parameter : *known.model) {
     for (const std::string& problem :
          problems_of(parameter.precision(precision), parameter.tensor.scalar_type())) {

@@ -5,7 +5,7 @@
 namespace tessera::internal {
 
 // Each refuses what is wrong with the value of one field of Options, as far as the model and the
-// world are known. Rows of the table name them. NaN is wrong everywhere.
+// world are known. Rows of the table name them. All refuse NaN.
 
 void check_asynchronous_step(const OptionCase& known, const RefuseOption& refuse);
 void check_average(const OptionCase& known, const RefuseOption& refuse);

@@ -37,7 +37,7 @@ std::string set(Options& options, const std::string& given) {
   return wrong;
 }
 
-/// `row` of the field `kField`, which can be set where take() knows its type.
+/// Completes `row` for the field `kField`. It can be set from text if take() knows its type.
 template <auto kField>
 constexpr OptionField of(OptionField row) {
   row.text = text<kField>;
@@ -53,7 +53,7 @@ constexpr const char* kGpuNorms =
     "the kernels of a GPU take the 2-norm of all gradients only; leave it out, or set offload, "
     "which clips on the host";
 
-// A new option is a field of Options, a row here, its resolved value if it may be unset, and the
+// A new option needs a field of Options, a row here, a resolved value if it may be unset, and the
 // code that acts on it.
 constexpr OptionField kFields[] = {
     of<&Options::strategy>({.name = "strategy",
@@ -79,7 +79,7 @@ constexpr OptionField kFields[] = {
                            .doc = "which parameters are left to the program",
                            .allowed = "a predicate on names",
                            .check = check_ignores,
-                           .is_compared = false}),  // what is left to train is
+                           .is_compared = false}),  // the trained parameters are
     of<&Options::max_grad_norm>(
         {.name = "max_grad_norm",
          .doc = "the largest norm of all gradients; larger ones are scaled down to it",
@@ -148,7 +148,7 @@ constexpr OptionField kFields[] = {
     of<&Options::ignores_buffers>({.name = "ignores_buffers",
                                    .doc = "which buffers are left to the program",
                                    .allowed = "a predicate on names",
-                                   .is_compared = false}),  // what is left to make equal is
+                                   .is_compared = false}),  // the synced buffers are
     of<&Options::requires_sync_batch_norm>(
         {.name = "requires_sync_batch_norm",
          .doc = "refuses a model with a BatchNorm whose statistics are those of one rank's samples",
@@ -240,7 +240,7 @@ constexpr OptionPair kPairs[] = {
      "skips a step when a rank's gradients overflow, and that depends on the number of "
      "micro-steps"},
     {"reproducible", "buffers", "spreads what forwards of each rank have written"},
-    // What needs all gradients of a step before the first update, or updates that can be left out.
+    // Options that need all gradients of a step before the first update, or may skip updates.
     {"optimizer_in_backward", "offload", "updates in step()"},
     {"optimizer_in_backward", "max_grad_norm",
      "needs the norm of all gradients before the first update"},
@@ -254,10 +254,10 @@ constexpr OptionPair kPairs[] = {
      "may leave out the update of a step that is partly made"},
     {"optimizer_in_backward", "on_non_finite = skip",
      "leaves out the update of a step that is partly made", skips_non_finite},
-    // What a host has to do in the middle of a step, which then waits for it.
+    // Options for which the host acts in the middle of a step, so that the step would wait for it.
     {"asynchronous_step", "ask_non_finite", "is asked before anything is applied"},
     {"asynchronous_step", "offload", "updates on the CPU, in the step"},
-    // What the host has to do in the middle of what is captured.
+    // Options for which the host acts in the middle of what is captured.
     {"cuda_graphs", "free_eagerly", "gathers and frees units from the host"},
     {"cuda_graphs", "offload", "copies gradients to the host in backward"},
 };
@@ -330,7 +330,7 @@ std::string ignored_by_strategy(const OptionField& field, const OptionCase& know
     case Strategies::kOwnSlices:
       break;
   }
-  // Named strategies split over all ranks or none, also in a world of one.
+  // Named strategies split over all ranks or one, also in a world of one.
   const bool is_named = known.options.strategy != Strategy::kHybrid;
   const int ranks = is_named ? kManyRanks : known.world != nullptr ? known.world->size : 0;
   if (ranks == 0 || (shape.gradients == ranks && shape.optimizer == ranks)) return "";

@@ -12,14 +12,14 @@
 
 namespace tessera::internal {
 
-/// Ranks of a world that is large enough to tell the strategies apart.
+/// Enough ranks to tell the strategies apart.
 inline constexpr int kManyRanks = 2;
 
-/// What is known where options are judged: everything in parallelize(), the options alone in
+/// What is known when options are checked: everything in parallelize(), the options alone in
 /// validate().
 struct OptionCase {
   const Options& options;
-  const ParameterTable* model = nullptr;  ///< null: not known yet, as `world`
+  const ParameterTable* model = nullptr;  ///< null if not known, as is `world`
   const WorldTraits* world = nullptr;
   std::string strategy = {};            ///< its name
   std::optional<Degrees> shape = {};    ///< in a world of kManyRanks, or a hybrid's
@@ -33,18 +33,18 @@ struct OptionCase {
 /// ".<part>: got X; ...".
 using RefuseOption = std::function<void(const std::string& reason)>;
 
-/// A row of the table of options: all that Tessera knows of a field of Options but what acts on it.
+/// A row of the table of options: all that Tessera knows of a field of Options, except its effect.
 struct OptionField {
-  /// Under which strategies it means something; the others refuse it.
+  /// The strategies under which it means something; others refuse it.
   enum class Strategies : uint8_t {
     kAll,
     kSplitParameters,   ///< p > 1
     kWholeParameters,   ///< p = 1
-    kSharedParameters,  ///< where ranks that update different slices can have one copy together
-    kPooledGradients,   ///< but for g = 1 < o, where each unit has a gradient buffer of its own
+    kSharedParameters,  ///< ranks that update different slices can share one copy
+    kPooledGradients,   ///< not g = 1 < o, where each unit has its own gradient buffer
     kOwnSlices,         ///< g = o = N: each slice of gradients belongs to one rank
   };
-  /// Where it means something.
+  /// The devices on which it means something.
   enum class Devices : uint8_t {
     kAll,
     kCpu,
@@ -53,17 +53,17 @@ struct OptionField {
   };
 
   const char* name;
-  const char* doc;      ///< what it does, in a sentence without its subject
-  const char* allowed;  ///< its values
+  const char* doc;      ///< what it does: a sentence without its subject
+  const char* allowed;  ///< its allowed values
   std::string (*text)(const Options& options) = nullptr;  ///< never null
   Strategies strategies = Strategies::kAll;
   Devices devices = Devices::kAll;
-  const char* elsewhere = "";  ///< why it is refused on other devices, and what to do
-  /// Refuses what is wrong with its value, for this model and world; null: nothing can be.
+  const char* elsewhere = "";  ///< why other devices refuse it, and what to do
+  /// Refuses a wrong value, for this model and world; null: all values are right.
   void (*check)(const OptionCase& known, const RefuseOption& refuse) = nullptr;
-  /// Sets it from the text of a flag; "" or what is wrong with that. Null: only code can set it.
+  /// Sets it from a flag's text; returns "" or what is wrong. Null: only code can set it.
   std::string (*set)(Options& options, const std::string& text) = nullptr;
-  /// Whether it asks for something; null: it does if it differs from the default.
+  /// Whether the user asks for something by it; null: if it differs from the default.
   bool (*asks)(const Options& options) = nullptr;
   bool is_compared = true;  ///< across ranks
 };
@@ -78,17 +78,16 @@ struct OptionPair {
   const char* option;
   const char* other;   ///< a field, or one value of it: "on_non_finite = skip"
   const char* reason;  ///< "<option>: is set beside <other>, which <reason>"
-  /// Whether the other one stands in the way; null: it does if it asks for something.
+  /// Whether the other one is in conflict; null: if it asks for something.
   bool (*applies)(const Options& options) = nullptr;
 };
 std::span<const OptionPair> option_pairs();
 
-/// Why a strategy, or the device, would ignore `field`, which asks for something; "" if neither
-/// would.
+/// Returns why a strategy, or the device, would ignore `field`, which asks for something; or "".
 std::string ignored(const OptionField& field, const OptionCase& known);
 
-/// What forbids `call` ("join") under these options: "<call>: got Options::<name>, under which
-/// <reason>; <remedy>"; "" for nothing. The same on all ranks.
+/// Returns what forbids `call` ("join") under these options: "<call>: got Options::<name>, under
+/// which <reason>; <remedy>"; "" for nothing. The same on all ranks.
 std::string option_against(const char* call, const ResolvedOptions& options);
 
 }  // namespace tessera::internal

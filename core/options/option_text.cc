@@ -77,7 +77,7 @@ std::string take(const std::string& given, double& value) {
   const bool is_number = absl::SimpleAtod(given, &number) &&
                          (std::isfinite(number) || given.find_first_of("nN") != std::string::npos);
   if (!is_number) return expected(given, "a number");
-  value = number;  // "inf" and "nan", but not what is too large
+  value = number;  // accepts "inf" and "nan", but no number that is too large
   return "";
 }
 std::string take(const std::string& given, Strategy& value) {

@@ -9,7 +9,7 @@
 
 namespace tessera::internal {
 
-/// Adds to a list of what is wrong, a line each; `problem` is "" for nothing.
+/// Adds to a list of problems, a line each; a `problem` of "" is none.
 inline void append(std::vector<std::string>& problems, std::string problem) {
   if (!problem.empty()) problems.push_back(std::move(problem));
 }
@@ -17,7 +17,7 @@ inline void append(std::vector<std::string>& problems, std::vector<std::string> 
   for (std::string& problem : more) problems.push_back(std::move(problem));
 }
 
-/// Runs `body` and returns what it returns, or nothing after adding what it throws to `problems`.
+/// Returns the result of `body`, or nothing after adding the text that it throws to `problems`.
 template <typename Body>
 auto attempt(std::vector<std::string>& problems, Body&& body) -> std::optional<decltype(body())> {
   try {

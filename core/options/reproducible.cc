@@ -38,7 +38,7 @@ bool keeps_places_of_rounding(const UnitPrecision& precision) {
   return is_wide && precision.communication == precision.reduce;
 }
 
-/// The first parameter that has it, for each of two problems.
+/// Refuses each of two problems once, with the first parameter that has it.
 void check_precision_of_sums(const Options& options, const ParameterTable& model,
                              const RefuseOption& refuse) {
   bool said_half = false;

@@ -7,8 +7,8 @@
 namespace tessera::internal {
 namespace {
 
-// The link idles from the first bucket to the second, and carries the last one when nothing is left
-// to compute.
+// Small, because the link idles between the first bucket and the second, and sends the last one
+// when nothing is left to compute.
 constexpr int64_t kNetworkBucketBytes = int64_t{1} << 20;
 
 }  // namespace

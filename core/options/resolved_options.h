@@ -14,7 +14,7 @@
 
 namespace tessera::internal {
 
-/// What the rules for options depend on of the engine's group: a plain value, so that every rule
+/// What the rules for options need to know of the engine's group: a plain value, so that every rule
 /// can be tested without ranks and devices.
 struct WorldTraits {
   int size = 1;
@@ -23,8 +23,8 @@ struct WorldTraits {
   Capabilities can = {.one_sided_reads = true};
 };
 
-/// Options without unset fields, as all code below parallelize takes them. The base is what the
-/// user passed; the fields here hide those of it that may be unset.
+/// Options without unset fields, which all code below parallelize takes. The base is what the user
+/// passed; the fields here hide those of it that may be unset.
 struct ResolvedOptions : Options {
   Degrees degrees = {};
   Residence residence = Residence::kResident;
@@ -37,23 +37,23 @@ struct ResolvedOptions : Options {
   double gradient_divisor = 0.0;  ///< 0: gradients are the mean over ranks
 };
 
-/// Local. Checks `options` for `model` in `world`, as far as they are known (not null): OK, or an
-/// InvalidArgument status with every problem, one a line. Others need the optimizer or the modules.
+/// Checks `options` for `model` in `world`, as far as known (not null): OK, or InvalidArgument with
+/// every problem, one a line. Rules about the optimizer and modules are elsewhere. Local.
 absl::Status validate(const Options& options, const ParameterTable* model,
                       const WorldTraits* world);
 
-/// `options` for the parameters `model` (may be null) in `world`, or what validate() says against
-/// them. Local.
+/// Returns `options` resolved for the parameters `model` (may be null) in `world`, or the status of
+/// validate(). Local.
 absl::StatusOr<ResolvedOptions> resolve(const Options& options, const ParameterTable* model,
                                         const WorldTraits& world);
 
-/// The table behind the strategies: over how many of `world_size` ranks each one splits parameters,
-/// gradients and optimizer state. The only switch on Strategy. Throws c10::Error unless the degrees
-/// of a hybrid are there and fit the world.
+/// Returns over how many of `world_size` ranks a strategy splits parameters, gradients and
+/// optimizer state. The only switch on Strategy. Throws c10::Error unless a hybrid has degrees that
+/// fit the world.
 Degrees placement(const Options& options, int world_size);
 
-/// One line per field as it was passed, for comparison across ranks; none for `ignores` and
-/// `ignores_buffers`, whose choice is compared instead.
+/// Returns one line per field as it was passed, for comparison across ranks; none for `ignores` and
+/// `ignores_buffers`, because what they choose is compared instead.
 std::vector<std::string> lines(const Options& options);
 
 }  // namespace tessera::internal

@@ -8,7 +8,7 @@
 namespace tessera {
 namespace {
 
-/// What AbslParseFlag() does with a flag that was parsed.
+/// Finishes AbslParseFlag() with a parsed flag.
 template <typename Value>
 bool take_flag(const absl::StatusOr<Value>& parsed, Value* value, std::string* error) {
   if (parsed.ok()) {

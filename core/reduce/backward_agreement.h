@@ -10,31 +10,31 @@
 
 namespace tessera::internal {
 
-/// The exchange of ranks at the end of a backward: what each has reduced so far, how many rounds
-/// each unit has (Note [Rounds]), which parameters each has used and whether one objects.
+/// The exchange between ranks at the end of a backward: what each has reduced so far, how many
+/// rounds each unit has (Note [Rounds]), which parameters each has used, and whether one objects.
 class BackwardAgreement {
  public:
   /// `group` must outlive it.
   BackwardAgreement(ProcessGroup& group, size_t units, size_t parameters);
 
-  /// Collective, blocking. `history`: a RollingHash of what this rank reduced and dropped. Raises
-  /// `rounds` (per unit) to the most of any rank, sets used[i] where local[i] is set on any, and
-  /// makes `positions` (per unit, or empty on all ranks) those of rank 0.
-  /// Returns what is wrong, the same on every rank, or "".
+  /// `history`: a RollingHash of what this rank reduced and dropped. Raises `rounds` (per unit) to
+  /// the largest of any rank, sets used[i] where local[i] is set on any, and makes `positions` (per
+  /// unit, or empty on all ranks) those of rank 0. Returns what is wrong, the same on every rank,
+  /// or "". Collective, blocking.
   std::string exchange(int64_t history, const std::vector<uint8_t>& local,
                        std::vector<size_t>& rounds, std::vector<uint8_t>& used,
                        std::vector<uint32_t>& positions);
 
-  /// What a rank says of its backwards since the last exchange, beside their gradients.
+  /// What a rank reports on its backwards since the last exchange, besides their gradients.
   struct Report {
     bool objects = false;       ///< it has found an error
     bool has_plain = false;     ///< one of them had no weight
     bool has_weighted = false;  ///< one of them had a weight
-    double weight = 0.0;        ///< the sum of these
+    double weight = 0.0;        ///< the sum of the weights
   };
-  /// Before exchange(): this rank's.
+  /// Sets this rank's report, before exchange().
   void report(const Report& report) { report_ = report; }
-  /// After it: that of `rank`, and whether any rank objects. Equal on all ranks.
+  /// After exchange(): the report of `rank`, and whether any rank objects. Equal on all ranks.
   Report report_of(int rank) const;
   bool is_objected() const { return is_objected_; }
 

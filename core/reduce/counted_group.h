@@ -7,8 +7,8 @@
 
 namespace tessera::internal {
 
-/// A group as it is, that counts the bytes of the tensors which this rank gives to its collectives.
-/// Subgroups are not counted.
+/// Decorator of a group that counts the bytes of the tensors which this rank gives to its
+/// collectives. Does not count subgroups.
 class CountedGroup final : public ForwardingGroup {
  public:
   /// `group` must outlive it.

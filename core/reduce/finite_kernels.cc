@@ -10,9 +10,9 @@
 namespace tessera::internal {
 namespace {
 
-/// An IEEE number is not finite when all bits of its exponent are set. Integer compares vectorise
-/// where isfinite() would not, most of all when the count is as wide as the elements; blocks keep
-/// a 16-bit count from overflowing.
+/// An IEEE number is not finite if all bits of its exponent are set. Integer compares vectorise
+/// where isfinite() would not, best if the count is as wide as the elements; blocks keep a 16-bit
+/// count from overflowing.
 template <typename Bits>
 inline int64_t count_blocks(const Bits* bits, int64_t numel, Bits exponent_mask) {
   constexpr int64_t kBlockNumel = 4096;

@@ -61,7 +61,7 @@ int64_t GradientBuffer::receive(size_t position, const at::Tensor& given, double
     state = State::kNow;
     return 0;
   }
-  // After fill_missing zeros are there, so what comes later is added to them.
+  // fill_missing() writes zeros, so later gradients are added to them.
   const bool is_first = state == State::kUndefined && !is_filled_;
 
   if (is_on_host(buffer_) && is_first && weight == 1.0 && !gradient.is_sparse() &&

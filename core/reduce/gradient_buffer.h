@@ -10,9 +10,9 @@
 
 namespace tessera::internal {
 
-/// Where one unit's gradients are collected on their way from autograd to the reduction: a full
-/// flat buffer laid out like the unit's parameters, in the dtype in which they are sent. Knows
-/// which parameters have arrived. Used by one thread.
+/// Collects one unit's gradients between autograd and the reduction: a full flat buffer laid out
+/// like the unit's parameters, in the communication dtype. Knows which parameters have arrived.
+/// Used by one thread.
 class GradientBuffer {
  public:
   /// For gradients of `unit` (of `table`); both must outlive it.
@@ -25,19 +25,18 @@ class GradientBuffer {
   /// arrived in it.
   void open(at::Tensor buffer);
 
-  /// Gives the buffer away; nothing has arrived any more.
+  /// Returns the buffer and keeps none; then nothing has arrived.
   at::Tensor close();
 
-  /// Forgets which parameters have arrived in this micro-step but keeps their values: what comes
-  /// next is added.
+  /// Forgets which parameters have arrived in this micro-step but keeps their values; later
+  /// gradients are added.
   void begin_micro_step();
 
   /// Copies `gradient` to the place of the unit's parameter `position`, or adds it if something is
-  /// there already, times `weight`, and rounds once to the buffer's dtype; weight 0 is zeros, also
-  /// of what is not finite. Dense or sparse; any strides. Returns
-  /// how many elements of the place are NaN or infinite afterwards, which includes finite ones that
-  /// the buffer's dtype cannot hold. Where the buffer does not lie on the CPU the copy is queued
-  /// and 0 returned: who reduces the buffer counts there.
+  /// there already, times `weight`, rounding once to the buffer's dtype. Weight 0 gives zeros, also
+  /// for non-finite gradients. Dense or sparse; any strides. Returns how many elements of the place
+  /// are NaN or infinite afterwards, including finite ones that the buffer's dtype cannot hold. If
+  /// the buffer is not on the CPU, queues the copy and returns 0; the reduction counts.
   int64_t receive(size_t position, const at::Tensor& gradient, double weight = 1.0);
 
   /// Whether every parameter of the unit has arrived since begin_micro_step() (or open()).

@@ -16,7 +16,7 @@ namespace tessera::internal {
 
 namespace {
 
-/// What is wrong with a hook's result; "" if nothing.
+/// Returns what is wrong with a hook's result; "" if nothing.
 std::string problem_of(const at::Tensor& result, const at::Tensor& buffer) {
   const auto expected = [&](const std::string& got) {
     return absl::StrCat("returned ", got, ", expected ", buffer.numel(), " elements of ",
@@ -130,7 +130,7 @@ void GradientCommunicator::run_hook(const PlannedUnit& unit, const at::Tensor& f
   if (values.const_data_ptr() != full.const_data_ptr()) full.copy_(values);
 }
 
-/// An exception of the hook concerns this rank only, until the engine tells the others.
+/// Throws on this rank only if the hook throws; the engine then tells the others.
 at::Tensor GradientCommunicator::result_of_hook(const GradBucket& bucket) {
   std::string problem;
   at::Tensor result;

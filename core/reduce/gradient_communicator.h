@@ -15,16 +15,15 @@
 
 namespace tessera::internal {
 
-/// Which collectives reduce gradients: the group's own reductions, for every value of Degrees (Note
-/// [Slice map] says which ranks combine what), or those of a communication hook while one is
-/// registered. A reduction has up to two stages: start() combines every rank's contribution and
-/// leaves each rank a part of the result, advance() completes the part, begun when the first has
-/// finished. Both are collective: every rank calls them in the same order.
+/// Chooses the collectives that reduce gradients: the group's own reductions, for every value of
+/// Degrees (Note [Slice map] says which ranks combine what), or those of a registered communication
+/// hook. A reduction has up to two stages: start() combines every rank's contribution and leaves
+/// each rank a part of the result; advance() begins when it has finished, and completes the part.
+/// Both are collective: every rank calls them in the same order.
 ///
-/// In a tree's order all ranks combine each micro-step, whatever the degrees are: partial sums over
-/// micro-steps would stand in the middle of the tree. A hook needs gradients that every rank keeps
-/// whole until they are reduced (g = 1), and leaves the result in all of `full`, of which every
-/// rank then has its part.
+/// In a tree's order all ranks combine each micro-step, whatever the degrees are, because partial
+/// sums over micro-steps would be in the middle of the tree. A hook needs gradients that every rank
+/// keeps whole until they are reduced (g = 1), and leaves the result in all of `full`.
 class GradientCommunicator {
  public:
   /// What is combined. A step that keeps partial sums (1 < g < o) combines twice.
@@ -33,41 +32,41 @@ class GradientCommunicator {
     kStep,       ///< partial sums of all its micro-steps
   };
 
-  /// References and `registered`, null where there never is a hook, must outlive it. A backward
-  /// reduces `buckets` units. Collective; sends nothing but what making subgroups takes.
+  /// References and `registered`, null if there never is a hook, must outlive it. A backward
+  /// reduces `buckets` units. Collective; only makes subgroups.
   GradientCommunicator(ProcessGroup& group, const ParameterTable& table, size_t buckets,
                        const SliceMap& slices, SumOrder order, const RegisteredHook* registered);
 
-  /// Whether a step has Level::kStep, too.
+  /// Whether a step also has Level::kStep.
   bool keeps_partial_sums() const { return within_sums_ != nullptr; }
-  /// In which order start() adds. Sums over the micro-steps of a step follow it: one after the
-  /// other, or going on with the tree.
+  /// The order in which start() adds. Sums over the micro-steps of a step follow it: one after the
+  /// other, or continuing the tree.
   SumOrder order() const { return order_; }
-  /// How many stages a reduction has: 1, or 2 where advance() has something to do.
+  /// The number of stages of a reduction: 2 where advance() has something to do, else 1.
   int stages(Level level) const {
     const bool is_partial = level == Level::kMicroStep && keeps_partial_sums();
     return is_partial || replicas_ == nullptr ? 1 : 2;
   }
 
-  /// Local. Memory for what start() and advance() take, uninitialised: [numel].
+  /// Returns memory for start() and advance(), uninitialised: [numel]. Local.
   at::Tensor allocate(int64_t numel, at::ScalarType dtype) { return all_.allocate(numel, dtype); }
 
-  /// Local. A backward begins, or another pass over all units that reduces what no_sync left.
+  /// Called when a backward begins, or a pass over all units that reduces what no_sync left. Local.
   void begin_micro_step() { started_ = 0; }
 
-  /// Collective. Combines `full` [numel], gradients of `unit`, of every rank by `op`, kAvg for a
-  /// sum that is divided by `divisor` (0: the number of ranks) before the result is rounded. `part`
-  /// is `full` itself or the slice of it that is this rank's at this level, or memory of that size.
+  /// Combines `full` [numel], gradients of `unit`, of every rank by `op`; kAvg is a sum that is
+  /// divided by `divisor` (0: the number of ranks) before it is rounded. `part` is `full` itself,
+  /// this rank's slice of it at this level, or memory of that size. Collective.
   std::shared_ptr<Work> start(Level level, const PlannedUnit& unit, const at::Tensor& full,
                               const at::Tensor& part, ReduceOp op, double divisor);
 
-  /// Collective over the ranks that complete a part. Puts their parts together in `whole`, of which
-  /// `part` is a slice; null where `part` is all that this rank keeps. `after`: what start()
-  /// returned, which goes on with this by itself; null if the caller has waited for it.
+  /// Gathers the parts in `whole`, of which `part` is a slice. Returns null if `part` is all that
+  /// this rank keeps. `after`: the Work of start(), which starts this call when it is done; null if
+  /// the caller has waited for it. Collective over the ranks that complete a part.
   std::shared_ptr<Work> advance(Level level, const PlannedUnit& unit, const at::Tensor& part,
                                 const at::Tensor& whole, std::shared_ptr<Work> after);
 
-  /// The bytes that the last start(), of `full`, has given to collectives.
+  /// The bytes that the last start(), of `full`, gave to collectives.
   int64_t sent_bytes(const at::Tensor& full) const {
     return hook() != nullptr ? hook_bytes_ : static_cast<int64_t>(full.nbytes());
   }
@@ -84,11 +83,11 @@ class GradientCommunicator {
   const RegisteredHook* const registered_;
   CountedGroup counted_;    // `all_`, for the hook
   size_t started_ = 0;      // buckets in this micro-step
-  int64_t hook_bytes_ = 0;  // of its last bucket
-  // Null where they would hold one rank or all, or where the degrees do not need them.
+  int64_t hook_bytes_ = 0;  // of the hook's last bucket
+  // Null where they would have one rank or all, or where the degrees do not need them.
   std::shared_ptr<ProcessGroup> replicas_;     // ranks that share an optimizer slice (d differs)
-  std::shared_ptr<ProcessGroup> within_sums_;  // a and b differ: what each micro-step sums over
-  std::shared_ptr<ProcessGroup> across_sums_;  // c and d differ: what the end of a step adds
+  std::shared_ptr<ProcessGroup> within_sums_;  // for sums of each micro-step (a and b differ)
+  std::shared_ptr<ProcessGroup> across_sums_;  // for the sum at the end of a step (c and d differ)
   const bool is_whole_;                        // every rank keeps everything
   const int gradient_slice_;                   // slice numbers for reduce_scatter
   const int atom_;                             // of all ranks

@@ -21,26 +21,27 @@ class GradientObserver {
     return none;
   }
 
-  /// `buffer` [unit numel], in the communication dtype, holds all that this rank gives to the
-  /// reduction of `unit`, zeros elsewhere, once the current stream has come this far. Valid during
-  /// the call; what the call queues on the current stream reads it before the reduction does.
+  /// `buffer` [unit numel], in the communication dtype, holds this rank's whole contribution to the
+  /// reduction of `unit` (zeros elsewhere), once the current stream gets here. Valid during the
+  /// call; work that the call queues on the current stream reads it before the reduction does.
   virtual void unreduced(size_t /*unit*/, const at::Tensor& /*buffer*/) {}
 
-  /// `value` [kept numel] is Reducer::value(unit) once the current stream has come this far, and
-  /// stays until rewriting().
+  /// `value` [kept numel] is Reducer::value(unit) once the current stream gets here, and stays so
+  /// until rewriting().
   virtual void reduced(size_t /*unit*/, const at::Tensor& /*value*/) {}
-  /// What the current stream runs from now on writes that memory again.
+  /// Called before work that overwrites that memory is queued on the current stream.
   virtual void rewriting(size_t /*unit*/) {}
 
   /// Whether consume() uses each reduced gradient at once, so that the reducer need not keep it
   /// until the step. Constant; requires g = o = N.
   virtual bool consumes() const { return false; }
-  /// Called if consumes(): every parameter of `unit` has its gradient on this rank, which takes
-  /// part in the reduction next. From now on another rank may have the sum.
+  /// Called if consumes(), when every parameter of `unit` has its gradient on this rank and before
+  /// this rank takes part in the reduction. From now on another rank may have the sum.
   virtual void before_consuming(size_t /*unit*/) {}
-  /// The mean gradient of what this rank keeps of `unit`, as Reducer::gradient() returns it, valid
-  /// during the call, and its Reducer::squares(). Follows before_consuming() of the same unit; of
-  /// units whose parameters have not all arrived on this rank the gradient stays with the reducer.
+  /// Gets the mean gradient of what this rank keeps of `unit`, as Reducer::gradient() returns it,
+  /// valid during the call, and its Reducer::squares(). Follows before_consuming() of the same
+  /// unit. If some of the unit's gradients did not arrive on this rank, it is not called, and the
+  /// reducer keeps the gradient.
   virtual void consume(size_t /*unit*/, const at::Tensor& /*gradient*/,
                        const ExactSum& /*squares*/) {}
 };

@@ -9,8 +9,8 @@ namespace tessera::internal {
 /// What users may see as `.grad` of one parameter.
 struct GradientView {
   at::Tensor whole;      ///< the reduced gradient in the parameter's shape and dtype, or undefined
-  std::string obstacle;  ///< where it is undefined: "is sharded over ranks", ... ("the gradient of
-                         ///< X <obstacle>")
+  std::string obstacle;  ///< why `whole` is undefined: "is sharded over ranks", ... ("the gradient
+                         ///< of X <obstacle>")
 };
 
 }  // namespace tessera::internal

@@ -14,21 +14,21 @@
 namespace tessera::internal {
 
 /// The reduced gradient of one unit while it waits for the step: the sum over micro-steps of the
-/// mean over ranks, in the unit's reduce dtype. A rank ends with its optimizer slice. Where that
-/// lives meanwhile follows from the degrees p | g | o of a world of N:
-///   o = 1 (ddp): the whole unit in a buffer of its own.
-///   g = o (zero2, zero3, HSDP): the slice in a buffer of its own.
-///   g = 1 < o (zero1): the slice, left inside the gradient buffer where the reduction put it; a
-///   buffer of its own is made when a second part has to be added. Where the communication dtype is
-///   not the sums', it has that buffer from the start. 1 < g < o: the gradient slice in a buffer of
-///   its own, summed over g ranks in each micro-step; finish() adds the sums of the N / g others
-///   once and leaves the mean in the optimizer slice of it. Sums of g ranks travel undivided: fp16
-///   overflows g times as early.
-/// Under Keep::kUntilUsed (g = o = N) it is left inside the gradient buffer and has no other;
-/// keep() makes one that lasts for the case that it cannot be used at once.
-/// In a tree's order (GradientCommunicator::order()) the sum over micro-steps goes on with the tree
-/// and 1 < g < o is as g = o. Partial sums beside the value have buffers of their own; the value is
-/// complete after a power of two of micro-steps.
+/// mean over ranks, in the unit's reduce dtype. At the end a rank has its optimizer slice. Until
+/// then its place follows from the degrees p | g | o of a world of N:
+/// - o = 1 (ddp): the whole unit in a separate buffer.
+/// - g = o (zero2, zero3, HSDP): the slice in a separate buffer.
+/// - g = 1 < o (zero1): the slice, inside the gradient buffer, where the reduction left it. A
+///   separate buffer is made when a second part has to be added, or at once if communication and
+///   reduce dtype differ.
+/// - 1 < g < o: the gradient slice in a separate buffer, summed over g ranks in each micro-step.
+///   finish() adds the sums of the N / g others once and leaves the mean in its optimizer slice.
+///   Sums of g ranks are sent undivided, so fp16 overflows at 1/g of the usual value.
+///
+/// Under Keep::kUntilUsed (g = o = N) it stays inside the gradient buffer; keep() makes a separate
+/// one if it cannot be used at once. In a tree's order (GradientCommunicator::order()) the sum over
+/// micro-steps continues the tree, and 1 < g < o is as g = o. Partial sums besides the value have
+/// separate buffers; the value is complete after a power of two micro-steps.
 ///
 /// A micro-step calls reduce() on the gradient buffer and gather(), waits for both, then calls
 /// add(); all three on every rank in the same order.
@@ -47,37 +47,37 @@ class ReducedGradient {
   ReducedGradient(const ReducedGradient&) = delete;
   ReducedGradient& operator=(const ReducedGradient&) = delete;
 
-  /// The part of the unit that this rank ends with: its optimizer slice.
+  /// The part of the unit that this rank has in the end: its optimizer slice.
   Range kept() const { return kept_; }
 
-  /// Where the first gradients of a micro-step are collected if the reduction can leave the value
-  /// there: [unit numel] of the communication dtype, contents undefined; a value that lies in it is
-  /// moved first. Undefined where any buffer will do: all but zero1, and ddp with communication and
-  /// sums of one dtype while there is no value.
+  /// Returns a buffer for the first gradients of a micro-step if the reduction can leave the value
+  /// there: [unit numel] of the communication dtype, contents undefined. Moves a value out of it
+  /// first. Undefined if any buffer will do, i.e. except under zero1, and under ddp if
+  /// communication and reduce dtype are equal and there is no value yet.
   at::Tensor gradient_buffer();
-  /// Whether `gradients` is what gradient_buffer() returned, and not the caller's to use again.
+  /// Whether `gradients` is the result of gradient_buffer(), so that the caller may not reuse it.
   bool owns(const at::Tensor& gradients) const {
     return gradients.is_same(own_) || gradients.is_same(kept_buffer_);
   }
 
-  /// Starts the reduction of a full gradient buffer [unit numel] of the communication dtype: of all
+  /// Starts the reduction of a full gradient buffer [unit numel] of the communication dtype to all
   /// of it, this rank's atom or, where partial sums are kept, the gradient slice. Collective.
   std::shared_ptr<Work> reduce(const at::Tensor& gradients);
 
-  /// Starts completing the optimizer slice after reduce(), whose Work `after` is unless it has been
-  /// waited for (null); null if the slice is complete then. Collective over the replicas.
+  /// Starts to complete the optimizer slice after reduce(), whose Work is `after` (null if it has
+  /// been waited for). Null if the slice is complete already. Collective over the replicas.
   std::shared_ptr<Work> gather(const at::Tensor& gradients, std::shared_ptr<Work> after);
 
   /// Adds what reduce() and gather() left in the gradient buffer.
   void add(const at::Tensor& gradients);
 
-  /// Moves a value that lies in the gradient buffer to a buffer of its own, made when first needed.
+  /// Moves a value out of the gradient buffer into a separate one, made when first needed.
   void keep();
 
-  /// Partial sums only, each on every rank in this order and waited for: start adding the other
-  /// ranks' sums; start completing the optimizer slice (null if it is complete); divide.
-  /// value() is defined afterwards. A later add() takes partial sums up again; the mean so far is
-  /// kept, rounded once more unless the divisor is a power of two.
+  /// For partial sums only. Call each on every rank, in this order, and wait for it: start adding
+  /// the other ranks' sums; start completing the optimizer slice (null if it is complete); divide.
+  /// Then value() is defined. A later add() continues with partial sums; the mean so far is kept,
+  /// rounded once more unless the divisor is a power of two.
   std::shared_ptr<Work> reduce_sums();
   int64_t sum_bytes() const { return static_cast<int64_t>(own_.nbytes()); }  ///< that it reduces
   std::shared_ptr<Work> gather_sums();
@@ -86,16 +86,16 @@ class ReducedGradient {
   /// The mean [kept().numel]; undefined while there is none (nothing added, or partial sums).
   const at::Tensor& value() const { return value_; }
 
-  /// The buffer behind value() if that is the whole unit and always the same one (ddp).
+  /// The buffer of value() if that is the whole unit and always the same buffer (ddp).
   const at::Tensor& whole() const;
 
-  /// Makes [begin, begin + numel) of the unit zero where this rank has it.
+  /// Sets [begin, begin + numel) of the unit to zero where this rank has it.
   void drop(Range range);
 
   /// Forgets the value.
   void clear();
 
-  /// What the host knows of the buffers.
+  /// The host's record of the buffers.
   struct State {
     at::Tensor value;
     bool own_is_taken;
@@ -121,19 +121,19 @@ class ReducedGradient {
   const PlannedUnit* unit_;
   MemoryMeter* meter_;
   double divisor_;         // of a reduction; 0: the number of ranks
-  at::Tensor divides_by_;  // the same as a number; 0-d, made once so that steps allocate nothing
+  at::Tensor divides_by_;  // the same as a 0-d tensor, made once so that steps allocate nothing
   bool is_whole_;
   bool keeps_sums_;
   bool adds_as_tree_;
   bool has_sums_ = false;      // own_ holds partial sums
-  bool own_is_taken_ = false;  // by a reduction whose result add() will find there
+  bool own_is_taken_ = false;  // by a reduction whose result add() will use
   Range atom_range_;
   Range kept_;
   Range own_range_;         // what own_ holds
-  bool reduces_in_own_;     // the first reduction of a step, so that nothing is copied
+  bool reduces_in_own_;     // in the first reduction of a step, to avoid a copy
   at::Tensor kept_buffer_;  // [unit numel], communication dtype, where g = 1 < o
   at::Tensor own_;          // [own_range_ numel], reduce dtype
-  BinaryCounter counter_;   // of micro-steps, where a tree adds them: value_ is its most
+  BinaryCounter counter_;   // of micro-steps, where a tree adds them; value_ has most terms
   at::Tensor value_;        // own_ or a part of it, or a view of the gradient buffer
 };
 

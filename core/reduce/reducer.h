@@ -33,44 +33,44 @@ class Trace;
 
 namespace tessera::internal {
 
-/// Takes gradients from autograd to the reduced gradients that the step uses: collects them in full
-/// unit buffers of the communication dtype, reduces each unit as soon as it is complete (in the
-/// same LaunchOrder on all ranks), and adds the results of the backwards of one step in the
-/// reduce dtype. For every value of Degrees; where g is 1 or o the bits are those of the rank-order
-/// sum, whatever they are. Note [Rounds], Note [Agreed order] and Note [Posted reductions] in
+/// Turns gradients from autograd into the reduced gradients that the step uses. Collects them in
+/// full unit buffers of the communication dtype, reduces each unit when it is complete (in the same
+/// LaunchOrder on all ranks), and adds the results of the backwards of one step in the reduce
+/// dtype. For every value of Degrees; if g is 1 or o the bits are those of the rank-order sum,
+/// whatever the degrees are. Note [Rounds], Note [Agreed order] and Note [Posted reductions] in
 /// reducer.cc. Used by one thread.
 ///
-/// Memory: see ReducedGradient and memory_formula.h for what lasts. Gradient buffers are pooled by
-/// dtype, those of units of kind kRoot in a pool of their own, because each pool's buffers have the
-/// size of its largest unit; under g = 1 < o each unit has its own. With an observer that consumes
-/// reduced gradients, nothing lasts but the gradients of units that lacked some.
+/// Memory: for what is kept see ReducedGradient and memory_formula.h. Gradient buffers are pooled
+/// by dtype, in a separate pool for units of kind kRoot, because each pool's buffers have the size
+/// of its largest unit; under g = 1 < o each unit has its own. With an observer that consumes
+/// reduced gradients, only gradients of units that lacked some are kept.
 class Reducer {
  public:
-  /// Whether a backward sends (kReduce) or only adds on this rank, in the communication dtype
-  /// (kAddLocally, no_sync).
+  /// Whether a backward communicates, or only adds on this rank in the communication dtype
+  /// (no_sync).
   enum class Mode : uint8_t { kReduce, kAddLocally };
 
   struct Setting {
     BufferPool::OnRelease on_release = BufferPool::OnRelease::kKeep;  ///< of gradient buffers
     /// What sums over ranks are divided by; 0: the number of ranks, so that they are means.
     double divisor = 0.0;
-    /// May be null. Where it consumes gradients, a backward is all of a step: mode kReduce, one
+    /// May be null. If it consumes gradients, a step has one backward, of mode kReduce, with one
     /// gradient per parameter.
     GradientObserver* observer = nullptr;
-    /// In which order gradients of ranks are added.
+    /// The order in which gradients of ranks are added.
     SumOrder order = SumOrder::kRanks;
     /// Where a communication hook may be registered; null: nowhere.
     const RegisteredHook* hook = nullptr;
     /// Whether ranks exchange at the end of each backward which parameters they used, or only in
-    /// the step: then used() is what this rank used, and a backward must give each parameter at
-    /// most one gradient.
+    /// the step. In the step, used() is what this rank used, and a backward must give each
+    /// parameter at most one gradient.
     enum class Agreement : uint8_t { kInBackward, kInStep } agreement = Agreement::kInBackward;
     /// Whether the order of reductions is that of the first backward (LaunchOrder) or the plan's.
     /// Without Agreement::kInBackward it is the plan's.
     bool learns_order = true;
-    /// Options::units_in_reduction. A device has its own.
+    /// Options::units_in_reduction. Not used on a device, see Reducer::units_in_reduction().
     int units_in_reduction = 1;
-    /// Where the time of communication is noted; may be null.
+    /// Gets the time of communication; may be null.
     StepTimes* times = nullptr;
   };
 
@@ -81,53 +81,53 @@ class Reducer {
           Trace* trace);
   ~Reducer();
 
-  /// A backward begins to deliver gradients, which are multiplied with `weight`. Local.
+  /// Called when a backward begins to deliver gradients, which are multiplied with `weight`. Local.
   void begin_micro_step(Mode mode, double weight = 1.0);
 
-  /// One gradient of parameter `index` of the table. Under kReduce it may start reductions:
-  /// collective in effect. Throws c10::Error where gradients are consumed and this is a parameter's
-  /// second one in one backward.
+  /// Takes one gradient of parameter `index` of the table. Under kReduce it may start reductions,
+  /// so it is collective in effect. Throws c10::Error if gradients are consumed and this is a
+  /// parameter's second one in one backward.
   void receive(size_t index, const at::Tensor& gradient);
 
-  /// The backward is over. Under kReduce: collective, blocking; contributes zeros for what this
-  /// rank did not produce, agrees with all ranks on rounds and used parameters, and waits until
-  /// everything is reduced. Throws the same ErrorOnAllRanks on every rank if ranks differ in what
-  /// they reduced or dropped since the last step; see ranks_differ(). `report`: what else this rank
-  /// says. Returns whether any rank objects, the same on all; false if ranks exchange nothing
-  /// (kAddLocally, Agreement::kInStep).
+  /// Called when the backward is over. Under kReduce collective and blocking: contributes zeros for
+  /// what this rank did not produce, agrees with all ranks on rounds and used parameters, and waits
+  /// until all is reduced. Throws the same ErrorOnAllRanks on every rank if ranks differ in what
+  /// they reduced or dropped since the last step; see ranks_differ(). Sends `report`. Returns
+  /// whether any rank objects, the same on all; false if nothing is exchanged (kAddLocally,
+  /// kInStep).
   bool end_micro_step(const BackwardAgreement::Report& report = {});
-  /// Whether the last end_micro_step() exchanged reports, and what ranks said in the last that did.
+  /// Whether the last end_micro_step() exchanged reports, and the reports of the last that did.
   bool has_exchanged() const {
     return mode_ == Mode::kReduce && setting_.agreement == Setting::Agreement::kInBackward;
   }
   const BackwardAgreement& agreement() const { return agreement_; }
 
-  /// What the host knows after a micro-step, one gradient per parameter and everything reduced.
+  /// The host's record after a micro-step with one gradient per parameter and everything reduced.
   struct Snapshot {
     std::vector<uint8_t> used;
     std::vector<ReducedGradient::State> reduced;  ///< per unit
   };
   Snapshot snapshot() const;
-  /// Instead of begin_micro_step(), receive() and end_micro_step(), in a world of one: a device has
+  /// Replaces begin_micro_step(), receive() and end_micro_step() in a world of one: a device
   /// replayed a captured micro-step that left the host's record as `after`, from the same state.
   /// Local.
   void repeat_micro_step(const Snapshot& after);
 
-  /// Collective, blocking; called by step() on every rank before squares() and the vote. Where
-  /// partial sums are kept (1 < g < o) it makes them means, once; elsewhere, or when there is
-  /// nothing new, it does nothing. Ranks that made different numbers of micro-steps do nothing
-  /// either: the vote refuses their step. Traffic: S / g bytes per unit are reduce-scattered over N
-  /// / g ranks and S / o gathered over N / o, plus one word per rank.
+  /// Called by step() on every rank before squares() and the vote. Where partial sums are kept (1 <
+  /// g < o), makes them means, once; elsewhere, or if there is nothing new, does nothing. Does
+  /// nothing either if ranks made different numbers of micro-steps: the vote refuses their step.
+  /// Traffic: S / g bytes per unit are reduce-scattered over N / g ranks and S / o gathered over N
+  /// / o, plus one word per rank. Collective, blocking.
   void finish();
 
   /// Whether sums of kAddLocally wait to be reduced.
   bool has_local() const { return has_local_; }
-  /// Whether end_micro_step() has thrown since the last clear(): what ranks hold is not of the same
+  /// Whether end_micro_step() has thrown since the last clear(): ranks hold sums of different
   /// gradients, and some may have something to reduce that others have not. clear() on all ranks
   /// makes the reducer usable again.
   bool ranks_differ() const { return ranks_differ_; }
 
-  /// Drops everything since the last step, or one parameter of it. Local.
+  /// Drops everything since the last step, or only what belongs to parameter `index`. Local.
   void clear();
   void drop(size_t index);
 
@@ -137,33 +137,31 @@ class Reducer {
   /// Per table entry: 1 if this rank holds a sum for it that is not reduced yet.
   const std::vector<uint8_t>& local() const { return local_; }
   /// Per table entry: NaN or infinite elements that this rank produced since the last clear,
-  /// counted in the communication dtype: what overflows there counts.
+  /// counted in the communication dtype, so that overflow in it counts.
   const std::vector<int64_t>& non_finite() const { return non_finite_; }
 
-  /// The part of `unit` whose gradient this rank ends with: its optimizer slice. `unit` is below
-  /// UnitPlan::trainable_size(), here and below.
+  /// The part of `unit` whose gradient this rank has in the end: its optimizer slice. `unit` is
+  /// below UnitPlan::trainable_size(), here and below.
   Range kept(size_t unit) const { return reduced_[unit].kept(); }
 
   /// The mean gradient of what is kept of `unit` [kept numel] in the reduce dtype; see gradient().
   const at::Tensor& value(size_t unit) const { return reduced_[unit].value(); }
 
-  /// The mean gradient of what is kept of `unit` [kept numel] in the masters' dtype, as the
-  /// optimizer wants it; undefined before the first reduced micro-step (and before finish() where
-  /// partial sums are kept). Valid until the next micro-step, clear() or drop(); who calls clear()
-  /// next may write to it. Where
-  /// the reduce dtype is another one it is converted into scratch memory, which is used again as
-  /// soon as nobody holds the tensor: a caller that takes one unit after the other needs room for
-  /// one, counted as gradient buffers.
+  /// The mean gradient of what is kept of `unit` [kept numel] in the masters' dtype, for the
+  /// optimizer; undefined before the first reduced micro-step (and before finish() where partial
+  /// sums are kept). Valid until the next micro-step, clear() or drop(); a caller that calls
+  /// clear() next may write to it. If the reduce dtype differs, it is converted into scratch
+  /// memory, which is reused when nobody holds the tensor. A caller that takes one unit after the
+  /// other needs memory for one, counted as gradient buffers.
   at::Tensor gradient(size_t unit);
 
-  /// Adds this rank's part of the norms of gradient(): of its own atom of every unit, without
-  /// padding, so that the sum over ranks is the same under every strategy. Without what was
-  /// consumed. Local.
+  /// Adds this rank's part of the norms of gradient(): its own atom of every unit, without padding,
+  /// so that the sum over ranks is the same under every strategy. Not what was consumed. Local.
   void add_to(GradientNorms& norms);
   /// This rank's part of the squared 2-norm of gradient(unit). Local.
   ExactSum squares(size_t unit);
 
-  /// Of how many units gradients come in or are under way at once, at most; see
+  /// The largest number of units whose gradients arrive or are under way at once; see
   /// memory_peak_formula.
   int units_in_reduction() const;
 
@@ -174,12 +172,12 @@ class Reducer {
   struct InFlight {
     size_t unit;
     size_t round;
-    TimedWork work;    // of the stage that it is in
-    TimedWork gather;  // the second stage, where it goes on with the first by itself
+    TimedWork work;    // of the present stage
+    TimedWork gather;  // the second stage, where the first one starts it
     bool is_gathering = false;
     int64_t begin_ns;
     int64_t sent_bytes;
-    int64_t worked_ns = 0;  // until the last look, where it was posted
+    int64_t worked_ns = 0;  // where posted: until it was last polled
   };
   enum class Wait : uint8_t { kNever, kOneCollective, kUntilDone };
 
@@ -207,8 +205,8 @@ class Reducer {
   const Setting setting_;
   GradientObserver& observer_;  // of the setting, or one that does nothing
   const bool is_consumed_;      // by the observer
-  const bool posts_;            // reductions; see Note [Posted reductions]
-  const size_t units_;          // with gradients
+  const bool posts_;            // reductions are posted; see Note [Posted reductions]
+  const size_t units_;          // trainable ones
   GradientCommunicator communicator_;
   BufferPool plain_pool_;
   BufferPool root_pool_;
@@ -221,14 +219,14 @@ class Reducer {
   Mode mode_ = Mode::kReduce;
   double weight_ = 1.0;  // of this micro-step
   bool has_local_ = false;
-  bool ranks_differ_ = false;        // as agreed at the end of a micro-step
-  bool is_announced_ = false;        // all ranks are known to reduce in this micro-step
-  int64_t unfinished_ = 0;           // reduced micro-steps since finish() or clear()
-  LaunchOrder order_;                // of round 0 of units
-  std::vector<size_t> firings_;      // per table entry, in this micro-step
-  std::vector<size_t> rounds_;       // per unit, in this micro-step; agreed after agree()
-  std::vector<uint8_t> local_;       // per table entry
-  std::vector<uint8_t> used_;        // per table entry
+  bool ranks_differ_ = false;    // as agreed at the end of a micro-step
+  bool is_announced_ = false;    // all ranks are known to reduce in this micro-step
+  int64_t unfinished_ = 0;       // reduced micro-steps since finish() or clear()
+  LaunchOrder order_;            // for round 0
+  std::vector<size_t> firings_;  // per table entry, in this micro-step
+  std::vector<size_t> rounds_;  // per unit, in this micro-step; the agreed maximum after exchange()
+  std::vector<uint8_t> local_;  // per table entry
+  std::vector<uint8_t> used_;   // per table entry
   std::vector<int64_t> non_finite_;  // per table entry
   BackwardAgreement agreement_;
   std::optional<HostAllGather> partial_sums_;  // where partial sums are kept

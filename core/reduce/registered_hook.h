@@ -11,27 +11,27 @@
 
 namespace tessera::internal {
 
-/// The communication hook of an engine, if it has one. Lasts while the engine is built anew for
-/// other trained parameters.
+/// The communication hook of an engine, if any. It stays when the engine is built anew for other
+/// trained parameters.
 class RegisteredHook {
  public:
   CommHook* hook() const { return hook_.get(); }
-  /// CommHook::run().
+  /// Calls CommHook::run().
   at::Tensor run(const GradBucket& bucket, ProcessGroup& group) const;
-  /// Whether that is under way: what the hook calls of the engine would find it half way.
+  /// Whether run() is under way; then the hook may not call the engine.
   bool is_running() const { return is_running_; }
   bool carries_gradients() const { return hook_ != nullptr && hook_->carries_gradients(); }
 
-  /// Throws what the hook does to be refused; then it is not registered. Local.
+  /// Prepares `hook`; throws if the hook refuses, and then it must not be registered. Local.
   static void try_out(CommHook& hook, const ParameterTable& table, const UnitPlan& plan,
                       bool has_loss_scale);
-  /// `hook`, which was tried out, has been accepted by all ranks; `meter` counts what it holds.
+  /// Registers `hook`, which all ranks have accepted after try_out(); `meter` counts its memory.
   void accept(std::shared_ptr<CommHook> hook, MemoryMeter& meter);
   /// Prepares the hook, if there is one, for another plan.
   void prepare(const ParameterTable& table, const UnitPlan& plan, bool has_loss_scale,
                MemoryMeter& meter);
 
-  /// A backward has begun: too late to register one.
+  /// Notes that a backward has begun: too late to register a hook.
   void note_backward() { had_backward_ = true; }
   bool had_backward() const { return had_backward_; }
 
@@ -41,7 +41,7 @@ class RegisteredHook {
   void before_saving(ProcessGroup& group) {
     if (hook_ != nullptr) hook_->before_saving(group);
   }
-  /// CommHook::bytes() when it was prepared.
+  /// CommHook::bytes() as of the last preparation.
   int64_t bytes() const { return counted_bytes_; }
 
  private:

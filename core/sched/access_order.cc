@@ -6,11 +6,11 @@ namespace tessera::internal {
 
 namespace {
 
-// Evaluation may go on for ever without a step; later uses share one place.
+// Evaluation may go on without a step for ever; uses after this many share one place.
 constexpr int64_t kMaxUses = 64;
 
-/// Whether a use in phase `now` says something about what follows uses in phase `before`. Backward
-/// begins where forward ends, but an evaluation in between may come or not.
+/// Whether a use in phase `now` predicts what follows uses in phase `before`. Backward always
+/// begins where forward ends, but an evaluation in between may or may not come.
 bool follows(AccessOrder::Phase before, AccessOrder::Phase now) {
   return before == now ||
          (before == AccessOrder::Phase::kForward && now == AccessOrder::Phase::kBackward);

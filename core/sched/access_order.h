@@ -9,18 +9,18 @@
 namespace tessera::internal {
 
 /// Records the order in which units are used and predicts the next one: the unit that followed the
-/// n-th use of a unit in a phase last time is expected to follow it again. So a module that is used
-/// twice has two successors, and predictions are right again soon after a different branch. A wrong
-/// prediction costs one unused gather, never correctness.
+/// n-th use of a unit in a phase last time is expected again. So a module that is used twice has
+/// two successors, and predictions are right again soon after a different branch. A wrong
+/// prediction costs one unused gather and does not affect results.
 class AccessOrder {
  public:
-  /// What kind of computation uses the units; each has an order of its own.
+  /// The kind of computation that uses the units; each has its own order.
   enum class Phase : uint8_t { kForward, kForwardWithoutGrad, kBackward };
 
-  /// `unit` is used now, after another one. Returns the unit that is expected next, if any.
+  /// Notes that `unit` is used now. Returns the unit that is expected next, if any.
   std::optional<size_t> visit(Phase phase, size_t unit);
 
-  /// Uses are counted from the beginning again: a step is over.
+  /// Starts to count uses anew, because a step is over.
   void begin();
 
  private:

@@ -11,14 +11,14 @@
 
 namespace tessera::internal {
 
-/// Memory for full units that comes and goes: a free list of equally large buffers per dtype, so
-/// that after the first steps nothing is allocated. Used by one thread.
+/// A pool of memory for full units: a free list of equally large buffers per dtype, so that nothing
+/// is allocated after the first steps. Used by one thread.
 class BufferPool {
  public:
   /// Allocates [numel] elements; usually ProcessGroup::allocate.
   using Allocate = std::function<at::Tensor(int64_t numel, at::ScalarType dtype)>;
 
-  /// What happens to the contents of a buffer that is given back.
+  /// What happens to the contents of a released buffer.
   enum class OnRelease : uint8_t {
     kKeep,
     kPoison,  ///< fill with NaN, so that a late read becomes visible
@@ -30,32 +30,32 @@ class BufferPool {
   BufferPool(const BufferPool&) = delete;
   BufferPool& operator=(const BufferPool&) = delete;
 
-  /// Makes buffers of `dtype` at least `numel` long. Called for every unit before the first
+  /// Makes buffers of `dtype` at least `numel` long. Call it for every unit before the first
   /// acquire.
   void reserve(at::ScalarType dtype, int64_t numel);
 
-  /// Makes `count` free buffers of `dtype` now. After the last reserve().
+  /// Allocates `count` free buffers of `dtype` now. Call it after the last reserve().
   void fill(at::ScalarType dtype, int64_t count);
-  /// Free buffers of `dtype`.
+  /// Number of free buffers of `dtype`.
   int64_t free_buffers(at::ScalarType dtype) const;
 
-  /// A buffer [numel] of `dtype`, contents undefined. Never waits: the pool grows when no buffer is
-  /// free. numel must have been reserved.
+  /// Returns a buffer [numel] of `dtype`, contents undefined. Never waits: the pool grows if no
+  /// buffer is free. numel must have been reserved.
   at::Tensor acquire(at::ScalarType dtype, int64_t numel);
 
   /// Gives back what acquire returned.
   void release(const at::Tensor& buffer);
 
-  /// Gives all memory back; nothing is acquired afterwards. The destructor does it too.
+  /// Frees all memory; nothing may be acquired afterwards. The destructor calls it too.
   void close();
 
-  /// Unsharded-parameter buffers made so far, free or in use.
+  /// Buffers made so far, free or in use.
   int64_t buffers() const { return buffers_; }
 
  private:
   struct FreeList {
     int64_t buffer_numel = 0;
-    std::vector<at::Tensor> buffers;  // whole ones
+    std::vector<at::Tensor> buffers;  // at their whole length
   };
 
   at::Tensor make(FreeList& free_list, at::ScalarType dtype);

@@ -11,20 +11,19 @@
 namespace tessera::internal {
 
 /// The events of one rank in Chrome's trace format, piece by piece: JSON objects separated by
-/// commas, without the brackets around them, so that the events of several ranks fit into one file.
-/// The process is the rank, the threads are the tracks; spans of a track that overlap without one
-/// holding the other come to stand in further rows of it ("gather 2"), because a viewer drops them
-/// otherwise.
+/// commas, without brackets around them, so that the events of several ranks fit into one file. The
+/// process is the rank, the threads are the tracks. If spans of a track overlap and neither
+/// contains the other, one goes into a further row ("gather 2"), because viewers would drop it.
 class ChromeEvents {
  public:
-  /// Takes the spans that `trace` has now (48 bytes each, sorted). The trace must outlive this.
+  /// Copies the spans that `trace` has now (48 bytes each, sorted). The trace must outlive this.
   ChromeEvents(const Trace& trace, int rank);
 
-  /// Begin of the earliest span, INT64_MAX if there is none.
+  /// Begin of the earliest span; INT64_MAX if there is none.
   int64_t first_ns() const;
 
-  /// The next events with times in microseconds since `origin_ns`, at least one and at most about
-  /// `bytes` of them; empty when there are no more.
+  /// Returns the next events with times in microseconds since `origin_ns`: at least one, and at
+  /// most about `bytes` bytes. Empty if there are no more.
   std::string next(int64_t origin_ns, size_t bytes);
 
  private:
@@ -39,14 +38,14 @@ class ChromeEvents {
 
   int rank_;
   int64_t dropped_;
-  std::vector<Trace::Span> spans_;  // by begin, the longer first
-  std::vector<Row> rows_;           // by track; the thread's id is the place here plus one
+  std::vector<Trace::Span> spans_;  // by begin; of equal begins the longer first
+  std::vector<Row> rows_;           // by track; a thread's id is the index here plus one
   std::vector<uint32_t> row_of_;    // by span
   size_t next_ = 0;
   bool named_ = false;
 };
 
-/// What stands before and after the events of a file.
+/// The text before and after the events of a file.
 inline constexpr std::string_view kChromeTraceHead =
     "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n";
 inline constexpr std::string_view kChromeTraceTail = "\n]}\n";

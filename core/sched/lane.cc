@@ -11,7 +11,7 @@
 
 namespace tessera::internal {
 
-/// One posted closure. Shared by the lane and the caller's Work, so that either may go first.
+/// One posted closure. Shared by the lane and the caller's Work, so either may be destroyed first.
 class Lane::Task final : public Work {
  public:
   explicit Task(std::function<void()> closure) : closure_(std::move(closure)) {}
@@ -49,7 +49,7 @@ class Lane::Task final : public Work {
 
  private:
   void finish(std::exception_ptr error) {
-    closure_ = nullptr;  // gives the tensors back before anyone sees the task as done
+    closure_ = nullptr;  // releases the tensors before the task is seen as done
     std::lock_guard<std::mutex> lock(mutex_);
     error_ = std::move(error);
     done_ = true;
@@ -63,7 +63,7 @@ class Lane::Task final : public Work {
   std::exception_ptr error_;
 };
 
-/// What the thread shares with the others.
+/// State that the lane's thread shares with other threads.
 struct Lane::Queue {
   std::mutex mutex;
   std::condition_variable changed;

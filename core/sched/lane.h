@@ -10,9 +10,9 @@
 namespace tessera::internal {
 
 /// An ordered queue of communication. Closures run one after the other in the order they were
-/// posted, inside post() or in one thread of the lane. Used by one posting thread at a time; the
-/// Work it returns may be waited on from any thread. When the process ends, the thread runs what is
-/// queued, and then post() throws CommError (Note [End of the process]).
+/// posted, inside post() or in a thread of the lane. Used by one posting thread at a time; any
+/// thread may wait on the returned Work. When the process ends, the thread runs what is queued;
+/// after that post() throws CommError (Note [End of the process]).
 class Lane {
  public:
   enum class Mode : uint8_t {
@@ -20,7 +20,7 @@ class Lane {
     kThread,  ///< a thread runs the closures; an exception leaves Work::wait()
   };
 
-  /// `interrupt` (may be null), in thread mode: makes closures that wait return or throw; called
+  /// `interrupt` (may be null), in thread mode: makes closures that wait return or throw. Called
   /// when the process ends, by any thread. It must not block.
   explicit Lane(Mode mode, std::function<void()> interrupt = nullptr);
 
@@ -28,7 +28,7 @@ class Lane {
   Lane(const Lane&) = delete;
   Lane& operator=(const Lane&) = delete;
 
-  /// Local. Runs or queues `closure`. Allocates nothing in inline mode.
+  /// Runs or queues `closure`. Allocates nothing in inline mode. Local.
   template <typename Closure>
   std::shared_ptr<Work> post(Closure&& closure) {
     if (mode_ == Mode::kInline) {

@@ -6,42 +6,42 @@
 
 namespace tessera::internal {
 
-/// Where the time of some steps goes, on the thread that trains: of the first ten and of every
-/// hundredth, so that the others cost a branch at each of these calls. Note [Communication and
-/// overlap] in step_times.cc. Used by one thread.
+/// Measures where the time of a step goes, on the thread that trains. Samples the first ten steps
+/// and every hundredth, so that in other steps each of these calls costs a branch. Note
+/// [Communication and overlap] in step_times.cc. Used by one thread.
 class StepTimes {
  public:
   using Clock = int64_t (*)();  ///< nanoseconds
 
-  /// Nothing is ever sampled unless `measures`.
+  /// Samples nothing unless `measures`.
   explicit StepTimes(bool measures, Clock now = &Trace::now_ns) : measures_(measures), now_(now) {}
 
-  /// Whether the step that `steps` others came before is sampled.
+  /// Whether the step after `steps` others is sampled.
   static constexpr bool samples(int64_t steps) { return steps < 10 || (steps + 1) % 100 == 0; }
-  /// Whether the present one is.
+  /// Whether the present step is sampled.
   bool is_sampling() const { return is_sampling_; }
 
-  /// A step's forward begins. What was measured of a step that has not ended is dropped.
+  /// A step's forward begins. Drops the measurements of a step that has not ended.
   void begin_step();
-  /// The first gradient of a backward is there.
+  /// The first gradient of a backward has arrived.
   void begin_backward();
   /// Autograd has no more gradients; some may not be reduced yet.
   void end_gradients();
-  /// They are; another forward may begin.
+  /// All gradients are reduced; another forward may begin.
   void end_backward();
   /// step() is called.
   void begin_update();
-  /// It has been made.
+  /// The step has been made.
   void end_step();
 
-  /// A communication, as begin_communication() returned it.
+  /// A communication that has begun, as returned by begin_communication().
   struct Begun {
     int64_t ns;
     int64_t sample;
   };
-  /// To be called only if is_sampling().
+  /// Call it only if is_sampling().
   Begun begin_communication();
-  /// This thread has spent the time since `since_ns` in `begun`, which is_done or goes on.
+  /// Notes that this thread spent the time since `since_ns` in `begun`, which is_done or goes on.
   void add_wait(const Begun& begun, int64_t since_ns, bool is_done);
   void add_bytes(int64_t bytes) { present_.bytes += bytes; }
   int64_t now() const { return now_(); }
@@ -56,23 +56,23 @@ class StepTimes {
     int64_t update = 0;
     int64_t bytes = 0;  ///< communicated
   };
-  /// Of the sampled steps so far.
+  /// Sums over the sampled steps so far.
   const Sums& sums() const { return sums_; }
 
  private:
-  /// The time since the last call.
+  /// Returns the time since the last call.
   int64_t lap();
 
   const bool measures_;
   const Clock now_;
   bool is_sampling_ = false;
-  int64_t steps_ = 0;   // that have ended
+  int64_t steps_ = 0;   // steps that have ended
   int64_t sample_ = 0;  // changes with each step that begins
   int64_t lap_begin_ = 0;
-  int64_t in_flight_ = 0;   // communications
-  int64_t busy_begin_ = 0;  // when the first of them began
+  int64_t in_flight_ = 0;   // number of communications
+  int64_t busy_begin_ = 0;  // begin of the first of them
   int64_t waited_ = 0;
-  Sums present_;  // step
+  Sums present_;  // of the present step
   Sums sums_;
 };
 

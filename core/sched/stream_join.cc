@@ -9,7 +9,7 @@ void StreamJoin::pass() {
   std::shared_ptr<Stream> now = device_->current_stream();
   const std::lock_guard lock(mutex_);
   if (last_ != nullptr && last_->handle() != now->handle()) {
-    // Recorded only now: that covers what was asked for, and saves an event for each use.
+    // Recorded only now: it covers all earlier uses, and saves an event for each of them.
     const std::shared_ptr<Event> used = device_->make_event();
     last_->record(*used);
     now->wait(*used);

@@ -8,8 +8,8 @@
 
 namespace tessera::internal {
 
-/// A communication, or none; of a step that is sampled, what the thread that trains spends in it is
-/// measured. Used by that thread.
+/// A communication, or none. In a sampled step it measures the time that the training thread spends
+/// in it. Used by that thread.
 class TimedWork {
  public:
   TimedWork() = default;
@@ -28,10 +28,10 @@ class TimedWork {
     if (!is_done) times_ = times;
   }
 
-  /// Null if there is none. What other threads do with it is not measured.
+  /// Null if there is none. What other threads do with the Work is not measured.
   const std::shared_ptr<Work>& work() const { return work_; }
 
-  /// As Work has them; there must be one.
+  /// The calls of Work; there must be one.
   bool is_completed() {
     return measured([this] { return work_->is_completed(); });
   }

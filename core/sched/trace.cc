@@ -78,7 +78,7 @@ void Trace::record(TraceTrack track, std::string_view name, int64_t begin_ns, in
       return;
     }
     if (kept_ == blocks_.size() * kBlockSlots) {
-      // Zeroed, so that its pages are there when spans are recorded.
+      // Zeroed, so that its pages are resident when spans are recorded.
       blocks_.push_back(std::make_unique<Slot[]>(std::min(kBlockSlots, capacity_ - kept_)));
     }
     const uint32_t number = intern(name.substr(0, kMaxSpanName));
@@ -124,7 +124,7 @@ int64_t Trace::dropped() const {
 
 ChromeEvents::ChromeEvents(const Trace& trace, int rank)
     : rank_(rank), dropped_(trace.dropped()), spans_(trace.spans()) {
-  // What was recorded later ended later: of two that are equal it is the outer one.
+  // Of two equal spans the one recorded later is the outer one.
   std::reverse(spans_.begin(), spans_.end());
   std::stable_sort(spans_.begin(), spans_.end(), [](const Trace::Span& a, const Trace::Span& b) {
     return std::tie(a.track, a.begin_ns, b.end_ns) < std::tie(b.track, b.begin_ns, a.end_ns);
@@ -134,8 +134,7 @@ ChromeEvents::ChromeEvents(const Trace& trace, int rank)
 
 void ChromeEvents::place() {
   row_of_.reserve(spans_.size());
-  std::vector<std::vector<int64_t>>
-      open;  // ends of the spans around this time, by row of the track
+  std::vector<std::vector<int64_t>> open;  // ends of open spans, by row of the track
   size_t first_row = 0;
   for (size_t i = 0; i < spans_.size(); ++i) {
     const Trace::Span& span = spans_[i];

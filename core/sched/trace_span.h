@@ -7,16 +7,16 @@
 
 namespace tessera::internal {
 
-/// Records what a thread computes between the things that an engine does: one span after the other
-/// without gaps. Does nothing with a null trace.
+/// Records a thread's computation between the actions of an engine, as spans without gaps. Does
+/// nothing with a null trace.
 class ComputeSpans {
  public:
   explicit ComputeSpans(Trace* trace) : trace_(trace) { begin(); }
-  /// What comes now is the next span.
+  /// Begins a span.
   void begin() {
     if (trace_ != nullptr) begin_ns_ = Trace::now_ns();
   }
-  /// The span that is over was `name`; the next one begins.
+  /// Ends the span, named `name`, and begins the next one.
   void end(std::string_view name) {
     if (trace_ == nullptr) return;
     const int64_t now_ns = Trace::now_ns();

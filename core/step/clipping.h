@@ -13,10 +13,10 @@ struct Clipping {
 
   double norm_type = 2.0;                    ///< p, above 0; infinity: the largest magnitude
   double max_value = kNever;                 ///< of every element, without the loss scale
-  std::vector<double> max_norms = {kNever};  ///< one for all parameters, or one for each group
-  std::vector<size_t> group_of = {};         ///< per table entry; empty with one max norm
+  std::vector<double> max_norms = {kNever};  ///< for all parameters, or one for each group
+  std::vector<size_t> group_of = {};         ///< per table entry; empty if there is one max norm
 
-  /// The max norm, by its place in `max_norms`, that parameter `parameter` of the table counts for.
+  /// The index in `max_norms` for parameter `parameter` of the table.
   size_t group(size_t parameter) const { return group_of.empty() ? 0 : group_of[parameter]; }
 };
 

@@ -27,7 +27,7 @@ void add_blocks_of(const T* x, int64_t numel, const SumBlocks& sum_blocks, Exact
   }
 }
 
-/// visit(elements) with the segment's elements, in their dtype.
+/// Calls visit(elements) with the segment's elements, in their dtype.
 template <typename Visit>
 void visit_elements(const at::Tensor& buffer, const Segment& segment, const Visit& visit) {
   TORCH_CHECK(buffer.device().is_cpu() && buffer.dim() == 1 && buffer.is_contiguous(),

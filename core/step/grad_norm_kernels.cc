@@ -24,8 +24,7 @@ inline double sum_of_lanes(const double* lanes) {
 [[gnu::always_inline]] inline double exact(c10::BFloat16 x) { return widen(x); }
 [[gnu::always_inline]] inline double exact(c10::Half x) { return widen(x); }
 
-// All of the following is inlined into each of the functions below, to be compiled for their
-// targets.
+// What follows is inlined into each of the functions below and compiled for their targets.
 
 template <typename T>
 [[gnu::always_inline]] inline double square_full_block(const T* x) {
@@ -39,7 +38,7 @@ template <typename T>
   return sum_of_lanes(lanes);
 }
 
-/// The 16-bit types in two loops, because compilers vectorise each but not both in one.
+/// Uses two loops for 16-bit types, because compilers vectorise each but not both in one.
 template <typename T>
 [[gnu::always_inline]] inline double square_narrow_block(const T* x) {
   float wide[kSquareBlockNumel];
@@ -68,7 +67,7 @@ template <typename T>
   sums[full_blocks] = sum_of_lanes(lanes);
 }
 
-/// |x|, at most `limit`; infinities and NaN stay.
+/// Returns |x|, at most `limit`; infinities and NaN stay.
 [[gnu::always_inline]] inline double magnitude(double x, double limit) {
   const double absolute = std::fabs(x);
   const bool is_clamped = (absolute > limit) & (absolute <= std::numeric_limits<double>::max());

@@ -24,8 +24,8 @@ void power_blocks(const double* x, int64_t numel, double p, double limit, double
 void power_blocks(const c10::BFloat16* x, int64_t numel, double p, double limit, double* sums);
 void power_blocks(const c10::Half* x, int64_t numel, double p, double limit, double* sums);
 
-/// The largest |x|, where finite ones above `limit` count as `limit`; NaN if one is NaN, 0 for
-/// none.
+/// Returns the largest |x|, where finite ones above `limit` count as `limit`; NaN if one is NaN, 0
+/// for none.
 double largest_of(const float* x, int64_t numel, double limit);
 double largest_of(const double* x, int64_t numel, double limit);
 double largest_of(const c10::BFloat16* x, int64_t numel, double limit);

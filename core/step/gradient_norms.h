@@ -11,19 +11,19 @@
 
 namespace tessera::internal {
 
-/// The largest magnitude that clipping by value leaves an element of a gradient in `dtype` that is
-/// still multiplied with `loss_scale`.
+/// Returns the largest magnitude of an element after clipping by value, in a gradient in `dtype`
+/// that is still multiplied with `loss_scale`.
 double scaled_limit(double max_value, double loss_scale, at::ScalarType dtype);
 
-/// This rank's part of the norms that a step clips by: of all gradients, or of each group's, after
-/// clipping by value. Which elements are counted does not depend on the strategy. Local.
+/// This rank's part of the norms by which a step clips: of all gradients, or of each group's, after
+/// clipping by value. Which elements count does not depend on the strategy. Local.
 class GradientNorms {
  public:
   /// For gradients multiplied with `loss_scale`. `clipping` must outlive it.
   GradientNorms(const Clipping& clipping, double loss_scale);
 
-  /// Adds the parameters' elements in `own` of `unit`, whose mean gradient `value` holds from
-  /// element `begin` of the unit on.
+  /// Adds the parameters' elements in `own` of `unit`; `value` holds its mean gradient from element
+  /// `begin` of the unit on.
   void add(const PlannedUnit& unit, Range own, const at::Tensor& value, int64_t begin);
 
   /// One for each of Clipping::max_norms.

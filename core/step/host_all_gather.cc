@@ -8,7 +8,7 @@
 namespace tessera::internal {
 namespace {
 
-/// Words that the host writes and reads, where the backend likes them best.
+/// Allocates words for the host, in memory that suits the backend.
 at::Tensor make_words(ProcessGroup& group, int64_t words) {
   if (group.can().completes_on_host) return group.allocate(words, at::kLong);
   return at::empty({words}, at::kLong);

@@ -11,11 +11,11 @@
 
 namespace tessera::internal {
 
-/// An all-gather of fixed-size reports of 64-bit integers on the host, after which every rank
-/// decides from the same words and so decides the same. Allocates only in the constructor.
+/// An all-gather of fixed-size reports of 64-bit integers on the host. After it every rank decides
+/// from the same words, so all decide the same. Allocates only in the constructor.
 class HostAllGather {
  public:
-  /// `group` must outlive the all_gather. words >= 1, equal on all ranks.
+  /// `group` must outlive it. words >= 1, equal on all ranks.
   HostAllGather(ProcessGroup& group, int64_t words);
 
   /// This rank's words, to be filled in before exchange().
@@ -24,11 +24,11 @@ class HostAllGather {
   /// Collective, blocking. Traffic: (N - 1) * words * 8 bytes received per rank.
   void exchange(std::string_view tag);
 
-  /// exchange() in two halves: hands this rank's words in, which may be changed from then on; waits
-  /// for the others'.
+  /// exchange() in two halves: start() hands in this rank's words, which may be changed from then
+  /// on; finish() waits for the others'.
   void start(std::string_view tag);
   void finish();
-  /// Instead of finish(), on all ranks: the reports are not read. Never blocks.
+  /// Replaces finish(), on all ranks, if the reports are not needed. Never blocks.
   void drop() { under_way_ = nullptr; }
 
   /// Words of `rank` as of the last exchange().

@@ -11,32 +11,32 @@
 
 namespace tessera::internal {
 
-/// A p-norm in the making: the sum of |g|^p without rounding, or for p = infinity the largest |g|.
-/// The result does not depend on the order or grouping of what is added. NaN and infinities are
-/// kept. Value type; ranks exchange words.
+/// A p-norm under construction: the sum of |g|^p without rounding, or for p = infinity the largest
+/// |g|. The result does not depend on the order or grouping of the additions. NaN and infinities
+/// are kept. Value type; ranks exchange words.
 class NormSum {
  public:
   static constexpr size_t kWords = ExactSum::kWords;
 
-  /// Of nothing. p > 0; infinity is allowed.
+  /// The norm of nothing. p > 0; infinity is allowed.
   explicit NormSum(double p = 2.0) : p_(p) {}
-  /// The 2-norm of what has these `squares`.
+  /// The 2-norm of elements with these `squares`.
   explicit NormSum(const ExactSum& squares) : sum_(squares) {}
 
   double p() const { return p_; }
 
-  /// Adds `segment` of the flat gradient `buffer`, finite elements clamped to [-limit, limit]. The
-  /// blocks are those of add_squares(), whose bits the sum for p = 2 and limit = infinity has.
+  /// Adds `segment` of the flat gradient `buffer`, finite elements clamped to [-limit, limit]. Uses
+  /// the blocks of add_squares(), so with p = 2 and limit = infinity the sum has the same bits.
   /// Local.
   void add(const at::Tensor& buffer, const Segment& segment, double limit);
   /// Adds another one with the same p.
   void merge(const NormSum& other);
 
-  /// The exchanged form, and the sum for the same p back from it.
+  /// The exchanged form, and its inverse for the same p.
   void store(std::span<int64_t, kWords> words) const;
   static NormSum load(double p, std::span<const int64_t, kWords> words);
 
-  /// The norm; infinity where the sum of powers overflows.
+  /// Returns the norm; infinity if the sum of powers overflows.
   double norm() const;
 
  private:

@@ -7,11 +7,11 @@
 
 namespace tessera::internal {
 
-/// A hash (XXH3, 64 bits) over name, dtype, shape and values of a parameter, values in logical
-/// element order, so that it does not depend on strides or layout. Local; reads it once.
+/// Returns a hash (XXH3, 64 bits) over name, dtype, shape and values of a parameter, values in
+/// logical element order, so that it does not depend on strides or layout. Local; reads it once.
 uint64_t hash_parameter(const Parameter& parameter);
 
-/// The hash of a model whose parameters have `hashes`, in registration order.
+/// Returns the hash of a model whose parameters have `hashes`, in registration order.
 uint64_t combine_hashes(std::span<const uint64_t> hashes);
 
 }  // namespace tessera::internal

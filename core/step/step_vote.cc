@@ -24,7 +24,7 @@ namespace {
 constexpr const char* kNothingApplied =
     "Nothing was applied; engine->zero_grad() drops these gradients.";
 
-// Beside the values of NonFinite on the all-gather of answers.
+// In addition to the values of NonFinite, in the all-gather of answers.
 constexpr int64_t kThrew = -1;
 
 std::string answer_name(int64_t word) {
@@ -63,7 +63,7 @@ void StepVote::require_equal_number(size_t index, const std::string& what) const
   }
 }
 
-// The texts travel only now that all ranks know that there is one.
+// Sends texts only in this case, when all ranks know that there is one.
 void StepVote::refuse_misuse() const {
   const std::vector<std::string> problems = group_.all_gather_bytes(mine_.misuse, "misuse");
   TORCH_CHECK(false, refusal_text(problems, "step"), ". ", mine_.if_refused);
@@ -135,7 +135,7 @@ StepVote::Result StepVote::finish() {
     total.merge(sum);
   }
   result.grad_norm = total.norm() / mine_.gradient_scale();
-  // Ranks' parts depend on how gradients are split, so the whole decides.
+  // Ranks' parts depend on how gradients are split, so the norm over all ranks decides.
   const bool is_finite =
       std::isfinite(result.grad_norm) &&
       absl::c_all_of(result.norms, [](double norm) { return std::isfinite(norm); });
@@ -258,7 +258,7 @@ std::string describe_gradients(const NonFiniteReport& report) {
                            : absl::StrCat(producer(gradient), " produced ", gradient.elements,
                                           " NaN or infinite elements, first in '",
                                           gradient.parameter, "'"));
-    if (gradient.parameter.empty()) break;  // so are all others
+    if (gradient.parameter.empty()) break;  // all others have none either
   }
   return absl::StrCat("[step] non-finite gradient", scaled, ": ", absl::StrJoin(culprits, "; "));
 }

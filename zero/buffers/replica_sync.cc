@@ -8,7 +8,7 @@
 namespace tessera::internal {
 namespace {
 
-/// The part of `tensor` that has every place in which `expanded`, of its sizes, has elements once.
+/// Returns the part of `tensor` with each memory location of `expanded`, of its sizes, once.
 at::Tensor once(at::Tensor tensor, const at::Tensor& expanded) {
   for (int64_t d = 0; d < expanded.dim(); ++d) {
     if (expanded.stride(d) == 0 && expanded.size(d) > 1) tensor = tensor.narrow(d, 0, 1);
@@ -19,7 +19,7 @@ at::Tensor once(at::Tensor tensor, const at::Tensor& expanded) {
 }  // namespace
 
 void overwrite(const at::Tensor& tensor, const at::Tensor& values) {
-  // It has its own version counter, so graphs that were made before stay valid.
+  // data() has its own version counter, so graphs that were made before stay valid.
   const at::Tensor detached = tensor.data();
   once(detached, detached).copy_(once(values, detached));
 }

@@ -12,27 +12,27 @@
 
 namespace tessera::internal {
 
-/// Makes the elements of `tensor` those of `values`, of the same sizes, without counting as a
-/// change for graphs that saved it. Where elements of `tensor` share memory (expand()), the first
-/// counts. Grad mode must be off. Local.
+/// Copies `values` into `tensor`, of the same sizes, without counting as a change for graphs that
+/// saved it. Where elements of `tensor` share memory (expand()), the first counts. Grad mode must
+/// be off. Local.
 void overwrite(const at::Tensor& tensor, const at::Tensor& values);
 
-/// For each tensor of all ranks whether any of them may only read its own: whether it lies in
-/// memory that `read_only` holds there. Equally many on all ranks, and one at least. Collective,
+/// Returns for each tensor whether it lies on any rank in memory that is only read (that rank's
+/// `read_only` holds it). All ranks give the same number of tensors, at least one. Collective,
 /// blocking: one all_reduce, which `what` names.
 std::vector<bool> read_only_on_any_rank(ProcessGroup& group, const std::vector<at::Tensor>& tensors,
                                         const ReadOnlyMemory& read_only, std::string_view what);
 
 /// A tensor that could not take another rank's values.
 struct UnwrittenReplica {
-  size_t index;         ///< of the tensors that were given
+  size_t index;         ///< among the tensors that were given
   std::string problem;  ///< "lies in memory that this process may not write ..."
 };
 
 /// Gives every rank the values that rank `from_rank` holds in `tensors` (any strides and dtypes;
 /// equal shapes on all ranks). Collective, blocking; one broadcast per tensor, of its bytes. `what`
-/// names them in errors. A tensor in memory that this process may not write is compared instead;
-/// returns those that have other values, on this rank.
+/// names them in errors. A tensor in memory that this process may not write is compared instead.
+/// Returns the tensors of this rank that differ and could not be written.
 std::vector<UnwrittenReplica> sync_replicas(ProcessGroup& group,
                                             const std::vector<at::Tensor>& tensors, int from_rank,
                                             std::string_view what);

@@ -15,7 +15,7 @@ namespace {
 
 constexpr int64_t kAlignment = 16;  // of the widest dtype, complex128
 
-/// The dtype that the mean of such a buffer is taken in; kByte if it has none.
+/// Returns the dtype in which such a buffer is averaged; kByte if it is not.
 at::ScalarType mean_dtype(const at::Tensor& buffer) {
   const at::ScalarType dtype = c10::toRealValueType(buffer.scalar_type());
   for (const at::ScalarType known : {at::kFloat, at::kDouble, at::kBFloat16, at::kHalf}) {
@@ -118,11 +118,11 @@ std::string SyncedBuffers::problem() const {
 
 void SyncedBuffers::start(const Ranks& counted) {
   const at::NoGradGuard no_grad;
-  // Not by a divisor of the collective: NCCL knows the number of ranks only.
+  // The mean over fewer ranks divides in finish(): NCCL can only divide by the number of ranks.
   divisor_ = counted.count == group_.size() ? 0 : counted.count;
   const ReduceOp mean = divisor_ == 0 ? ReduceOp::kAvg : ReduceOp::kSum;
   for (Batch& batch : batches_) {
-    if (batch.work != nullptr) batch.work->wait();  // of a step that was refused
+    if (batch.work != nullptr) batch.work->wait();  // left by a step that was refused
     const bool counts = counted.has_mine || !batch.is_mean;
     if (!counts) batch.flat.zero_();
     for (const Place& place : batch.places) {

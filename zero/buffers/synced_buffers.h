@@ -12,41 +12,41 @@
 
 namespace tessera::internal {
 
-/// The model's buffers, made equal on all ranks once per step (Options::buffers), through copies
-/// that lie one behind the other: one collective for all of them that are treated alike.
+/// Makes the model's buffers equal on all ranks once per step (Options::buffers). Copies them into
+/// contiguous memory, so that one collective serves all buffers that are treated alike.
 class SyncedBuffers {
  public:
-  /// Null where there is nothing to do: under BufferSync::kOnce, without buffers, in a world of
-  /// one. Names, dtypes, sizes and values of `buffers` are equal on all ranks; `group` outlives it.
-  /// Collective, blocking, where it is not null.
+  /// Returns null where there is nothing to do: under BufferSync::kOnce, without buffers, in a
+  /// world of one. Names, dtypes, sizes and values of `buffers` are equal on all ranks; `group`
+  /// outlives it. Collective and blocking if the result is not null.
   static std::unique_ptr<SyncedBuffers> make(ProcessGroup& group,
                                              const std::vector<NamedTensor>& buffers,
                                              BufferSync sync);
 
-  /// Names the first buffer that has not the dtype, sizes or device it had at parallelize, or not
-  /// the values, where a rank may not write them; "" if none. Local; allocates nothing then, if
-  /// such values are contiguous.
+  /// Names the first buffer whose dtype, sizes or device are not those at parallelize, or whose
+  /// values changed although a rank may not write them; "" if none. Local. Finding none allocates
+  /// nothing if the buffers that may not be written are contiguous.
   std::string problem() const;
 
-  /// Whose buffers count, equal on all ranks but for `has_mine`: in a loop over Engine::join()
-  /// those of ranks that have batches left.
+  /// The ranks whose buffers count; equal on all ranks except `has_mine`. In a loop over
+  /// Engine::join() these are the ranks that have batches left.
   struct Ranks {
-    int first;      ///< the lowest of them, whose values are sent where they are not averaged
-    int count;      ///< how many they are
+    int first;      ///< the lowest of them; its values are broadcast where there is no mean
+    int count;      ///< how many there are
     bool has_mine;  ///< this rank is one of them
   };
 
-  /// Collective. Sends what the buffers hold; those with a problem() send what they last did.
+  /// Sends what the buffers hold; a buffer with a problem() sends its last copy. Collective.
   void start(const Ranks& counted);
   /// Blocks until the ranks' values are there and writes them into the buffers, without counting as
   /// a change for graphs that saved them.
   void finish();
 
-  /// Of the copies.
+  /// Bytes of the copies.
   int64_t bytes() const;
 
  private:
-  /// A buffer, and its part of a copy.
+  /// A buffer and its part of a copy.
   struct Place {
     NamedTensor buffer;
     at::Tensor copy;
@@ -66,8 +66,8 @@ class SyncedBuffers {
 
   ProcessGroup& group_;
   std::vector<Batch> batches_;
-  /// What lies in memory that a rank may only read: no collective makes it equal, so it must stay
-  /// what it was. The copies are what it was.
+  /// Buffers in memory that some rank may only read. No collective can make them equal, so they
+  /// must keep the values in these copies.
   std::vector<Place> constants_;
   int divisor_ = 0;  ///< of the sums under way; 0: they are means
 };

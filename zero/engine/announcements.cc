@@ -11,7 +11,7 @@
 namespace tessera::internal {
 namespace {
 
-// Beside the values of Call.
+// In addition to the values of Call.
 constexpr int64_t kLeft = -1;
 constexpr int64_t kWeighted = 64;  // added to one of these
 
@@ -33,7 +33,7 @@ Announcements::Call Announcements::exchange(const Announcement& mine, bool throw
   std::vector<int> over;
   active_.clear();
   bool differ = false;
-  bool differ_by_weight = true;  // alone
+  bool differ_by_weight = true;  // only in whether losses have weights
   for (int rank = 0; rank < group_.size(); ++rank) {
     const int64_t word = calls_.of(rank)[0];
     if (word == kLeft) {
@@ -58,7 +58,7 @@ Announcements::Call Announcements::exchange(const Announcement& mine, bool throw
               over.size() == 1 ? " has" : " have", " no batches left, ", ranks_text(active_),
               active_.size() == 1 ? " has" : " have",
               "; JoinOptions::throws_when_one_ends was set, give all ranks equally many");
-  // On all ranks, in the words of those that have batches.
+  // Throws on all ranks; the ranks with batches give the text.
   const auto refuse = [&](const auto&... problem) {
     refuse_on_all_ranks(group_, mine.call == Call::kFollow ? "" : absl::StrCat(problem...), "join");
   };

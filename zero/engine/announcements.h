@@ -8,8 +8,8 @@
 
 namespace tessera::internal {
 
-/// What the ranks in a loop over Engine::join() say before each collective call: an all-gather of
-/// one word, after which all of them know which call comes and who has batches left.
+/// Before each collective call in a loop over Engine::join(), ranks all-gather one word each. After
+/// that all of them know which call comes and who has batches left.
 class Announcements {
  public:
   enum class Call : int64_t {
@@ -25,7 +25,7 @@ class Announcements {
   /// `group` must outlive it.
   explicit Announcements(ProcessGroup& group) : group_(group), calls_(group, /*words=*/1) {}
 
-  /// What one rank says. `name` is for messages; `is_weighted`: a backward's loss has a weight.
+  /// What one rank announces. `name` is for messages. `is_weighted`: its loss has a weight.
   struct Announcement {
     Call call;
     const char* name;
@@ -33,19 +33,18 @@ class Announcements {
     bool has_left = false;  ///< the rank has left the loop
   };
 
-  /// Collective, blocking. Returns the call of the ranks that have batches; kFollow if none has.
-  /// Throws c10::Error on every
-  /// rank that names them if some ranks have left the loop, if calls differ, if a rank would have
-  /// to follow kOther, and, under `throws_when_one_ends`, if some have batches left and others have
-  /// not.
+  /// Returns the call of the ranks that have batches; kFollow if none has. Collective, blocking.
+  /// Throws c10::Error on every rank, naming the ranks, if some have left the loop, if calls
+  /// differ, if a rank would have to follow kOther, or, under `throws_when_one_ends`, if some have
+  /// batches left and others have not.
   Call exchange(const Announcement& mine, bool throws_when_one_ends);
 
-  /// As of the last exchange(): whether all ranks had left the loop, whether the losses of those
-  /// that had batches have weights, and how many these were.
+  /// As of the last exchange(): whether all ranks had left the loop, whether the losses of the
+  /// ranks with batches have weights, and how many ranks had batches.
   bool all_left() const { return all_left_; }
   bool is_weighted() const { return is_weighted_; }
   int active() const { return static_cast<int>(active_.size()); }
-  /// The lowest rank that has batches, or had when some had any.
+  /// The lowest rank that had batches in the last exchange() in which any rank had.
   int lowest_active() const { return lowest_active_; }
   bool is_active(int rank) const;
 

@@ -15,12 +15,12 @@
 namespace tessera::internal {
 
 // Note [Inside an average]
-// From begin_average() to its scope's end() every parameter shows the average. What would use the
-// shown values as the run's own is refused: steps, state, writes, a backward. A scope that was
-// dropped (an exception in an evaluation, perhaps on one rank only) cannot communicate, so the next
-// collective call ends it. Ranks may differ in that call and in whether their scope was dropped, so
-// each such call begins with one exchange in which every rank says whether it is still inside: all
-// end the average, or all go on inside, or all throw the same error.
+// From begin_average() to its scope's end() every parameter shows the average. Calls that would
+// take the shown values for the run's own are refused: steps, state, writes, a backward. A scope
+// that was dropped (by an exception in an evaluation, perhaps on one rank only) cannot communicate,
+// so the next collective call ends it. Ranks may differ in that call and in whether they dropped
+// the scope. So each such call begins with one exchange in which every rank says whether it is
+// still inside; then all end the average, or all stay inside, or all throw the same error.
 
 AverageInUse::~AverageInUse() {
   if (open_ != nullptr) open_->end = nullptr;
@@ -44,7 +44,7 @@ Engine::AverageScope AverageInUse::begin(int64_t steps, std::function<void()> en
   return Engine::AverageScope(open_);
 }
 
-/// Why the average cannot be trusted any more; "" if it can. Local; no rank may write shards now.
+/// Returns why the average is damaged; "" if it is not. Local; no rank may write shards meanwhile.
 std::string AverageInUse::find_write() const {
   const FlatParameters::Finding finding = trained_.store.inspect();
   if (finding.violation != FlatParameters::Violation::kWritten) return "";

@@ -12,8 +12,8 @@
 
 namespace tessera::internal {
 
-/// Whether the model is the average of its weights now (Engine::begin_average()), and how it
-/// becomes itself again. Note [Inside an average] in average_in_use.cc. Used by one thread.
+/// Knows whether the model shows the average of its weights (Engine::begin_average()) and restores
+/// the weights. Note [Inside an average] in average_in_use.cc. Used by one thread.
 class AverageInUse {
  public:
   /// References outlive it.
@@ -23,16 +23,16 @@ class AverageInUse {
   AverageInUse(const AverageInUse&) = delete;
   AverageInUse& operator=(const AverageInUse&) = delete;
 
-  /// Makes the model the average, after `steps` updates; the scope's end() calls `end`, which
+  /// Makes the model show the average, after `steps` updates. The scope's end() calls `end`, which
   /// calls leave(kEnds). Collective, blocking; throws as Engine::begin_average().
   Engine::AverageScope begin(int64_t steps, std::function<void()> end);
   bool is_open() const { return open_ != nullptr; }
 
   /// What a collective call does inside the scope.
   enum class Inside : uint8_t { kRefused, kAllowed, kEnds };
-  /// Before anything else of the collective call `call`, on all ranks. Inside a scope it is
-  /// collective and blocking: ends the average where `call` does or a rank has dropped its scope,
-  /// and throws c10::Error on every rank where `call` is refused or a parameter was written.
+  /// Called first in the collective call `call`, on all ranks. Inside a scope it is collective and
+  /// blocking: it ends the average if `inside` says so or a rank has dropped its scope. Throws
+  /// c10::Error on every rank if `call` is refused or a parameter was written.
   void leave(const char* call, Inside inside);
 
  private:

@@ -17,21 +17,21 @@
 namespace tessera::internal {
 
 // Note [Writes behind the engine's back]
-// The vote does not detect an optimizer of the user's own over the model's parameters in a loop
-// that never calls step(). So every backward of the engine's model begins by checking version
-// counters and first elements (MisuseCheck::written(): under a microsecond per parameter; page
-// tables would show more where parameters are shared, but reading those of 500 MB takes 16 ms). A
+// The vote does not detect a user's own optimizer over the model's parameters in a loop that never
+// calls step(). So every backward of the engine's model begins by checking version counters and
+// first elements (MisuseCheck::written()). This takes under a microsecond per parameter. Page
+// tables would show more where parameters are shared, but reading those of 500 MB takes 16 ms. A
 // rank that finds a write reports it in the all-gather at the end of backward, and all ranks throw
 // from backward. The gradients remain valid, and modify_parameters() repairs the state. Inside
 // no_sync() nothing is reported; the next backward that reduces finds the write again. Under
-// asynchronous steps backward has no such all-gather: if a second backward finds a write, and no
-// step() was called in between to report it, the engine fails on all ranks.
+// asynchronous steps backward has no such all-gather: if a second backward finds a write and no
+// step() between the two has reported it, the engine fails on all ranks.
 
 // Note [Failed gathers]
-// An operator whose unit cannot be gathered meets a storage that denies access, and LibTorch throws
-// c10::Error of that, with the text of the CommError (Note [Access observer]). So whoever runs
-// forward, or loss.backward(), catches c10::Error; engine->backward() throws the CommError in its
-// place, and the next call of the engine throws it, too.
+// An operator whose unit cannot be gathered gets a storage that denies access. LibTorch then throws
+// c10::Error with the text of the CommError (Note [Access observer]). So callers of forward or of
+// loss.backward() catch c10::Error. engine->backward() throws the CommError instead, and so does
+// the next call of the engine.
 
 Backward::Backward(const Uses& parts)
     : context_(parts.context),
@@ -161,7 +161,7 @@ void Backward::backward(const at::Tensor& loss, const BackwardOptions& options) 
     differentiate(loss, options.retain_graph);
   }
   if (!next_weight_.has_value()) return;
-  // Backward gave this model nothing. Peers may have gradients, and the weight counts.
+  // Backward gave this model nothing, but peers may have gradients, and the weight counts.
   gradients_.note_scaled();
   const at::NoGradGuard no_grad;
   context_.streams.pass();
@@ -173,8 +173,8 @@ bool Backward::accumulates_alone() const {
   return *context_.lasting.no_sync_depth > 0 && trained_.early_update == nullptr;
 }
 
-/// A micro-step whose gradients come all at once. What is wrong with them was found before it
-/// begins, so that all ranks refuse it together.
+/// Makes a micro-step whose gradients come all at once. The caller has checked them, so that all
+/// ranks refuse bad ones together.
 void Backward::accumulate(const GivenGradients& given, std::optional<double> weight,
                           bool is_announced) {
   next_weight_ = weight;
@@ -194,7 +194,7 @@ void Backward::micro_step(const std::function<void()>& body) {
   TORCH_CHECK(*context_.lasting.no_sync_depth == 0,
               "[graph] micro_step: called inside no_sync(), expected outside; in a world of one "
               "there is nothing that no_sync() saves");
-  // A world of one, and what is repeated has no hooks.
+  // A world of one: throwing here leaves no peer waiting. A replay runs no hooks, so check here.
   const std::string written = step_.misuse().written();
   TORCH_CHECK(written.empty(), "[grad] rank 0: ", written);
   gradients_.adopt_cleared();

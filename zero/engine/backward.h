@@ -23,10 +23,9 @@
 
 namespace tessera::internal {
 
-/// Micro-steps: takes gradients from autograd, or from the user, and finds out when a backward
-/// begins, ends and fails. Note [Writes behind the engine's back] and Note [Failed gathers] in
-/// backward.cc. Used by the thread that makes it, which runs backward; on a GPU hooks run on the
-/// device's thread meanwhile.
+/// Micro-steps: takes gradients from autograd or from the user, and detects when a backward begins,
+/// ends and fails. Note [Writes behind the engine's back] and Note [Failed gathers] in backward.cc.
+/// Used by the thread that makes it and runs backward; on a GPU hooks run on the device's thread.
 class Backward final : private GradientSink, private BackwardListener {
  public:
   /// The parts of the engine that it uses; they outlive it.
@@ -43,25 +42,25 @@ class Backward final : private GradientSink, private BackwardListener {
   Backward(const Backward&) = delete;
   Backward& operator=(const Backward&) = delete;
 
-  // Engine's calls of these names, once it is known that they may be made.
+  // Engine's calls of these names, after it is known that they may be made.
 
   void backward(const at::Tensor& loss, const BackwardOptions& options);
   at::Tensor scale(const at::Tensor& loss);
   void micro_step(const std::function<void()>& body);
-  /// Whether accumulate() only adds on this rank, so that others hear nothing of it.
+  /// Whether accumulate() only adds on this rank, without communication.
   bool accumulates_alone() const;
-  /// `is_announced`: in a loop over join(), all ranks know already that it comes.
+  /// `is_announced`: all ranks in a loop over join() know already that the call comes.
   void accumulate(const GivenGradients& given, std::optional<double> weight, bool is_announced);
 
-  /// A micro-step of the ranks that this one follows, inside no_sync() if `is_local`.
+  /// Takes part in a micro-step of the ranks that this one follows; `is_local`: inside no_sync().
   void follow(bool is_local);
 
-  /// Throws c10::Error on all ranks, which have the same options, where losses may have no weights.
+  /// Throws c10::Error, on all ranks alike, if losses may not have weights in this engine.
   void require_weights() const;
-  /// What was found of writes since the last step() concerns the step that is made now.
+  /// Drops writes found since the last step(), because the step that is being made reports them.
   void forget_writes() { written_.clear(); }
 
-  /// Whether a backward of this engine is under way, whichever thread asks.
+  /// Whether a backward of this engine is under way; any thread may ask.
   bool is_running() const {
     return context_.backward_watch.is_backward_running() || in_micro_step_;
   }
@@ -89,8 +88,8 @@ class Backward final : private GradientSink, private BackwardListener {
   std::vector<std::unique_ptr<GradientHook>> hooks_;
   bool in_micro_step_ = false;
   std::optional<double> next_weight_ = {};  // of the micro-step that begins next
-  std::string written_;     // what was found in the last backward since step(), look_for_writes()
-  std::string hook_error_;  // what a gradient hook of ours threw in this backward
+  std::string written_;                     // writes found in the last backward since step()
+  std::string hook_error_;  // error thrown by one of our gradient hooks in this backward
 };
 
 }  // namespace tessera::internal

@@ -10,7 +10,7 @@
 namespace tessera::internal {
 namespace {
 
-/// D of torch::nn::BatchNorm<D>d; 0 for any other module.
+/// Returns D for torch::nn::BatchNorm<D>d; 0 for any other module.
 int dimensions_of(const torch::nn::Module& module) {
   if (module.as<torch::nn::BatchNorm1dImpl>() != nullptr) return 1;
   if (module.as<torch::nn::BatchNorm2dImpl>() != nullptr) return 2;
@@ -24,8 +24,8 @@ bool is_synchronised(const torch::nn::Module& module) {
          module.as<nn::SyncBatchNorm3dImpl>() != nullptr;
 }
 
-/// Calls visit(name, module) for `model`, whose name is "", and all modules in it. The model may
-/// lie anywhere: LibTorch lists it among its modules only if a std::shared_ptr holds it.
+/// Calls visit(name, module) for `model`, whose name is "", and all modules in it. Works on the
+/// stack, too: LibTorch lists a model among its modules only if a std::shared_ptr holds it.
 template <typename Visit>
 void visit(const torch::nn::Module& model, const Visit& visit) {
   visit(std::string(), model);

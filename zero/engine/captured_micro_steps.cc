@@ -12,8 +12,8 @@ namespace tessera::internal {
 
 CapturedMicroSteps::CapturedMicroSteps(at::Device device)
     : anchor_(make_graph(device)), user_(device) {
-  // The nodes that accumulate gradients belong to stream(), so eager steps elsewhere always differ;
-  // autograd orders the streams.
+  // The nodes that accumulate gradients belong to stream(), which differs from the stream of eager
+  // steps. LibTorch would warn of that, but autograd orders the streams.
   at::globalContext().setWarnOnAccumulateGradStreamMismatch(false);
 }
 
@@ -35,7 +35,7 @@ bool CapturedMicroSteps::run(size_t place, const std::function<void()>& body, Re
   capture(step, body, engine);
   step.after = reducer.snapshot();
   engine.pass();
-  step.graph->replay();  // capturing has done nothing yet
+  step.graph->replay();  // the capture only recorded
   return true;
 }
 
@@ -53,7 +53,7 @@ void CapturedMicroSteps::run_as_it_is(const std::function<void()>& body, StreamJ
 void CapturedMicroSteps::capture(MicroStep& step, const std::function<void()>& body,
                                  StreamJoin& engine) {
   {
-    // In a capture nothing may wait for what is outside, so all of that is waited for before.
+    // A captured stream may not wait for work outside of the capture, so wait for it before.
     const c10::StreamGuard guard(stream());
     engine.pass();
   }

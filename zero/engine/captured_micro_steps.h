@@ -13,22 +13,21 @@
 
 namespace tessera::internal {
 
-/// The micro-steps of a step as CUDA graphs, one for each place in the step: the first one of a
-/// step writes gradients, later ones add to them. Used by one thread.
+/// The micro-steps of a step as CUDA graphs, one for each place in the step: the first micro-step
+/// writes gradients, later ones add to them. Used by one thread.
 class CapturedMicroSteps {
  public:
-  /// Runs as they are before one is captured: libraries make their handles, and autograd its nodes.
+  /// Eager runs before a capture, in which libraries make their handles and autograd its nodes.
   static constexpr int kWarmUps = 3;
 
   explicit CapturedMicroSteps(at::Device device);
 
-  /// Where they run, and where the nodes that accumulate gradients belong.
+  /// The stream of the micro-steps and of the nodes that accumulate gradients.
   c10::Stream stream() const { return anchor_->stream(); }
 
   /// Queues micro-step number `place` of a step on the current stream: calls `body`, or replays
-  /// what it queued. `engine` orders the engine's own memory. After a call of `body` the record of
-  /// `reducer` is as `body` left it; after a replay it is made so. Returns whether `body` was
-  /// called.
+  /// what it queued. `engine` orders the engine's own memory. Afterwards the record of `reducer` is
+  /// as `body` leaves it, also after a replay. Returns whether `body` was called.
   bool run(size_t place, const std::function<void()>& body, Reducer& reducer, StreamJoin& engine);
 
  private:
@@ -42,7 +41,7 @@ class CapturedMicroSteps {
   void capture(MicroStep& step, const std::function<void()>& body, StreamJoin& engine);
 
   const std::unique_ptr<Graph> anchor_;  // never captures; all others share its stream and memory
-  StreamJoin user_;                      // what the user's code and what is captured use
+  StreamJoin user_;                      // orders the user's code and captured work
   std::vector<MicroStep> steps_;
 };
 

@@ -12,7 +12,7 @@
 namespace tessera::internal {
 namespace {
 
-/// What forbids `hook` on this rank; "" for nothing. Prepares it.
+/// Prepares `hook` and returns what forbids it on this rank; "" for nothing.
 std::string problem_of_hook(const EngineContext& context, const TrainedParameters& trained,
                             CommHook* hook) {
   const RegisteredHook& registered = context.lasting.comm_hook;

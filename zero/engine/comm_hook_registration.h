@@ -8,7 +8,7 @@
 
 namespace tessera::internal {
 
-/// Engine::register_comm_hook(), between steps: tries `hook` out and registers it, or throws
+/// Does Engine::register_comm_hook() between steps: tries `hook` out and registers it, or throws
 /// c10::Error on every rank. Collective, blocking.
 void register_comm_hook(EngineContext& context, const TrainedParameters& trained,
                         std::shared_ptr<CommHook> hook);

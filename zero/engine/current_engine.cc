@@ -22,15 +22,15 @@ namespace tessera::internal {
 
 // Note [What trains changes]
 // Units, slices and buffers depend on which parameters are trained, so a change of that builds all
-// of them anew: the old engine gives this rank's 1/N of the state, is destroyed, and another one is
-// made in the same memory, so that references into it (Engine::parameters() and the like) hold. It
+// of them anew. The old engine gives this rank's 1/N of the state and is destroyed. The new one is
+// made in the same memory, so that references into it (Engine::parameters() and the like) hold, and
 // takes the state as if it had been saved and loaded. What users hold of an engine outlives both
-// (Lasting). Everything that can be refused is, on all ranks, before the old one is touched; an
-// error after that leaves no engine, on all ranks.
+// (Lasting). Everything that can be refused is refused on all ranks before the old engine is
+// touched; an error after that leaves no engine, on all ranks.
 //
 // Resident parameters stay readable all the time: the old buffers live until the new ones have
-// their values. Split ones have no memory between the two engines but the 1/N that each rank took
-// out, and throw when they are read.
+// their values. Split parameters throw when they are read between the two engines, because each
+// rank keeps only its 1/N.
 
 namespace {
 
@@ -43,11 +43,11 @@ int64_t bytes_of(const StateDict& state) {
   return bytes;
 }
 
-/// What beside begin_change() forbids `call`, which builds `engine` anew, on this rank; "" for
-/// nothing. Local.
+/// Returns what forbids `call`, which builds `engine` anew, on this rank, apart from what
+/// begin_change() checks; "" for nothing. Local.
 std::string problem_of_change(ShardedEngine& engine, const char* call) {
   for (const Parameter& parameter : engine.parts().table) {
-    // Whatever the user has done: the call says what requires grad.
+    // Undoes what the user may have set: `call` decides what requires grad.
     if (!parameter.is_trainable) parameter.tensor.set_requires_grad(false);
     if (!parameter.is_trainable && parameter.tensor.grad().defined()) {
       return absl::StrCat(call, ": the frozen parameter '", parameter.name,
@@ -116,7 +116,7 @@ ShardedEngine& CurrentEngine::begin_change(const char* call) {
   return now;
 }
 
-/// The parts that all ranks build next.
+/// Returns the parts from which all ranks build the next engine.
 EngineParts CurrentEngine::agree(const char* call, const Prepare& prepare,
                                  const std::vector<std::string>& arguments) {
   ShardedEngine& now = begin_change(call);
@@ -236,7 +236,7 @@ void CurrentEngine::rebuild(const char* call, EngineParts next, StateDict* left)
     const ParameterTable table = next.table;
     const Values brought =
         next.options.residence == Residence::kSplit ? Values::kLater : Values::kOfParameters;
-    std::vector<size_t> homeless;  // they lie in a buffer that goes, and in none that comes
+    std::vector<size_t> homeless;  // in a buffer of the old engine, and in none of the new one
     for (size_t i = 0; i < table.size(); ++i) {
       if (old.parts().plan.has_place(i) && !next.plan.has_place(i)) homeless.push_back(i);
     }
@@ -256,7 +256,7 @@ void CurrentEngine::rebuild(const char* call, EngineParts next, StateDict* left)
   }
 }
 
-/// There is no old engine any more and no new one: peers must not wait for this rank.
+/// The old engine is gone and there is no new one. Aborts, so that peers do not wait for this rank.
 void CurrentEngine::lose(const char* call) noexcept {
   try {
     throw;

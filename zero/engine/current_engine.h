@@ -21,26 +21,28 @@
 
 namespace tessera::internal {
 
-/// The engine as it is built now, and how it is built anew for other trained parameters. Note [What
-/// trains changes] in current_engine.cc.
+/// The engine as it is built now. Builds it anew when other parameters are to be trained. Note
+/// [What trains changes] in current_engine.cc.
 class CurrentEngine {
  public:
-  /// What parallelize() has checked and agreed on; ShardedEngine's constructor. Collective.
+  /// Takes what parallelize() has checked and agreed on, as ShardedEngine's constructor.
+  /// Collective.
   CurrentEngine(EngineParts parts, std::shared_ptr<torch::nn::Module> model,
                 std::vector<NamedTensor> buffers);
 
-  /// Throws CommError if there is none, because building it anew failed, and in a child of fork().
+  /// Throws CommError if there is no engine, because a rebuild failed, and in a child of fork().
   ShardedEngine& get();
   const ShardedEngine& get() const { return const_cast<CurrentEngine*>(this)->get(); }
   Lasting& lasting() { return lasting_; }
   const Origin& origin() const { return origin_; }
 
-  /// Begins the collective call `call`, which is made between steps and which a rank in a join()
-  /// without batches cannot follow: it ends the average unless `inside` allows that, and sees what
-  /// became of the last step. `mends`: it loads a state, so it may be made after failures that this
-  /// mends. Collective, blocking. Throws where the call may not be made; then nothing is under way.
+  /// Begins the collective call `call`, which is made between steps and which a rank without
+  /// batches in a join() cannot follow. Ends the average unless `inside` allows it, and learns the
+  /// outcome of the last step. `mends`: the call loads a state, so it may be made after failures
+  /// that a load mends. Collective, blocking. Throws if the call may not be made; then nothing is
+  /// under way.
   ShardedEngine& enter(const char* call, AverageInUse::Inside inside, bool mends = false);
-  /// The same for one after which the engine works differently: not inside the loop over join().
+  /// The same for a call that changes how the engine works: refused inside the loop over join().
   ShardedEngine& begin_change(const char* call);
 
   /// Engine's calls of the same names.
@@ -48,7 +50,7 @@ class CurrentEngine {
   void add_group(OptimizerGroup group);
 
  private:
-  /// Makes of the present parts those of the next engine; nothing after adding to `problems`.
+  /// Makes the next engine's parts from the present ones; nothing after adding to `problems`.
   using Prepare = std::function<std::optional<EngineParts>(const EngineParts& now,
                                                            std::vector<std::string>& problems)>;
 
@@ -60,7 +62,7 @@ class CurrentEngine {
   const Origin origin_;
   Lasting lasting_;
   std::optional<ShardedEngine> now_;
-  std::optional<CommError> lost_;  // why there is none
+  std::optional<CommError> lost_;  // why there is no engine
   int64_t rebuilds_ = 0;
 };
 

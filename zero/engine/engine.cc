@@ -27,7 +27,7 @@ namespace {
 using Call = Announcements::Call;
 using Inside = AverageInUse::Inside;
 
-/// The same call as on the ranks that have batches, without gradients of this rank.
+/// Makes the call that the ranks with batches make, without gradients of this rank.
 void make_followed(Engine& engine, ShardedEngine& now, Call call) {
   switch (call) {
     case Call::kAccumulate:
@@ -121,7 +121,7 @@ void Engine::accumulate(const std::vector<NamedTensor>& gradients, std::optional
   if (is_alone) {
     TORCH_CHECK(problem.empty(), "[accumulate] rank ", group.rank(), ": ", problem);
   } else {
-    now.step.learn_outcome();  // it uses the same channel
+    now.step.learn_outcome();  // its vote uses the same channel
     now.context.failure.guard([&] { refuse_on_all_ranks(group, problem, "accumulate"); });
   }
   now.backward.accumulate(given, weight, is_announced);
@@ -137,7 +137,7 @@ void Engine::zero_grad() {
 
 bool Engine::has_gradients() const { return implementation_->get().gradients.has_backward(); }
 
-/// Ranks have the same options, so all that call it throw, with nothing under way.
+/// Ranks have the same options, so all callers throw, with nothing under way.
 Engine::NoSync Engine::no_sync() {
   const EngineContext& context = implementation_->get().context;
   const std::string problem = option_against("no_sync", context.parts.options);
@@ -174,7 +174,7 @@ void JoinScope::follow() {
   TORCH_CHECK(!open_->is_followed,
               "[join] loop: ran a second time, expected once; call engine->join() for each loop");
   open_->is_followed = true;
-  const std::function<void()> follow = open_->follow;  // at the end of the loop it is cleared
+  const std::function<void()> follow = open_->follow;  // a copy: the end of the loop clears it
   if (follow) follow();
 }
 

@@ -30,7 +30,7 @@ struct EngineParts {
   std::vector<size_t> group_of;  ///< OptimizerPlan::assign's answer
 };
 
-/// What every part of an engine uses: what was agreed on, what outlives the engine, and where
+/// What every part of an engine uses: what all ranks agreed on, what outlives the engine, and where
 /// failures, streams and times are noted. One for each engine; its parts hold references to it.
 struct EngineContext {
   /// `outlives` outlives it.
@@ -54,11 +54,11 @@ struct EngineContext {
   Lasting& lasting;
   ProcessGroup& group;
   EngineFailure failure;
-  StreamJoin streams;  ///< those that use the engine's memory
+  StreamJoin streams;  ///< orders streams that use the engine's memory
   const SliceMap slices;
   ComputeSpans compute;
   StepTimes times;
-  /// Of the thread that makes this. It is there before Backward is, which it tells, and after it:
+  /// Of the thread that makes this. Lives longer than Backward, which it notifies, because
   /// operators of any thread ask it.
   BackwardWatch backward_watch;
 };

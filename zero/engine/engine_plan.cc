@@ -18,7 +18,7 @@
 namespace tessera::internal {
 namespace {
 
-/// What keeps the device from counting and updating the units of `plan`; "" if nothing.
+/// Returns why kernels cannot process the units of `plan` on the device; "" if they can.
 std::string problem_of_kernels(const UnitPlan& plan, const OptimizerPlan& optimizer,
                                const ResolvedOptions& options, const ProcessGroup& world) {
   if (world.can().completes_on_host) return "";
@@ -32,8 +32,8 @@ std::string problem_of_kernels(const UnitPlan& plan, const OptimizerPlan& optimi
   return cuda::problem_of(plan, world.size());
 }
 
-/// An optimizer that needs all gradients of a parameter at once, in a backward that has a rank's
-/// slice of one unit; "" if nothing.
+/// Returns why `optimizer` cannot update in backward, where a rank has only its slice of one unit,
+/// if it needs all gradients of a parameter at once; "" if nothing.
 std::string problem_of_whole_tensors(const OptimizerPlan& optimizer,
                                      const ResolvedOptions& options) {
   if (!options.optimizer_in_backward) return "";
@@ -74,7 +74,7 @@ std::vector<std::string> fingerprint(const EngineParts& parts,
   }
   append(all, parts.table.lines());
   append(all, parts.optimizer.lines());
-  // Predicates cannot be compared, what they select can.
+  // Predicates cannot be compared, but what they select can.
   for (size_t i = 0; i < parts.group_of.size(); ++i) {
     const size_t group = parts.group_of[i];
     all.push_back(absl::StrCat(

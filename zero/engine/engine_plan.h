@@ -15,13 +15,13 @@
 
 namespace tessera::internal {
 
-/// The units that the parameters of `table` form under `options`, if `optimizer` can train them in
-/// `world`. Local. Nothing after adding to `problems` why not.
+/// Returns the units that the parameters of `table` form under `options`. If `optimizer` cannot
+/// train them in `world`, adds why to `problems` and returns nothing. Local.
 std::optional<UnitPlan> plan_units(const torch::nn::Module& model, const ParameterTable& table,
                                    const OptimizerPlan& optimizer, const ResolvedOptions& options,
                                    const ProcessGroup& world, std::vector<std::string>& problems);
 
-/// What all ranks must have in common of an engine and of the model's buffers, most telling first.
+/// What all ranks must have in common in engine and buffers, most telling first.
 std::vector<std::string> fingerprint(const EngineParts& parts,
                                      const std::vector<NamedTensor>& buffers);
 

@@ -52,7 +52,7 @@ Report::Unit unit_of(const PlannedUnit& planned, const ParameterTable& table) {
   return unit;
 }
 
-/// With what is in force where the user has set nothing and it means something.
+/// Returns the options, with the value in force where the user has set none and the option applies.
 Options in_force(const ResolvedOptions& resolved, int world, bool shares_parameters) {
   Options options = resolved;
   options.degrees = resolved.degrees;

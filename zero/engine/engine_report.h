@@ -9,7 +9,7 @@
 
 namespace tessera::internal {
 
-/// What the memory formulas ask of an engine, for `micro_steps` backwards per step. Local.
+/// Returns what the memory formulas need of an engine, for `micro_steps` backwards per step. Local.
 MemorySetting memory_setting(const EngineContext& context, const TrainedParameters& trained,
                              const StepGradients& gradients, int micro_steps);
 

@@ -59,7 +59,7 @@ StateContents EngineState::agree_to_save(const char* call) {
 void EngineState::write_state(StateSink& sink) {
   const at::NoGradGuard no_grad;
   const StateContents contents = agree_to_save("write_state");
-  stream_.save(contents, sink);  // local: what the sink throws harms no other rank
+  stream_.save(contents, sink);  // local: if the sink throws, no other rank is affected
 }
 
 std::vector<StateOutline> EngineState::state_entries() {

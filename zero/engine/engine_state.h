@@ -16,8 +16,8 @@
 
 namespace tessera::internal {
 
-/// The state of the run, out of the engine and into it: StreamedState with the engine's counters.
-/// Between steps; used by one thread. The calls of Engine's names have their contracts.
+/// Moves the state of the run out of the engine and into it: StreamedState with the engine's
+/// counters. Used between steps by one thread. Calls named as Engine's have their contracts.
 class EngineState {
  public:
   /// References outlive it.
@@ -30,11 +30,11 @@ class EngineState {
   void load_state_dict(const StateDict& state, const PartialState& partial);
   void read_state(StateSource& source, const PartialState& partial);
 
-  /// For an engine that trains `next` and is built in the place of this one: in `stays` what it
-  /// goes on with, and in `left`, unless that is null, the state of parameters that are frozen
-  /// there. Local: what it throws ends the engine.
+  /// For an engine that trains `next` and replaces this one. Puts the state that it needs into
+  /// `stays`, and that of parameters that become frozen into `left` unless that is null. Local: an
+  /// exception ends the engine.
   void take_out(const char* call, const ParameterTable& next, StateDict& stays, StateDict* left);
-  /// Collective; in the new engine. `stays` of all ranks.
+  /// Gives the new engine the `stays` of all ranks. Collective.
   void put_back(const char* call, StateDict stays);
 
  private:

@@ -13,12 +13,12 @@ namespace tessera::internal {
 
 // Note [The step is a fence]
 // Parameters change only in step(), modify_parameters(), load_state_dict() and read_state(), and at
-// the begin and the end of an average; between these calls no rank changes a byte that another may
+// the begin and the end of an average. Between these calls no rank changes a byte that another may
 // read. step() first finishes every reduction, then votes; ranks write only after a unanimous vote.
 // A rank that finds an error (a parameter written outside modify_parameters(), an open scope, no
 // backward, a non-finite gradient) puts it into its report instead of throwing, so that all ranks
-// throw together and none is left waiting. If a rank throws anyway (out of memory, say), the engine
-// fails on all ranks: EngineFailure::abort_all_on_exception().
+// throw together. If a rank throws anyway (out of memory, say), the engine fails on all ranks:
+// EngineFailure::abort_all_on_exception().
 
 EngineStep::EngineStep(EngineContext& context, TrainedParameters& trained, StepGradients& gradients,
                        JoinLoop& join)
@@ -38,8 +38,8 @@ EngineStep::~EngineStep() {
   if (buffers_ != nullptr) context_.lasting.meter.remove(MemoryClass::kControl, buffers_->bytes());
 }
 
-/// A step that is refused late has taken its history along, and what came after it. One that is
-/// refused at once leaves the rates of the one before.
+/// Runs `body`, a vote or a wait for one. If the vote refuses an asynchronous step, restores the
+/// last agreed history; if it refuses another one, restores the learning rates of the step before.
 template <typename Body>
 auto EngineStep::guard_late(Body&& body) {
   try {
@@ -75,7 +75,7 @@ StepResult EngineStep::make() {
     StepVote::RankReport mine = failure.abort_all_on_exception("step()", [&] {
       gradients_.reducer().finish();
       StepVote::RankReport report = rank_report(find_misuse());
-      // Sent beside the vote; buffers change only after it.
+      // Runs beside the vote; buffers change only after it.
       if (buffers_ != nullptr) buffers_->start(join_.ranks_with_batches());
       return report;
     });
@@ -92,7 +92,7 @@ StepResult EngineStep::make() {
   });
 }
 
-/// All ranks have agreed to the step or, under asynchronous steps, handed it in.
+/// Called when all ranks have agreed to the step or, under asynchronous steps, handed it in.
 StepResult EngineStep::begin_next(const std::optional<StepCommit::Outcome>& outcome) {
   gradients_.note_step(steps_, trained_.commit->is_late() || outcome->committed);
   const double weight = gradients_.weight().sum().value_or(0.0);
@@ -138,18 +138,18 @@ void EngineStep::agree_to_update() {
   trained_.early_update->begin();
 }
 
-/// Before ranks compare their hyper-parameters, and once it is known how many updates there were.
+/// Called before ranks compare their hyper-parameters, when the number of updates is known.
 void EngineStep::apply_schedule() {
   schedule_problem_ = context_.lasting.schedule.apply(steps_, trained_.optimizer().groups());
 }
 
-/// A launcher that learns where the job has come to knows whether it fails there again.
+/// Also tells the launcher, which uses it to see whether the job fails at the same step again.
 void EngineStep::set_steps(int64_t steps) {
   steps_ = steps;
   report_step(steps);
 }
 
-/// Counts a step whose outcome has become known.
+/// Counts a step whose outcome is known.
 StepResult EngineStep::result_of(const StepCommit::Outcome& outcome) {
   if (outcome.committed) set_steps(steps_ + 1);
   return {.committed = outcome.committed,
@@ -178,9 +178,9 @@ StepVote::RankReport EngineStep::rank_report(std::string misuse) {
   return report;
 }
 
-/// Reduces what no_sync() left on this rank. Peers may have gradients in a backward that gave this
-/// rank none; then it takes part with zeros. Where ranks differ it reduces nothing, because peers
-/// may have nothing to reduce: they meet in the vote, which refuses their histories.
+/// Reduces what no_sync() left on this rank. If a backward gave this rank no gradients, it takes
+/// part with zeros, because peers may have some. Where ranks differ it reduces nothing, because
+/// peers may have nothing to reduce; the vote then refuses the histories.
 void EngineStep::reduce_what_is_left() {
   if (gradients_.reducer().ranks_differ()) return;
   const bool is_idle = gradients_.is_idle();
@@ -195,7 +195,7 @@ void EngineStep::reduce_what_is_left() {
   if (is_objected) gradients_.refuse("");
 }
 
-/// "" if nothing on this rank speaks against the step.
+/// Returns what speaks against the step on this rank; "" for nothing.
 std::string EngineStep::find_misuse() const {
   if (trained_.commit->has_loss_scale() && !gradients_.was_scaled() && gradients_.has_backward()) {
     return "backward was called on a loss without engine->scale(loss), which loss_scale needs";
@@ -213,7 +213,7 @@ std::string EngineStep::find_misuse() const {
   return misuse.empty() && !trained_.is_updated() ? find_untrained() : misuse;
 }
 
-/// At steps 1, 2, 4, 8, ... only: walking a model allocates, and steps do not.
+/// Checks at steps 1, 2, 4, 8, ... only: walking a model allocates, and steps do not.
 std::string EngineStep::find_untrained() const {
   const bool is_due = std::has_single_bit(static_cast<uint64_t>(steps_here_ + 1));
   return is_due ? registration_.untrained() : "";

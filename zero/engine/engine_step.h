@@ -20,9 +20,8 @@
 
 namespace tessera::internal {
 
-/// Makes steps: reduces what is left, reports what this rank has found wrong, votes, commits, makes
-/// buffers equal and begins the next step. Note [The step is a fence] in engine_step.cc. Used by
-/// one thread.
+/// Makes steps: reduces what is left, reports this rank's errors, votes, commits, syncs buffers and
+/// begins the next step. Note [The step is a fence] in engine_step.cc. Used by one thread.
 class EngineStep {
  public:
   /// References outlive it. Collective.
@@ -32,13 +31,13 @@ class EngineStep {
   EngineStep(const EngineStep&) = delete;
   EngineStep& operator=(const EngineStep&) = delete;
 
-  /// Engine::step(), once it is known that it may be made. Collective, blocking.
+  /// Does Engine::step(), after it is known that it may be called. Collective, blocking.
   StepResult make();
-  /// Under asynchronous steps: waits for what became of the last one, and throws its error.
-  /// Collective, blocking there; nothing elsewhere.
+  /// Under asynchronous steps: waits for the outcome of the last step and throws its error.
+  /// Collective, blocking. Elsewhere does nothing.
   void learn_outcome();
-  /// Where backward updates, before it does: throws on all ranks what make() would refuse, while
-  /// nothing is updated. Collective, blocking.
+  /// Where backward updates, throws on all ranks, before anything is updated, what make() would
+  /// refuse. Collective, blocking.
   void agree_to_update();
 
   const MisuseCheck& misuse() const { return misuse_; }
@@ -47,7 +46,7 @@ class EngineStep {
   int64_t steps() const { return steps_; }
   void set_steps(int64_t steps);
 
-  /// Of the step made last, for reports.
+  /// About the last step, for reports.
   struct Last {
     std::vector<uint8_t> used;  ///< per table entry; empty before the first
     int reductions = 1;         ///< backwards that reduced
@@ -71,12 +70,12 @@ class EngineStep {
   JoinLoop& join_;
   const MisuseCheck misuse_;
   const Registration registration_;
-  const std::unique_ptr<SyncedBuffers> buffers_;  // null: steps leave them
+  const std::unique_ptr<SyncedBuffers> buffers_;  // null: steps do not sync buffers
   HugePagePace huge_page_pace_;
   Last last_;
   int64_t steps_ = 0;
-  int64_t steps_here_ = 0;        // those of this engine, without loaded ones
-  std::string schedule_problem_;  // why the next update has no rates
+  int64_t steps_here_ = 0;        // steps made by this engine object
+  std::string schedule_problem_;  // why the next update has no learning rates
 };
 
 }  // namespace tessera::internal

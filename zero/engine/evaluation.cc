@@ -16,7 +16,7 @@
 namespace tessera::internal {
 namespace {
 
-/// A model in evaluation mode; each module has its own mode again afterwards.
+/// Puts a model into evaluation mode; the destructor gives each module its own mode again.
 class EvaluationMode {
  public:
   explicit EvaluationMode(torch::nn::Module& model) {
@@ -26,7 +26,7 @@ class EvaluationMode {
     model.eval();
   }
   ~EvaluationMode() {
-    // Parents come first, so what train() does below them is done again.
+    // train() of a parent sets its children, too; they come later and are set again.
     for (const auto& [module, was_training] : modules_) module->train(was_training);
   }
   EvaluationMode(const EvaluationMode&) = delete;
@@ -36,7 +36,7 @@ class EvaluationMode {
   std::vector<std::pair<torch::nn::Module*, bool>> modules_;
 };
 
-/// Where ranks gather together each batch needs all of them.
+/// Throws if ranks differ in `has_more`. Where ranks gather together, each batch needs all of them.
 void require_alike(ProcessGroup& group, HostAllGather& more, bool has_more) {
   more.mine()[0] = has_more ? 1 : 0;
   more.exchange("batches of evaluate");

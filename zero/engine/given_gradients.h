@@ -10,7 +10,7 @@
 
 namespace tessera::internal {
 
-/// Gradients that did not come through autograd, by the parameters they are of.
+/// Gradients that did not come through autograd, with their parameters.
 struct GivenGradients {
   struct Placed {
     size_t parameter;  ///< index in the table
@@ -18,12 +18,12 @@ struct GivenGradients {
   };
 
   std::vector<Placed> placed;
-  std::string problem;  ///< everything that is wrong with what was given, one a line; "" if nothing
+  std::string problem;  ///< all that is wrong, one line each; "" if nothing
 };
 
-/// Finds the parameters of `table` that `gradients` name, by any of their names. Undefined tensors
-/// are left out, as what autograd::grad() returns for unused inputs. Wrong are unknown names,
-/// frozen parameters, a second gradient of one parameter, other shapes, dtypes and devices than the
+/// Finds the parameters of `table` that `gradients` name, by any of their names. Leaves out
+/// undefined tensors, which autograd::grad() returns for unused inputs. Refuses unknown names,
+/// frozen parameters, a second gradient of one parameter, a shape, dtype or device other than the
 /// parameter's, and memory that cannot be read. Local.
 GivenGradients given_gradients(const ParameterTable& table,
                                const std::vector<NamedTensor>& gradients);

@@ -11,7 +11,7 @@
 namespace tessera::internal {
 namespace {
 
-/// A tensor like `parameter` without memory: any read of its data throws `text`.
+/// Returns a tensor like `parameter` without memory: any read of its data throws `text`.
 at::Tensor stand_in(const at::Tensor& parameter, const std::string& text) {
   at::Tensor tensor = without_memory(parameter, parameter.scalar_type());
   tensor.storage().unsafeGetStorageImpl()->release_data_and_set_meta_custom_data_ptr_error_msg_(
@@ -19,7 +19,7 @@ at::Tensor stand_in(const at::Tensor& parameter, const std::string& text) {
   return tensor;
 }
 
-/// The elements of `view` as a tensor that autograd does not know as a view: torch optimizers'
+/// Returns the elements of `view` as a tensor that is no view to autograd: torch optimizers'
 /// zero_grad() detaches gradients in place, which is refused for views.
 at::Tensor without_base(const at::Tensor& view) {
   if (!view.defined()) return view;

@@ -13,14 +13,14 @@
 namespace tessera::internal {
 
 /// What users see as `.grad` between backward and step: the whole reduced gradient if there is one,
-/// else a stand-in, that is, a tensor of the right shape whose data cannot be read, so that code
-/// such as torch::nn::utils::clip_grad_norm_ fails with a message instead of computing with zeros.
-/// Users drop a gradient by clearing `.grad` (zero_grad of a torch optimizer or a module); the
-/// handles detect that.
+/// else a stand-in. A stand-in is a tensor of the right shape whose data cannot be read, so that
+/// code such as torch::nn::utils::clip_grad_norm_ fails with a message instead of computing with
+/// zeros. Users drop a gradient by clearing `.grad` (zero_grad of a torch optimizer or a module);
+/// the handles detect that.
 ///
 /// A whole gradient exists under ddp where gradients are reduced in the parameter's dtype. 16-bit
-/// parameters whose gradients are summed in fp32 (the default) have stand-ins: a rounded copy
-/// would cost memory, and what users wrote to it would be lost.
+/// parameters whose gradients are summed in fp32 (the default) have stand-ins: a rounded copy would
+/// cost memory, and what users wrote to it would be lost.
 class GradientHandles {
  public:
   /// `views[i]` is of parameter i of `table`, which must outlive the handles.
@@ -30,13 +30,13 @@ class GradientHandles {
   /// `.grad` is another tensor than the handle.
   void hide(size_t index);
   void hide_all();
-  /// Clears the `.grad` of every parameter that trains, whatever the user has put there.
+  /// Clears the `.grad` of every trainable parameter, also one that the user has set.
   void drop_all();
 
   /// Stops expecting the handle of `index`, which the user has cleared.
   void forget(size_t index) { shown_[index].reset(); }
 
-  /// Shows the gradient of `index`: reduced over ranks, or so far only summed on this rank
+  /// Shows the gradient of `index`: kReduced over ranks, or kLocal, the sum on this rank so far
   /// (no_sync), which is never readable.
   enum class Content : uint8_t { kReduced, kLocal };
   void show(size_t index, Content content);
@@ -52,8 +52,9 @@ class GradientHandles {
   /// The first trainable parameter whose `.grad` is a tensor that is not its handle, if any.
   std::optional<size_t> replaced() const;
 
-  /// How often users have written whole gradients in place since hide_all(). Also called before
-  /// the engine itself writes gradients that are shown; show() counts from anew.
+  /// Returns how often users have written whole gradients in place since hide_all(). Also called
+  /// before the engine writes shown gradients, so that these writes do not count; show() restarts
+  /// the count of a gradient.
   int64_t count_edits();
 
  private:
@@ -64,7 +65,7 @@ class GradientHandles {
   std::vector<at::Tensor> sharded_;  // stand-ins of reduced gradients, made when first shown
   std::vector<at::Tensor> local_;    // stand-ins of local sums, made when first shown
   std::vector<at::Tensor> shown_;    // what `.grad` was set to; undefined if hidden
-  std::vector<int64_t> versions_;    // of shown_ when its edits were counted last
+  std::vector<int64_t> versions_;    // versions of shown_ when edits were last counted
   int64_t edits_ = 0;
 };
 

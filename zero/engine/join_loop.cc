@@ -22,14 +22,14 @@ namespace tessera::internal {
 // join() every collective call begins with an announcement: one word of every rank. A rank without
 // batches announces that it follows, learns what comes and does it without gradients: the same
 // reductions with zeros, the same vote. So all histories stay equal, and nothing else in the engine
-// knows of it. The loop is over when nobody announces anything any more. A scope that a rank drops
-// before cannot communicate; the next announcement says that it has.
+// knows of the loop. The loop is over when no rank has batches left. A scope that a rank drops
+// earlier cannot communicate; the rank's next announcement says that it has left.
 //
 // Without weights a step's gradient is the sum over backwards of the mean over the ranks that had a
-// batch: the divisor is the mean number of such ranks (StepWeight). Where backward updates, it must
-// be known before: gradients are multiplied by N / active as they come.
+// batch: the divisor is the mean number of such ranks (StepWeight). Where backward updates, the
+// divisor must be known earlier, so gradients are multiplied by N / active as they come.
 
-/// What keeps ranks from following others in this engine; "" for nothing.
+/// Returns why ranks cannot follow others in this engine; "" if they can.
 std::string JoinLoop::problem_of(const JoinOptions& options) const {
   const RegisteredHook& hook = context_.lasting.comm_hook;
   if (open_ != nullptr && !open_->is_left) return "join: called inside the loop of another";
@@ -116,7 +116,7 @@ void JoinLoop::follow(const std::function<void(Announcements::Call)>& make) {
       const auto stop = c10::make_scope_exit([this] { is_following_ = false; });
       make(call);
     }
-    // What it calls of the engine the other ranks call after their step, and announce.
+    // Other ranks make these calls of the engine after their step, and announce them.
     if (call == Call::kStep && open_->options.on_step) open_->options.on_step();
   }
 }

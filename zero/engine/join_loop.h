@@ -15,8 +15,8 @@
 
 namespace tessera::internal {
 
-/// The loop over Engine::join() that an engine is in, if it is in one: what ranks tell each other
-/// before each collective call. Note [Join] in join_loop.cc. Used by one thread.
+/// The loop over Engine::join() that an engine is in, if any: what ranks tell each other before
+/// each collective call. Note [Join] in join_loop.cc. Used by one thread.
 class JoinLoop {
  public:
   /// References outlive it.
@@ -32,29 +32,28 @@ class JoinLoop {
   void end();
   bool is_open() const { return open_ != nullptr; }
 
-  /// Says that this rank calls `name` next and learns what the others do. Collective and blocking
-  /// inside a loop, where it throws as Announcements::exchange(); nothing outside, and nothing
-  /// while this rank follows others. The loop is over if all ranks have left it. Returns the call
-  /// that comes.
+  /// Announces that this rank calls `name` next, and returns the call that comes. Inside a loop it
+  /// is collective and blocking and throws as Announcements::exchange(); outside, and while this
+  /// rank follows others, it does nothing. Ends the loop if all ranks have left it.
   Announcements::Call announce(Announcements::Call mine, const char* name,
                                bool is_weighted = false);
 
-  /// The calls of the other ranks, until none of them has batches left, by which the loop is over.
-  /// `make` makes one of them; kFollow and kOther are never given to it. After a step the program's
-  /// JoinOptions::on_step runs. Collective.
+  /// Follows the calls of the other ranks until none of them has batches left; then the loop is
+  /// over. `make` makes one of the calls; it never gets kFollow or kOther. Runs the program's
+  /// JoinOptions::on_step after each step. Collective.
   void follow(const std::function<void(Announcements::Call)>& make);
   bool is_following() const { return is_following_; }
 
-  /// Where some ranks follow others, those take the hyper-parameters in force on the lowest of
-  /// these. Collective and blocking there; nothing elsewhere.
+  /// If some ranks follow others, gives them the hyper-parameters of the lowest rank with batches;
+  /// collective and blocking then. Else does nothing.
   void take_hyper_parameters();
 
   /// Whether the losses of the ranks that this one follows have weights.
   bool is_weighted() const { return announcements_->is_weighted(); }
-  /// Those with batches; all ranks outside a loop.
+  /// The ranks with batches; all ranks outside a loop.
   SyncedBuffers::Ranks ranks_with_batches() const;
-  /// What gradients are multiplied with where backward updates, so that the mean over all ranks is
-  /// that over the ranks that have batches.
+  /// The factor for gradients where backward updates; with it the mean over all ranks is the mean
+  /// over the ranks that have batches.
   double early_factor() const;
 
  private:
@@ -65,7 +64,7 @@ class JoinLoop {
   TrainedParameters& trained_;
   StepWeight& weight_;
   std::shared_ptr<OpenJoin> open_;              // null outside a loop
-  std::optional<Announcements> announcements_;  // as this and the next
+  std::optional<Announcements> announcements_;  // set while open_ is, as is the next
   std::optional<HostAllGather> hyper_parameters_;
   bool is_following_ = false;
 };

@@ -17,20 +17,20 @@
 
 namespace tessera::internal {
 
-/// What of an engine stays where it is when what it trains changes and all else is built anew
-/// (CurrentEngine): what users hold references to, and what they have set.
+/// The part of an engine that stays in place when the engine is built anew because other parameters
+/// are trained (CurrentEngine): what users hold references to, and what they have set.
 struct Lasting {
   std::shared_ptr<ProcessGroup> group;           ///< the engine's own
-  std::shared_ptr<torch::nn::Module> model;      ///< owns nothing where the caller keeps it
-  std::vector<NamedTensor> buffers;              ///< of the model, at parallelize
-  std::unique_ptr<RefusingOptimizer> optimizer;  ///< what users see of it: groups and options
+  std::shared_ptr<torch::nn::Module> model;      ///< does not own it if the caller keeps it
+  std::vector<NamedTensor> buffers;              ///< the model's, at parallelize
+  std::unique_ptr<RefusingOptimizer> optimizer;  ///< the groups and options that users see
   std::unique_ptr<Trace> trace;                  ///< null without Options::trace
   MemoryMeter meter = {};
   RateSchedule schedule = {};
   RegisteredHook comm_hook = {};
   StepResult last_result = {};
   int64_t micro_batches = 0;      ///< backwards of all ranks that have ended
-  const char* running = nullptr;  ///< the call that functions of the user's run in: RunningCall
+  const char* running = nullptr;  ///< the call that runs a user's function: RunningCall
   std::shared_ptr<int> no_sync_depth = std::make_shared<int>(0);
 };
 

@@ -18,7 +18,7 @@ int64_t bytes_in(const PlannedUnit& unit, c10::ScalarType dtype) {
   return unit.layout.numel() * static_cast<int64_t>(c10::elementSize(dtype));
 }
 
-/// What a rank keeps of one of the optimizer's states for a unit.
+/// Returns the bytes that a rank keeps of one of the optimizer's states for a unit.
 int64_t state_bytes(const PlannedUnit& unit, const KeptState& state, const MemorySetting& setting) {
   const Range slice = unit.layout.part(setting.optimizer_slice, setting.degrees.optimizer);
   std::vector<Segment> segments = unit.layout.segments(slice);
@@ -29,7 +29,7 @@ int64_t state_bytes(const PlannedUnit& unit, const KeptState& state, const Memor
          static_cast<int64_t>(c10::elementSize(state.dtype_over(unit.precision.master)));
 }
 
-/// Equally large buffers: how many are needed at most, and how large they are.
+/// Buffers of one pool, all as large as the largest: how many are needed at most, and their size.
 struct Buffers {
   int64_t wanted = 0;
   int64_t largest_bytes = 0;
@@ -66,7 +66,7 @@ void check(const MemorySetting& setting) {
               degrees.parameters);
 }
 
-/// Whether gradients are collected nowhere but in the buffer that holds the sums.
+/// Whether the buffer that holds the sums is the only place for gradients.
 bool lands_in_sums(const PlannedUnit& unit, const MemorySetting& setting) {
   return !setting.updates_in_backward && setting.degrees.optimizer == 1 &&
          setting.micro_steps == 1 && unit.precision.communication == unit.precision.reduce;
@@ -151,8 +151,8 @@ MemoryBytes memory_formula(const UnitPlan& plan, const MemorySetting& setting) {
 MemoryBytes memory_peak_formula(const UnitPlan& plan, const MemorySetting& setting) {
   MemoryBytes bytes = memory_formula(plan, setting);
   if (keeps_gradient_buffers(setting.degrees)) return bytes;
-  BuffersByDtype blocks, roots;                  // they have pools of their own
-  std::map<c10::ScalarType, int64_t> converted;  // for the optimizer, one unit's after another's
+  BuffersByDtype blocks, roots;                  // blocks and roots have separate pools
+  std::map<c10::ScalarType, int64_t> converted;  // for the optimizer, reused by each unit
   for (const PlannedUnit& unit : plan) {
     if (unit.kind == UnitKind::kFrozen || lands_in_sums(unit, setting)) continue;
     BuffersByDtype& pool = unit.kind == UnitKind::kRoot ? roots : blocks;

@@ -7,24 +7,23 @@
 
 namespace tessera::internal {
 
-/// Counts the micro-batches of a run, over all ranks, and says what speaks against a step whose
-/// bits shall not depend on how many ranks there are (Reproducible::kAnyWorldSize). Used by one
-/// thread.
+/// Counts the micro-batches of a run over all ranks. Under Reproducible::kAnyWorldSize it also says
+/// why a step's bits would depend on the number of ranks. Used by one thread.
 class MicroBatches {
  public:
-  /// Of rank `rank` of `size`, on the thread that runs backward. `count`, those so far, must
-  /// outlive it.
+  /// For rank `rank` of `size`, made on the thread that runs backward. `count`, the micro-batches
+  /// so far, must outlive it.
   MicroBatches(Reproducible reproducible, int rank, int size, int64_t& count);
 
-  /// A backward begins, on its thread. Local.
+  /// Called when a backward begins, on its thread. Local.
   void begin();
-  /// A backward of every rank has ended.
+  /// Called when a backward of every rank has ended.
   void end() { count_ += size_; }
 
-  /// A step is over, or its gradients are dropped.
+  /// Called when a step is over or its gradients are dropped.
   void clear() { other_threads_ = threads_; }
 
-  /// That of this rank's next backward: ended ones of all ranks, and the rank.
+  /// The number of this rank's next micro-batch: those of all ranks that have ended, plus the rank.
   int64_t next() const { return count_ + rank_; }
 
   int64_t count() const { return count_; }
@@ -32,16 +31,16 @@ class MicroBatches {
 
   /// Whether the sum over a step's micro-steps is complete after `backwards` of them.
   bool is_sum_complete(int64_t backwards) const;
-  /// What keeps a step of `backwards` micro-steps from having the bits of other numbers of ranks;
-  /// "" for nothing.
+  /// Returns why a step of `backwards` micro-steps would have other bits on other numbers of ranks;
+  /// "" if it would not.
   std::string problem(int64_t backwards) const;
 
  private:
   const bool is_any_size_;
   const int rank_;
   const int size_;
-  const int threads_;  // for operators
-  int other_threads_;  // in a backward of this step; threads_ if in all
+  const int threads_;  // intra-op threads at parallelize
+  int other_threads_;  // another number seen in a backward of this step; else threads_
   int64_t& count_;
 };
 

@@ -11,9 +11,8 @@
 
 namespace tessera::internal {
 
-/// Checks, before an update, parameters, gradients and hyper-parameters for changes that users must
-/// not make. The result goes into this rank's report of the vote, so that all ranks refuse
-/// together.
+/// Checks parameters, gradients and hyper-parameters, before an update, for changes that users must
+/// not make. The result goes into this rank's report for the vote, so all ranks refuse together.
 class MisuseCheck {
  public:
   /// References and `early_update` (null: step() updates) must outlive it.
@@ -29,8 +28,8 @@ class MisuseCheck {
 
   /// "<what>; <remedy>" of the first thing found, or "". Local.
   std::string before_step() const;
-  /// The same for writes to parameters only, before any backward: checks version counters and first
-  /// elements, not page tables, because it must be cheap. Allocates nothing if it finds none.
+  /// The same before any backward, only for writes to parameters. It must be cheap, so it checks
+  /// version counters and first elements, not page tables. Allocates nothing if it finds none.
   std::string written() const;
   /// The same before a backward that updates. `in_no_sync`: inside such a scope.
   std::string before_updating_backward(bool in_no_sync) const;

@@ -4,7 +4,7 @@
 
 namespace tessera::internal {
 
-/// What an engine and its Engine::AverageScope know of each other.
+/// State that an engine and its Engine::AverageScope share.
 struct OpenAverage {
   std::function<void()> end;  ///< Engine::AverageScope::end(); empty: the engine is gone
   bool is_dropped = false;    ///< the scope has ended without end()

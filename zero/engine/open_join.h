@@ -6,13 +6,13 @@
 
 namespace tessera::internal {
 
-/// What an engine and its JoinScope know of each other.
+/// State that an engine and its JoinScope share.
 struct OpenJoin {
-  std::function<void()> follow;  ///< JoinScope::follow(); empty: the engine is gone, or the loop is
-                                 ///< over on all ranks
+  std::function<void()> follow;  ///< JoinScope::follow(); empty if the engine is gone or the loop
+                                 ///< is over on all ranks
   JoinOptions options;
-  bool is_left = false;      ///< the scope has ended before all ranks had
-  bool is_followed = false;  ///< follow() has been called: a loop over it has run to its end
+  bool is_left = false;      ///< the scope ended before the loop was over on all ranks
+  bool is_followed = false;  ///< follow() was called: the loop has run to its end
 };
 
 }  // namespace tessera::internal

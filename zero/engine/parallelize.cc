@@ -62,7 +62,7 @@ std::vector<std::string> problems_of_memory(const std::vector<NamedTensor>& para
   return problems;
 }
 
-/// Lists what keeps `table` from being trained at `device`; empty if nothing.
+/// Returns why `table` cannot be trained on `device`, one line each; empty if it can.
 std::vector<std::string> problems_of(const ParameterTable& table, at::Device device) {
   std::vector<std::string> problems;
   for (const Parameter& parameter : table) {
@@ -100,14 +100,14 @@ std::vector<std::string> problems_of(const std::vector<NamedTensor>& buffers, at
   return problems;
 }
 
-/// Those that are not in a parameter's memory: what happens to the parameter happens to the others.
+/// Leaves out buffers in a parameter's memory: what is done to the parameter is done to them.
 std::vector<NamedTensor> without_aliases(std::vector<NamedTensor> buffers,
                                          const ParameterTable& table) {
   std::erase_if(buffers, [&](const NamedTensor& buffer) { return is_alias(table, buffer.tensor); });
   return buffers;
 }
 
-/// What the engine trains. A parameter that is ignored under one name is ignored under all.
+/// The parameters that the engine trains. One that is ignored under one name is ignored under all.
 std::vector<NamedTensor> parameters_of(const torch::nn::Module& model, const Options& options) {
   const auto all = model.named_parameters();
   std::set<const c10::TensorImpl*> ignored;
@@ -124,7 +124,7 @@ std::vector<NamedTensor> parameters_of(const torch::nn::Module& model, const Opt
   return parameters;
 }
 
-/// Throws c10::Error that names the parameters whose memory is out of reach.
+/// Throws c10::Error that names the parameters whose memory cannot be used.
 ParameterTable table_of(const torch::nn::Module& model, const Options& options) {
   std::vector<NamedTensor> parameters = parameters_of(model, options);
   const std::vector<std::string> problems = problems_of_memory(parameters);
@@ -144,9 +144,8 @@ WorldTraits traits_of(const ProcessGroup& world) {
           .can = world.can()};
 }
 
-/// Everything about the model and the options that can be said without the other ranks; `buffers`
-/// become those that ranks have in common. Nothing if `problems` has got entries: all that is
-/// wrong.
+/// Checks everything about the model and the options that needs no other rank, and sets `buffers`
+/// to those that ranks have in common. Adds all that is wrong to `problems`; then returns nothing.
 std::optional<EngineParts> examine(const torch::nn::Module* model, OptimizerPlan optimizer,
                                    const Options& given, const ProcessGroup& world,
                                    std::vector<NamedTensor>& buffers,
@@ -197,7 +196,7 @@ std::vector<at::Tensor> state_of(const ParameterTable& table,
   return tensors;
 }
 
-/// What of state_of(table, buffers) could not take the values of rank 0, a line each.
+/// Lists the tensors of state_of(table, buffers) that could not take rank 0's values, one a line.
 std::string unwritten_text(const std::vector<UnwrittenReplica>& unwritten,
                            const ParameterTable& table, const std::vector<NamedTensor>& buffers) {
   std::vector<std::string> lines;
@@ -210,8 +209,8 @@ std::string unwritten_text(const std::vector<UnwrittenReplica>& unwritten,
   return absl::StrJoin(lines, "\n");
 }
 
-/// Expanded tensors, whose elements share memory, cannot be written element by element: they get
-/// contiguous memory of their own, unless another tensor uses that memory.
+/// Gives expanded tensors contiguous memory of their own, unless another tensor uses that memory:
+/// their elements share memory, so they cannot be written element by element.
 void give_places(const std::vector<at::Tensor>& tensors) {
   for (const at::Tensor& tensor : tensors) {
     if (at::has_internal_overlap(tensor) != at::MemOverlap::Yes) continue;
@@ -220,8 +219,8 @@ void give_places(const std::vector<at::Tensor>& tensors) {
   }
 }
 
-/// Parameters that stay where they are (frozen ones where parameters are not split) compute in the
-/// same dtype as the others.
+/// Converts parameters that stay where they are (frozen ones where parameters are not split), so
+/// that they compute in the same dtype as the others.
 void convert_others(const ParameterTable& table, const UnitPlan& plan, const Precision& precision) {
   for (size_t i = 0; i < table.size(); ++i) {
     if (plan.has_place(i)) continue;
@@ -232,7 +231,7 @@ void convert_others(const ParameterTable& table, const UnitPlan& plan, const Pre
   }
 }
 
-/// A number that no other engine of this world has: rank 0 counts. Collective.
+/// Returns a number that no other engine of this world has, counted by rank 0. Collective.
 std::string next_engine_number(ProcessGroup& world) {
   static std::atomic<int64_t> engines_made{0};
   return world.all_gather_bytes(std::to_string(engines_made++), "engine number")[0];
@@ -244,7 +243,7 @@ std::unique_ptr<Engine> make_engine(std::shared_ptr<torch::nn::Module> model,
   TORCH_CHECK(world != nullptr,
               "[parallelize] world: got null, expected a process group; pass "
               "init_process_group()'s result");
-  // A rank that has to refuse does it together with the others, so that none is left waiting.
+  // All ranks refuse together, so a refusal need not be told to peers.
   const CommonErrorScope no_peer_is_told;
   std::vector<std::string> problems;
   std::vector<NamedTensor> buffers;

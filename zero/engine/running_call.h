@@ -2,12 +2,12 @@
 
 namespace tessera::internal {
 
-/// While it lives, functions of the user's run inside `call`: a schedule, a predicate, a sink. What
-/// they call of the engine would find it half way, or, where it is built anew, gone; so it is
-/// refused there. One at a time.
+/// While it lives, functions of the user's (a schedule, a predicate, a sink) run inside `call`. The
+/// engine refuses their calls, because they would find it half changed or, where it is built anew,
+/// gone. One at a time.
 class RunningCall {
  public:
-  /// Sets `running` to `call`, and back to null at the end.
+  /// Sets `running` to `call`; the destructor sets it to null.
   RunningCall(const char*& running, const char* call) : running_(running) { running_ = call; }
   RunningCall(const RunningCall&) = delete;
   RunningCall& operator=(const RunningCall&) = delete;

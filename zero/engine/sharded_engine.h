@@ -14,8 +14,8 @@
 
 namespace tessera::internal {
 
-/// The engine of every strategy: its parts, and which calls may be made of them now. placement()
-/// maps a strategy to degrees; nothing here depends on the strategy.
+/// The engine of every strategy: its parts, and which calls may be made now. placement() maps a
+/// strategy to degrees; nothing here depends on the strategy.
 struct ShardedEngine final {
   /// Parameters and buffers are equal on all ranks already. `outlives` outlives it. Collective.
   ShardedEngine(EngineParts agreed, Lasting& outlives, Values brought = Values::kOfParameters)
@@ -28,23 +28,22 @@ struct ShardedEngine final {
 
   const EngineParts& parts() const { return context.parts; }
 
-  // What must hold for a call. Local; each throws c10::Error that names the call, or the engine's
-  // failure.
+  // Preconditions of calls. Local; each throws c10::Error that names the call, or the failure.
 
-  /// Why most calls may not be made here: inside backward, a hook, modify_parameters() or a
-  /// function that the engine runs; "" if they may.
+  /// Returns why most calls may not be made here (inside backward, a hook, modify_parameters() or a
+  /// function that the engine runs); "" if they may.
   std::string misplaced() const;
   void require_outside_backward(const char* call) const;
-  /// The engine has not failed.
+  /// Throws if the engine has failed.
   void require_usable();
-  /// The same of a failure that loading a state does not mend.
+  /// Throws if the engine has failed in a way that loading a state does not mend.
   void require_loadable();
   /// For calls that read or write parameters, or drop gradients.
   void require_no_update(const char* call);
   /// The same, outside backward.
   void require_between_steps(const char* call);
 
-  // Each uses those above it.
+  // Each uses only those above it.
   EngineContext context;
   TrainedParameters trained;
   StepGradients gradients{context, trained};

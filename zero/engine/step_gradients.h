@@ -17,7 +17,7 @@
 namespace tessera::internal {
 
 /// The gradients of the step that is being made: what its backwards have given, reduced or not,
-/// what users see of it as `.grad`, and its history, by which ranks find out whether they differ.
+/// what users see of them as `.grad`, and the history by which ranks find out whether they differ.
 /// Used by one thread.
 class StepGradients {
  public:
@@ -29,23 +29,21 @@ class StepGradients {
 
   // A micro-step: a backward, or gradients that the user has computed.
 
-  /// Under kReduce collective in effect, as the gradients that follow are, which are multiplied
-  /// with `factor`.
+  /// Gradients that follow are multiplied with `factor`. Under kReduce all ranks must begin.
   void begin(Reducer::Mode mode, double factor);
-  /// One gradient of parameter `index`, whose handle is hidden. One that is left without a place,
-  /// because its parameter was re-assigned, is dropped: the vote names it.
+  /// Takes one gradient of parameter `index`, whose handle is hidden. Drops it if its parameter was
+  /// re-assigned and so has no place; the vote names the parameter.
   void receive(size_t index, const at::Tensor& gradient);
-  /// Autograd has no more gradients, and this rank has made a backward: before end().
+  /// Called before end(): this rank has made a backward, and autograd has no more gradients.
   void count_backward();
   /// Reduces what is there and shows it as `.grad`. `objects`: this rank has something against the
-  /// backward. Returns whether any rank has, the same on all, or has found the weights wrong; then
-  /// refuse() follows. Collective and blocking under kReduce; throws ErrorOnAllRanks where ranks
-  /// differ.
+  /// backward. Returns true, on all ranks, if any rank objects or the weights are wrong; then call
+  /// refuse(). Collective and blocking under kReduce; throws ErrorOnAllRanks where ranks differ.
   bool end(bool objects);
-  /// Throws on every rank what any has against the backward: `problem`, or what is wrong with the
-  /// weights. Collective.
+  /// Throws on every rank what any rank has against the backward: `problem`, or what is wrong with
+  /// the weights. Collective.
   void refuse(const std::string& problem);
-  /// Instead of all of these: a device has replayed a micro-step.
+  /// Called instead of all of these after a device has replayed a micro-step.
   void count_replayed();
 
   // What users do to `.grad`.
@@ -53,28 +51,28 @@ class StepGradients {
   /// Drops the gradients whose `.grad` users have cleared. Local.
   void adopt_cleared();
   void show();
-  /// Drops all. Local. After a step, and for a step that is given up.
+  /// Drops all gradients, after a step or when a step is given up. Local.
   void clear();
 
   // The history.
 
-  /// Step number `step` is made on all ranks, or under asynchronous steps handed in. `counts`: it
-  /// belongs to the history.
+  /// Called when all ranks make step number `step` or, under asynchronous steps, have handed it in.
+  /// `counts`: it belongs to the history.
   void note_step(int64_t step, bool counts);
   /// All ranks are known to agree on the last step.
   void note_agreement() { history_agreed_ = history_at_step_; }
-  /// An asynchronous step was refused: its history, and what came after it, are gone.
+  /// Called when an asynchronous step was refused: restores the last agreed history.
   void take_back_step();
   int64_t history() const { return history_.value(); }
 
   bool has_backward() const { return backwards_ > 0; }
   int64_t backwards() const { return backwards_; }
-  /// How many of them reduced.
+  /// How many of the backwards reduced.
   int reductions() const { return reductions_; }
-  /// A backward that gave this model nothing on this rank. See reduce_in_step() of EngineStep.
+  /// Notes a backward that gave this model nothing. See EngineStep::reduce_what_is_left().
   void note_other_backward() { saw_other_backward_ = true; }
   bool is_idle() const { return backwards_ == 0 && saw_other_backward_; }
-  /// Losses are scaled (Engine::scale()), or there are none.
+  /// Notes that losses are scaled (Engine::scale()), or that there are none.
   void note_scaled() { was_scaled_ = true; }
   bool was_scaled() const { return was_scaled_; }
 
@@ -98,7 +96,7 @@ class StepGradients {
   GradientHandles handles_;
   MicroBatches micro_batches_;
   int64_t backwards_ = 0;            // of this model, since the last step
-  int reductions_ = 0;               // those of them that reduced
+  int reductions_ = 0;               // backwards that reduced, since the last step
   bool saw_other_backward_ = false;  // since the last step
   bool was_scaled_ = false;          // since the last step
 };

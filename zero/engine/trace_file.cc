@@ -27,8 +27,8 @@ namespace {
 
 constexpr size_t kPieceBytes = size_t{1} << 20;
 
-/// A file that appears under its name when it is complete. The first thing that goes wrong is kept
-/// as problem(), what follows does nothing.
+/// A file that appears under its name when it is complete. Keeps the first error as problem();
+/// after it, calls do nothing.
 class PendingFile {
  public:
   explicit PendingFile(std::string path) : path_(std::move(path)) { open(); }
@@ -53,7 +53,7 @@ class PendingFile {
 
   void commit() {
     if (!problem_.empty()) return;
-    // Some file systems say only now that there is no space, and some have no fsync.
+    // Some file systems report only now that there is no space, and some have no fsync.
     if (!temporary_.empty() && ::fsync(fd_) != 0 && !is_unsupported(errno)) {
       return fail(std::strerror(errno));
     }
@@ -68,7 +68,7 @@ class PendingFile {
   const std::string& problem() const { return problem_; }
 
  private:
-  // A symbolic link is replaced, because any user who may write to the folder may have made it.
+  // Replaces a symbolic link, because any user who may write to the folder may have made it.
   void open() {
     if (path_.empty()) return fail("the name is empty");
     struct stat status;
@@ -76,12 +76,12 @@ class PendingFile {
     if (exists && S_ISCHR(status.st_mode)) return open_device();
     if (exists && !S_ISREG(status.st_mode)) {
       if (!S_ISLNK(status.st_mode)) return fail("it exists and is not a file");
-      // /dev/stdout, say, that root would replace.
+      // /dev/stdout, say, which root would replace.
       if (::stat(path_.c_str(), &status) == 0 && !S_ISREG(status.st_mode)) {
         return fail("it is a link to something that is not a file");
       }
     }
-    // Opened with O_EXCL, which follows no link, and 0600.
+    // mkostemp() opens with O_EXCL, which follows no link, and mode 0600.
     std::string name = path_ + ".XXXXXX";
     fd_ = ::mkostemp(name.data(), O_CLOEXEC);
     if (fd_ < 0) return fail(std::strerror(errno));
@@ -134,7 +134,7 @@ void write_trace(ProcessGroup& group, const Trace& trace, const std::string& pat
   if (file) file->append(kChromeTraceHead);
   std::string_view separator;
   for (;;) {
-    // A rank that cannot write takes part to the end: the others are in this collective.
+    // A rank that cannot write takes part to the end, because the others are in this collective.
     const std::vector<std::string> pieces =
         group.all_gather_bytes(events.next(origin_ns, kPieceBytes), "trace");
     if (std::all_of(pieces.begin(), pieces.end(), [](const auto& p) { return p.empty(); })) break;

@@ -15,7 +15,7 @@
 namespace tessera::internal {
 
 /// What an engine trains: the parameters with their masters, the average of the weights, and the
-/// optimizer, which the commit of steps owns. Built anew when what trains changes.
+/// optimizer, which the commit owns. Built anew when the trained parameters change.
 struct TrainedParameters {
   /// Parameters are equal on all ranks already. `context` outlives it. Collective.
   TrainedParameters(EngineContext& context, Values brought);
@@ -23,17 +23,17 @@ struct TrainedParameters {
   TrainedParameters(const TrainedParameters&) = delete;
   TrainedParameters& operator=(const TrainedParameters&) = delete;
 
-  /// Ends what steps and operators have left under way: after it no rank writes or reads parameters
-  /// of its own accord. Blocking.
+  /// Ends all work that steps and operators have left under way; after it no rank reads or writes
+  /// parameters on its own. Blocking.
   void settle();
-  /// Whether backward has updated what no step() has committed yet.
+  /// Whether backward has updated parameters that no step() has committed yet.
   bool is_updated() const { return early_update != nullptr && early_update->has_begun(); }
   FlatOptimizer& optimizer() const { return commit->optimizer(); }
 
   ParameterStore store;
   const std::unique_ptr<FlatAverage> average;  ///< null without Options::average
   const std::unique_ptr<StepCommit> commit;
-  UpdateInBackward* const early_update;  ///< the commit's; null: step() updates
+  UpdateInBackward* const early_update;  ///< owned by commit; null: step() updates
   ParameterAccess access;
 
  private:

@@ -46,7 +46,7 @@ MasterValues::MasterValues(const ParameterTable& table, const UnitPlan& plan,
         brought == Values::kOfParameters ? planned.layout.segments(kept) : std::vector<Segment>();
     for (const Segment& segment : brought_segments) {
       const at::Tensor& parameter = table[planned.parameters[segment.parameter]].tensor;
-      // In memory order, which is that of the flat buffer.
+      // In memory order, as the flat buffer.
       const at::Tensor dense = is_non_overlapping_dense(parameter)
                                    ? parameter.detach()
                                    : parameter.detach().contiguous();
@@ -64,7 +64,7 @@ MasterValues::MasterValues(const ParameterTable& table, const UnitPlan& plan,
 
 MasterValues::~MasterValues() { meter_.remove(class_, bytes_); }
 
-/// The optimizer slice of the parameters of `unit`.
+/// Returns the optimizer slice of the parameters of `unit`.
 at::Tensor MasterValues::part_of(size_t unit, const FlatParameters& flat) const {
   const Range kept = slices_.optimizer(plan_[unit].layout);
   return flat.shard(unit).narrow(0, kept.begin - flat.shard_range(unit).begin, kept.numel);

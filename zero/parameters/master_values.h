@@ -16,13 +16,13 @@
 namespace tessera::internal {
 
 /// The masters, which the optimizer updates: this rank's optimizer slice of every trainable unit,
-/// in the masters' dtype. Either a view of the parameters' shard, or a copy (has_master_copy()):
-/// where the dtypes differ, or in pinned host memory where the host updates a device's parameters.
+/// in the masters' dtype. Either a view of the parameters' shard, or a copy (has_master_copy()) if
+/// the dtypes differ or the host updates a device's parameters (then in pinned host memory).
 class MasterValues {
  public:
-  /// Copies masters out of the parameters in `table` as the user made them, so it is made before
-  /// FlatParameters converts them. They lie at `device`, where parameters do, or where `offload`
-  /// says. Under Values::kLater they are zero. References must outlive it.
+  /// Copies masters out of the user's parameters in `table`, so construct it before FlatParameters
+  /// converts these. They lie on `device`, as the parameters do, or where `offload` says. Under
+  /// Values::kLater they are zero. References must outlive it.
   MasterValues(const ParameterTable& table, const UnitPlan& plan, const SliceMap& slices,
                at::Device device, MemoryMeter& meter, Offload offload = Offload::kNone,
                Values brought = Values::kOfParameters);
@@ -30,34 +30,34 @@ class MasterValues {
   MasterValues(const MasterValues&) = delete;
   MasterValues& operator=(const MasterValues&) = delete;
 
-  /// Lets the units without masters of their own use the parameters' shards.
+  /// Makes views of the parameters' shards the masters of units that have no copy.
   void adopt(const FlatParameters& flat);
 
   /// Per trainable unit: [unit numel / o].
   const std::vector<at::Tensor>& values() const { return values_; }
 
-  /// Where the new values of the masters of `unit` go as well: this rank's optimizer slice in its
-  /// parameters' shard; undefined where they are the same memory.
+  /// Returns where new masters of `unit` must also be written: this rank's optimizer slice in its
+  /// parameters' shard; undefined where that is the same memory.
   at::Tensor target(size_t unit, const FlatParameters& flat) const {
     return has_copy(unit) ? part_of(unit, flat) : at::Tensor();
   }
 
-  /// Rounds the masters of `unit` into its parameters' shard; nothing where they are the same.
-  /// Where the shard lies on a device and they do not: queues that, see join().
+  /// Rounds the masters of `unit` into its parameters' shard; does nothing where they are the same.
+  /// Only queues the copy where the shard lies on a device and the masters on the host, see join().
   void store(size_t unit, const FlatParameters& flat);
-  /// The same with `values`, of the masters' dtype and size, which lie where the masters do: the
-  /// parameters show them, and store() brings the masters back. Only where has_copy().
+  /// The same with `values`, of the masters' dtype, size and device: the parameters show them until
+  /// store(). Only where has_copy().
   void show(size_t unit, const at::Tensor& values, const FlatParameters& flat);
   /// Whether the masters of `unit` are a copy rather than its parameters' shard itself.
   bool has_copy(size_t unit) const { return has_master_copy(plan_[unit].precision, offload_); }
-  /// The current stream waits for what store() has queued; nothing where it queues nothing.
+  /// Makes the current stream wait for what store() has queued.
   void join();
-  /// The host does, before values() are written again.
+  /// Makes the host wait for it. Call it before values() are written again.
   void await();
-  /// Takes the masters of `unit` from its parameters' shard: the parameters were written.
+  /// Takes the masters of `unit` from its parameters' shard, after the parameters were written.
   void load(size_t unit, const FlatParameters& flat);
-  /// The same for all copies in the parameters' own dtype; other masters have entries of their own
-  /// in a state.
+  /// The same for all copies in the parameters' own dtype; other masters have their own state
+  /// entries.
   void load_copies(const FlatParameters& flat);
 
  private:
@@ -69,7 +69,7 @@ class MasterValues {
   const Offload offload_;
   const MemoryClass class_;
   std::vector<at::Tensor> values_;
-  std::unique_ptr<ShardUploads> uploads_;  // null where shards lie beside the masters
+  std::unique_ptr<ShardUploads> uploads_;  // null where no copy goes from the host to a device
   int64_t bytes_ = 0;
 };
 

@@ -30,7 +30,7 @@ void ParameterAccess::modify(int from_rank, const std::function<void()>& write) 
     if (write) run(write);
     refuse_on_all_ranks(group_, find_moved(), "engine");
     std::vector<at::Tensor> tensors = store_.wholes();
-    std::vector<std::string> names(tensors.size());  // units', whose memory is the engine's
+    std::vector<std::string> names(tensors.size());  // of units "": their memory is the engine's
     for (size_t i = 0; i < table_.size(); ++i) {
       if (plan_.has_place(i)) continue;
       tensors.push_back(table_[i].tensor);
@@ -65,13 +65,13 @@ std::string ParameterAccess::problem_of(int from_rank, bool has_writer) const {
   return find_moved();
 }
 
-/// What hinders modify_parameters, or "". Writes do not: it mends them.
+/// Returns what hinders modify_parameters; "" if nothing. Writes do not: it repairs them.
 std::string ParameterAccess::find_moved() const {
   const FlatParameters::Finding finding = store_.flat().inspect_places();
   return describe(finding.violation, table_[finding.parameter].name);
 }
 
-/// A scope around `hold` that has_open_scope() knows.
+/// Returns a scope around `hold` that has_open_scope() counts.
 std::shared_ptr<void> ParameterAccess::count(std::shared_ptr<void> hold) {
   ++*open_scopes_;
   return {open_scopes_.get(), [scopes = open_scopes_, hold = std::move(hold)](void*) mutable {
@@ -92,7 +92,7 @@ std::shared_ptr<void> ParameterAccess::gather(const torch::nn::Module& module) {
     for (size_t i = 0; i < table_.size(); ++i) {
       if (!table_[i].tensor.is_same(parameter.value())) continue;
       is_of_engine = true;
-      if (plan_.has_place(i)) units.insert(plan_.place(i).unit);  // else it is whole: frozen
+      if (plan_.has_place(i)) units.insert(plan_.place(i).unit);  // frozen parameters are whole
     }
   }
   TORCH_CHECK(is_of_engine, "[engine] gather: got a module '", module.name(),
@@ -125,7 +125,7 @@ void ParameterAccess::require_unwritten(const char* call) {
 uint64_t ParameterAccess::hash() {
   const at::NoGradGuard no_grad;
   store_.finish();
-  // Unit by unit, so that one of them is whole at a time.
+  // Unit by unit, so that only one is whole at a time.
   std::vector<uint64_t> hashes(table_.size());
   for (size_t unit = 0; unit < plan_.size(); ++unit) {
     const std::shared_ptr<void> hold = store_.hold({unit});

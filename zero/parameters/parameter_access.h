@@ -15,16 +15,16 @@
 
 namespace tessera::internal {
 
-/// Reads and writes of parameters outside the step: what Engine::modify_parameters, full_parameters
-/// gather and parameter_hash do.
+/// Reads and writes parameters outside the step, for Engine::modify_parameters, full_parameters,
+/// gather and parameter_hash.
 class ParameterAccess {
  public:
   /// References must outlive it. Collective (allocates from `group`, sends nothing).
   ParameterAccess(ProcessGroup& group, const ParameterTable& table, const UnitPlan& plan,
                   ParameterStore& store);
 
-  /// Engine::modify_parameters. Exceptions of `write` pass through; peers wait until the group is
-  /// aborted.
+  /// Engine::modify_parameters. Exceptions of `write` pass through; the caller must then abort the
+  /// group, because peers wait.
   void modify(int from_rank, const std::function<void()>& write);
 
   /// Whether a function given to modify() runs.
@@ -34,16 +34,16 @@ class ParameterAccess {
   std::shared_ptr<void> open_scope();
   std::shared_ptr<void> gather(const torch::nn::Module& module);
   bool has_open_scope() const { return *open_scopes_ > 0; }
-  /// Collective. Throws c10::Error on every rank that names the ranks where a scope is open or a
-  /// parameter has left its unit.
+  /// Throws c10::Error on every rank, naming the ranks where a scope is open or a parameter has
+  /// left its unit. Collective.
   void require_settled(const char* call);
-  /// The same, and for a parameter that was written outside modify_parameters(): what follows would
-  /// take it for the run's own value.
+  /// Also refuses a parameter that was written outside modify_parameters(), because the caller
+  /// would take its value for the run's own.
   void require_unwritten(const char* call);
-  /// "" or what require_settled() says of open scopes on this rank.
+  /// Returns what require_settled() says of open scopes on this rank; "" if none is open.
   std::string open_scope_problem(const char* call) const;
 
-  /// parameter_hash() of an engine.
+  /// Engine's parameter_hash(). Collective.
   uint64_t hash();
 
   int64_t bytes() const { return all_gather_.bytes(); }

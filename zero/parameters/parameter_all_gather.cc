@@ -10,8 +10,8 @@
 
 namespace tessera::internal {
 
-/// A unit whose values are on their way. Operators of other threads may outlive the all-gather,
-/// which is over when there is nothing to wait for.
+/// A unit whose values are on their way. May outlive the all-gather in operators of other threads;
+/// then it waits for nothing.
 class ParameterAllGather::Pending final : public AccessTarget, public AccessTarget::Pin {
  public:
   Pending(ParameterAllGather& all_gather, size_t unit, std::shared_ptr<Work> work)
@@ -25,15 +25,15 @@ class ParameterAllGather::Pending final : public AccessTarget, public AccessTarg
   void unpin(Use) noexcept override {}
 
   const size_t unit;
-  std::shared_ptr<Work> work;  // null once the values are there, or will never be
+  std::shared_ptr<Work> work;  // null when the values have arrived or never will
 
  private:
   const std::shared_ptr<std::mutex> mutex_;
   ParameterAllGather& all_gather_;
 };
 
-// Slices lie as [parameter slice][b][c]: the inner axis first makes whole gradient slices, the
-// outer one the parameter slice.
+// Slices lie as [parameter slice][b][c]. The inner axis, gathered first, makes whole gradient
+// slices, the outer one the parameter slice.
 ParameterAllGather::ParameterAllGather(ProcessGroup& group, const UnitPlan& plan,
                                        const SliceMap& slices, FlatParameters& flat, Trace* trace)
     : group_(group), plan_(plan), slices_(slices), flat_(flat), trace_(trace) {
@@ -52,8 +52,8 @@ ParameterAllGather::ParameterAllGather(ProcessGroup& group, const UnitPlan& plan
   add(MapAxis::kGradients, "updates inside parameter slices");
 }
 
-// What is under way completes without any further doing of the peers, so waiting for it does not
-// depend on them; after a failure, or while one unwinds, the parameters stay forbidden.
+// All-gathers under way complete without further calls of the peers, so waiting for them is safe.
+// After a failure, or while an exception unwinds, the parameters stay forbidden.
 ParameterAllGather::~ParameterAllGather() {
   {
     const std::lock_guard lock(*mutex_);
@@ -96,7 +96,7 @@ void ParameterAllGather::start(const std::vector<size_t>& units) {
   }
   if (watched.empty()) return;
   observer_ = std::make_unique<AccessObserver>(std::move(watched));
-  // Behind the observer, so that an operator of another thread that begins now waits instead.
+  // After the observer is made, so that a new operator of another thread waits instead of throwing.
   const std::lock_guard lock(*mutex_);
   for (const auto& pending : pending_) {
     if (pending->work == nullptr) continue;
@@ -111,7 +111,7 @@ void ParameterAllGather::start(const std::vector<size_t>& units) {
   }
 }
 
-/// Waits for one unit. The mutex is held.
+/// Waits for one unit. The caller holds the mutex.
 void ParameterAllGather::complete(Pending& pending) {
   if (pending.work == nullptr) return;
   const Unobserved unobserved;
@@ -122,7 +122,7 @@ void ParameterAllGather::complete(Pending& pending) {
     flat_.full(pending.unit).permit();
   } catch (const CommError& error) {
     if (!failure_.has_value()) failure_ = error;
-    // The operator goes on and meets the storage; let that say why.
+    // The operator goes on and accesses the storage, which throws this error.
     flat_.full(pending.unit).forbid(error.what());
   }
 }
@@ -133,7 +133,7 @@ void ParameterAllGather::finish() {
     for (const auto& pending : pending_) complete(*pending);
     if (failure_.has_value()) throw CommError(*failure_);
   }
-  observer_.reset();  // not under the mutex, which its targets take
+  observer_.reset();  // without the mutex, which its targets lock
   pending_.clear();
 }
 

@@ -28,11 +28,11 @@ class ParameterAllGather {
   ParameterAllGather(const ParameterAllGather&) = delete;
   ParameterAllGather& operator=(const ParameterAllGather&) = delete;
 
-  /// All-gathers `units`, whose optimizer slices are new. Collective; returns when all is done or
-  /// under way.
+  /// All-gathers `units`, whose optimizer slices are new. Collective; may return while all-gathers
+  /// are under way.
   void start(const std::vector<size_t>& units);
 
-  /// Waits for what is under way. Blocking. Throws CommError if it failed, now or before.
+  /// Waits for all-gathers under way. Blocking. Throws CommError if one has failed, now or before.
   void finish();
 
  private:
@@ -48,11 +48,11 @@ class ParameterAllGather {
   struct Axis {
     ProcessGroup* group;
     std::shared_ptr<ProcessGroup> owned;  // null: the engine's own group
-    int outer;                            // how many such runs lie inside the parameter slice
+    int outer;                            // number of runs in the parameter slice
   };
   std::vector<Axis> axes_;  // inner first
 
-  // Guards what follows. An operator of another thread may ask for it when this object is gone.
+  // Guards the members below. An operator of another thread may lock it after this object is gone.
   const std::shared_ptr<std::mutex> mutex_ = std::make_shared<std::mutex>();
   std::vector<std::shared_ptr<Pending>> pending_;
   std::optional<CommError> failure_;

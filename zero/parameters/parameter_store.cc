@@ -69,7 +69,7 @@ ParameterStore::ParameterStore(ProcessGroup& group, const ParameterTable& table,
   flat_.accept();
 }
 
-/// Whether this rank reads what others have written without a collective that brings it.
+/// Whether this rank reads memory of other ranks directly, not by a collective.
 bool ParameterStore::reads_of_others() const {
   return is_shared() || (gathered_ != nullptr && group_.can().one_sided_reads);
 }
@@ -124,10 +124,10 @@ void ParameterStore::announce() {
   flat_.accept();
 }
 
-/// Shards have their new values: lets all ranks see them.
+/// Lets all ranks see the new values of the shards.
 void ParameterStore::make_visible() {
   if (reads_of_others()) group_.barrier("parameters updated");
-  // Behind the barrier: what an operator gathers before it may be of any age.
+  // After the barrier: an operator that gathers before it may get old or new values.
   if (gathered_ != nullptr) gathered_->values_changed();
 }
 

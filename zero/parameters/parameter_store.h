@@ -26,23 +26,22 @@ namespace tessera::internal {
 class ParameterStore {
  public:
   /// Moves the parameters, which are equal on all ranks already, to where `options` say. Under
-  /// Values::kLater announce() follows once the shards are filled.
-  /// References must outlive it, `streams` too (on which operators use units; null on a CPU).
-  /// Collective.
+  /// Values::kLater call announce() when the shards are filled. `streams`: those on which operators
+  /// use units; null on a CPU. References and `streams` must outlive it. Collective.
   ParameterStore(ProcessGroup& group, const ParameterTable& table, const UnitPlan& plan,
                  const SliceMap& slices, const ResolvedOptions& options,
                  std::function<bool()> is_inside_backward, StreamJoin* streams, MemoryMeter& meter,
                  Trace* trace, Values brought = Values::kOfParameters);
 
-  /// What the optimizer updates, per trainable unit.
+  /// The masters that the optimizer updates, per trainable unit.
   MasterValues& masters() { return masters_; }
   FlatParameters& flat() { return flat_; }
   const FlatParameters& flat() const { return flat_; }
   /// Note [Shared parameters].
   bool is_shared() const { return shared_ != nullptr; }
 
-  /// FlatParameters::inspect(); where parameters are shared, every write to them is found, and with
-  /// poison_freed every write to a unit that is gathered. Local.
+  /// FlatParameters::inspect(). Also finds every write where parameters are shared and, with
+  /// poison_freed, every write to a gathered unit. Local.
   FlatParameters::Finding inspect() const;
 
   /// Null where parameters are resident.
@@ -51,32 +50,32 @@ class ParameterStore {
   /// Waits for all-gathers of updates. Blocking. Throws CommError of an all-gather that failed.
   void finish();
 
-  /// Why a unit could not be gathered first; nothing if all could. Local.
+  /// The error of the first unit that could not be gathered; nothing if all could. Local.
   std::optional<CommError> failed_gather() const;
 
   /// Frees all whole units that are not in use. Local.
   void free_all();
 
-  /// Before the host writes masters or shards: blocks until no copy to the device reads them.
+  /// Call before the host writes masters or shards: blocks until no copy to the device reads them.
   void begin_writing();
 
   /// Makes the new values of this rank's slices the parameters of all ranks. used[i] != 0:
-  /// parameter i of the table was updated, and its unit's masters stored. Collective, behind the
+  /// parameter i of the table was updated, and its unit's masters stored. Collective; after the
   /// vote.
   void show_updates(const std::vector<uint8_t>& used);
 
-  /// Shards and resident parameters were written by other means than show_updates(): accepts the
-  /// values and makes them visible to all ranks. Collective.
+  /// Call after shards and resident parameters were written other than by show_updates(): accepts
+  /// the values and makes them visible to all ranks. Collective.
   void announce();
 
-  /// A scope in which all parameters are whole; local on one host.
+  /// Returns a scope in which all parameters are whole; local on one host.
   std::shared_ptr<void> hold_all(GatheredUnits::HoldMode mode);
   std::shared_ptr<void> hold(const std::vector<size_t>& units);
 
-  /// The whole buffer of each unit. Inside hold_all() where parameters are split.
+  /// The whole buffer of each unit. Where parameters are split, call it inside hold_all().
   std::vector<at::Tensor> wholes() const;
-  /// Takes shards and masters from the whole buffers, which the user or a peer has written. Inside
-  /// hold_all().
+  /// Takes shards and masters from the whole buffers, which the user or a peer has written. Call it
+  /// inside hold_all().
   void take_wholes();
 
  private:
@@ -88,7 +87,7 @@ class ParameterStore {
   const UnitPlan& plan_;
   MasterValues masters_;
   std::unique_ptr<SharedParameters> shared_;  // null: each rank has its own memory
-  std::shared_ptr<ProcessGroup> gathering_;   // null where units are not gathered together
+  std::shared_ptr<ProcessGroup> gathering_;   // null unless ranks gather units by collectives
   FlatParameters flat_;
   std::unique_ptr<ParameterAllGather> all_gather_;  // null where a barrier is enough
   std::shared_ptr<GatheredUnits> gathered_;         // null where parameters are resident

@@ -14,7 +14,7 @@ namespace {
 
 using Names = std::vector<std::string>;
 
-/// "parameters 'a', 'b' <plural>", "parameter 'a' <singular>", or nothing.
+/// Appends "parameters 'a', 'b' <plural>", "parameter 'a' <singular>", or nothing.
 void describe(const char* kind, const Names& names, const char* singular, const char* plural,
               Names& all) {
   constexpr size_t kMax = 8;
@@ -32,7 +32,7 @@ std::set<const c10::TensorImpl*> tensors_of(const std::vector<NamedTensor>& name
   return tensors;
 }
 
-/// Of those in `named` that are not in `known`.
+/// Returns the names of the tensors in `named` that are not in `known`.
 Names names_beside(const std::vector<NamedTensor>& named,
                    const std::set<const c10::TensorImpl*>& known) {
   Names names;
@@ -69,7 +69,7 @@ std::vector<std::string> lines_of(const std::vector<NamedTensor>& buffers) {
 }
 
 struct Registration::Changes {
-  Names trainable, frozen, buffers;  // that came
+  Names trainable, frozen, buffers;  // added
   Names gone_trainable, gone_frozen, gone_buffers;
 
   Names untrained() const {

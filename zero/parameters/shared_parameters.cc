@@ -13,8 +13,8 @@
 namespace tessera::internal {
 namespace {
 
-/// A buffer for each group of sharers, or null on all ranks of `group`: what ranks do from now on
-/// depends on it. What one group lacks the memory for is everyone's error.
+/// Makes a buffer for each group of sharers, or returns null on all ranks of `group`, because all
+/// ranks must agree on whether they share. Throws on all of them if one group lacks the memory.
 std::unique_ptr<SharedBuffer> make_everywhere(ProcessGroup& group, ProcessGroup& sharers,
                                               int64_t bytes) {
   std::unique_ptr<SharedBuffer> buffer;

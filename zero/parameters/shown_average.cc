@@ -45,7 +45,7 @@ void ShownAverage::hide() {
   announce();
 }
 
-/// This rank's slices are new.
+/// Lets all ranks see this rank's new slices.
 void ShownAverage::announce() {
   std::vector<uint8_t> trainable;
   for (const Parameter& parameter : table_) trainable.push_back(parameter.is_trainable ? 1 : 0);

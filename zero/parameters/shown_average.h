@@ -11,17 +11,17 @@
 
 namespace tessera::internal {
 
-/// The average that `options` ask for of the masters of `store`, in pinned memory where the host
-/// updates a device's parameters; null if they ask for none. Local.
+/// Makes the average of the masters of `store` that `options` ask for, in pinned memory where the
+/// host updates a device's parameters; null if they ask for none. Local.
 std::unique_ptr<FlatAverage> make_average(const Options& options, ParameterStore& store,
                                           const ProcessGroup& group);
 
 /// Makes the average of the weights the parameters of all ranks, and back. Where masters are a
-/// copy, the average is rounded into the shards, and the masters bring the values back as a step
-/// would; elsewhere shards and average are exchanged in place. So neither takes memory for a copy.
+/// copy, show() rounds the average into the shards, and hide() rounds the masters, as a step would.
+/// Elsewhere shards and average are swapped in place. So neither needs memory for a copy.
 ///
 /// Both are collective, between steps, with no unit whole on any rank and nothing under way.
-/// Version counters rise as in a step: a backward through an earlier forward throws.
+/// Version counters rise as in a step, so a backward through an earlier forward throws.
 class ShownAverage {
  public:
   /// References must outlive it.

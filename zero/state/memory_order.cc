@@ -9,7 +9,7 @@ namespace tessera::internal {
 
 namespace {
 
-/// Elements are moved as integers, so that no conversion can touch the bits.
+/// Elements are moved as integers, so that no conversion changes bits.
 at::ScalarType integer_as_wide_as(at::ScalarType dtype) {
   switch (c10::elementSize(dtype)) {
     case 1:
@@ -25,7 +25,7 @@ at::ScalarType integer_as_wide_as(at::ScalarType dtype) {
   }
 }
 
-/// Of two entries of one shape: whether strides mean the same order.
+/// Whether the strides of two entries of one shape mean the same order.
 bool has_same_order(const StateEntry& a, const StateEntry& b) {
   if (a.numel() < 2) return true;
   for (size_t i = 0; i < a.sizes.size(); ++i) {

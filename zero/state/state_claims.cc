@@ -16,9 +16,9 @@
 namespace tessera::internal {
 
 // Note [Claims format]
-// The exchanged numbers, for each entry that a rank has: the slot's number, then kRefused, or the
-// number of runs, the strides (as many as the slot has dimensions) and begin and end of each run. A
-// rank reports an unusable entry as kRefused, so that it is not reported as missing too.
+// For each entry that it has, a rank sends the slot's number, then kRefused, or the number of runs,
+// the strides (as many as the slot has dimensions) and begin and end of each run. It reports an
+// unusable entry as kRefused, so that it is not reported as missing too.
 
 namespace {
 
@@ -75,7 +75,7 @@ std::vector<int64_t> to_words(const std::string& bytes) {
   return words;
 }
 
-/// "10 to 20, 30 to 40" as far as a reader needs it.
+/// Returns "10 to 20, 30 to 40"; the first few gaps are enough for a reader.
 std::string gaps_in(const std::vector<Range>& covered, int64_t numel) {
   constexpr size_t kShown = 8;
   std::vector<Range> present = covered;
@@ -120,7 +120,8 @@ StateClaims::StateClaims(ProcessGroup& group, const StateTable& table, const Sta
   describe(table, problem_of_rank);
 }
 
-/// Notes what `rank` has; ranks come in ascending order, so what is covered already is not its own.
+/// Notes what `rank` has. Ranks come in ascending order, so an element that is covered already
+/// belongs to a lower rank.
 void StateClaims::take(const StateTable& table, int rank, bool is_own,
                        const std::vector<int64_t>& words) {
   for (size_t next = 0; next < words.size();) {
@@ -155,7 +156,7 @@ void StateClaims::take(const StateTable& table, int rank, bool is_own,
 
 void StateClaims::describe(const StateTable& table,
                            const std::vector<std::string>& problem_of_rank) {
-  // A problem that several ranks have is told once.
+  // A problem that several ranks have is listed once.
   std::vector<std::string> order;
   std::map<std::string, std::vector<size_t>> ranks_of;
   for (size_t rank = 0; rank < problem_of_rank.size(); ++rank) {

@@ -12,30 +12,29 @@
 
 namespace tessera::internal {
 
-/// Which rank brings which elements to load_state_dict, agreed on by all ranks.
+/// Which rank brings which elements to load_state_dict. All ranks agree on it.
 class StateClaims {
  public:
   /// Collective, blocking; sends names of problems and ranges, no values.
   StateClaims(ProcessGroup& group, const StateTable& table, const StateDict& state);
 
-  /// All that is wrong on any rank, a line each, the same text on all ranks: entries that are
-  /// missing, in whole or in part, unknown, or of another shape or dtype, and malformed ones. Empty
-  /// if nothing is.
+  /// Returns all that is wrong on any rank, a line each, the same text on all ranks: entries that
+  /// are missing, in whole or in part, unknown, malformed, or of another shape or dtype; or "".
   const std::string& problems() const { return problems_; }
 
-  /// Whether any rank brings the slot: those that may be lacking need not be there.
+  /// Whether any rank brings the slot. A slot that may be lacking need not be there.
   bool has(size_t slot) const { return claims_[slot].first_rank >= 0; }
-  /// The elements of `slot` that this rank brings: disjoint, each element from exactly one rank,
-  /// the lowest that has it. In the order of strides(slot). Only without problems().
+  /// The elements of `slot` that this rank brings, in the order of strides(slot). Each element
+  /// comes from exactly one rank, the lowest that has it. Only without problems().
   const std::vector<Range>& own(size_t slot) const { return claims_[slot].own; }
   const std::vector<int64_t>& strides(size_t slot) const { return claims_[slot].strides; }
 
  private:
   /// What all ranks together have of one slot.
   struct Claim {
-    std::vector<int64_t> strides;  // of the first rank that has any; first_rank -1: none
+    std::vector<int64_t> strides;  // of the first rank that has any
     int first_rank = -1;
-    bool is_refused = false;     // some rank has something unusable under this name
+    bool is_refused = false;     // some rank has an unusable entry of this name
     std::vector<Range> covered;  // ascending, disjoint
     std::vector<Range> own;
   };

@@ -24,11 +24,11 @@ StateNumber real(std::string name, double value) {
 constexpr const char* kScale = "scaler.scale";
 constexpr const char* kMicroBatches = "engine.micro_batches";
 constexpr const char* kIntraOpThreads = "engine.intra_op_threads";
-/// Stands in the name of an entry, so that the state of another algorithm does not fit even where
-/// its other entries have the same names.
+/// Part of an entry's name. It makes the state of another algorithm unfit even where the other
+/// entries have the same names.
 constexpr const char* kAlgorithm = ".algorithm.";
 
-/// The hyper-parameters stand last.
+/// Returns the hyper-parameters, which come last.
 std::vector<double> hyper_parameters_in(const std::vector<StateNumber>& numbers,
                                         const FlatOptimizer& optimizer) {
   std::vector<double> values(optimizer.groups().hyper_parameters().size());
@@ -129,7 +129,7 @@ void write_numbers(const std::vector<StateNumber>& numbers, const ParameterTable
   if (counters.has_average) counters.averaged = numbers[next++].bits;
   if (counters.counts_micro_batches) {
     counters.micro_batches = numbers[next++].bits;
-    ++next;  // threads, which problems_of() has compared
+    ++next;  // threads, which problems_of() has checked
   }
   std::vector<int64_t> step_counts = optimizer.step_counts();
   for (size_t i = 0; i < table.size(); ++i) {

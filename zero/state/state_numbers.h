@@ -11,50 +11,49 @@
 
 namespace tessera::internal {
 
-/// What the engine itself counts. Equal on all ranks.
+/// The engine's own counters. Equal on all ranks.
 struct EngineCounters {
-  int64_t steps = 0;          ///< updates applied
-  double loss_scale = 1.0;    ///< without a scaler neither read nor written, as good_steps
-  int64_t good_steps = 0;     ///< steps without overflow since the scale last changed
-  bool has_scaler = false;    ///< Options::loss_scale is set
-  int64_t averaged = 0;       ///< FlatAverage::updates(); without an average as the scaler's
-  bool has_average = false;   ///< Options::average is set
-  int64_t micro_batches = 0;  ///< of all ranks, so far
-  bool counts_micro_batches = false;  ///< they are in the state: Reproducible::kAnyWorldSize
+  int64_t steps = 0;                  ///< updates applied
+  double loss_scale = 1.0;            ///< neither read nor written without a scaler, as good_steps
+  int64_t good_steps = 0;             ///< steps without overflow since the scale last changed
+  bool has_scaler = false;            ///< Options::loss_scale is set
+  int64_t averaged = 0;               ///< FlatAverage::updates(); unused without an average
+  bool has_average = false;           ///< Options::average is set
+  int64_t micro_batches = 0;          ///< of all ranks so far
+  bool counts_micro_batches = false;  ///< micro_batches is saved: Reproducible::kAnyWorldSize
 };
 
 /// The name of EngineCounters::averaged in a state. An engine has it if it keeps an average.
 inline constexpr const char* kAveragedUpdates = "engine.averaged_updates";
 
-/// One entry of a state that is a single number.
+/// An entry of a state that is a single number.
 struct StateNumber {
   std::string name;
   at::ScalarType dtype;   ///< Long or Double
-  int64_t bits;           ///< its value's
-  bool may_lack = false;  ///< a state without it can be loaded: earlier versions did not save it
-  std::optional<size_t> parameter = {};  ///< of the table, whose it is
-  std::optional<size_t> group = {};      ///< of the optimizer, whose it is
+  int64_t bits;           ///< bits of the value
+  bool may_lack = false;  ///< may be missing in a loaded state: earlier versions did not save it
+  std::optional<size_t> parameter = {};  ///< of the table, if the number belongs to one
+  std::optional<size_t> group = {};      ///< of the optimizer, if the number belongs to one
 };
 
-/// The numbers of a run in a fixed order, equal on all ranks: the engine's, each trainable
-/// parameter's step count, each group's algorithm (in the entry's name), the hyper-parameters.
-/// Local.
+/// Returns the numbers of a run in a fixed order, equal on all ranks: the engine's, the step counts
+/// of trainable parameters, each group's algorithm (in the name), the hyper-parameters. Local.
 std::vector<StateNumber> read_numbers(const ParameterTable& table, const FlatOptimizer& optimizer,
                                       const EngineCounters& counters);
 
-/// What forbids write_numbers(numbers), one line each "<name>: got X, expected Y"; empty if
+/// Returns what forbids write_numbers(numbers), one line each "<name>: got X, expected Y"; empty if
 /// nothing. Local.
 std::vector<std::string> problems_of(const std::vector<StateNumber>& numbers,
                                      const FlatOptimizer& optimizer);
 
-/// Whether an entry of this name says which algorithm a group has.
+/// Whether an entry of this name tells a group's algorithm.
 bool names_algorithm(const std::string& name);
 
-/// "'<name>': got an entry that this run does not have", and the remedy where another algorithm's
-/// state is why.
+/// Returns "'<name>': got an entry that this run does not have", with the remedy if the state is
+/// from another algorithm or a run under Options::reproducible.
 std::string unknown_entry(const std::string& name);
 
-/// The other way round: `numbers` are what read_numbers() made, with other values. Local.
+/// Writes `numbers`, made by read_numbers() and with other values, back. Local.
 void write_numbers(const std::vector<StateNumber>& numbers, const ParameterTable& table,
                    FlatOptimizer& optimizer, EngineCounters& counters);
 

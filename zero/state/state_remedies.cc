@@ -52,7 +52,7 @@ std::string for_average(const StateTable& table, const std::string& problems) {
 }  // namespace
 
 std::string with_remedies(const StateTable& table, const std::string& problems) {
-  // Remedies first: of many lines the last are cut.
+  // Remedies first, because long texts are cut at the end.
   std::vector<std::string> lines = {for_missing(table, problems), for_eight_bits(problems),
                                     for_average(table, problems), problems};
   std::erase(lines, "");

@@ -6,9 +6,9 @@
 
 namespace tessera::internal {
 
-/// `problems`, lines "'<entry>': ..." of a state that does not fit the run `table`, with what to do
-/// where the reason shows: moments in 8 bits and none, an average and none, entries of parameters
-/// that are missing. "" stays "".
+/// Returns `problems`, lines "'<entry>': ..." of a state that does not fit the run `table`, after
+/// advice where the reason is clear: moments in 8 bits on one side only, an average on one side
+/// only, missing entries of parameters. "" stays "".
 std::string with_remedies(const StateTable& table, const std::string& problems);
 
 }  // namespace tessera::internal

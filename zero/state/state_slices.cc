@@ -80,7 +80,7 @@ std::vector<StateSlices::Slice> StateSlices::memory_of(const StateRegion& region
     case StateRegion::Source::kMasters:
       return {{masters_.values()[region.index], optimizer}};
     case StateRegion::Source::kOptimizer: {
-      // How the optimizer lays out its memory is its own business: it gives it by segment.
+      // The optimizer gives its memory segment by segment, because it decides how to lay it out.
       std::vector<Slice> segments;
       for (Segment segment : layout_of(region).segments(optimizer)) {
         if (!region.slot_of(segment.parameter).has_value()) continue;
@@ -102,7 +102,7 @@ std::vector<StateSlices::Slice> StateSlices::memory_of(const StateRegion& region
 
 std::vector<StatePart> StateSlices::parts_within(const StateRegion& region, Range bounds) const {
   std::vector<StatePart> parts;
-  // Slices, bounds and parameters all begin with a block.
+  // Slices, bounds and parameters all begin at a block.
   const int64_t block = region.block_numel;
   for (const Slice& slice : memory_of(region)) {
     const int64_t begin = std::max(slice.range.begin, bounds.begin);
@@ -119,7 +119,7 @@ std::vector<StatePart> StateSlices::parts_within(const StateRegion& region, Rang
   return parts;
 }
 
-/// The rank that saves a whole state.
+/// Returns the rank that saves a whole state.
 int StateSlices::owner(const StateRegion& region) const {
   const WholeTensors::State& state = optimizer_.whole_states()->states()[region.index];
   const std::vector<int> sharers =
@@ -146,7 +146,7 @@ std::vector<StatePart> StateSlices::in_atom(const StateRegion& region) const {
   return parts_within(region, slices_.atom(layout_of(region)));
 }
 
-/// What the shard has of `part`, of a region over optimizer slices.
+/// Returns the shard's values for `part`, of a region over optimizer slices.
 at::Tensor StateSlices::value_of(const StateRegion& region, const StatePart& part) const {
   const int64_t in_buffer =
       layout_of(region).parameter_range(region.position(part.slot)).begin + part.range.begin;
@@ -154,7 +154,7 @@ at::Tensor StateSlices::value_of(const StateRegion& region, const StatePart& par
       .narrow(0, in_buffer - flat_.shard_range(region.index).begin, part.range.numel);
 }
 
-/// The same of the masters, where they have a dtype of their own.
+/// The same of the masters, where they have their own dtype.
 at::Tensor StateSlices::master_of(const StateRegion& region, const StatePart& part) const {
   if (!plan_[region.index].precision.has_masters()) return value_of(region, part);
   const int64_t in_buffer =
@@ -203,7 +203,7 @@ void StateSlices::begin_missing(const StateTable& table, const std::vector<Prese
   }
 }
 
-/// What a communication hook has begins at zeros where the values it belongs to are there.
+/// Zeroes missing states of the communication hook where the values that they belong to are there.
 void StateSlices::begin_hook_state(const StateTable& table,
                                    const std::vector<Presence>& presence) const {
   const auto has_value = [&](const Parameter& parameter) {

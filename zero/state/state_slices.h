@@ -21,17 +21,17 @@
 
 namespace tessera::internal {
 
-/// Elements of one slot that lie in one piece of this rank's memory.
+/// Elements of a slot that are contiguous in this rank's memory.
 struct StatePart {
   size_t slot;        ///< of the table
   Range range;        ///< of the slot's values, in its memory order
-  at::Tensor values;  ///< [range.numel], the memory itself, on its device
+  at::Tensor values;  ///< [range.numel], a view of the memory, on its device
 };
 
-/// What a rank keeps of a run's state, by region: its shards, masters, optimizer states and
-/// averages; never the model's tensors of a unit. Tensors without a place in the plan (frozen ones
-/// where parameters are not split) and buffers are kept whole by every rank. All its calls are
-/// local; it holds no memory.
+/// The parts of a run's state that a rank keeps, by region: its shards, masters, optimizer states
+/// and averages, but not the model's tensors of a unit. Every rank keeps whole buffers, and whole
+/// tensors that have no place in the plan (frozen ones where parameters are not split). All its
+/// calls are local; it holds no memory.
 class StateSlices {
  public:
   /// References, `average` (null: none is kept) and `hook` must outlive it; `buffers` are the
@@ -45,34 +45,34 @@ class StateSlices {
   const std::vector<NamedTensor>& buffers() const { return buffers_; }
   FlatOptimizer& optimizer() const { return optimizer_; }
 
-  /// Throws c10::Error as StateTable.
+  /// Throws c10::Error as StateTable's constructor.
   StateTable table(const std::vector<StateNumber>& numbers) const;
-  /// Lets states lack in `table` what `partial` says. Returns lines that are equal where that is
-  /// equal. Throws what its predicate throws.
+  /// Marks in `table` what a state may lack according to `partial`. Returns lines by which ranks
+  /// compare that. Throws what the predicate throws.
   std::vector<std::string> tolerate(StateTable& table, const PartialState& partial) const;
 
-  // Regions that ranks keep parts of.
+  // Regions of which ranks keep parts.
 
   const FlatLayout& layout_of(const StateRegion& region) const {
     return plan_[region.index].layout;
   }
-  /// Everything that this rank keeps of the region, or what of it lies in its atom: the elements
-  /// that no other rank saves. Of a whole state the first of its owners saves all.
+  /// kept() returns everything that this rank keeps of the region. in_atom() returns only what lies
+  /// in its atom, which no other rank saves; a whole state is saved by the first of its owners.
   std::vector<StatePart> kept(const StateRegion& region) const;
   std::vector<StatePart> in_atom(const StateRegion& region) const;
 
-  /// What a state that was loaded has of the table's slots.
+  /// Whether a loaded state has a slot of the table.
   enum class Presence : uint8_t {
     kThere,
     kMissing,
     kLeft,  ///< StateSource::leaves()
   };
-  /// Fills what is missing as PartialState says; `numbers` are not written yet.
+  /// Fills missing entries as PartialState says. Call it before `numbers` are written.
   void begin_missing(const StateTable& table, const std::vector<Presence>& presence,
                      std::vector<StateNumber>& numbers);
 
  private:
-  /// A part of a unit's buffer: a value for each StateRegion::block_numel elements.
+  /// A part of a unit's buffer, with one value for each StateRegion::block_numel elements.
   struct Slice {
     at::Tensor values;
     Range range;

@@ -23,41 +23,40 @@
 
 namespace tessera::internal {
 
-/// One entry that the state of a run has, and where it lies in its region.
+/// An entry that the state of a run has, and its place in its region.
 struct StateSlot {
   std::string name;
   StateEntry form;  ///< sizes, strides, dtype; no pieces
   int64_t begin_bytes;
   bool may_lack = false;                 ///< a state without it can be loaded
-  std::optional<size_t> parameter = {};  ///< of the ParameterTable, whose it is; none: a buffer's,
-                                         ///< a group's or the engine's
+  std::optional<size_t> parameter = {};  ///< of the ParameterTable, if it belongs to one
   std::optional<size_t> group = {};      ///< StateNumber::group
   bool is_order_bound = false;           ///< ElementState::is_order_bound
 };
 
-/// Entries that are communicated together: a row of bytes, zero between the slots.
+/// Entries that are communicated together, as a row of bytes with zeros between the slots.
 struct StateRegion {
   enum class Source : uint8_t {
     kParameters,  ///< of a unit
     kMasters,     ///< of a unit
     kOptimizer,   ///< one tensor of the optimizer for a unit
     kAverage,     ///< of a unit: the average of its weights
-    kReplica,     ///< a tensor that every rank has: a buffer, a frozen parameter where it was made,
-                  ///< a communication hook's
-    kWhole,       ///< a state that the owner of a parameter keeps whole
-    kNumbers,     ///< all of them, 8 bytes each
+    kReplica,  ///< a tensor that every rank has: a buffer, a frozen parameter that was not moved, a
+               ///< communication hook's state
+    kWhole,    ///< a state that the owner of a parameter keeps whole
+    kNumbers,  ///< all numbers, 8 bytes each
   };
   Source source;
   size_t index;       ///< of the unit, the replica or WholeTensors::states()
-  size_t state;       ///< under kOptimizer, of FlatOptimizer::states()
-  size_t first_slot;  ///< of a unit: its parameters in buffer order
+  size_t state;       ///< under kOptimizer: of FlatOptimizer::states()
+  size_t first_slot;  ///< of a unit: in the order of parameters in the buffer
   size_t slots;
-  /// Of a unit, by slot: which of the unit's parameters it is, ascending. A state of the optimizer
-  /// may be of some of them only.
+  /// Of a unit: for each slot, the position of its parameter in the unit, ascending. Some states of
+  /// the optimizer exist only for some of the unit's parameters.
   std::vector<size_t> positions;
-  int64_t block_numel;  ///< of a unit: ElementState::block_numel, 1 where nothing is said
-  int64_t bytes;        ///< a multiple of 8; of a unit its whole buffer's, whatever has slots
-  std::string tag;      ///< what its collectives are called
+  int64_t block_numel;  ///< of a unit: ElementState::block_numel, else 1
+  int64_t bytes;        ///< a multiple of 8; of a unit: of its whole buffer, whatever has slots
+  std::string tag;      ///< name of its collectives
 
   bool is_of_unit() const { return source < Source::kReplica; }
   /// Whether ranks keep parts of it: StateSlices::kept().
@@ -68,15 +67,15 @@ struct StateRegion {
     if (found == positions.end() || *found != position) return std::nullopt;
     return first_slot + static_cast<size_t>(found - positions.begin());
   }
-  /// The other way round.
+  /// The inverse of slot_of().
   size_t position(size_t slot) const { return positions[slot - first_slot]; }
 };
 
-/// Every entry of a run's state in a fixed order, the same on all ranks. Pure arithmetic.
+/// All entries of a run's state in a fixed order, the same on all ranks. Pure arithmetic.
 class StateTable {
  public:
-  /// Shared buffers count under their first name. Throws c10::Error that names a parameter which no
-  /// longer has the size it was given a place for.
+  /// Shared buffers count under their first name. Throws c10::Error that names a parameter whose
+  /// size is no longer that of its place.
   StateTable(const ParameterTable& table, const UnitPlan& plan,
              const std::vector<NamedTensor>& buffers, const std::vector<KeptState>& states,
              const std::vector<StateNumber>& numbers, bool has_average = false,
@@ -85,21 +84,21 @@ class StateTable {
 
   const std::vector<StateSlot>& slots() const { return slots_; }
   const std::vector<StateRegion>& regions() const { return regions_; }
-  /// What StateRegion::index means under kReplica: the tensors themselves.
+  /// The tensors to which StateRegion::index refers under kReplica.
   const std::vector<at::Tensor>& replicas() const { return replicas_; }
 
-  /// The slot called `name`; null if there is none.
+  /// Returns the slot called `name`; null if there is none.
   const size_t* find(const std::string& name) const;
 
-  /// From now on a state may lack the slots that `accepts`.
+  /// From now on a state may lack the slots that `accepts` selects.
   void accept_lack(const std::function<bool(const StateSlot& slot)>& accepts);
-  /// From now on entries of the optimizer's state of frozen parameters are left_out().
+  /// From now on is_left_out() is true for optimizer states of frozen parameters.
   void leave_out_frozen() { leaves_out_frozen_ = true; }
-  /// The same of entries of a communication hook.
+  /// The same for entries of a communication hook.
   void leave_out_comm_hook() { leaves_out_comm_hook_ = true; }
 
-  /// Whether the entry `name`, which is no slot, is to be ignored. Otherwise unknown_entry() says
-  /// what is wrong with it and what to do, in a line.
+  /// Whether to ignore the entry `name`, which is no slot. For other such entries unknown_entry()
+  /// returns a line with the problem and the remedy.
   bool is_left_out(const std::string& name) const {
     return (leaves_out_frozen_ && is_of_frozen(name)) ||
            (leaves_out_comm_hook_ && is_of_comm_hook(name));

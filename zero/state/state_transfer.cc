@@ -20,14 +20,14 @@ namespace tessera::internal {
 
 namespace {
 
-/// The slot's part of its region's `bytes`: [numel] in the slot's dtype.
+/// Returns the slot's part of its region's `bytes`: [numel] in the slot's dtype.
 at::Tensor part_of(const at::Tensor& bytes, const StateSlot& slot) {
   const auto element = static_cast<int64_t>(c10::elementSize(slot.form.dtype));
   return bytes.narrow(0, slot.begin_bytes, slot.form.numel() * element).view(slot.form.dtype);
 }
 
-/// Copies what `range` and the entry's pieces have in common to `to`, the first byte of the whole
-/// entry. Of pieces that overlap the first counts, so it is written last.
+/// Copies the elements in `range` that the entry's pieces have; `to` is the first byte of the whole
+/// entry. Where pieces overlap the first wins, so it is written last.
 void copy_range(const StateEntry& entry, Range range, char* to) {
   const auto element = static_cast<int64_t>(c10::elementSize(entry.dtype));
   for (auto piece = entry.pieces.rbegin(); piece != entry.pieces.rend(); ++piece) {
@@ -40,10 +40,9 @@ void copy_range(const StateEntry& entry, Range range, char* to) {
   }
 }
 
-/// The region's bytes of all ranks, in the order of its slots: on all of them, or on `receiver`
-/// alone. `own` has this rank's elements, of which no other rank has any, and zeros elsewhere.
-/// Adding integers puts the bits together, whatever they mean and also where two ranks share a
-/// word. Collective, blocking.
+/// Combines all ranks' bytes of a region, in the order of its slots, on all ranks or on `receiver`
+/// alone. `own` has this rank's elements, which no other rank has, and zeros elsewhere. Adding
+/// integers therefore combines the bits, also where two ranks share a word. Collective, blocking.
 at::Tensor united(ProcessGroup& group, const StateRegion& region, at::Tensor own,
                   std::optional<int> receiver = std::nullopt) {
   if (region.bytes == 0) return own;
@@ -55,10 +54,10 @@ at::Tensor united(ProcessGroup& group, const StateRegion& region, at::Tensor own
   return words.cpu().view(at::kByte);
 }
 
-/// A state in memory that takes what it is given.
+/// Collects what it is given in a state in memory.
 class StateDictSink final : public StateSink {
  public:
-  /// `state` must outlive it. `takes_empty`: also entries without elements, which are not written.
+  /// `state` must outlive it. `takes_empty`: also takes entries without elements.
   StateDictSink(StateDict& state, bool takes_empty) : state_(state), takes_empty_(takes_empty) {}
 
   void begin(const std::vector<StateOutline>& outlines) override {
@@ -79,10 +78,10 @@ class StateDictSink final : public StateSink {
  private:
   StateDict& state_;
   const bool takes_empty_;
-  std::vector<StateEntry*> entries_;  // null: nothing of it is here
+  std::vector<StateEntry*> entries_;  // null for an entry that gets nothing here
 };
 
-/// What all ranks together have in memory, of which one region at a time can be read.
+/// The state that all ranks together have in memory. One region at a time can be read.
 class RegionSource final : public StateSource {
  public:
   /// `table` must outlive it.
@@ -94,7 +93,7 @@ class RegionSource final : public StateSource {
     }
   }
 
-  /// `bytes`, of all ranks, are the region whose entries are read next.
+  /// Sets the combined `bytes` of the region whose entries are read next.
   void show(at::Tensor bytes) { bytes_ = std::move(bytes); }
 
   const std::map<std::string, StateEntry>& entries() const override { return entries_; }
@@ -110,7 +109,7 @@ class RegionSource final : public StateSource {
   at::Tensor bytes_;
 };
 
-/// By StateScope.
+/// Indexed by StateScope.
 constexpr std::array<const char*, 3> kScopes = {"every rank", "one rank", "sharded"};
 
 }  // namespace

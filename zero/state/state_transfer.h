@@ -10,43 +10,42 @@
 
 namespace tessera::internal {
 
-/// What Engine::state_dict() and load_state_dict() do: a state in memory is a sink and a source of
-/// the stream (StreamedState), and what other ranks have of it, or need, travels region by region.
-/// Holds no memory.
+/// Does Engine::state_dict() and load_state_dict(): a state in memory is a sink and a source of the
+/// stream (StreamedState). What other ranks have or need is sent by region. Holds no memory.
 ///
-/// The caller sees to it that nothing is being all-gathered, gathered or reduced, and that no rank
-/// reads parameters while load() runs.
+/// The caller makes sure that nothing is being all-gathered, gathered or reduced, and that no rank
+/// reads parameters during load().
 class StateTransfer {
  public:
   /// `group` is the stream's. References must outlive it.
   StateTransfer(ProcessGroup& group, StreamedState& stream) : group_(group), stream_(stream) {}
 
-  /// Engine::state_dict(). Collective, blocking. Throws c10::Error on every rank where `scope` or
-  /// `rank` differ or `rank` is none, and with `problem`, what this rank has against it ("" for
-  /// nothing). kSharded sends nothing but that check. Whole scopes take temporary memory for this
-  /// rank's part of the state and twice for the largest region (a unit's parameters, masters or one
-  /// of its optimizer states; a state that only some parameters of a unit have counts in full);
-  /// every rank sends and receives 2(N-1)/N of the state, and under kOneRank half of that.
+  /// Engine::state_dict(). Collective, blocking. Throws c10::Error on every rank if `scope` or
+  /// `rank` differ, if `rank` is out of range, or if any rank has a `problem` ("" for none).
+  /// kSharded sends nothing except that check. Other scopes take temporary memory for this rank's
+  /// part of the state and twice for the largest region (a unit's parameters, masters or one of its
+  /// optimizer states, which counts in full even if only some parameters have it). Every rank sends
+  /// and receives 2(N-1)/N of the state, and under kOneRank half of that.
   StateDict save(StateScope scope, int rank, const EngineCounters& counters,
                  std::string problem = "");
 
   /// Engine::load_state_dict(). Collective, blocking. Throws c10::Error on every rank with all that
-  /// is wrong on any rank and nothing changed; CommError with the state half loaded. Fills in every
-  /// slice that this rank keeps and `counters`; bumps no version of parameters in units and accepts
-  /// nothing: the caller does. Bits are kept, also of NaN and -0. An entry in another order of
-  /// memory (channels_last) is converted; another dtype is refused, also where masters would have
-  /// the values: they are entries of their own. Sends 2(N-1)/N of the state; temporary memory for
-  /// the largest region, and for one parameter twice where its order differs. `state` may lack what
-  /// `partial` says, equal on all ranks.
+  /// is wrong on any rank and nothing changed; CommError with the state half loaded. Fills every
+  /// slice that this rank keeps, and `counters`. The caller must bump versions of parameters in
+  /// units and accept the values. Bits are kept, also of NaN and -0. An entry in another memory
+  /// order (channels_last) is converted. Another dtype is refused, also where masters would have
+  /// the values, because masters are entries of their own. Sends 2(N-1)/N of the state; needs
+  /// temporary memory for the largest region, and twice for one parameter if its order differs.
+  /// `state` may lack what `partial` says, equal on all ranks.
   void load(const StateDict& state, EngineCounters& counters, const PartialState& partial = {});
 
-  // For an engine that is built anew: what the old one had goes to the new one.
+  // For an engine that is built anew: moves the old engine's state to the new one.
 
-  /// Local. What lies in this rank's atoms of the slots that `wants`, as save() under kSharded; on
-  /// rank 0 also the numbers. Together the ranks have each element once.
+  /// Returns what lies in this rank's atoms of the slots that `wants` selects, as save() under
+  /// kSharded; on rank 0 also the numbers. Together the ranks have each element once. Local.
   StateDict take(const StreamedState::Wants& wants, const EngineCounters& counters) const;
-  /// Collective. As load(), of a `state` that may lack anything, and of which states that this run
-  /// has no use for are left out.
+  /// As load(), but `state` may lack anything, and states for which this run has no use are left
+  /// out. Collective.
   void put_back(StateDict state, EngineCounters& counters);
 
  private:

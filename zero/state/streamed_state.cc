@@ -25,14 +25,14 @@ namespace {
 
 using Source = StateRegion::Source;
 
-/// Every entry of the table, without ranges.
+/// Returns every entry of the table, without ranges.
 std::vector<StateOutline> outlines_of(const StateTable& table) {
   std::vector<StateOutline> entries;
   for (const StateSlot& slot : table.slots()) entries.push_back({slot.name, slot.form, {}});
   return entries;
 }
 
-/// The regions, those of the widest elements first and otherwise in the table's order.
+/// Returns the regions with the widest elements first, otherwise in the table's order.
 std::vector<StateRegion> widest_first(const StateTable& table) {
   std::vector<StateRegion> regions;
   for (const StateRegion& region : table.regions()) {
@@ -46,15 +46,15 @@ std::vector<StateRegion> widest_first(const StateTable& table) {
   return regions;
 }
 
-/// A number as a tensor of one element.
+/// Returns a number as a tensor of one element.
 at::Tensor tensor_of(const StateNumber& number) {
   at::Tensor value = at::empty({1}, number.dtype);
   std::memcpy(value.mutable_data_ptr(), &number.bits, sizeof(number.bits));
   return value;
 }
 
-/// A line for each entry that this run lacks in `source`, or that it cannot use. Another algorithm
-/// comes first, which is why its states do not fit.
+/// Returns a line for each entry that is missing in `source` or that this run cannot use. A
+/// different algorithm comes first, because it explains why states do not fit.
 std::vector<std::string> mismatches(const StateTable& table, const StateSource& source) {
   std::vector<std::string> problems, others;
   const auto add = [&](const std::string& name, std::string problem) {
@@ -77,7 +77,7 @@ std::vector<std::string> mismatches(const StateTable& table, const StateSource& 
   return problems;
 }
 
-/// What a rank reads of a source whose entries match the table, and the reading of it.
+/// Reads from a source whose entries match the table.
 class Reading {
  public:
   Reading(const StateTable& table, StateSource& source) : table_(table), source_(source) {}
@@ -85,14 +85,14 @@ class Reading {
   /// Whether the source has the slot; otherwise the run keeps its own values.
   bool has(size_t slot) const { return source_.entries().contains(table_.slots()[slot].name); }
 
-  /// The same of any slot of the region.
+  /// Whether the source has any slot of the region.
   bool has_any(const StateRegion& region) const {
     for (size_t i = 0; i < region.slots; ++i) {
       if (has(region.first_slot + i)) return true;
     }
     return false;
   }
-  /// By slot.
+  /// Whether the source has each slot.
   std::vector<StateSlices::Presence> presence() const {
     using Presence = StateSlices::Presence;
     std::vector<Presence> presence;
@@ -110,7 +110,7 @@ class Reading {
     return form.numel() < 2 || saved(slot).strides == form.strides;
   }
 
-  /// Elements `range` of `slot` into `to`: [range.numel], anywhere.
+  /// Reads elements `range` of `slot` into `to`: [range.numel], on any device.
   void read(size_t slot, Range range, const at::Tensor& to) {
     if (!is_in_order(slot)) {
       to.copy_(converted(slot).narrow(0, range.begin, range.numel));
@@ -123,7 +123,7 @@ class Reading {
     }
   }
 
-  /// All elements of `slot`, with its sizes and strides.
+  /// Returns all elements of `slot`, with its sizes and strides.
   at::Tensor whole(size_t slot) {
     const StateEntry& form = table_.slots()[slot].form;
     const at::Tensor values = at::empty({form.numel()}, form.dtype);
@@ -136,7 +136,7 @@ class Reading {
     return source_.entries().at(table_.slots()[slot].name);
   }
 
-  /// All elements in the slot's order. A slot's parts are read one after the other, so one is kept.
+  /// All elements in the slot's order. Keeps one slot: its parts are read one after the other.
   const at::Tensor& converted(size_t slot) {
     if (!converted_.defined() || converted_slot_ != slot) {
       const StateEntry& form = table_.slots()[slot].form;
@@ -155,7 +155,7 @@ class Reading {
   size_t converted_slot_ = 0;
 };
 
-/// All that this rank will read, entry by entry.
+/// Returns all that this rank will read, entry by entry.
 std::vector<StateOutline> needed_by(const StateTable& table, const StateSlices& slices,
                                     const Reading& reading) {
   std::vector<StateOutline> entries = outlines_of(table);
@@ -180,7 +180,7 @@ std::vector<StateOutline> needed_by(const StateTable& table, const StateSlices& 
   return entries;
 }
 
-/// What `body` returns, or the text of what it throws.
+/// Returns what `body` returns, or the text of what it throws.
 template <typename Body>
 std::string problem_in(Body&& body) {
   try {
@@ -190,7 +190,7 @@ std::string problem_in(Body&& body) {
   }
 }
 
-/// What speaks against reading `source`: what it lacks or has in another form, and what it says.
+/// Returns why `source` cannot be read: what it lacks or has in another form, or what it reports.
 std::string problem_of(StateSource& source, const StateTable& table, const StateSlices& slices,
                        const Reading& reading) {
   const std::string problem =
@@ -223,8 +223,8 @@ StateContents StreamedState::agree_to_load(const EngineCounters& counters,
   return agree(counters, "", &partial);
 }
 
-/// contents(), which any rank may refuse, also by `problem`, and with what `partial`, if it is not
-/// null, lets a state lack.
+/// Returns contents(), which any rank may refuse, also by `problem`. If `partial` is not null,
+/// applies what it lets a state lack.
 StateContents StreamedState::agree(const EngineCounters& counters, std::string problem,
                                    const PartialState* partial) {
   std::optional<StateContents> agreed;
@@ -250,7 +250,7 @@ void StreamedState::save(const StateContents& contents, StateSink& sink, const W
   const bool is_first = group_.rank() == 0;
 
   std::vector<StateOutline> entries;
-  std::vector<std::optional<size_t>> entry_of(table.slots().size());  // of those that are wanted
+  std::vector<std::optional<size_t>> entry_of(table.slots().size());  // set if wanted
   for (const StateRegion& region : table.regions()) {
     for (size_t i = region.first_slot; i < region.first_slot + region.slots; ++i) {
       const StateSlot& slot = table.slots()[i];
@@ -302,7 +302,7 @@ void StreamedState::load(const char* call, StateContents& contents, StateSource&
   const StateTable& table = contents.table;
   std::vector<StateNumber>& numbers = contents.numbers;
   Reading reading(table, source);
-  // A source may throw before anything is changed, and the other ranks must hear of it.
+  // A source may throw before anything is changed; then all ranks refuse.
   const auto refuse = [&](const std::string& problem) {
     refuse_on_all_ranks(group_,
                         problem.empty()
@@ -330,7 +330,7 @@ void StreamedState::load(const char* call, StateContents& contents, StateSource&
     }
     return absl::StrJoin(problems_of(numbers, slices_.optimizer()), "; ");
   }));
-  // Of tensors in memory that this process may not write, those that would take other values.
+  // Check tensors that this process may not write: a state with other values is refused.
   const ReadOnlyMemory read_only;
   const std::vector<bool> is_read_only =
       table.replicas().empty() ? std::vector<bool>()
@@ -360,7 +360,7 @@ void StreamedState::load(const char* call, StateContents& contents, StateSource&
       }
     } else {
       const at::Tensor& replica = table.replicas()[region.index];
-      if (replica.numel() == 0 || read_only.holds(replica)) continue;  // what it holds is equal
+      if (replica.numel() == 0 || read_only.holds(replica)) continue;  // it has these values
       replica.copy_(reading.whole(region.first_slot));
     }
   }

@@ -12,7 +12,7 @@
 
 namespace tessera::internal {
 
-/// The entries of a run's state: the same on all ranks, but for the values of the numbers.
+/// The entries of a run's state, the same on all ranks except for the values of the numbers.
 struct StateContents {
   StateTable table;
   std::vector<StateNumber> numbers;
@@ -23,47 +23,44 @@ struct StateContents {
 /// read_state() use it with the caller's sink or source, StateTransfer with a state in memory. No
 /// values travel between ranks. Holds no memory.
 ///
-/// The caller sees to it that nothing is being all-gathered, gathered or reduced, and that no rank
-/// reads parameters while load() runs.
+/// The caller makes sure that nothing is being all-gathered, gathered or reduced, and that no rank
+/// reads parameters during load().
 class StreamedState {
  public:
-  /// Which entries are meant; empty for all.
+  /// Selects entries; empty for all.
   using Wants = std::function<bool(const StateRegion& region, const StateSlot& slot)>;
-  /// Gets ready what a source will be asked for of a region. Collective: called for the same
-  /// regions in the same order on all ranks.
+  /// Makes a region ready to be read from the source. Collective: called for the same regions in
+  /// the same order on all ranks.
   using Fetch = std::function<void(const StateRegion& region)>;
 
   /// `group` is as large as the slices' world. References must outlive it.
   StreamedState(ProcessGroup& group, StateSlices& slices) : group_(group), slices_(slices) {}
 
-  /// What this run has. Local; throws c10::Error as StateTable.
+  /// Returns what this run has. Local; throws c10::Error as StateTable.
   StateContents contents(const EngineCounters& counters) const;
-  /// The same of all ranks. Collective, blocking. Throws c10::Error on every rank that says which
-  /// buffers differ in shape, in the name of `call`, and with `problem`, what this rank has against
-  /// saving ("" for nothing). `arguments` are compared, too.
+  /// The same on all ranks. Collective, blocking. Throws c10::Error on every rank, in the name of
+  /// `call`, if buffers differ in shape, if `arguments` differ, or if any rank has a `problem` with
+  /// saving ("" for none).
   StateContents agree_to_save(const char* call, const EngineCounters& counters, std::string problem,
                               std::vector<std::string> arguments = {});
-  /// The same for loading, with what `partial`, which must be equal on all ranks, lets a state
-  /// lack.
+  /// The same for loading, with what `partial`, equal on all ranks, lets a state lack.
   StateContents agree_to_load(const EngineCounters& counters, const PartialState& partial);
-  /// All entries, without ranges. Local.
+  /// Returns all entries, without ranges. Local.
   static std::vector<StateOutline> entries(const StateContents& contents);
 
-  /// Local. Gives `sink` this rank's part of the entries that `wants`; rank 0's has the numbers and
-  /// what all ranks have. Takes temporary memory for one piece only where it is not in host memory,
-  /// and for buffers that are not contiguous. Throws what `sink` throws.
+  /// Gives `sink` this rank's part of the entries that `wants` selects; rank 0 also gives the
+  /// numbers and what all ranks have. Takes temporary memory only for one piece at a time that is
+  /// not in host memory and for buffers that are not contiguous. Throws what `sink` throws. Local.
   void save(const StateContents& contents, StateSink& sink, const Wants& wants = {}) const;
 
-  /// Collective, blocking. Fills this rank's slices and `counters` from `source`, but for what it
-  /// leaves; bumps no version of parameters in units. Throws c10::Error on every rank, with nothing
-  /// changed, that lists entries which are missing, unknown or of another shape or dtype, and what
-  /// any rank's source says. What a source throws after that, this rank throws with its slices half
-  /// filled. An entry in another order of memory is read whole and converted (temporary memory for
-  /// it twice).
-  /// `partial`, equal on all ranks, says what the source may lack besides.
+  /// Fills this rank's slices and `counters` from `source`, except what the source leaves; bumps no
+  /// version of parameters in units. Collective, blocking. Throws c10::Error on every rank, with
+  /// nothing changed, if entries are missing, unknown or of another shape or dtype, or if any
+  /// rank's source reports a problem. If a source throws later, this rank throws that with its
+  /// slices half filled. An entry in another memory order is read whole and converted (temporary
+  /// memory for it twice). `partial`, equal on all ranks, says what else the source may lack.
   void load(StateSource& source, EngineCounters& counters, const PartialState& partial = {});
-  /// The same in the name of `call`; agree_to_load() gave `contents`, whose numbers are
-  /// overwritten.
+  /// The same in the name of `call`, with `contents` from agree_to_load(); overwrites its numbers.
   void load(const char* call, StateContents& contents, StateSource& source, const Fetch& fetch,
             EngineCounters& counters);
 

@@ -19,14 +19,13 @@ namespace tessera::internal {
 // computes from the sums whether the step applies. Every device gets the same result, and the
 // kernels that follow change nothing if it does not apply. So the host queues a whole step without
 // knowing its result.
-//
-// The host reads copies of the result and of the words in the next step(), when they have arrived
-// long before. If the step was refused, it also reads the other ranks' reports, which were sent
-// through the host channel in the meantime and contain the error texts that a hash cannot carry. If
-// it was not refused, the reports are not read (N ranks would make N * N requests to a store),
-// except every 64th, after which earlier reports can be deleted. Errors are those of a synchronous
-// step, one step later, and no rank has applied anything then. In between the host has only run
-// the next step's forward and backward, on parameters that did not change.
+// In the next step() the host reads copies of the result and of the words, which have long arrived.
+// If the step was refused, it also reads the other ranks' reports, which were sent through the host
+// channel in the meantime and contain the error texts that a hash cannot carry. Otherwise the
+// reports are not read (N ranks would make N * N requests to a store), except every 64th, after
+// which earlier reports can be deleted. Errors are those of a synchronous step, one step later, and
+// no rank has applied anything then: in between the host has only run the next step's forward and
+// backward, on parameters that did not change.
 
 namespace {
 
@@ -79,7 +78,7 @@ std::optional<StepCommit::Outcome> DeviceCommit::commit(Reducer& reducer,
 
 /// Writes this rank's words.
 void DeviceCommit::collect(Reducer& reducer, const StepVote::RankReport& rank_report) {
-  sums_.words().narrow(0, 0, cuda::kNonFiniteAt).zero_();  // of an attempt that was refused
+  sums_.words().narrow(0, 0, cuda::kNonFiniteAt).zero_();  // left by a refused attempt, perhaps
   for (size_t unit = 0; unit < parts_.plan.trainable_size(); ++unit) {
     const at::Tensor& value = reducer.value(unit);
     if (value.defined()) sums_.add_squares(unit, value, reducer.kept(unit).begin);
@@ -87,8 +86,8 @@ void DeviceCommit::collect(Reducer& reducer, const StepVote::RankReport& rank_re
   sums_.write_own_words(reducer.used(), StepVote::hash(rank_report), !rank_report.misuse.empty());
 }
 
-/// Waits for this rank's words and for the other ranks, as a step on the host does, so that what
-/// all of them say can be refused, or asked about, before anything is applied.
+/// Waits for this rank's words and for the other ranks, as a step on the host does, so that any
+/// rank's error is refused before anything is applied.
 std::optional<StepCommit::Outcome> DeviceCommit::decide_on_host(Reducer& reducer,
                                                                 StepVote::RankReport rank_report) {
   parts_.failure.abort_all_on_exception("step()", [&] {
@@ -115,7 +114,7 @@ std::optional<StepCommit::Outcome> DeviceCommit::decide_on_host(Reducer& reducer
       kAfterVote);
 }
 
-/// What this rank knows of its gradients, once the device has told.
+/// Adds what the device has counted in this rank's gradients to the report. Waits for the device.
 void DeviceCommit::add_gradients(StepVote::RankReport& rank_report) {
   const at::Tensor own = sums_.words().cpu();
   const std::span<const int64_t> words(own.const_data_ptr<int64_t>(),
@@ -168,7 +167,7 @@ cuda::StepDecision::Reading DeviceCommit::read() {
   return reading;
 }
 
-/// Throws what becomes known of a step that was left out, unless it is to be skipped.
+/// Throws, once that is known, if the step was not applied and may not be skipped.
 StepCommit::Outcome DeviceCommit::outcome_of(const cuda::StepDecision::Reading& reading) const {
   Outcome outcome{.committed = reading.outcome.applies != 0,
                   .grad_norm = reading.outcome.grad_norm,

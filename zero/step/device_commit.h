@@ -12,14 +12,14 @@
 
 namespace tessera::internal {
 
-/// A step that the device decides and applies, from sums over all ranks; the host only queues it.
-/// Note [Asynchronous step] in device_commit.cc.
+/// A step that the device decides on, from sums over all ranks, and applies. The host only queues
+/// it. Note [Asynchronous step] in device_commit.cc.
 class DeviceCommit final : public StepCommit, private GradientObserver {
  public:
-  /// Whether commit() waits for the result, and for the reports of the other ranks.
+  /// When commit() knows the result: kInStep waits for it and for the reports of the other ranks.
   enum class Known : uint8_t { kInStep, kInNextStep };
 
-  /// `optimizer` updates the masters of the store, which lie on `device`.
+  /// `optimizer` updates the store's masters, which lie on `device`.
   DeviceCommit(const Parts& parts, Known known, std::unique_ptr<DeviceOptimizer> optimizer,
                std::shared_ptr<const cuda::Api> api, std::shared_ptr<Device> device);
 
@@ -53,9 +53,9 @@ class DeviceCommit final : public StepCommit, private GradientObserver {
   cuda::StepSums sums_;
   cuda::StepDecision decision_;
   StepVote vote_;
-  LossScaleState loss_scale_;  // as the host knows it
-  int unread_reports_ = 0;     // since those of all ranks were read last
-  int64_t step_ = 0;           // of the reports handed in last
+  LossScaleState loss_scale_;  // as last read by the host
+  int unread_reports_ = 0;     // steps since all ranks' reports were read
+  int64_t step_ = 0;           // of the last reports
   const std::vector<uint8_t> all_used_;
 };
 

@@ -16,20 +16,20 @@ namespace tessera::internal {
 //      and transforms them in place;
 //   3. fence: all results are there;
 //   4. each rank reads its pieces of the results over its own directions.
-// Two fences are enough. Directions are written again in 4 and in the next update(): behind 3,
-// which an owner enters when it has read all it needs. Results are written again in 2 of the next
-// step: behind its 1, which a rank enters when 4 of this step is over. Only parameters that some
-// rank has used take part, and all ranks know the same of them.
+// Two fences are enough. Directions are written again in 4 and in the next update(). Both come
+// after 3, which an owner enters when it has read all it needs. Results are written again in 2 of
+// the next step, after its 1, which a rank enters when 4 of this step is over. Only parameters that
+// some rank has used take part, and all ranks know the same of them.
 //
-// Of parameters that needs_values() values lie beside directions, which are gradients. An owner
-// reads values into its results and gradients into scratch memory; its update makes the values new
-// ones.
+// If needs_values() is true for a parameter, its values lie beside its directions, which are
+// gradients. An owner reads values into its results, gradients into scratch, and updates the
+// values.
 //
-// Of parameters that need norms only, no direction leaves its rank: exact sums of squares do, in
-// one all-gather before 1.
+// If a parameter needs norms only, its directions stay on their ranks, and exact sums of squares
+// are all-gathered before 1.
 //
 // Where ranks cannot read each other's memory, 1 and 3 are all-gathers of directions and of
-// results, padded to what the rank with most of them has: everybody receives everything.
+// results, padded to the largest of any rank: every rank receives everything.
 
 namespace {
 
@@ -105,7 +105,7 @@ DirectionExchange::~DirectionExchange() {
   }
 }
 
-/// Memory for the states of what this rank owns, and who owns the others.
+/// Allocates the states of the parameters that this rank owns, and tells who owns the others.
 void DirectionExchange::keep_states() {
   if (whole_.states().empty()) return;
   if (const int64_t bytes = plan_.state_bytes(rank_); bytes > 0) {
@@ -207,7 +207,7 @@ void DirectionExchange::run(const std::vector<uint8_t>& used) {
   reads.wait();
 }
 
-/// Exact sums of all ranks' pieces, so that each rank has the same norms to the bit.
+/// Adds up exact sums of all ranks' pieces, so that each rank has the same norms to the bit.
 void DirectionExchange::exchange_squares(const std::vector<uint8_t>& used) {
   constexpr size_t kWords = ExactSum::kWords;
   for (size_t i = 0; i < scaled_.size(); ++i) {
@@ -263,7 +263,7 @@ void DirectionExchange::take_results(const WholeTensorPlan::Entry& entry, ReadBa
   }
 }
 
-/// A fence: from now on fetch() finds what each rank has in `bytes` of its memory.
+/// A fence: after it fetch() finds what each rank has in `bytes` of its memory.
 void DirectionExchange::publish(Range bytes, std::string_view tag) {
   if (window_ != nullptr) return group_->barrier(tag);
   published_ = bytes;
@@ -273,7 +273,7 @@ void DirectionExchange::publish(Range bytes, std::string_view tag) {
   group_->all_gather(all, own, tag)->wait();
 }
 
-/// Copies from `begin_bytes` on of the memory of rank `from`: at once or as one of `reads`.
+/// Copies from offset `begin_bytes` of rank `from`'s memory: at once, or as one of `reads`.
 void DirectionExchange::fetch(int from, int64_t begin_bytes, const at::Tensor& to,
                               std::string_view tag, ReadBatch& reads) {
   const at::Tensor target = to.view(at::kByte);

@@ -23,15 +23,15 @@
 
 namespace tessera::internal {
 
-/// Brings the directions (and values) of parameters that are transformed as a whole to their owners
-/// and the results back, and sums of squares to all, between the ranks that share a unit's
-/// optimizer slices; replicas do the same beside each other. Note [Exchange of directions] in
-/// direction_exchange.cc. Used by one thread.
+/// For parameters that are transformed as a whole: brings directions (and values) to their owners
+/// and results back, and sums of squares to all. It works between the ranks that share a unit's
+/// optimizer slices; each group of replicas does the same on its own. Note [Exchange of directions]
+/// in direction_exchange.cc. Used by one thread.
 class DirectionExchange {
  public:
-  /// Null where all algorithms of `optimizer` are elementwise. Tells its WholeTensors where
-  /// directions lie. Where each rank has all slices (o = 1), they work alone and nothing is
-  /// exchanged. Collective over `group`. References and `trace` (may be null) must outlive it.
+  /// Returns null where all algorithms of `optimizer` are elementwise. Tells its WholeTensors where
+  /// directions lie. Where each rank has all slices (o = 1), nothing is exchanged. Collective over
+  /// `group`. References and `trace` (may be null) must outlive it.
   static std::unique_ptr<DirectionExchange> make(ProcessGroup& group, const UnitPlan& plan,
                                                  const SliceMap& slices,
                                                  const ResolvedOptions& options,
@@ -42,19 +42,19 @@ class DirectionExchange {
   DirectionExchange(const DirectionExchange&) = delete;
   DirectionExchange& operator=(const DirectionExchange&) = delete;
 
-  /// Units with parameters of which update() has left only directions, ascending.
+  /// Units with parameters for which update() only stores directions, ascending.
   const std::vector<size_t>& awaited_units() const { return awaited_units_; }
   bool is_awaited(size_t unit) const;
 
-  /// update() has been called for all units: transforms what is used (used[i] != 0, by table
+  /// Call it after update() of all units. Transforms the used parameters (used[i] != 0, by table
   /// entry; equal on all ranks) and puts this rank's pieces of the results into their places.
   /// Collective over the ranks that share slices; blocks.
   void run(const std::vector<uint8_t>& used);
 
   const WholeTensorPlan& plan() const { return plan_; }
-  /// This rank's number in it.
+  /// This rank's number in the plan.
   int rank() const { return rank_; }
-  /// What the memory formula has besides the plan's bytes, at the group's device.
+  /// What the memory formula adds to the plan's bytes, on the group's device.
   int64_t gathered_bytes() const {
     return group_ == nullptr || group_->can().one_sided_reads ? 0 : plan_.gathered_bytes();
   }
@@ -90,16 +90,15 @@ class DirectionExchange {
   const MemoryClass class_;
   std::vector<size_t> awaited_units_;
 
-  ProcessGroup* group_ = nullptr;  // of those that share slices; null: alone
+  ProcessGroup* group_ = nullptr;  // the ranks that share slices; null: alone
   std::shared_ptr<ProcessGroup> owned_group_;
-  at::Tensor states_;               // that this rank keeps whole, bytes; undefined: none
+  at::Tensor states_;               // states that this rank keeps whole, bytes; undefined: none
   at::Tensor memory_;               // [directions | results], bytes
   std::unique_ptr<Window> window_;  // over memory_; null without one-sided reads
-  at::Tensor gathered_;             // [ranks, the larger half of memory_] instead, at the group's
-                                    // device
-  Range published_;                 // what of each rank's memory_ is in it
-  std::vector<const WholeTensorPlan::Entry*> scaled_;  // that need norms
-  std::optional<HostAllGather> squares_;               // of these; none where there are none
+  at::Tensor gathered_;             // instead: [ranks, the larger half of memory_], on the device
+  Range published_;                 // the part of each rank's memory_ that gathered_ has
+  std::vector<const WholeTensorPlan::Entry*> scaled_;  // those that need norms
+  std::optional<HostAllGather> squares_;               // of scaled_; none if that is empty
   int64_t bytes_ = 0;
 };
 

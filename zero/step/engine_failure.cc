@@ -28,7 +28,7 @@ void EngineFailure::set(const std::string& what) noexcept {
   const int rank = group_.rank();
   const std::string cause = absl::StrCat("rank ", rank, " ", what);
   failure_.emplace(CommErrorContext{"engine", std::string(group_.name()), -1, rank, ""}, cause);
-  // Peers may wait for reductions that will never come. Without peers it is this engine's end only.
+  // Peers may wait for reductions that will never come. Without peers only this engine ends.
   if (group_.size() > 1) group_.abort(cause);
 }
 
@@ -39,7 +39,7 @@ void EngineFailure::set_present(const char* where, const char* when) noexcept {
 void EngineFailure::set(const CommError& error) noexcept {
   if (failure_.has_value()) return;
   failure_ = error;
-  group_.abort(error.cause());  // it may be of another group than the engine's
+  group_.abort(error.cause());  // the error may come from another group
 }
 
 }  // namespace tessera::internal

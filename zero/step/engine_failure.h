@@ -8,29 +8,29 @@
 
 namespace tessera::internal {
 
-/// Why an engine cannot be used: the first failed collective, or the error because of which this
-/// rank stopped taking part; every later call throws it again. Or why it must load a state first.
+/// Why an engine cannot be used: the first failed collective, or the error that made this rank
+/// stop. Every later call throws it again. Or why the engine must load a state first.
 class EngineFailure {
  public:
   /// `group`, the engine's, must outlive it.
   explicit EngineFailure(ProcessGroup& group) : group_(group) {}
 
-  /// Throws the failure, if there is one: CommError, or c10::Error where a loaded state removes it.
+  /// Throws the failure, if any: CommError, or c10::Error where loading a state removes it.
   void require_none() const;
-  /// Throws a failure that no state removes.
+  /// Throws a failure that loading a state does not remove.
   void require_all_ranks() const;
 
-  /// Every rank knows that the parameters are inconsistent, for the reason `what`. Throws it.
+  /// Notes and throws that the parameters are inconsistent, as every rank knows: `what` says why.
   [[noreturn]] void mark_inconsistent(std::string what);
-  /// The parameters are consistent again.
+  /// Notes that the parameters are consistent again.
   void mark_consistent() { inconsistency_.clear(); }
 
-  /// This rank cannot go on for a reason that its peers do not know: aborts the group with the
-  /// cause "rank 2 <what>".
+  /// Notes that this rank cannot go on for a reason that its peers do not know: aborts the group
+  /// with the cause "rank 2 <what>".
   void set(const std::string& what) noexcept;
   void set(const CommError& error) noexcept;
-  /// Runs collective code whose other errors all ranks throw alike; a failed collective ends the
-  /// engine.
+  /// Runs collective code whose errors all ranks throw alike. A failed collective (CommError) ends
+  /// the engine.
   template <typename Body>
   auto guard(Body&& body) {
     try {
@@ -64,7 +64,7 @@ class EngineFailure {
 
   ProcessGroup& group_;
   std::optional<CommError> failure_;
-  std::string inconsistency_;  // why; "": they are consistent
+  std::string inconsistency_;  // why; "" if they are consistent
 };
 
 }  // namespace tessera::internal

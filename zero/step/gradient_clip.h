@@ -18,12 +18,12 @@
 namespace tessera::internal {
 
 /// Clips the mean gradients of a step on the host, as torch::nn::utils' clip_grad_value_ and then
-/// clip_grad_norm_ would after a division by the loss scale. The norms are those that ranks agree
-/// on in the vote; what follows is elementwise. Used by one thread.
+/// clip_grad_norm_ would after a division by the loss scale. Ranks agree on the norms in the vote;
+/// the rest is elementwise. Used by one thread.
 class GradientClip {
  public:
-  /// For the optimizer's `groups`; references must outlive it. Throws c10::Error for a group in
-  /// Options::max_grad_norm_by_group that there is not.
+  /// For the optimizer's `groups`; references must outlive it. Throws c10::Error if
+  /// Options::max_grad_norm_by_group names an unknown group.
   GradientClip(const ResolvedOptions& options, const ParameterGroups& groups,
                const ParameterTable& table, const UnitPlan& plan, const SliceMap& slices);
   GradientClip(const GradientClip&) = delete;
@@ -31,14 +31,14 @@ class GradientClip {
 
   /// How many norms the ranks exchange.
   size_t norms() const { return clipping_.max_norms.size(); }
-  /// Those of a step whose gradients are multiplied with `loss_scale`; empty so far.
+  /// Returns empty norms for a step whose gradients are multiplied with `loss_scale`.
   GradientNorms begin(double loss_scale) const { return GradientNorms(clipping_, loss_scale); }
 
-  /// The ranks have agreed on `norms`, without the loss scale. Returns what gradients must be
-  /// multiplied with after clip().
+  /// Takes the `norms` that ranks have agreed on, without the loss scale. Returns the factor by
+  /// which gradients must be multiplied after clip().
   double decide(std::span<const double> norms, double loss_scale);
 
-  /// Clips `gradient`, what this rank keeps of `unit`, in place, but for the factor of decide().
+  /// Clips `gradient`, what this rank keeps of `unit`, in place, except for the factor of decide().
   void clip(size_t unit, const at::Tensor& gradient) const;
 
  private:
@@ -46,11 +46,11 @@ class GradientClip {
   const SliceMap& slices_;
   Clipping clipping_;
   double loss_scale_ = 1.0;
-  std::vector<double> factors_;  // by group; empty where none is below 1 or there is one for all
+  std::vector<double> factors_;  // by group; empty if none is below 1 or all groups have one norm
 };
 
-/// What is wrong with Options::max_grad_norm_by_group for an optimizer whose groups are called
-/// `names`; "" if nothing. Local.
+/// Returns what is wrong with Options::max_grad_norm_by_group for an optimizer whose groups are
+/// called `names`; "" if nothing. Local.
 std::string problem_of_group_norms(const Options& options, std::span<const std::string> names);
 
 }  // namespace tessera::internal

@@ -67,7 +67,7 @@ void HostCommit::agree_to_update(const StepVote::RankReport& rank_report) {
   vote_.finish();
 }
 
-/// What this rank knows of its gradients.
+/// Adds norms and counts of this rank's gradients to the report.
 void HostCommit::add_gradients(Reducer& reducer, StepVote::RankReport& rank_report) const {
   const std::span<const int64_t> non_finite =
       offloaded_ != nullptr ? offloaded_->non_finite() : std::span(reducer.non_finite());
@@ -96,9 +96,9 @@ void HostCommit::apply(Reducer& reducer, double scale, int64_t step) {
   parts_.store.show_updates(reducer.used());
 }
 
-/// Unit by unit: updates it, unless backward has, and takes it into `average`, unless that is null.
-/// All parameters are averaged, whether this step has used them or not. A unit with parameters that
-/// are transformed as a whole comes to its end when all directions have been exchanged.
+/// Updates each unit, unless backward has, and takes it into `average`, unless that is null. All
+/// parameters are averaged, also those that this step has not used. A unit with parameters that are
+/// transformed as a whole is finished after directions have been exchanged.
 void HostCommit::update(Reducer& reducer, double scale, FlatAverage* average) {
   const TraceSpan span(parts_.trace, TraceTrack::kOptimizer, "update");
   parts_.store.begin_writing();

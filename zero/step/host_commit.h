@@ -12,12 +12,12 @@
 
 namespace tessera::internal {
 
-/// A step that the ranks' hosts vote on and apply: one blocking exchange per step. Note [The step
-/// is a fence] in engine_step.cc.
+/// A step that the hosts of the ranks vote on and apply, with one blocking exchange per step. Note
+/// [The step is a fence] in engine_step.cc.
 class HostCommit final : public StepCommit {
  public:
-  /// `optimizer` updates the masters of the store. `offloaded` brings gradients from the device;
-  /// null where they lie on the host.
+  /// `optimizer` updates the store's masters. `offloaded` brings gradients from the device; null
+  /// where they lie on the host.
   HostCommit(const Parts& parts, std::unique_ptr<HostOptimizer> optimizer,
              std::unique_ptr<OffloadedGradients> offloaded = nullptr);
 

@@ -11,7 +11,7 @@
 namespace tessera::internal {
 
 // Note [Offload]
-// Three kinds of data are copied between host and device, each on a stream of its own beside the
+// Three kinds of data are copied between host and device, each on its own stream beside the
 // computation, ordered by events:
 //   gradients, device to host (here): the copy waits for the reduction, the next writer of the
 //   device's buffer waits for the copy, the host waits for the copy before it reads.

@@ -21,12 +21,12 @@
 
 namespace tessera::internal {
 
-/// This rank's reduced gradients in pinned memory of the host, where the CPU updates. Each unit's
-/// slice is copied on a stream of its own as soon as it is reduced, and again if something is added
-/// to it (where this rank keeps all of it, in step(): until then the user may write `.grad`); the
-/// host waits when it reads. Non-finite elements are counted on the device before the reduction,
-/// because afterwards their rank is unknown. Note [Offload] in offloaded_gradients.cc. Used by one
-/// thread at a time.
+/// This rank's reduced gradients in pinned host memory, where the CPU updates. Each unit's slice is
+/// copied on a separate stream when it is reduced, and again if something is added to it. Where
+/// this rank keeps all of it, it is copied in step(), because until then the user may write
+/// `.grad`. The host waits when it reads. Non-finite elements are counted on the device before the
+/// reduction, because afterwards their rank is unknown. Note [Offload] in offloaded_gradients.cc.
+/// Used by one thread at a time.
 class OffloadedGradients final : public GradientObserver {
  public:
   /// References must outlive it. Local (allocates).
@@ -39,17 +39,17 @@ class OffloadedGradients final : public GradientObserver {
   void reduced(size_t unit, const at::Tensor& value) override;
   void rewriting(size_t unit) override;
 
-  /// Queues copies of what is not under way yet. Once per step, before what follows.
+  /// Queues the copies that are not under way yet. Call it once per step, before the calls below.
   void finish(const Reducer& reducer);
 
-  /// Per table entry: NaN or infinite elements that this rank produced. Blocks until the count is
-  /// there.
+  /// Per table entry: NaN or infinite elements that this rank produced. Blocks until the counts
+  /// have arrived.
   std::span<const int64_t> non_finite();
-  /// As Reducer::add_to(). Blocks until the gradients are there.
+  /// As Reducer::add_to(). Blocks until the gradients have arrived.
   void add_to(GradientNorms& norms);
-  /// The mean gradient of what is kept of `unit` [kept numel] in the masters' dtype; valid until
-  /// the next call, and may be written to if drop() comes next. Blocks until it is there. Throws
-  /// c10::Error if there is none.
+  /// Returns the mean gradient of what is kept of `unit` [kept numel] in the masters' dtype. Valid
+  /// until the next call; may be written to if drop() comes next. Blocks until it has arrived.
+  /// Throws c10::Error if there is none.
   at::Tensor gradient(size_t unit);
 
   /// Drops everything, or the counts of parameter `parameter` of the table. Queued.
@@ -66,7 +66,7 @@ class OffloadedGradients final : public GradientObserver {
     at::Tensor memory;  // [kept numel], reduce dtype, pinned
     std::shared_ptr<Event> reduced;
     std::shared_ptr<Event> arrived;
-    bool is_under_way = false;  // or there: `memory` is, or will be, what the device has
+    bool is_under_way = false;  // or done: `memory` has, or will have, what the device has
   };
 
   const at::Tensor& await(size_t unit);
@@ -82,7 +82,7 @@ class OffloadedGradients final : public GradientObserver {
   at::Tensor counts_;         // [table size] int64, pinned
   std::shared_ptr<Event> counted_;
   std::shared_ptr<Event> counts_arrived_;
-  at::Tensor widened_;  // of the largest slice that is reduced in 16 bits; undefined without
+  at::Tensor widened_;  // the largest slice reduced in 16 bits, widened; undefined if none
   int64_t bytes_on_host_ = 0;
 };
 

@@ -10,8 +10,8 @@
 
 namespace tessera::internal {
 
-/// The optimizer's share of this rank: for each trainable unit its optimizer slice, with the pieces
-/// of parameters in it. Views, no copies. values[unit]: [unit numel / o].
+/// Returns this rank's share of the optimizer: for each trainable unit its optimizer slice, with
+/// the pieces of parameters in it. Views, no copies. values[unit]: [unit numel / o].
 std::vector<OptimizerShard> optimizer_shards(const UnitPlan& plan, const SliceMap& slices,
                                              const std::vector<at::Tensor>& values);
 

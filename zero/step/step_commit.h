@@ -29,23 +29,23 @@ namespace tessera::internal {
 
 class DirectionExchange;
 
-/// How a step whose gradients are reduced is agreed on with all ranks and applied: by the host
-/// (HostCommit) or by the device that holds the gradients (DeviceCommit). Owns the optimizer. Used
-/// by the engine's thread, and its sinks by the thread that runs backward.
+/// Agrees with all ranks on a step whose gradients are reduced, and applies it: on the host
+/// (HostCommit) or on the device that holds the gradients (DeviceCommit). Owns the optimizer. Used
+/// by the engine's thread; its observer by the thread that runs backward.
 class StepCommit {
  public:
-  /// When a rank left a step that it had agreed to, for EngineFailure::abort_all_on_exception().
+  /// Text for EngineFailure::abort_all_on_exception(): the rank left a step after the vote.
   static constexpr const char* kAfterVote = " after all ranks had agreed to it";
 
-  /// What became of a step. Equal on all ranks.
+  /// The outcome of a step. Equal on all ranks.
   struct Outcome {
     bool committed = false;
     double grad_norm = 0.0;   ///< of the mean gradient, without the loss scale
-    double loss_scale = 1.0;  ///< that was in force
+    double loss_scale = 1.0;  ///< in force in this step
     int64_t used_parameters = 0;
   };
 
-  /// What every kind works on; references, `trace` (may be null) and `average` outlive it.
+  /// What a commit works on; references, `trace` (may be null) and `average` outlive it.
   struct Parts {
     ProcessGroup& group;
     const ParameterTable& table;
@@ -72,48 +72,48 @@ class StepCommit {
   /// Whether commit() returns before the outcome is known.
   virtual bool is_late() const { return false; }
 
-  /// Collective. Applies or skips the step and makes its updates visible to all ranks.
+  /// Applies or skips the step and makes its updates visible to all ranks. Collective.
   /// `rank_report` is complete except for what the gradients determine. Returns the outcome; if
   /// is_late(), the outcome of the previous step, unless there is none or wait() has returned it.
   /// Throws the c10::Error of the step whose outcome it would return, the same on every rank; if
   /// is_late(), the current step has not been started then.
   virtual std::optional<Outcome> commit(Reducer& reducer, StepVote::RankReport rank_report) = 0;
 
-  /// Collective, blocking. The outcome of a step that has not been returned yet; throws its error.
-  /// Nothing if there is none.
+  /// Returns the outcome of a step that has not been returned yet, or throws its error; nothing if
+  /// there is none. Collective, blocking.
   virtual std::optional<Outcome> wait() { return std::nullopt; }
 
-  /// Collective, blocking; before the first update of a backward that updates. Throws what step()
-  /// would, as far as that can be known.
+  /// Called before the first update of a backward that updates. Throws what step() would, as far as
+  /// that can be known. Collective, blocking.
   virtual void agree_to_update(const StepVote::RankReport& rank_report);
 
-  /// All gradients are dropped, also those that have arrived. Local.
+  /// Drops all gradients, also those that have arrived. Local.
   virtual void drop() {}
-  /// The gradients of parameter `parameter` of the table are dropped. Local.
+  /// Drops the gradients of parameter `parameter` of the table. Local.
   virtual void drop(size_t /*parameter*/) {}
 
-  /// The loss times the loss scale; the loss itself without one. Local; waits for nothing.
+  /// Returns the loss times the loss scale; the loss itself without one. Local; does not wait.
   virtual at::Tensor scale(const at::Tensor& loss) const = 0;
   virtual bool has_loss_scale() const = 0;
-  /// As of the last step whose outcome is known; {1, 0} without.
+  /// As of the last step whose outcome is known; {1, 0} without a scale.
   virtual LossScaleState loss_scale() const = 0;
   virtual void load_loss_scale(LossScaleState state) = 0;
 
-  /// What parameters that are transformed as a whole need; null where there are none.
+  /// The exchange for parameters that are transformed as a whole; null where there are none.
   virtual const DirectionExchange* directions() const { return nullptr; }
   /// Control memory on this rank.
   virtual int64_t bytes() const = 0;
 
  protected:
   StepCommit() = default;
-  /// Of a step that all ranks agree to whose weights sum up to zero: there is no mean to apply.
+  /// The outcome of a step that all ranks agree to and whose weights sum to zero: there is no mean.
   static Outcome without_weight(LossScaleState loss_scale) {
     return {.grad_norm = std::numeric_limits<double>::quiet_NaN(), .loss_scale = loss_scale.scale};
   }
 };
 
-/// Local. The kind that fits where the masters lie: the optimizer of `plan` works on the host or on
-/// their device, and its states lie with them. `group_of` is OptimizerPlan::assign's answer.
+/// Makes the kind that fits where the masters lie: the optimizer of `plan` works on the host or on
+/// their device, and its states lie with them. `group_of` is OptimizerPlan::assign's answer. Local.
 std::unique_ptr<StepCommit> make_step_commit(const StepCommit::Parts& parts,
                                              const OptimizerPlan& plan,
                                              const std::vector<size_t>& group_of);

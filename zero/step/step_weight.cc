@@ -12,18 +12,18 @@
 namespace tessera::internal {
 
 // Note [Weights]
-// A rank contributes w * g, multiplied as the gradient is copied into its unit's buffer, so that a
-// loss in 16 bits does not round the weight and activations' gradients do not overflow. The
-// reduction divides by the number of ranks N as ever. What is missing to the weighted mean, N /
-// sum(w), is known when all ranks have exchanged their weights, with what they exchange at the end
-// of a backward anyway; it enters the norm and the factor of the update, where the loss scale does,
-// and costs no pass over gradients. It is computed from the same numbers in the same order on every
-// rank and under every strategy, and is 1 for weights of 1 and one backward: then the bits are
-// those without weights.
+// A rank contributes w * g. The gradient is multiplied as it is copied into its unit's buffer, so
+// that a loss in 16 bits does not round the weight and activations' gradients do not overflow. The
+// reduction divides by the number of ranks N as ever. The missing factor of the weighted mean, N /
+// sum(w), is known when all ranks have exchanged their weights at the end of a backward, where they
+// exchange anyway. It enters the norm and the factor of the update, as the loss scale does, and
+// costs no pass over gradients. Every rank computes it from the same numbers in the same order,
+// under every strategy. For weights of 1 and one backward it is 1, and the bits are those without
+// weights.
 //
-// Where gradients are sent or summed in fp16, w * g would overflow. There ranks exchange their
-// weights before the first backward of a step, too, and contribute (w / u) * g, where u is a power
-// of two above the largest of these weights.
+// Where gradients are sent or summed in fp16, w * g would overflow. There ranks also exchange their
+// weights before the first backward of a step, and contribute (w / u) * g, where u is a power of
+// two above the largest of these weights.
 
 namespace {
 
@@ -77,7 +77,7 @@ void StepWeight::begin(std::optional<double> weight) {
   mine_.weight += *weight;
 }
 
-/// Collective.
+/// Returns a power of two above the weights of all ranks. Collective.
 double StepWeight::agreed_unit(double weight) {
   units_->mine()[0] = std::bit_cast<int64_t>(weight);
   units_->exchange("unit of weight");

@@ -10,48 +10,48 @@
 
 namespace tessera::internal {
 
-/// The weights of a step's backwards (BackwardOptions::weight): this rank's as they come, those of
-/// all ranks as they are exchanged at the end of each backward that reduces. Note [Weights] in
+/// The weights of a step's backwards (BackwardOptions::weight): this rank's as they come, and those
+/// of all ranks as exchanged at the end of each backward that reduces. Note [Weights] in
 /// step_weight.cc. Used by one thread.
 class StepWeight {
  public:
   /// `group` must outlive it.
   StepWeight(ProcessGroup& group, const UnitPlan& plan);
 
-  /// A backward of this rank begins with `weight`, or without one. A weight that is no weight
-  /// counts as 0, and problem() says so. Where gradients are sent or summed in fp16, it is
-  /// collective in the first backward of a step that has a weight; else local.
+  /// Called when a backward of this rank begins, with `weight` or without one. An invalid weight
+  /// counts as 0 and sets problem(). Where gradients are sent or summed in fp16, it is collective
+  /// in the first backward of a step that has a weight; else local.
   void begin(std::optional<double> weight);
 
-  /// Whether steps without weights are divided by how many ranks had a loss, which is the number of
-  /// ranks unless some had none: by its mean over the step's backwards.
+  /// Whether steps without weights are divided by the mean number of ranks, over the step's
+  /// backwards, that had a loss, not by the number of all ranks.
   void divide_by_active(bool divides) {
     divides_by_active_ = divides;
     divides_step_ = divides_step_ || divides;
   }
 
-  /// What the gradients of the backward that has begun are multiplied with.
+  /// The factor for the gradients of the backward that has begun.
   double factor() const { return factor_; }
 
-  /// What this rank says at the end of a backward of what it has begun since the last exchange.
+  /// What this rank has begun since the last exchange, to be exchanged at the end of a backward.
   BackwardAgreement::Report report() const { return mine_; }
-  /// All ranks have said it.
+  /// Takes the reports of all ranks.
   void collect(const BackwardAgreement& agreement);
 
-  /// What is wrong with the weights of this step; "" if nothing. What collect() finds all ranks
-  /// find.
+  /// Returns what is wrong with the weights of this step; "" if nothing. All ranks find the same in
+  /// collect().
   const std::string& problem() const { return problem_; }
 
   /// Whether the step has weights.
   bool is_weighted() const { return has_weighted_; }
-  /// Their sum over all ranks; unset if it has none. Equal on all ranks.
+  /// The sum of the weights over all ranks; unset if the step has none. Equal on all ranks.
   std::optional<double> sum() const;
-  /// By what the step's reduced gradients, divided by the number of ranks, must still be divided to
-  /// be the weighted mean, or that over the ranks that had a loss; 1 otherwise, and if weights are
-  /// zero. Equal on all ranks.
+  /// The number by which the step's reduced gradients, already divided by the number of ranks, must
+  /// be divided to be the weighted mean, or the mean over the ranks that had a loss. 1 otherwise,
+  /// and if the sum is zero. Equal on all ranks.
   double divisor() const;
 
-  /// The step is over, or its gradients are dropped.
+  /// Called when the step is over or its gradients are dropped.
   void clear();
 
   int64_t bytes() const { return units_.has_value() ? units_->bytes() : 0; }
@@ -60,20 +60,20 @@ class StepWeight {
   double agreed_unit(double weight);
 
   ProcessGroup& group_;
-  std::optional<HostAllGather> units_;  // where gradients are sent in fp16
+  std::optional<HostAllGather> units_;  // set where gradients are sent or summed in fp16
   BackwardAgreement::Report mine_;      // since the last exchange
-  bool has_plain_ = false;              // in this step, on this rank or any
+  bool has_plain_ = false;              // a loss without a weight in this step, on any rank
   bool has_weighted_ = false;
   bool divides_by_active_ = false;
-  bool divides_step_ = false;  // also where that has ended before this step
-  double sum_ = 0.0;           // of what was exchanged; without weights of losses
-  double backwards_ = 0.0;     // without weights: of the rank that had most, since each exchange
+  bool divides_step_ = false;  // also true if divides_by_active_ was reset during this step
+  double sum_ = 0.0;           // of exchanged weights; losses without one count 1
+  double backwards_ = 0.0;  // sum over exchanges of the most backwards of any rank, without weights
   double factor_ = 1.0;
-  std::optional<double> unit_;  // of weight, in this step
+  std::optional<double> unit_;  // power of two that divides weights in this step
   std::string problem_;
 };
 
-/// What is wrong with `weight`; "" if nothing. Local.
+/// Returns what is wrong with `weight`; "" if nothing. Local.
 std::string problem_of_weight(const std::optional<double>& weight);
 
 }  // namespace tessera::internal

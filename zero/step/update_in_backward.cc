@@ -24,13 +24,13 @@ namespace tessera::internal {
 // sum and write its slice of the parameters, in memory that this rank gathers from or shares.
 // Backward does not read the unit again: a parameter's gradient is complete only when every
 // operator that used it has gone through backward. So the unit is protected (made unreadable) just
-// before the reduction: any other reader (a detached copy in the graph, a hook, an evaluation
-// before step()) gets an error instead of a mixture. A gather of a protected unit may copy a
+// before the reduction. Any other reader (a detached copy in the graph, a hook, an evaluation
+// before step()) then gets an error instead of a mixture. A gather of a protected unit may copy a
 // mixture, but nothing can read it.
 //
 // Non-finite gradients. A NaN of any rank, or an overflow of the mean, makes the sum of squares of
 // its slice non-finite, and that slice is not updated. So no parameter takes such a value, but
-// other slices have been updated: the vote of step() tells all ranks, and the engine can be used
+// other slices have been updated. The vote of step() tells all ranks, and the engine can be used
 // again only after load_state_dict().
 
 UpdateInBackward::UpdateInBackward(const ParameterTable& table, const UnitPlan& plan,

@@ -20,7 +20,7 @@
 namespace tessera::internal {
 
 /// Updates each unit's slice as soon as its gradient is reduced (Options::optimizer_in_backward),
-/// and makes such a unit unreadable until step() has made the update visible to all ranks. Note
+/// and makes the unit unreadable until step() has made the update visible to all ranks. Note
 /// [Update in backward] in update_in_backward.cc. Used by one thread.
 class UpdateInBackward final : public GradientObserver {
  public:
@@ -28,13 +28,13 @@ class UpdateInBackward final : public GradientObserver {
   UpdateInBackward(const ParameterTable& table, const UnitPlan& plan, HostOptimizer& optimizer,
                    ParameterStore& store, Trace* trace);
 
-  /// All ranks have agreed to a backward that updates, under the present hyper-parameters.
+  /// Called when all ranks have agreed to a backward that updates, with these hyper-parameters.
   void begin();
 
-  /// Whether a backward has begun that no step() has committed: parameters may differ from rank to
-  /// rank.
+  /// Whether a backward has begun that no step() has committed; then parameters may differ between
+  /// ranks.
   bool has_begun() const { return has_begun_; }
-  /// Throws c10::Error for a call that needs parameters that are the same on all ranks.
+  /// Throws c10::Error if has_begun(): `call` needs parameters that are the same on all ranks.
   void require_committed(const char* call) const;
 
   bool consumes() const override { return true; }
@@ -43,21 +43,21 @@ class UpdateInBackward final : public GradientObserver {
     update(unit, gradient, all_used_, squares);
   }
 
-  /// The backward is over: updates the units that lacked gradients on this rank, as far as any rank
-  /// used them. Local, behind Reducer::end_micro_step().
+  /// Called when the backward is over: updates the units that lacked gradients on this rank, if any
+  /// rank used them. Local, after Reducer::end_micro_step().
   void finish(Reducer& reducer);
 
   /// This rank's part of the squared norm of all gradients since begin().
   const ExactSum& squares() const { return squares_; }
 
-  /// Why step() must be refused now; "" if it need not.
+  /// Returns why step() must be refused now; "" if it need not.
   std::string problem() const;
 
-  /// The error text for non-finite gradients, after which the engine must load a state: `report`
-  /// and what to do.
+  /// Returns the error text for non-finite gradients, after which the engine must load a state:
+  /// `report` and what to do.
   static std::string describe(const NonFiniteReport& report);
 
-  /// Parameters may be read again: all ranks have agreed to the step, or loaded a state.
+  /// Lets parameters be read again, after all ranks have agreed to the step or loaded a state.
   void end();
 
  private:
@@ -70,7 +70,7 @@ class UpdateInBackward final : public GradientObserver {
   ParameterStore& store_;
   Trace* const trace_;
   const std::vector<uint8_t> all_used_;    // per table entry
-  std::vector<int64_t> hyper_parameters_;  // agreed on
+  std::vector<int64_t> hyper_parameters_;  // as agreed on
   std::vector<uint8_t> is_done_;           // per unit
   ExactSum squares_;
   bool has_begun_ = false;

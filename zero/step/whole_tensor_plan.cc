@@ -32,7 +32,7 @@ WholeTensorPlan::WholeTensorPlan(const UnitPlan& plan, const std::vector<Paramet
   choose_owners(parameters);
   place_states(parameters);
   for (size_t i = 0; i < entries_.size(); ++i) {
-    // A rank that has all slices updates values where they are.
+    // A rank that has all slices updates values in place.
     if (!entries_[i].travels || (entries_[i].has_values && ranks() == 1)) continue;
     int64_t& scratch_bytes = scratch_bytes_[static_cast<size_t>(entries_[i].owner)];
     scratch_bytes =
@@ -70,7 +70,7 @@ void WholeTensorPlan::choose_owners(const std::vector<Parameter>& parameters) {
   }
 }
 
-/// Those of one rank, from `end` on; returns where they end.
+/// Places the pieces of one rank from `end` on; returns their end.
 int64_t WholeTensorPlan::place_pieces(const UnitPlan& plan, int rank, int slice, bool travel,
                                       int64_t end) {
   for (Entry& entry : entries_) {
