@@ -48,8 +48,8 @@ LoadedSafetensors load_safetensors(torch::nn::Module& model, const std::vector<s
 /// does. Buffers and ignored parameters are read whole, before anything is changed. The optimizer's
 /// state and the number of updates stay; gradients of this step are dropped. Throws c10::Error on
 /// every rank, with nothing changed, also if the model has no parameter of the engine's, or if
-/// ranks differ in files or names (lengths, headers and samples of the values are compared). A file
-/// that is truncated after that ends the engine.
+/// ranks differ in files or names (lengths and samples of the files are compared). A file that is
+/// truncated after that ends the engine.
 LoadedSafetensors load_safetensors(torch::nn::Module& model, Engine& engine,
                                    const std::vector<std::string>& paths,
                                    const SafetensorsOptions& options = {});
