@@ -88,9 +88,9 @@ class Checkpoints final {
   /// Which samples have been consumed. A save throws c10::Error on every rank where ranks differ,
   /// and warns once where steps were made, batches given out and none advanced over.
   Checkpoints& track(const std::string& name, const data::DistributedSampler& sampler);
-  /// The state of each rank's generator. On another number of ranks every generator is seeded from
-  /// rank 0's saved seed, the rank and the step, and rank 0 says so on stderr: training goes on
-  /// with other random numbers.
+  /// The state of each rank's generator. Loaded on another number of ranks every generator is
+  /// seeded from rank 0's saved seed, the rank and the step, and rank 0 says so on stderr: training
+  /// goes on with other random numbers.
   Checkpoints& track(const std::string& name, const at::Generator& generator);
   /// Saves rank 0's value; loads it on all ranks into the tensor that `tensor` is then, which keeps
   /// its sizes, dtype and device. Throws c10::Error unless it is dense and writable, without

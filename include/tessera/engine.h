@@ -51,8 +51,7 @@ enum class FrozenState : uint8_t { kDropped, kReturned };
 
 /// Trains one model on the ranks of a process group. Made by parallelize() (tessera/parallelize.h).
 /// The loop is the user's own: forward, loss.backward(), engine->step(). Gradients are averaged
-/// over ranks and summed over the backwards since the last step, unless backward() gives losses
-/// weights.
+/// over ranks and summed over the backwards since the last step, or weighted by backward().
 ///
 /// Where parameters are split (zero3, hybrids), an operator that reads a parameter finds it whole,
 /// in forward, backward and recomputation. Between uses its memory is freed, and any other access
@@ -149,8 +148,7 @@ class Engine final {
   /// what else changes.
   void register_comm_hook(std::shared_ptr<CommHook> hook);
 
-  /// Local. Returns the loss to call backward on: `loss`, times loss_scale() under
-  /// Options::loss_scale.
+  /// Local. The loss to call backward on: `loss`, times loss_scale() under Options::loss_scale.
   at::Tensor scale(const at::Tensor& loss);
   double loss_scale() const;
 
@@ -243,8 +241,7 @@ class Engine final {
   /// `module` is (part of) the model; throws c10::Error for one without parameters of this engine.
   [[nodiscard]] Scope gather(const torch::nn::Module& module);
 
-  /// A scope, from begin_average() to end(), in which the model is the average of its weights. Not
-  /// thread-safe.
+  /// From begin_average() to end() the model is the average of its weights. Not thread-safe.
   class [[nodiscard]] AverageScope {
    public:
     /// Called by begin_average().
@@ -277,8 +274,7 @@ class Engine final {
   ///
   /// Throws c10::Error on every rank if there is no average or it has had no update yet, inside
   /// another such scope, inside a full_parameters() or gather() scope, and if a parameter was
-  /// written outside modify_parameters(). If the engine is destroyed inside, the model stays the
-  /// average.
+  /// written outside modify_parameters(). Destroying the engine inside keeps the average.
   AverageScope begin_average();
 
   /// Blocking. Local, except under asynchronous steps, where all ranks must call it. Waits for what
@@ -289,11 +285,10 @@ class Engine final {
   /// Local. Returns the result of the last step(); under asynchronous steps that of the previous
   /// one until wait().
   const StepResult& last_result() const;
-  /// Local. Returns the number of updates so far, including those of a loaded state; under
-  /// asynchronous steps without the last one until wait().
+  /// Local. The number of updates so far, including those of a loaded state; under asynchronous
+  /// steps without the last one until wait().
   int64_t steps() const;
-  /// Local. Returns the number of this rank's next backward among all backwards of the run; see
-  /// Options::reproducible.
+  /// Local. The number of this rank's next backward within the run; see Options::reproducible.
   int64_t micro_batch() const;
 
   /// Collective, blocking. From now on trains exactly the parameters that `trains` accepts, and
@@ -309,9 +304,8 @@ class Engine final {
   /// PartialState::may_lack accepts everything.
   ///
   /// References that the engine gave stay valid, also that of optimizer(), so schedulers keep
-  /// working. References into parameters() and units() become invalid, and gather_counts() restarts
-  /// at zero. No operator may read the model meanwhile, on any thread. CUDA graphs are captured
-  /// anew.
+  /// working, but not those into parameters() and units(). gather_counts() restarts at zero. No
+  /// operator may read the model meanwhile, on any thread. CUDA graphs are captured anew.
   ///
   /// Peak memory: what the engine holds, before or after, and this rank's 1/N of the state that
   /// stays or is returned (without values of parameters that are not split), and, while it is put
@@ -323,8 +317,8 @@ class Engine final {
   /// another thread than parallelize(); if `trains` throws, accepts nothing or differs between
   /// ranks; if parameters were written, moved or registered; and for what parallelize() would
   /// refuse. A later error (out of memory) leaves no engine on any rank: other ranks and later
-  /// calls throw CommError. Parameters that are not split keep their values then; split ones throw
-  /// when read.
+  /// calls throw CommError. Then parameters that are not split keep their values; others throw when
+  /// read.
   StateDict set_trainable(const ParameterPredicate& trains,
                           FrozenState frozen = FrozenState::kDropped);
 

@@ -31,9 +31,9 @@ struct LaunchOptions {
 /// the grace period SIGKILL, and RankError names the rank that failed first, with the text of its
 /// exception. A second signal kills at once. SIGUSR1 and SIGUSR2 are passed on.
 ///
-/// Ranks get the variables that tessera-run sets (docs/launching.md), this process's open files but
-/// an empty stdin, and process groups of their own. They end with this process, however it ends,
-/// and so do the processes that they have started.
+/// Ranks get the variables that tessera-run sets (docs/launching.md), this process's descriptors
+/// except stdin, which is empty, and process groups of their own. They end with this process,
+/// however it ends, and so do the processes that they have started.
 ///
 /// The calling process may have threads and may have used a GPU, because nothing runs in a fork of
 /// it. While it waits, it has handlers of its own for the signals above and SIGCHLD, and no other

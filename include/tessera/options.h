@@ -184,8 +184,8 @@ struct Options {
   std::function<bool(std::string_view buffer)> ignores_buffers = {};
 
   /// If true, a torch::nn::BatchNorm1d, 2d or 3d in the model, whose statistics are those of one
-  /// rank's samples, is an error that names it. For models that should have
-  /// tessera::nn::SyncBatchNorm (sync_batch_norm.h) only.
+  /// rank's samples, is an error that names it. For models that should have SyncBatchNorm
+  /// (sync_batch_norm.h) only.
   bool requires_sync_batch_norm = false;
 
   // --- Performance (changes speed and peak memory only) ---
@@ -293,8 +293,7 @@ struct Options {
 };
 
 /// Returns OK, or an InvalidArgument status that lists everything about `options` that parallelize
-/// would refuse in any world and for any model, in lines "[options] field: value; allowed; what to
-/// do".
+/// would refuse in any world and for any model, each as "[options] field: value; allowed; remedy".
 absl::Status validate(const Options& options);
 
 }  // namespace tessera

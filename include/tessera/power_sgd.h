@@ -14,15 +14,14 @@ struct PowerSgdOptions {
   /// beginning. At least 0; buckets never change, so 0 and 1 are allowed, too.
   int64_t start_power_sgd_iter = 1000;
   /// A parameter of n rows (its first dimension) and m columns (the others) is compressed if (n +
-  /// m) * rank * min_compression_rate < n * m, the rank being at most n and m. Above 0.
+  /// m) * rank * min_compression_rate < n * m, rank being at most n and m. Above 0.
   double min_compression_rate = 2.0;
   /// Adds to each gradient what compressing the earlier ones has lost. Takes memory of the size of
   /// the compressed gradients.
   bool use_error_feedback = true;
   /// Begins with the last backward's Q instead of a random one.
   bool warm_start = true;
-  /// Added to norms that columns are divided by. A column of zeros stays zero in any case. At least
-  /// 0.
+  /// Added to norms that columns are divided by. A column of zeros stays zero. At least 0.
   double orthogonalization_epsilon = 0.0;
   uint64_t random_seed = 0;  ///< equal on all ranks
 };
