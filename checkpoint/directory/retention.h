@@ -11,7 +11,7 @@ struct Retention {
   int64_t keep_every = 0;  ///< and all steps that are multiples of this; 0: no others
 };
 
-/// Those of the `committed` steps, ascending, that `retention` does not keep, ascending.
+/// Returns the steps of `committed` (ascending) that `retention` does not keep, ascending.
 std::vector<int64_t> steps_to_delete(const std::vector<int64_t>& committed,
                                      const Retention& retention);
 

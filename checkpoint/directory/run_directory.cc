@@ -34,7 +34,7 @@ absl::Status make_directory(FileSystem& files, const std::string& path) {
   return status.ok() ? files.sync_directory(parent_path(path)) : status;
 }
 
-/// " (started 2026-11-28 14:03:22 UTC)", as pids are used again; "" where /proc does not say.
+/// " (started 2026-11-28 14:03:22 UTC)", because pids are reused; "" if /proc does not tell.
 std::string start_text() {
   const auto status = process_status(::getpid());
   const long ticks_per_second = ::sysconf(_SC_CLK_TCK);
@@ -90,7 +90,7 @@ absl::StatusOr<std::unique_ptr<RunDirectory>> RunDirectory::open(FileSystem& fil
       new RunDirectory(files, path, lock.ok() ? *std::move(lock) : nullptr));
   status = run->probe();
   if (!status.ok()) return status;
-  if (status = run->remove_leftovers(); !status.ok()) {  // of a file that somebody still uses (NFS)
+  if (status = run->remove_leftovers(); !status.ok()) {  // a file is still in use (NFS)
     std::fprintf(stderr, "%s; what an earlier job has left stays for now\n",
                  std::string(status.message()).c_str());
   }

@@ -19,13 +19,12 @@ namespace tessera::internal {
 /// that only load need none. Belongs to one thread.
 class RunDirectory {
  public:
-  /// Makes `path` if only its last name is missing, locks it, proves by a probe that files
-  /// can be written, and removes what a job left there that died while it saved or deleted; what
-  /// cannot be removed yet is named on stderr and stays.
-  /// `holder` is what another job is told (holder_of_this_process()). FailedPrecondition where
-  /// another job holds the lock, with that job's text, or `path` is no directory. Where there are
-  /// no locks it goes on without one, and says so on stderr, once per process. `files` must outlive
-  /// this.
+  /// Makes `path` if only its last name is missing, locks it, writes a probe file to check that
+  /// files can be written, and removes what a job left that died while it saved or deleted. What
+  /// cannot be removed yet stays and is named on stderr. `holder` is the text that another job is
+  /// shown (holder_of_this_process()). FailedPrecondition if another job holds the lock, with that
+  /// job's text, or if `path` is no directory. If there are no locks it goes on without, and says
+  /// so on stderr, once per process. `files` must outlive this.
   static absl::StatusOr<std::unique_ptr<RunDirectory>> open(FileSystem& files,
                                                             const std::string& path,
                                                             const std::string& holder);
@@ -36,17 +35,17 @@ class RunDirectory {
   /// verified every byte of it.
   void note_verified(int64_t step) { verified_.insert(step); }
 
-  /// Gives step `step` a name that is no step's, "step-<N>.<why>-<nonce>", and says so on stderr:
-  /// nothing is lost, and nothing loads it by mistake.
+  /// Renames step `step` to "step-<N>.<why>-<nonce>", which is no step's name, and says so on
+  /// stderr: nothing is lost, and nothing loads it by mistake.
   absl::Status set_aside(int64_t step, std::string_view why);
-  /// All steps after `last`, the newest first.
+  /// Sets all steps after `last` aside, the newest first.
   absl::Status set_aside_after(int64_t last, std::string_view why);
 
-  /// Makes a file of a new name, by which other ranks know this directory from another of the same
-  /// path, and gives the name. remove_leftovers() removes it.
+  /// Makes a file with a new name, by which other ranks check that they see this directory and not
+  /// another of the same path. Returns the name. remove_leftovers() removes the file.
   absl::StatusOr<std::string> leave_mark();
 
-  /// Removes what saves and deletions have left that did not end. Not while a step is written.
+  /// Removes what unfinished saves and deletions have left. Not to be called during a save.
   absl::Status remove_leftovers();
 
   /// What retain() did.
@@ -54,11 +53,11 @@ class RunDirectory {
     std::vector<int64_t> deleted;
     absl::Status status;  ///< the first error; each step is tried
   };
-  /// Deletes the steps that `retention` does not keep: each is renamed, or loses its manifest,
-  /// first, so that no half of a step looks like one. Files of a step that its manifest does not
+  /// Deletes the steps that `retention` does not keep: each is first renamed, or loses its
+  /// manifest, so that no half of a step looks like one. Files of a step that its manifest does not
   /// name go with it, and are named on stderr. Deletes nothing unless one of the steps that remain
   /// is known to be whole (note_verified()) and its files are still there: DataLoss otherwise.
-  /// Steps that somebody reads stay, and so does whatever is being written.
+  /// Steps that are being read or written stay.
   Retained retain(const Retention& retention);
 
  private:
@@ -66,7 +65,7 @@ class RunDirectory {
 
   absl::Status probe();
   absl::Status find_whole_step_but(const std::vector<int64_t>& doomed);
-  /// Returns whether it did: not if somebody reads the step.
+  /// Returns false if the step is being read, and so stays.
   absl::StatusOr<bool> delete_step(int64_t step);
 
   FileSystem& files_;

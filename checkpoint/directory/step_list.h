@@ -11,8 +11,8 @@
 
 namespace tessera::internal {
 
-/// The committed steps in the directory of a run, ascending. By number: no clock is asked. NotFound
-/// where there is no such directory.
+/// Returns the committed steps in the directory of a run, ascending by number. NotFound if there is
+/// no such directory.
 absl::StatusOr<std::vector<int64_t>> list_steps(ReadableFileSystem& files,
                                                 const std::string& directory);
 

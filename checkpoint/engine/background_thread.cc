@@ -16,8 +16,8 @@ namespace tessera::internal {
 
 namespace {
 
-/// Where there are no idle cores, this thread gets its share of one, and yet never takes it from a
-/// thread that is at work the moment that it is woken. A refusal costs speed only.
+/// Without idle cores this thread still gets its share of one, but it does not preempt a running
+/// thread when it is woken. If this is refused, only speed is lost.
 void give_way_when_woken() {
   const sched_param none{};
   (void)::pthread_setschedparam(::pthread_self(), SCHED_BATCH, &none);
@@ -25,9 +25,9 @@ void give_way_when_woken() {
 
 }  // namespace
 
-// exit() destroys what is static, LibTorch's and perhaps the program's world, while other threads
-// run on. So work under way is waited for before that: handlers run in the opposite order, and
-// what the work uses was made before the first of these threads.
+// exit() destroys static objects (LibTorch's, perhaps the program's world) while other threads run
+// on. So an exit handler first waits for work under way. Handlers run in reverse order, and
+// everything that the work uses was made before the first of these threads.
 struct BackgroundThread::Living {
   Living() {
     hold_across_fork(mutex);
@@ -40,7 +40,7 @@ struct BackgroundThread::Living {
     });
   }
   static Living& all() {
-    static auto* const living = new Living;  // never destroyed: threads may end after that
+    static auto* const living = new Living;  // never destroyed: threads may end later
     return *living;
   }
 

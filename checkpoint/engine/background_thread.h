@@ -11,20 +11,21 @@
 
 namespace tessera::internal {
 
-/// A thread that works for another one, on one thing at a time. Calls belong to that other thread.
-/// exit() waits for the work under way.
+/// A thread that works for another one, one piece of work at a time. Only that other thread may
+/// make the calls. exit() waits for work under way.
 class BackgroundThread {
  public:
-  /// Throws c10::Error where no thread can be started.
+  /// Throws c10::Error if no thread can be started.
   BackgroundThread();
-  /// One on every rank of `group`, or null on all and a warning on rank 0. Collective, blocking.
+  /// Collective, blocking. Returns a thread on every rank of `group`, or null on all with a warning
+  /// on rank 0.
   static std::unique_ptr<BackgroundThread> on_all_ranks(ProcessGroup& group);
-  /// Waits for the work under way; in a child of fork() for nothing (Note [Fork]).
+  /// Waits for work under way, but not in a child of fork() (Note [Fork]).
   ~BackgroundThread();
   BackgroundThread(const BackgroundThread&) = delete;
   BackgroundThread& operator=(const BackgroundThread&) = delete;
 
-  /// Hands `work` over, which throws nothing. Nothing may be under way.
+  /// Starts `work`, which must not throw. Nothing may be under way.
   void start(std::function<void()> work);
   /// Returns once nothing is under way.
   void wait();
@@ -32,11 +33,11 @@ class BackgroundThread {
  private:
   struct Living;
 
-  /// What both threads see.
+  /// State shared by both threads.
   struct Desk {
     std::mutex mutex;
     std::condition_variable changed;
-    std::function<void()> work;  // empty: none under way
+    std::function<void()> work;  // empty: no work under way
     bool is_over = false;
 
     void serve();

@@ -5,8 +5,8 @@
 
 namespace tessera::internal {
 
-/// What entries of a checkpoint that are not the engine's are called: "extra/<name>" is the
-/// program's, "rank-<R>/<name>" rank R's own.
+/// Names of a checkpoint's entries that are not the engine's: "extra/<name>" is the program's,
+/// "rank-<R>/<name>" rank R's own.
 std::string extra_entry(std::string_view name);
 std::string rank_entry(int rank, std::string_view name);
 

@@ -36,10 +36,10 @@ using namespace internal;
 
 // Note [Saving in the background]
 // ~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~
-// Every rank copies its part of the state at the same step, and a thread of each writes the copy:
-// the threads agree over a group of their own (StepSave), so that ranks which train never wait for
-// them. A save that fails, fails on all ranks, but their threads learn it at different times; so a
-// rank that knows says so in the exchange of after_step(), and then all ranks wait for their
+// Every rank copies its part of the state at the same step, and a thread on each rank writes the
+// copy. The threads agree over a group of their own (StepSave), so that training ranks never wait
+// for them. A save that fails, fails on all ranks, but their threads learn it at different times.
+// So a rank that knows reports it in the exchange of after_step(); then all ranks wait for their
 // threads and throw at the same step.
 class Checkpoints::Run {
  public:
@@ -81,33 +81,33 @@ class Checkpoints::Run {
   const std::shared_ptr<FileSystem> files_;
   const std::unique_ptr<RunDirectory> directory_lock_;  // rank 0's
   const std::unique_ptr<BackgroundThread> thread_;      // null: saves wait
-  const std::shared_ptr<ProcessGroup> control_;         // of the thread that trains
-  const std::shared_ptr<ProcessGroup> background_;  // of the thread that writes, while there is one
+  const std::shared_ptr<ProcessGroup> control_;         // used by the thread that trains
+  const std::shared_ptr<ProcessGroup> background_;      // used by the thread that writes, if any
   HostAllGather flags_;
   const int64_t calls_per_exchange_;
   int64_t calls_ = 0;  // of after_step()
   bool wants_stop_ = false;
   bool knows_past_ = false;  // load() found what there is, start_over() was called, or a step saved
-  bool is_writing_ = false;  // the thread was given a save and not waited for
+  bool is_writing_ = false;  // the thread has a save that was not waited for
   std::optional<int64_t> rewound_to_;  // StepSave::Contents, of the next save
   int64_t saved_ = -1;                 // the step that was loaded, or whose save was begun last
   int64_t begun_at_ = 0;               // the step at which this run of the program goes on
   StagedState staged_;
   StepSave::Contents contents_;  // of the save that is under way
-  std::exception_ptr error_;     // of that save, once the thread was waited for
+  std::exception_ptr error_;     // of that save; read once the thread was waited for
   std::atomic<bool> has_failed_ = false;
   std::atomic<int64_t> durable_ = -1;
 };
 
 namespace {
 
-/// A group beside `group` for what `purpose` says; any number of them.
+/// Makes one more group of `group`'s ranks for `purpose`; any number of calls are allowed.
 std::shared_ptr<ProcessGroup> group_for(ProcessGroup& group, const std::string& purpose) {
   const std::string name = group.all_gather_bytes(draw_nonce(), "checkpoints: name").front();
   return duplicate(group, absl::StrCat("checkpoints ", name, ": ", purpose));
 }
 
-/// What of the engine's state and of `notes` no checkpoint can have, by its name or its dtype, a
+/// Lists what in the engine's state and `notes` cannot be saved because of its name or dtype, a
 /// line each; "" if nothing. Collective; throws as Engine::write_state().
 std::string unsavable(Engine& engine, const std::map<std::string, std::string>& notes) {
   std::vector<std::string> lines;
@@ -128,9 +128,9 @@ std::string unsavable(Engine& engine, const std::map<std::string, std::string>& 
   return absl::StrJoin(lines, "\n");
 }
 
-/// The directory, once all ranks know that what was passed in is fit, and before any group is made:
-/// one that an exception destroys fails the world. Absolute on this machine, because a program may
-/// change its own.
+/// Checks the arguments on all ranks and returns the directory. Runs before any group is made,
+/// because a group that an exception destroys poisons the world. The path is made absolute for this
+/// machine's files, because a program may change its working directory.
 std::string checked(const std::string& directory, const CheckpointsOptions& options,
                     Engine& engine) {
   ProcessGroup& group = engine.group();
@@ -152,7 +152,7 @@ std::string checked(const std::string& directory, const CheckpointsOptions& opti
   return std::filesystem::absolute(directory).string();
 }
 
-/// What `body` throws, but for a CommError.
+/// Returns the text of what `body` throws; passes CommError on.
 std::string problem_of(const std::function<void()>& body) {
   try {
     body();
@@ -220,7 +220,7 @@ std::optional<LoadedCheckpoint> Checkpoints::Run::load(const LoadOptions& option
   if (is_first() && !remarks.empty()) std::fprintf(stderr, "%s\n", remarks.c_str());
   knows_past_ = true;
   saved_ = begun_at_ = loaded->step;
-  // Newer steps are damaged, or are left on purpose: no past of what comes now.
+  // Newer steps are damaged or were skipped on purpose: they do not belong to the run that follows.
   const bool goes_back = options.step.has_value() || !loaded->rejected.empty();
   rewound_to_ = goes_back ? std::optional(loaded->step) : std::nullopt;
   return loaded;
@@ -231,13 +231,13 @@ void Checkpoints::Run::start_over() {
   rewound_to_ = -1;
 }
 
-/// A run that has not been told what to do with the steps that are there must not join them.
+/// Refuses to save into a directory with steps if neither load() nor start_over() was called.
 void Checkpoints::Run::require_own_steps() {
   if (knows_past_) return;
   std::string problem;
   if (is_first()) {
     const auto steps = list_steps(*files_, directory_);
-    if (!steps.ok() && !absl::IsNotFound(steps.status())) {  // the save says what is missing
+    if (!steps.ok() && !absl::IsNotFound(steps.status())) {  // the save reports what is missing
       problem = std::string(steps.status().message());
     } else if (steps.ok() && !steps->empty()) {
       problem = absl::StrCat("'", directory_, "': got steps of a run up to ", steps->back(),
@@ -249,7 +249,7 @@ void Checkpoints::Run::require_own_steps() {
   knows_past_ = true;
 }
 
-/// The flags of all ranks together.
+/// Returns the flags of all ranks, or-ed.
 int64_t Checkpoints::Run::exchange(int64_t flags) {
   flags_.mine()[0] = flags;
   flags_.exchange("checkpoints");
@@ -300,7 +300,7 @@ void Checkpoints::Run::begin_save() {
   }
 }
 
-/// All that the save needs of training. All ranks can do it, or all throw.
+/// Copies all that the save needs from training. Succeeds on all ranks or throws on all.
 void Checkpoints::Run::stage() {
   contents_ = {.step = engine_.steps(),
                .degrees = engine_.degrees(),
@@ -332,7 +332,7 @@ void Checkpoints::Run::write_in_background() {
   }
 }
 
-/// What cannot be deleted is no reason to stop a run.
+/// A failure to delete does not stop the run.
 void Checkpoints::Run::delete_old_steps() {
   const RunDirectory::Retained retained =
       directory_lock_->retain({.keep_last = options_.keep, .keep_every = options_.keep_every});
@@ -348,7 +348,7 @@ void Checkpoints::Run::finish() {
   report();
 }
 
-/// Throws what a save has thrown, or says it, as the options want it.
+/// Throws the error of a save or prints it, as the options say.
 void Checkpoints::Run::report() {
   if (is_writing_ || error_ == nullptr) return;
   has_failed_ = false;

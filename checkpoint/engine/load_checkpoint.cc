@@ -39,7 +39,7 @@ namespace {
 
 constexpr const char* kDamaged = "damaged\n";
 
-/// What a rank tells the others of a step: nothing, or whether it is damaged, and its message.
+/// What a rank tells the others about a step: nothing, or whether it is damaged, and the message.
 std::string report_of(const absl::Status& status) {
   if (status.ok()) return "";
   if (is_damage(status)) return absl::StrCat(kDamaged, status.message());
@@ -51,15 +51,14 @@ std::string report_of(const absl::Status& status) {
   return absl::StrCat("other\n", status.message(), remedy);
 }
 
-/// What the ranks think of a step.
+/// What all ranks together find about a step.
 struct Verdict {
-  bool is_damaged = false;  ///< on some rank, and no rank has another problem
+  bool is_damaged = false;  ///< some rank finds damage, and no rank has another problem
   std::string problem;      ///< refusal_text() of all; "" if it can be used
 };
 
-/// Where another rank finds damage and rank 0, which would set the step aside, has not, rank 0
-/// looks by `look_again`: the damage may be the other rank's, in its memory or in what its host has
-/// cached.
+/// If another rank finds damage but rank 0, which would set the step aside, does not, rank 0 checks
+/// with `look_again`: the damage may lie in the other rank's memory or in its host's cache.
 Verdict verdict_of(ProcessGroup& group, const absl::Status& status,
                    const std::function<absl::Status()>& look_again) {
   std::vector<std::string> reports =
@@ -93,13 +92,13 @@ Verdict verdict_of(ProcessGroup& group, const absl::Status& status,
   return verdict;
 }
 
-/// Whether a step has a model's values and no more, as `tessera-checkpoint import` writes it.
+/// Whether a step has only a model's values, as `tessera-checkpoint import` writes it.
 bool is_model_alone(const Manifest& manifest) {
   return std::all_of(manifest.entries.begin(), manifest.entries.end(),
                      [](const auto& entry) { return entry.first.starts_with("model."); });
 }
 
-/// Throws a c10::Error with `text`, which all ranks have.
+/// Throws a c10::Error with `text`, which is equal on all ranks.
 [[noreturn]] void refuse(const std::string& text) { throw ErrorOnAllRanks(text); }
 
 class Load {
@@ -146,13 +145,13 @@ class Load {
         return loaded;
       }
       if (group_.rank() == 0) std::fprintf(stderr, "%s\n", rejected.back().c_str());
-      if (!files_.can_rename() && was_deleted(step)) break;  // a newer one may be there
+      if (!files_.can_rename() && was_deleted(step)) break;  // there may be a newer one
     }
     return std::nullopt;
   }
 
-  /// Whether a step of the list is no more, as rank 0 sees it. Files without locks may go while
-  /// they are read.
+  /// Whether a listed step was deleted meanwhile, as rank 0 sees it. Without locks, files may be
+  /// deleted while they are read.
   bool was_deleted(int64_t step) {
     std::string gone;
     if (group_.rank() == 0) {
@@ -193,8 +192,8 @@ class Load {
     return steps;
   }
 
-  /// A file that is absent may be one that this host does not see yet (NFS): it is damage if it is
-  /// absent a second later, too.
+  /// An absent file may be one that this host does not see yet (NFS), so it counts as damage only
+  /// if it is still absent a second later.
   absl::StatusOr<std::unique_ptr<StepReader>> open(int64_t step) {
     const std::string path = join_path(directory_, step_name(step));
     absl::StatusOr<std::unique_ptr<StepReader>> reader = StepReader::open(files_, path);
@@ -211,7 +210,7 @@ class Load {
                  reader.path().c_str(), strays.c_str());
   }
 
-  /// Nothing where the step is damaged, with a line more in `rejected`.
+  /// Returns nothing if the step is damaged, and adds a line to `rejected`.
   std::optional<LoadedCheckpoint> attempt(int64_t step, std::vector<std::string>& rejected) {
     const auto reject = [&](const Verdict& verdict) {
       if (!verdict.is_damaged || options_.step.has_value()) refuse(verdict.problem);
@@ -242,7 +241,7 @@ class Load {
         engine_.read_state(source, options_.partial);
       }
     } catch (const ErrorOnAllRanks&) {
-      // Every rank is here, with nothing changed; either files are damaged or they do not fit.
+      // All ranks come here, with nothing changed: either files are damaged or they do not fit.
       const Verdict verdict = verdict_of(group_, source.status(), verify);
       if (!verdict.problem.empty()) return reject(verdict);
       throw;
@@ -250,7 +249,7 @@ class Load {
     return loaded;
   }
 
-  /// A run that begins anew because one rank sees nothing would write over the past of the others.
+  /// If one rank saw no steps and began anew, the run would write over the steps that others see.
   void require_steps_on_all(const std::vector<std::string>& lists) const {
     const auto is_empty = [](const std::string& list) { return list.empty(); };
     const auto without = std::find_if(lists.begin(), lists.end(), is_empty);
@@ -261,7 +260,7 @@ class Load {
                         ", expected one directory that all ranks share; nothing was changed"));
   }
 
-  /// A step that was asked for and that no rank has.
+  /// Refuses a step that was asked for and that no rank has.
   void refuse_absent(int64_t step) {
     const auto there = list_steps(files_, directory_);
     if (!there.ok() || there->empty()) {
@@ -273,8 +272,9 @@ class Load {
                         "; leave it out for the newest"));
   }
 
-  /// A step that one rank can use (and so holds: no job deletes it) is there. Where another rank
-  /// does not find it, they see other directories, or it does not see this one's news yet.
+  /// Refuses a step that one rank can use and another does not find. The first rank holds a lock,
+  /// so no job has deleted the step: the ranks see different directories, or the other one's view
+  /// is old.
   void require_seen_by_all(int64_t step, const absl::Status& status) {
     const char* const mine = status.ok() ? "yes" : absl::IsNotFound(status) ? "no" : "cannot tell";
     const std::vector<std::string> seen = group_.all_gather_bytes(mine, "checkpoint: seen");
@@ -290,7 +290,7 @@ class Load {
                         ", expected one directory that all ranks share; nothing was changed"));
   }
 
-  /// Ranks that see other directories under one name would load parts of other runs.
+  /// Ranks that see different directories under one name would load parts of different runs.
   void require_one_save(const Manifest& manifest) const {
     const std::vector<std::string> saves =
         group_.all_gather_bytes(manifest.nonce, "checkpoint: save");

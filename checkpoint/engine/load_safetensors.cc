@@ -27,7 +27,7 @@ using namespace internal;
 
 namespace {
 
-/// Tensors of files as a state: what StateSource::entries() calls them is the caller's choice.
+/// Tensors of files as a state. The caller chooses their names in StateSource::entries().
 class FileSource : public StateSource {
  public:
   void add(const std::string& name, const TensorFile& file, const SafetensorsTensor& tensor) {
@@ -39,7 +39,7 @@ class FileSource : public StateSource {
   }
 
   const std::map<std::string, StateEntry>& entries() const override { return entries_; }
-  /// Their headers are checked; values have no checksums.
+  /// Nothing to verify: headers are checked already, and values have no checksums.
   std::string problem_of(const std::vector<StateOutline>& /*needed*/) override { return ""; }
   void read(const std::string& name, int64_t begin, const at::Tensor& to) override {
     const Place& place = places_.at(name);
@@ -59,7 +59,7 @@ class FileSource : public StateSource {
   std::map<std::string, Place> places_;
 };
 
-/// Which tensor of which file goes where; made before anything is changed.
+/// Plans which tensor of which file goes where, before anything is changed.
 class Loading {
  public:
   Loading(const torch::nn::Module& model, const SafetensorsOptions& options) : options_(options) {
@@ -68,7 +68,7 @@ class Loading {
     for (const auto& buffer : model.named_buffers()) add(buffer.key(), buffer.value());
   }
 
-  /// What forbids it, a line each; "" if nothing.
+  /// Returns why it cannot be done, a line each; "" if it can.
   std::string plan(FileSystem& files, const std::vector<std::string>& paths) {
     open(files, paths);
     if (problems_.empty()) {
@@ -83,7 +83,7 @@ class Loading {
                         absl::StrJoin(problems_, "\n  "));
   }
 
-  /// Whether a parameter of the model is one of `tensors`, or the model has none.
+  /// Whether a parameter of the model is one of `tensors`, or the model has no parameters.
   bool has_any(const std::set<const void*>& tensors) const {
     bool is_there = parameters_ == 0;
     for (const auto& [name, target] : targets_) {
@@ -92,7 +92,7 @@ class Loading {
     return is_there;
   }
 
-  /// What this rank loads, for comparison across ranks: files, and what their tensors are here.
+  /// What this rank loads, for comparison across ranks: files, and which tensor goes to which name.
   std::vector<std::string> lines() const {
     std::vector<std::string> lines;
     for (const TensorFile& file : files_) {
@@ -106,7 +106,7 @@ class Loading {
     return lines;
   }
 
-  /// A tensor and what it gets.
+  /// Tensors and their new values.
   using Values = std::vector<std::pair<at::Tensor, at::Tensor>>;
   /// The values of the tensors that are not among `tensors`, whole.
   Values read_all_but(const std::set<const void*>& tensors) const {
@@ -118,7 +118,7 @@ class Loading {
     return values;
   }
 
-  /// Copies all, one tensor at a time.
+  /// Copies all values, one tensor at a time.
   void copy() const {
     const at::NoGradGuard no_grad;
     const ReadOnlyMemory read_only;
@@ -128,7 +128,7 @@ class Loading {
     }
   }
 
-  /// The values of the table's parameters, as an engine calls them. Valid as long as this is.
+  /// The values of the table's parameters, by the engine's names. Valid as long as this object.
   FileSource source(const ParameterTable& table) const {
     std::map<const void*, std::string> names;
     for (const Parameter& parameter : table) {
@@ -227,7 +227,7 @@ class Loading {
     }
   }
 
-  /// What copy() would have to write and cannot.
+  /// Finds what copy() would have to write but cannot.
   void find_unwritable() {
     const ReadOnlyMemory read_only;
     for (const Move& move : moves_) {
@@ -270,7 +270,7 @@ LoadedSafetensors load_safetensors(torch::nn::Module& model, Engine& engine,
   for (const Parameter& parameter : engine.parameters()) {
     of_engine.insert(parameter.tensor.unsafeGetTensorImpl());
   }
-  // What a rank finds all must hear of before anything is changed.
+  // All ranks must hear of a problem on any before anything is changed.
   std::string problem;
   Loading::Values others;
   std::vector<std::string> lines;

@@ -38,7 +38,7 @@ ModelSource::ModelSource(const ParameterTable& table,
   const auto add = [&](const std::string& entry, const std::string& value) {
     StateEntry form = values.entries().at(value);
     const auto wanted = dtypes.find(entry);
-    // What is complex would lose its imaginary part; so it stays, and is refused as it is.
+    // Complex values would lose their imaginary part, so they stay, and are refused later.
     const bool is_kept = wanted == dtypes.end() ||
                          (c10::isComplexType(form.dtype) && !c10::isComplexType(wanted->second));
     if (!is_kept) form.dtype = wanted->second;
@@ -74,7 +74,7 @@ std::string ModelSource::problem_of(const std::vector<StateOutline>& needed) {
   std::vector<StateOutline> values;
   for (const StateOutline& outline : needed) {
     const auto value = value_of_.find(outline.name);
-    if (value == value_of_.end()) continue;  // it stays
+    if (value == value_of_.end()) continue;  // the run keeps its own
     values.push_back({value->second, values_.entries().at(value->second), outline.ranges});
   }
   return values_.problem_of(values);

@@ -25,7 +25,7 @@ void name_error(absl::StatusOr<Value>& value, const char* operation, const std::
   value = std::move(status);
 }
 
-/// What `act` returns or, as an error, throws.
+/// Returns what `act` returns; turns an exception into an error.
 template <typename Act>
 auto guarded(const char* operation, const std::string& path, Act&& act) -> decltype(act()) {
   try {

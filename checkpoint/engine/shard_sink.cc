@@ -41,7 +41,7 @@ absl::Status ShardSink::create(const std::vector<StateOutline>& entries) {
     for (const Range& range : entry.ranges) {
       pieces.push_back({entry.name, form, range.begin, range.end()});
     }
-    // Without elements there is nothing to share out; the first rank says that the entry is there.
+    // An entry without elements has no ranges; rank 0 records that it exists.
     if (identity_.rank == 0 && entry.form.numel() == 0) pieces.push_back({entry.name, form, 0, 0});
   }
   for (const auto& [name, tensor] : own_) {
@@ -58,7 +58,7 @@ absl::Status ShardSink::create(const std::vector<StateOutline>& entries) {
   return absl::OkStatus();
 }
 
-/// Writes its own tensors that lie in the file before a piece of the state, or all that are left.
+/// Writes the own tensors before a piece of the state in the file; with null all that are left.
 absl::Status ShardSink::add_own_before(const std::string* entry, int64_t begin) {
   while (next_ < pieces_.size()) {
     const ShardPiece& piece = pieces_[next_];

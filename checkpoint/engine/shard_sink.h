@@ -17,11 +17,11 @@
 
 namespace tessera::internal {
 
-/// What a file says of an entry.
+/// The form of `entry` as a file has it.
 EntryForm form_of(const StateEntry& entry);
 
-/// Writes a rank's part of a run's state into its file of a step, and tensors of its own with it.
-/// Throws nothing: finish() says what went wrong. Belongs to one thread.
+/// Writes a rank's part of a run's state, and tensors of its own, into its file of a step. Throws
+/// nothing: finish() returns the error. Belongs to one thread.
 class ShardSink : public StateSink {
  public:
   /// `own`: entries that this rank has whole, by name. `files` must outlive this.
@@ -31,7 +31,7 @@ class ShardSink : public StateSink {
   void begin(const std::vector<StateOutline>& entries) override;
   void write(size_t entry, int64_t begin, const at::Tensor& values) override;
 
-  /// After the state: writes what is left of its own, fsyncs and closes the file.
+  /// Called after the state: writes the remaining own tensors, fsyncs and closes the file.
   absl::StatusOr<ShardSummary> finish();
 
  private:
@@ -44,7 +44,7 @@ class ShardSink : public StateSink {
   std::map<std::string, at::Tensor> own_;  // contiguous, on the host
   std::vector<std::string> names_;         // of the state's entries
   std::vector<ShardPiece> pieces_;         // in the order in which they are written
-  size_t next_ = 0;                        // of pieces_
+  size_t next_ = 0;                        // index in pieces_
   std::unique_ptr<ShardWriter> writer_;
   absl::Status status_;
 };

@@ -36,7 +36,7 @@ void StagedState::write(size_t entry, int64_t begin, const at::Tensor& values) {
   const auto bytes = static_cast<int64_t>(values.nbytes());
   TORCH_INTERNAL_ASSERT(used_ + bytes <= buffer_.numel());
   char* const to = static_cast<char*>(buffer_.mutable_data_ptr()) + used_;
-  copy_streaming(to, values.const_data_ptr(), bytes);  // nobody reads it before training goes on
+  copy_streaming(to, values.const_data_ptr(), bytes);  // not read again soon
   used_ += bytes;
   pieces_.push_back({entry, begin, at::from_blob(to, {values.numel()}, values.options())});
 }

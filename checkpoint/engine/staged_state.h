@@ -11,11 +11,11 @@
 
 namespace tessera::internal {
 
-/// A copy of a rank's part of a run's state, to be written while training goes on. Its memory lasts
-/// from one copy to the next. Used by one thread at a time.
+/// A copy of a rank's part of a run's state, to be written while training goes on. Reuses its
+/// memory for the next copy. Used by one thread at a time.
 class StagedState : public StateSink {
  public:
-  /// `meter` counts the copy, as memory of the host, and must outlive this.
+  /// `meter` counts the copy as MemoryClass::kHost, and must outlive this.
   explicit StagedState(MemoryMeter& meter) : meter_(meter) {}
   ~StagedState() override { release(); }
   StagedState(const StagedState&) = delete;

@@ -8,11 +8,11 @@
 
 namespace tessera::internal {
 
-/// What forbids to use a checkpoint whose extras are read and whose state is not; "" if nothing.
+/// Returns why a checkpoint, of which only the extras are read yet, cannot be used; "" if it can.
 using FindProblem = std::function<std::string(const LoadedCheckpoint&)>;
 
-/// load_checkpoint(), with a last word of the caller's: where `find_problem` objects on any rank,
-/// every rank throws c10::Error with what it says, and nothing is changed. Collective, blocking.
+/// load_checkpoint() with a check by the caller: if `find_problem` returns a problem on any rank,
+/// every rank throws c10::Error with it, and nothing is changed. Collective, blocking.
 std::optional<LoadedCheckpoint> load_step(Engine& engine, const std::string& directory,
                                           const LoadOptions& options,
                                           const FindProblem& find_problem);

@@ -38,7 +38,7 @@ std::map<std::string, at::Tensor> tensors_of(const CheckpointExtras& extras, int
   return tensors;
 }
 
-/// What of `extras` no file can have, a line each; "" if nothing.
+/// Lists what in `extras` cannot be saved, a line each; "" if nothing.
 std::string problem_of_extras(const CheckpointExtras& extras) {
   std::vector<std::string> lines;
   for (const auto* const tensors : {&extras.tensors, &extras.rank_tensors}) {
@@ -52,7 +52,7 @@ std::string problem_of_extras(const CheckpointExtras& extras) {
   return absl::StrJoin(lines, "\n");
 }
 
-/// Why this rank does not see what rank 0 has left in the directory; "" if it does.
+/// Returns why this rank does not see the mark that rank 0 left in the directory; "" if it does.
 std::string problem_of_mark(FileSystem& files, const std::string& directory,
                             const std::string& mark) {
   const auto is_there = exists(files, join_path(directory, mark));
@@ -91,7 +91,7 @@ std::unique_ptr<RunDirectory> open_run_directory(FileSystem& files, ProcessGroup
   const std::string name = group.all_gather_bytes(*mark, "checkpoint: mark").front();
   const std::string text = refusal_text(
       group.all_gather_bytes(problem_of_mark(files, directory, name), "checkpoint: seen"), kWhat);
-  if (run != nullptr) (void)run->remove_leftovers();  // by now all have looked
+  if (run != nullptr) (void)run->remove_leftovers();  // all ranks have looked
   if (!text.empty()) throw ErrorOnAllRanks(text);
   return run;
 }
@@ -131,7 +131,7 @@ void StepSave::begin() {
 
 absl::Status StepSave::begin_here() {
   const int64_t step = contents_.step;
-  (void)run_->remove_leftovers();  // of saves that failed; what stays hurts nobody
+  (void)run_->remove_leftovers();  // of failed saves; what stays does no harm
   if (contents_.rewound_to.has_value()) {
     absl::Status status = run_->set_aside_after(*contents_.rewound_to, "replaced");
     if (!status.ok()) return status;
@@ -145,13 +145,13 @@ absl::Status StepSave::begin_here() {
   return path.status();
 }
 
-/// A run that has passed a damaged step over comes to its number again.
+/// A run that has skipped a damaged step reaches its number again.
 bool StepSave::has_damaged_step() const {
   auto reader = StepReader::open(files_, join_path(directory_, step_name(contents_.step)));
   return is_damage(reader.ok() ? (*reader)->verify_all() : reader.status());
 }
 
-/// Every rank writes its file. The summaries by rank, on every rank.
+/// Every rank writes its file. Returns all summaries, by rank, on every rank.
 std::vector<std::string> StepSave::write_files(const std::function<void(StateSink&)>& write) {
   ShardSink sink(
       files_, marked_path(files_, directory_, contents_.step, kTemporary, nonce_),

@@ -18,32 +18,33 @@
 
 namespace tessera::internal {
 
-/// `files`, or this machine's where that is null, made as `group_access` says. Collective,
-/// blocking. Throws c10::Error on every rank where ranks pass different ones, or both are set.
+/// Returns `files`, or if that is null this machine's, with `group_access`. Collective, blocking.
+/// Throws c10::Error on every rank if ranks pass different ones, or both are set.
 std::shared_ptr<FileSystem> agreed_files(ProcessGroup& group, std::shared_ptr<FileSystem> files,
                                          bool group_access);
 
 /// Rank 0 opens the directory of a run for saving; the others get null. Collective, blocking.
-/// Throws c10::Error on every rank with what RunDirectory::open() says, or if a rank sees another
-/// directory there, as on a host that does not share it. `files` must outlive it.
+/// Throws c10::Error on every rank with the error of RunDirectory::open(), or if a rank sees
+/// another directory there, as on a host that does not share it. `files` must outlive the result.
 std::unique_ptr<RunDirectory> open_run_directory(FileSystem& files, ProcessGroup& group,
                                                  const std::string& directory);
 
-/// One step that all ranks of a group save together. What it begins and does not commit is removed
-/// by its destructor, on rank 0. Belongs to one thread.
+/// One step that all ranks of a group save together. The destructor removes, on rank 0, a step that
+/// was begun and not committed. Belongs to one thread.
 class StepSave {
  public:
-  /// Equal on all ranks, but for what CheckpointExtras says.
+  /// Equal on all ranks, except as CheckpointExtras says.
   struct Contents {
     int64_t step = 0;
     Degrees degrees;
     SaveOptions options;
-    /// Steps of a higher number are no past of this run, which has gone back on purpose: they are
-    /// set aside. Unset, a step of the same number is an error, unless it is damaged.
+    /// If set, steps with a higher number do not belong to this run, which has gone back on
+    /// purpose, and are set aside. If unset, an existing step of the same number is an error,
+    /// unless it is damaged.
     std::optional<int64_t> rewound_to = std::nullopt;
   };
 
-  /// `run` is open_run_directory()'s. References must outlive it.
+  /// `run` comes from open_run_directory(). References must outlive this.
   StepSave(FileSystem& files, ProcessGroup& group, RunDirectory* run, std::string directory,
            Contents contents);
   ~StepSave();

@@ -18,9 +18,9 @@ class StepSource : public StateSource {
   explicit StepSource(StepReader& reader);
 
   const std::map<std::string, StateEntry>& entries() const override { return entries_; }
-  /// Reads and verifies all of it.
+  /// Reads and verifies all of `needed`.
   std::string problem_of(const std::vector<StateOutline>& needed) override;
-  /// Throws c10::Error with what the reader says.
+  /// Throws c10::Error with the reader's message.
   void read(const std::string& name, int64_t begin, const at::Tensor& to) override;
 
   /// What problem_of() found.
@@ -34,7 +34,7 @@ class StepSource : public StateSource {
   absl::Status status_;
 };
 
-/// The entry `name` of `reader`'s step, whole, in its own order of memory: for what is small.
+/// Reads the whole entry `name` of `reader`'s step, in its own memory order. For small entries.
 absl::StatusOr<at::Tensor> read_tensor(StepReader& reader, const std::string& name);
 
 }  // namespace tessera::internal

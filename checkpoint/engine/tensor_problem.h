@@ -6,7 +6,7 @@
 
 namespace tessera::internal {
 
-/// What forbids `tensor` as an entry of a checkpoint, "got X, expected Y"; "" if nothing does.
+/// Returns why `tensor` cannot be an entry of a checkpoint, "got X, expected Y"; "" if it can.
 /// Allowed are dense tensors of a dtype that has a name in safetensors.
 std::string tensor_problem(const at::Tensor& tensor);
 

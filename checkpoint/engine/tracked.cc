@@ -30,7 +30,7 @@ namespace {
 
 constexpr const char* kMissing = "got none in the checkpoint";
 
-/// A copy on the host of what a program wants to keep.
+/// Returns a copy of `tensor` in the host's memory.
 at::Tensor copied(const at::Tensor& tensor) {
   const std::string problem = tensor_problem(tensor);
   TORCH_CHECK(problem.empty(), problem);
@@ -84,7 +84,7 @@ class TrackedSampler final : public Tracked {
   data::DistributedSampler sampler_;  // a handle
 };
 
-/// Each rank's own.
+/// Saves each rank's own state.
 class TrackedGenerator final : public Tracked {
  public:
   explicit TrackedGenerator(at::Generator generator) : generator_(std::move(generator)) {}
@@ -163,7 +163,7 @@ class TrackedTensor final : public Tracked {
   }
 
  private:
-  /// What forbids load() to copy to a dense tensor.
+  /// Why load() cannot copy to a dense tensor; "" if it can.
   std::string unwritable() const {
     if (at::has_internal_overlap(tensor_) == at::MemOverlap::Yes) {
       return "got an expanded tensor, expected one whose elements have memory of their own, for a "
@@ -251,7 +251,7 @@ void add_to(Values& all, const std::string& name, Values values) {
 
 std::string name_in(const std::string& key) { return key.substr(0, key.find('/')); }
 
-/// What of `all` belongs to `name`, under the thing's own keys.
+/// The part of `all` that belongs to `name`, under the thing's own keys.
 template <typename Values>
 Values part_of(const Values& all, const std::string& name) {
   Values part;

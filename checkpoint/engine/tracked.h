@@ -10,11 +10,11 @@
 
 namespace tessera::internal {
 
-/// Something that a run is made of beside its engine. Its keys in a checkpoint are its own: "" for
-/// what has no name but the thing's.
+/// Something that a run saves beside its engine. It chooses its own keys in a checkpoint: "" for a
+/// single value that has only the thing's name.
 class Tracked {
  public:
-  /// Where what is loaded comes from, and where it goes.
+  /// Where the loaded values come from, and where they go.
   struct Origin {
     int64_t step = 0;
     int64_t saved_world = 1;
@@ -23,35 +23,35 @@ class Tracked {
   };
 
   virtual ~Tracked() = default;
-  /// Why this can never be saved, "got ..., expected ..."; "" if it can.
+  /// Returns why this can never be saved, "got ..., expected ..."; "" if it can.
   virtual std::string problem() const { return ""; }
-  /// Collective. Throws c10::Error on every rank where what rank 0 saves is not all ranks'.
+  /// Collective. Throws c10::Error on every rank if values that rank 0 saves differ.
   virtual void check_ranks(ProcessGroup& /*group*/) const {}
-  /// Copies: what training does next does not change them.
+  /// Returns copies, which later training does not change.
   virtual CheckpointExtras save() const = 0;
-  /// Why what save() gives after steps were made would be of no use, "got ..., expected ..."; "" if
-  /// nothing is seen.
+  /// Returns why save() after some steps would be of no use, "got ..., expected ..."; "" if no
+  /// reason is found.
   virtual std::string doubt() const { return ""; }
-  /// What forbids to load `saved`, "got ..., expected ..."; "" if nothing.
+  /// Returns why `saved` cannot be loaded, "got ..., expected ..."; "" if it can.
   virtual std::string problem_of(const CheckpointExtras& saved) const = 0;
-  /// After problem_of() had nothing to say. Returns what the user should know; "" if nothing.
+  /// Called only if problem_of() returned "". Returns what the user should know; "" if nothing.
   virtual std::string load(const CheckpointExtras& saved, const Origin& origin) = 0;
 };
 
 /// All that a run tracks, by name, as the extras of one checkpoint.
 class TrackedThings {
  public:
-  /// Throws c10::Error where `name` is taken, has a '/' or is no name of a checkpoint's entry, and
-  /// where `thing` has a problem().
+  /// Throws c10::Error if `name` is taken, has a '/' or cannot be an entry's name, and if `thing`
+  /// has a problem().
   void add(const std::string& name, std::unique_ptr<Tracked> thing);
 
   void check_ranks(ProcessGroup& group) const;
   CheckpointExtras save() const;
-  /// Says on stderr, until there was something to say, the Tracked::doubt() of all.
+  /// Prints all Tracked::doubt() on stderr; does nothing once it has printed any.
   void say_doubts();
-  /// What forbids to load them: missing, unknown or unfit, one line each; "" if nothing.
+  /// Returns why they cannot be loaded: missing, unknown or unfit, one line each; "" if they can.
   std::string problem_of(const CheckpointExtras& saved) const;
-  /// What the user should know, one line each; "" if nothing.
+  /// Loads all. Returns what the user should know, one line each; "" if nothing.
   std::string load(const CheckpointExtras& saved, const Tracked::Origin& origin);
 
  private:

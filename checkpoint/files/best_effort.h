@@ -8,17 +8,16 @@
 
 namespace tessera::internal {
 
-// What a save asks of a file system and goes on without where it is refused, as CIFS, FAT, vboxsf
-// and some of FUSE do. Each says on stderr what is lost, once per process. Local, blocking, from
-// any thread.
+// Calls that a save goes on without if the file system refuses them, as CIFS, FAT, vboxsf and some
+// FUSE ones do. Each says on stderr what is lost, once per process. Local, blocking, any thread.
 
-/// fsync(2) of the file `fd`, without an error where the file system has no such call.
+/// Runs fsync(2) on the file `fd`. No error if the file system has no such call.
 absl::Status fsync_file(int fd, const std::string& path);
-/// The same of a directory.
+/// The same for a directory.
 absl::Status fsync_directory(int fd, const std::string& path);
 
-/// Gives `path`, which this process has just made, the permission bits `mode`, if the umask or the
-/// file system has given it others. `fd`: the open file; -1: `path` is a directory.
+/// Gives `path`, which this process has just made, the permission bits `mode` if it has others
+/// because of the umask or the file system. `fd`: the open file; -1: `path` is a directory.
 void set_mode(int fd, const std::string& path, mode_t mode);
 
 }  // namespace tessera::internal

@@ -36,8 +36,8 @@ const char* remedy(int error) {
   }
 }
 
-/// The names in the directory `path`; nothing where it is something else. A store of objects may
-/// know directories by what is in them only.
+/// Returns the names in the directory `path`, or nothing if it is no directory. An object store may
+/// know directories only by what is in them.
 absl::StatusOr<std::optional<std::vector<std::string>>> names_below(FileSystem& files,
                                                                     const std::string& path) {
   const auto entry = files.entry(path);
@@ -50,8 +50,8 @@ absl::StatusOr<std::optional<std::vector<std::string>>> names_below(FileSystem& 
 
 absl::Status file_error(int error, std::string_view operation, std::string_view path) {
   absl::StatusCode code = absl::ErrnoToStatusCode(error);
-  // Abseil gives ENODEV, ENOMEDIUM and ESRCH this code, too. A file system that is away must not
-  // look like a file that is absent.
+  // Abseil gives ENODEV, ENOMEDIUM and ESRCH this code, too. But a file system that is not
+  // available must not look like an absent file.
   if (code == absl::StatusCode::kNotFound && error != ENOENT) code = absl::StatusCode::kUnavailable;
   return with_errno(
       {code, absl::StrCat("[checkpoint] cannot ", std::string(operation), " '", std::string(path),
@@ -73,7 +73,7 @@ int errno_of(const absl::Status& status) {
 bool may_pass(const absl::Status& status) {
   switch (errno_of(status)) {
     case 0:
-      return absl::IsUnavailable(status);  // of a program's own file system
+      return absl::IsUnavailable(status);  // from a program's own file system
     case ENOENT:
     case ENOTDIR:
     case EISDIR:

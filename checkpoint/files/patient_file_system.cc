@@ -16,7 +16,7 @@ absl::Status status_of(const absl::StatusOr<Value>& value) {
   return value.status();
 }
 
-/// What `call` returns, once it is no error that may pass or `patience` is over.
+/// Repeats `call` until it returns no error that may pass or `patience` is over.
 template <typename Call>
 auto persist(std::chrono::milliseconds patience, Call call) -> decltype(call()) {
   auto result = call();
@@ -43,7 +43,7 @@ class PatientFile final : public ReadableFile {
   absl::Status read(int64_t offset, absl::Span<char> to) override {
     bool is_first = true;
     return persist(patience_, [&] {
-      // A descriptor that a server has forgotten (ESTALE) stays useless: the file is opened anew.
+      // A descriptor that a server has forgotten (ESTALE) stays useless: open the file anew.
       if (!std::exchange(is_first, false)) {
         auto again = files_.open(path_);
         if (!again.ok()) return again.status();
@@ -78,7 +78,7 @@ absl::StatusOr<FileEntry> PatientFileSystem::entry(const std::string& path) {
 
 absl::StatusOr<std::unique_ptr<FileLock>> PatientFileSystem::lock_content(const std::string& path,
                                                                           bool alone) {
-  return files_.lock_content(path, alone);  // readers do without one
+  return files_.lock_content(path, alone);  // readers can do without a lock
 }
 
 }  // namespace tessera::internal

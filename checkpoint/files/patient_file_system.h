@@ -10,9 +10,9 @@
 
 namespace tessera::internal {
 
-/// Another file system, for reading: calls are made again, after pauses, where they have failed
-/// with an error that may pass (may_pass()): a server that is away, a cache that is out of date.
-/// Says so on stderr, once for each call.
+/// Reads from another file system and repeats calls, after pauses, that fail with an error that may
+/// pass (may_pass()): a server that is away, a cache that is out of date. Says so on stderr, once
+/// for each call.
 class PatientFileSystem final : public ReadableFileSystem {
  public:
   /// `files` must outlive this. A call fails once `patience` has gone by since its first failure.

@@ -20,15 +20,15 @@
 namespace tessera::internal {
 namespace {
 
-/// The descriptors of locks. A child of fork() shares each with its parent, whose lock would last
-/// as long as the child, so there they are closed.
+/// The descriptors of locks. A child of fork() shares them with its parent, whose locks would last
+/// as long as the child, so the child closes them.
 class LockDescriptors {
  public:
   static LockDescriptors& all() {
     static auto* const descriptors = new LockDescriptors;  // never destroyed
     return *descriptors;
   }
-  /// Of more than there is room for, children keep the lock.
+  /// If there is no room left, children keep the lock.
   void add(int fd) {
     const std::lock_guard lock(mutex_);
     *std::find(fds_.begin(), fds_.end() - 1, -1) = fd;
@@ -73,7 +73,7 @@ class PosixFileLock : public FileLock {
   FileDescriptor fd_;  // closing it unlocks
 };
 
-/// A file that says by being there that this process holds it.
+/// A lock that consists of the existence of a file.
 class HeldFile : public FileLock {
  public:
   explicit HeldFile(std::string path) : path_(std::move(path)) {}
@@ -86,7 +86,7 @@ class HeldFile : public FileLock {
   const std::string path_;
 };
 
-/// The first bytes of a small file, as a holder has written them; what can be read of it.
+/// Returns what can be read of the holder's text in a small file.
 std::string holder_in(int fd) {
   char text[256];
   const ssize_t count = ::pread(fd, text, sizeof(text), 0);

@@ -10,19 +10,19 @@
 
 namespace tessera::internal {
 
-/// Locks the open file `fd` by flock(2), against all others or, unless `alone`, against those that
-/// want it alone. The lock ends with the process, however that ends; children of fork() do not keep
-/// it. Does not wait: FailedPrecondition, with the file's text as the holder's. Unimplemented where
-/// the file system has no locks. `path` is for messages.
+/// Locks the open file `fd` by flock(2), exclusively if `alone`, else shared. The lock ends with
+/// the process, however that ends; children of fork() do not keep it. Does not wait:
+/// FailedPrecondition, with the file's text as the holder's. Unimplemented if the file system has
+/// no locks. `path` is for messages.
 absl::StatusOr<std::unique_ptr<FileLock>> flock_file(FileDescriptor fd, bool alone,
                                                      const std::string& path);
 
-/// That `path` is a file of hold_file(), by its text.
+/// The error that `path`, a file of hold_file(), exists, with its text.
 absl::Status held_error(const std::string& path);
 
-/// In place of a lock where there is none: a file `path` with the text `holder`, which is removed
-/// when the lock is destroyed by the process that made it. It outlives a process that is killed.
-/// FailedPrecondition, with that text, where it is there already.
+/// Replaces a lock where there are none: makes a file `path` with the text `holder`, which is
+/// removed when the process that made it destroys the lock. The file outlives a process that is
+/// killed. FailedPrecondition, with the file's text, if it exists already.
 absl::StatusOr<std::unique_ptr<FileLock>> hold_file(FileSystem& files, const std::string& path,
                                                     const std::string& holder);
 

@@ -24,12 +24,12 @@
 namespace tessera::internal {
 namespace {
 
-/// open(2), above the standard streams and closed in what the process executes.
+/// Calls open(2), for a descriptor above the standard streams that exec() closes.
 FileDescriptor open_descriptor(const std::string& path, int flags, mode_t mode = 0600) {
   int fd = -1;
   do {
     fd = ::open(path.c_str(), flags | O_CLOEXEC, mode);
-  } while (fd < 0 && errno == EINTR);  // as FUSE and NFS answer when a signal comes
+  } while (fd < 0 && errno == EINTR);  // FUSE and NFS return this on a signal
   return FileDescriptor(above_standard_streams(fd));
 }
 
@@ -62,8 +62,8 @@ class PosixWritableFile : public WritableFile {
  private:
   static constexpr int64_t kAheadBytes = 4 << 20;
 
-  /// The disk works while the next bytes are made, and sync() waits for the rest only. A hint: an
-  /// error of the disk is sync()'s to report.
+  /// Lets the disk write while the next bytes are made, so that sync() waits for the rest only. A
+  /// hint: sync() reports errors of the disk.
   void begin_writeback() {
     (void)::sync_file_range(fd_.get(), begun_, written_ - begun_, SYNC_FILE_RANGE_WRITE);
     begun_ = written_;
@@ -72,7 +72,7 @@ class PosixWritableFile : public WritableFile {
   FileDescriptor fd_;
   const std::string path_;
   int64_t written_ = 0;
-  int64_t begun_ = 0;  // bytes that the disk was told of
+  int64_t begun_ = 0;  // bytes whose writeback has begun
 };
 
 class PosixReadableFile : public ReadableFile {
@@ -101,8 +101,8 @@ class PosixReadableFile : public ReadableFile {
   const std::string path_;
 };
 
-/// Where a file may not grow (ulimit -f), write() sends SIGXFSZ, which ends the process, and then
-/// fails with EFBIG. While this lives the thread gets the error alone.
+/// If a file may not grow (ulimit -f), write() sends SIGXFSZ, which ends the process, and fails
+/// with EFBIG. While this object lives the thread gets only the error.
 class NoSizeSignal {
  public:
   NoSizeSignal() {
@@ -133,7 +133,7 @@ absl::Status write_all(int fd, std::string_view bytes, const std::string& path) 
     const ssize_t count = ::write(fd, bytes.data(), bytes.size());
     if (count < 0 && errno == EINTR) continue;
     if (count < 0) return file_error(errno, "write", path);
-    // Not for regular files; a caller that went on would do so for ever.
+    // Does not happen for regular files; but a caller that went on would loop for ever.
     if (count == 0) return file_error(EIO, "write", path);
     bytes.remove_prefix(static_cast<size_t>(count));
   }
@@ -252,7 +252,7 @@ absl::StatusOr<std::unique_ptr<FileLock>> PosixFileSystem::lock(const std::strin
   if (const auto is_there = exists(*this, held); !is_there.ok() || *is_there) {
     return is_there.ok() ? held_error(held) : is_there.status();
   }
-  (void)!::ftruncate(file, 0);  // else the end of an older text stays, which only people read
+  (void)!::ftruncate(file, 0);  // else the end of an older text stays: harmless
   if (absl::Status status = internal::write_all(file, holder, path); !status.ok()) return status;
   return lock;
 }
@@ -260,7 +260,7 @@ absl::StatusOr<std::unique_ptr<FileLock>> PosixFileSystem::lock(const std::strin
 absl::StatusOr<std::unique_ptr<FileLock>> PosixFileSystem::lock_content(const std::string& path,
                                                                         bool alone) {
   constexpr int kFlags = O_NOFOLLOW | O_NONBLOCK;
-  // NFS gives a lock alone only to who may write.
+  // NFS gives an exclusive lock only to a descriptor that may write.
   FileDescriptor fd = open_descriptor(path, kFlags | (alone ? O_RDWR : O_RDONLY));
   if (!fd.is_open() && alone) fd = open_descriptor(path, kFlags | O_RDONLY);
   if (!fd.is_open()) return file_error(errno, "open", path);

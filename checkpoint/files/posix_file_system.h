@@ -9,17 +9,17 @@
 
 namespace tessera::internal {
 
-/// For whom files and directories are made.
+/// Who may access the files and directories that are made.
 struct PosixFileOptions {
-  /// For whom the umask says: with what it leaves of the modes 0666 and 0777. false: for their
-  /// owner alone, with the modes 0600 and 0700.
+  /// true: whom the umask lets, by what it leaves of the modes 0666 and 0777. false: their owner
+  /// alone, by the modes 0600 and 0700.
   bool group_access = false;
 };
 
 /// The files of this machine. Any thread may use one.
 ///
-/// What a file system may refuse is in best_effort.h. Where files have no locks, lock() makes
-/// "<path>.held" in place of one (hold_file()), and says so on stderr, once per process.
+/// best_effort.h has the calls that a file system may refuse. If files have no locks, lock() makes
+/// "<path>.held" instead (hold_file()), and says so on stderr, once per process.
 class PosixFileSystem : public FileSystem {
  public:
   explicit PosixFileSystem(PosixFileOptions options = {}) : options_(options) {}
@@ -43,8 +43,7 @@ class PosixFileSystem : public FileSystem {
   const PosixFileOptions options_;
 };
 
-/// Writes all of `bytes`, however little each write(2) takes and whatever signals interrupt it.
-/// `path` is for the message.
+/// Writes all of `bytes`, also after short writes and signals. `path` is for the message.
 absl::Status write_all(int fd, std::string_view bytes, const std::string& path);
 
 }  // namespace tessera::internal

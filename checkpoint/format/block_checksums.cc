@@ -29,7 +29,7 @@ std::optional<std::vector<uint64_t>> unpack_checksums(std::string_view text) {
   if (bytes.size() % sizeof(uint64_t) != 0) return std::nullopt;
   std::vector<uint64_t> checksums(bytes.size() / sizeof(uint64_t));
   if (!bytes.empty()) std::memcpy(checksums.data(), bytes.data(), bytes.size());
-  // Base64 that nobody wrote: with spaces, without padding, with bits beyond the end.
+  // Rejects other spellings of base64: with spaces, without padding, with bits beyond the end.
   if (pack_checksums(checksums) != text) return std::nullopt;
   return checksums;
 }

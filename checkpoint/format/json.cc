@@ -10,13 +10,13 @@
 namespace tessera::internal {
 namespace {
 
-// What a value takes in nlohmann's tree, its place in a container and the allocator's share.
+// Bytes of a value in nlohmann's tree, with its place in a container and the allocator's overhead.
 constexpr int64_t kValueBytes = 16;
 constexpr int64_t kTextBytes = 80;
 constexpr int64_t kContainerBytes = 80;
 constexpr int64_t kMemberBytes = 128;
 
-/// Reads JSON without building it.
+/// Reads JSON without building values.
 class BoundsCheck : public nlohmann::json_sax<Json> {
  public:
   explicit BoundsCheck(const JsonBounds& bounds) : bounds_(bounds) {}
@@ -114,7 +114,7 @@ JsonFields::JsonFields(const Json& object, std::string where, std::string& probl
   }
 }
 
-/// Null where there is none, or a problem.
+/// Returns null if there is no such field or a problem.
 const Json& JsonFields::field(const char* name, const char* kind,
                               bool (Json::*is_kind)() const noexcept) {
   if (!problem_.empty()) return nothing();

@@ -12,22 +12,21 @@ namespace tessera::internal {
 
 using Json = nlohmann::json;
 
-/// What JSON of somebody else's may cost.
+/// Limits on JSON from an untrusted file.
 struct JsonBounds {
   int depth = 4;                       ///< of arrays and objects within each other
   int64_t memory_bytes = 256LL << 20;  ///< of the parsed values, estimated from above
 };
 
-/// The value that `text` is. Reads it twice: nothing is built before all of it is known to be JSON,
-/// within the bounds and without an object that has a name twice. InvalidArgument says where and
-/// what.
+/// Parses `text`. Reads it twice: builds nothing before all of it is known to be JSON, within the
+/// bounds and without an object that has a name twice. InvalidArgument says what and where.
 absl::StatusOr<Json> parse_json(std::string_view text, const JsonBounds& bounds = {});
 
-/// One line of JSON. InvalidArgument where a text in it is no UTF-8.
+/// Returns one line of JSON. InvalidArgument if a text in it is not UTF-8.
 absl::StatusOr<std::string> json_text(const Json& value);
 
-/// Reads the fields of a JSON object and remembers the first thing that is not as expected; after
-/// that every value is empty.
+/// Reads the fields of a JSON object and remembers the first problem; after that every value is
+/// empty.
 class JsonFields {
  public:
   /// `where` names the object in messages; `problem` and `object` must outlive this.
@@ -38,7 +37,7 @@ class JsonFields {
   std::vector<int64_t> integers(const char* name, int64_t least, int64_t greatest);
   const Json& array(const char* name);
   const Json& object(const char* name);
-  /// After all others: fields that nobody asked for are a problem, too.
+  /// Called last: fields that were not asked for are a problem, too.
   void expect_no_others();
 
  private:
@@ -53,7 +52,7 @@ class JsonFields {
 /// Whether `value` is an integer within [least, greatest].
 bool is_integer_within(const Json& value, int64_t least, int64_t greatest);
 
-/// What a value is called in messages: "an array", "the number 3", "the text 'a'".
+/// Describes a value for messages: "an array", "the number 3", "the text 'a'".
 std::string describe(const Json& value);
 
 }  // namespace tessera::internal

@@ -16,8 +16,8 @@ namespace {
 constexpr std::string_view kMagic = R"({"format":"tessera-checkpoint","version":)";
 constexpr JsonBounds kBounds{.depth = 5, .memory_bytes = 256LL << 20};
 
-/// The version in a text that begins with kMagic; nothing after it is looked at, because another
-/// version may be different from there on.
+/// Checks the version in a text that begins with kMagic. Does not look at the rest, which may
+/// differ in another version.
 absl::Status check_version(std::string_view text) {
   if (!text.starts_with(kMagic)) {
     return absl::InvalidArgumentError(
@@ -57,7 +57,7 @@ absl::StatusOr<std::string> Manifest::to_text() const {
   json["entries"] = to_json(entries);
   const auto body = json_text(json);
   if (!body.ok()) return body.status();
-  // Braces and the comma between: '{"nonce":...}' becomes ',"nonce":...'.
+  // Without the braces and with a comma: '{"nonce":...}' becomes ',"nonce":...'.
   std::string text =
       absl::StrCat(std::string(kMagic), kVersion, ",", body->substr(1, body->size() - 2));
   text += trailer(text);

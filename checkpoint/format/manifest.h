@@ -14,7 +14,7 @@
 
 namespace tessera::internal {
 
-/// Where elements [begin, end) of an entry lie, in the order of its memory.
+/// Where elements [begin, end) of an entry, in its memory order, lie.
 struct ManifestPiece {
   int64_t begin = 0;
   int64_t end = 0;
@@ -39,10 +39,10 @@ struct ManifestFile {
   bool operator==(const ManifestFile&) const = default;
 };
 
-/// A number or text that a run keeps beside its tensors.
+/// A number or text that a run saves beside its tensors.
 using Extra = std::variant<int64_t, double, std::string>;
 
-/// All that a step is made of. docs/checkpoint-format.md specifies its text.
+/// The content of a step. docs/checkpoint-format.md specifies its text.
 struct Manifest {
   static constexpr int64_t kVersion = 1;
   static constexpr int64_t kMaxBytes = 64 << 20;  ///< of its text
@@ -56,18 +56,18 @@ struct Manifest {
   std::vector<ManifestFile> files;  ///< by rank
   std::map<std::string, ManifestEntry> entries;
 
-  /// What is inconsistent, "got X, expected Y", a line each and at most 8; "" if nothing: every
-  /// element of every entry lies in exactly one place, every byte of a file's data is some
-  /// element's, names and numbers are such as the format allows.
+  /// Returns what is inconsistent, "got X, expected Y", a line each and at most 8; "" if nothing.
+  /// Checks that every element of every entry lies in exactly one place, every byte of a file's
+  /// data belongs to an element, and names and numbers are allowed by the format.
   std::string problem() const;
 
-  /// InvalidArgument with problem(), or where the text is too long.
+  /// InvalidArgument with problem(), or if the text is too long.
   absl::StatusOr<std::string> to_text() const;
-  /// The manifest that `text` is. InvalidArgument says what is wrong; Unimplemented where another
-  /// version of the format wrote it. Takes memory for a bounded multiple of the text.
+  /// Parses `text`. InvalidArgument says what is wrong; Unimplemented if it has another version of
+  /// the format. Takes a bounded multiple of the text's memory.
   static absl::StatusOr<Manifest> from_text(std::string_view text);
 
-  /// What the text of a manifest ends with, after `text`: its checksum. Of one length.
+  /// The end of a manifest's text, after `text`: the checksum. Its length is constant.
   static std::string trailer(std::string_view text);
 
   bool operator==(const Manifest&) const = default;

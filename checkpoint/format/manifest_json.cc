@@ -14,7 +14,7 @@
 namespace tessera::internal {
 namespace {
 
-constexpr const char* kDouble = "double";  // of a value that JSON has no number for
+constexpr const char* kDouble = "double";  // holds a value that is no JSON number
 
 ManifestEntry read_entry(const std::string& name, const Json& json, std::string& problem) {
   const std::string where = absl::StrCat("entry '", printable(name), "'");

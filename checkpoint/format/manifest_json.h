@@ -8,8 +8,8 @@
 
 namespace tessera::internal {
 
-// Parts of a manifest as JSON. The read_* functions set `problem` where the JSON is none; they
-// check kinds and ranges of single values, and leave what fits together to Manifest::problem().
+// Parts of a manifest as JSON. The read_* functions set `problem` if the JSON is no such part. They
+// check kinds and ranges of single values; Manifest::problem() checks consistency.
 
 Json to_json(const ManifestFile& file);
 Json to_json(const std::map<std::string, ManifestEntry>& entries);

@@ -1,4 +1,4 @@
-// What makes a manifest inconsistent.
+// Finds what makes a manifest inconsistent.
 #include <algorithm>
 #include <utility>
 
@@ -15,7 +15,7 @@
 namespace tessera::internal {
 namespace {
 
-/// Gathers problems, and goes on until there are enough.
+/// Collects problems, up to kMost.
 class Problems {
  public:
   void add(std::string text) {
@@ -76,7 +76,7 @@ void check_files(const Manifest& manifest, Problems& problems) {
   }
 }
 
-/// The pieces of one entry cover it; adds what they take to `extents` of their files.
+/// Checks that the pieces of one entry cover it; adds their extents to `extents` of their files.
 void check_entry(const std::string& name, const ManifestEntry& entry, const Manifest& manifest,
                  std::vector<std::vector<Extent>>& extents, Problems& problems) {
   std::string wrong = name_problem(name);
@@ -119,7 +119,7 @@ void check_entry(const std::string& name, const ManifestEntry& entry, const Mani
   }
 }
 
-/// What lies in a file follows upon each other and ends with it.
+/// Checks that the extents in a file follow one another without gaps, up to its end.
 void check_extents(const ManifestFile& file, std::vector<Extent>& extents, Problems& problems) {
   std::ranges::sort(extents, {}, &Extent::begin);
   int64_t end = extents.empty() ? file.bytes : extents.front().begin;

@@ -18,7 +18,7 @@ namespace {
 
 constexpr const char* kMetadata = "__metadata__";
 
-/// A tensor as the header describes it; `problem` is set if it does not.
+/// Reads a tensor's description in the header; sets `problem` if it is malformed.
 SafetensorsTensor read_tensor(const std::string& name, const Json& json, std::string& problem) {
   JsonFields fields(json, absl::StrCat("tensor '", printable(name), "'"), problem);
   SafetensorsTensor tensor;
@@ -45,7 +45,7 @@ SafetensorsTensor read_tensor(const std::string& name, const Json& json, std::st
 
 }  // namespace
 
-/// Of tensors in the order of their data.
+/// Expects tensors in the order of their data.
 std::string SafetensorsHeader::problem() const {
   int64_t end = 0;
   for (const SafetensorsTensor& tensor : tensors) {

@@ -22,10 +22,10 @@ struct SafetensorsTensor {
   bool operator==(const SafetensorsTensor&) const = default;
 };
 
-/// What stands before the data of a safetensors file: 8 bytes with the length of what follows, the
-/// least significant first, then JSON. As strict as the Rust loader, and stricter where that is
-/// silent: the tensors cover the data exactly, in order and without gaps, names are unique, nothing
-/// is there that the format does not have.
+/// The header of a safetensors file: 8 bytes with the length of the JSON, the least significant
+/// first, then the JSON. As strict as the Rust loader, and stricter where that is silent: the
+/// tensors cover the data exactly, in order and without gaps, names are unique, and there is
+/// nothing that the format does not have.
 /// Source: https://github.com/huggingface/safetensors, safetensors/src/tensor.rs.
 struct SafetensorsHeader {
   static constexpr int64_t kLengthBytes = 8;
@@ -39,14 +39,14 @@ struct SafetensorsHeader {
 
   int64_t data_bytes() const { return tensors.empty() ? 0 : tensors.back().end; }
 
-  /// The file's first bytes; data follow. InvalidArgument where the tensors are malformed or too
+  /// Returns the bytes before the file's data. InvalidArgument if the tensors are malformed or too
   /// many for one file.
   absl::StatusOr<std::string> to_bytes() const;
 
-  /// How long the JSON is that follows these first 8 bytes of a file of `file_bytes`.
-  /// InvalidArgument where it cannot be: nothing has to be allocated to know that.
+  /// Returns the length of the JSON from the first 8 bytes of a file of `file_bytes`.
+  /// InvalidArgument if the length is impossible, so that nothing is allocated for it.
   static absl::StatusOr<int64_t> json_bytes(std::string_view first_bytes, int64_t file_bytes);
-  /// The header that `json` is, of a file with `data_bytes` after it. InvalidArgument says what is
+  /// Parses the header `json` of a file with `data_bytes` after it. InvalidArgument says what is
   /// wrong: "got X, expected Y".
   static absl::StatusOr<SafetensorsHeader> from_json(std::string_view json, int64_t data_bytes);
 

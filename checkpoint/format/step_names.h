@@ -7,9 +7,9 @@
 
 namespace tessera::internal {
 
-// What things are called in the directory of a run:
-//   lock                               of the job that saves here
-//   lock.held                          the same where files have no locks (PosixFileSystem)
+// Names in the directory of a run:
+//   lock                               held by the job that saves here
+//   lock.held                          replaces it if files have no locks (PosixFileSystem)
 //   step-100/                          a committed step
 //     manifest.json
 //     rank-00000-of-00004.safetensors
@@ -28,12 +28,12 @@ std::string step_name(int64_t step);
 std::string marked_step_name(int64_t step, std::string_view mark, std::string_view nonce);
 std::string rank_file_name(int64_t rank, int64_t world);
 
-/// The number of a committed step's directory; nothing where `name` is none, to the letter.
+/// The number of a committed step's directory; nothing if `name` is not exactly such a name.
 std::optional<int64_t> step_of(std::string_view name);
-/// The mark in a marked_step_name(), "" for a step_name(); nothing where `name` is neither.
+/// The mark in a marked_step_name(), "" for a step_name(); nothing if `name` is neither.
 std::optional<std::string_view> step_mark_of(std::string_view name);
 
-/// 32 hexadecimal digits that nobody has drawn before. They tie the files of one save together.
+/// Draws 32 random hexadecimal digits, which identify the files of one save.
 std::string draw_nonce();
 bool is_nonce(std::string_view text);
 

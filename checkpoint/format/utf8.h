@@ -5,7 +5,7 @@
 
 namespace tessera::internal {
 
-/// What forbids `text`, "got X, expected Y"; "" if it is well-formed UTF-8, which JSON must be.
+/// Returns why `text` is not allowed in JSON, "got X, expected Y"; "" if it is well-formed UTF-8.
 std::string utf8_problem(std::string_view text);
 
 }  // namespace tessera::internal

@@ -12,7 +12,7 @@
 
 namespace tessera::internal {
 
-/// Elements [begin, end) of an entry, in the order of its memory, that a rank brings to a step. An
+/// Elements [begin, end) of an entry, in its memory order, that a rank contributes to a step. An
 /// entry without elements has one piece, 0 to 0.
 struct ShardPiece {
   std::string entry;
@@ -21,8 +21,8 @@ struct ShardPiece {
   int64_t end = 0;
 
   bool is_whole() const { return begin == 0 && end == form.numel(); }
-  /// The tensor that holds it in a file: under the entry's own name and shape where the piece is
-  /// whole and row-major, else "name#begin-end" with one dimension.
+  /// The tensor that holds the piece in a file: it has the entry's own name and shape if the piece
+  /// is whole and row-major, else it is "name#begin-end" with one dimension.
   std::string tensor_name() const;
   std::vector<int64_t> tensor_shape() const;
 };
@@ -35,21 +35,21 @@ struct ShardIdentity {
   int64_t world = 1;
 };
 
-/// Where the values of a rank lie in its file, known before any value is: widest dtypes first, so
-/// that all are aligned, otherwise in the order given.
+/// Where a rank's values lie in its file, computed before there are any values: widest dtypes
+/// first, so that all are aligned, otherwise in the given order.
 class ShardLayout {
  public:
-  /// Local. InvalidArgument names a piece that is malformed or there twice.
+  /// Local. InvalidArgument names a piece that is malformed or given twice.
   static absl::StatusOr<ShardLayout> make(ShardIdentity identity, std::vector<ShardPiece> pieces);
 
   const ShardIdentity& identity() const { return identity_; }
-  /// In the order in which their values follow upon the header, without gaps.
+  /// In the order in which their values follow the header, without gaps.
   const std::vector<ShardPiece>& pieces() const { return pieces_; }
-  /// What the file begins with.
+  /// The file's first bytes.
   const std::string& header() const { return header_; }
   int64_t file_bytes() const { return file_bytes_; }
 
-  /// What a manifest says of the pieces; `file` is the rank.
+  /// The pieces as a manifest has them; ManifestPiece::file is the rank.
   std::map<std::string, ManifestEntry> entries() const;
 
  private:
@@ -60,12 +60,13 @@ class ShardLayout {
 };
 
 /// "__metadata__" of a rank's file: which save, rank and world it belongs to, and sizes and strides
-/// of its entries, so that a file says without its manifest what it holds.
+/// of its entries, so that a file is readable without its manifest.
 std::map<std::string, std::string> shard_metadata(const ShardIdentity& identity,
                                                   const std::map<std::string, EntryForm>& forms);
 
-/// Whether `header` is that of the file that `manifest` has for `rank`: of the same save, with the
-/// same tensors at the same places. "got X, expected Y" if not. `header_bytes`: where data begin.
+/// Returns "" if `header` is that of the file that `manifest` has for `rank`: of the same save,
+/// with the same tensors at the same places; else "got X, expected Y". `header_bytes`: data begin
+/// there.
 std::string shard_problem(const SafetensorsHeader& header, int64_t header_bytes,
                           const Manifest& manifest, int64_t rank);
 

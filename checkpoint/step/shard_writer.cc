@@ -100,7 +100,7 @@ absl::Status ShardWriter::put(std::string_view bytes) {
     const size_t count = std::min(bytes.size(), kBlock - block_.size());
     const std::string_view part = bytes.substr(0, count);
     bytes.remove_prefix(count);
-    if (count == kBlock) {  // a whole block, from where it is
+    if (count == kBlock) {  // a whole block, without a copy
       status_ = write_block(part);
       continue;
     }

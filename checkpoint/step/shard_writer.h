@@ -15,24 +15,24 @@
 
 namespace tessera::internal {
 
-/// What a rank has written: what rank 0 needs of it to commit the step.
+/// What a rank has written, as rank 0 needs it to commit the step.
 struct ShardSummary {
   std::string nonce;
   int64_t step = 0;
   int64_t rank = 0;
   ManifestFile file;
-  std::map<std::string, ManifestEntry> entries;  ///< the rank's pieces of them
+  std::map<std::string, ManifestEntry> entries;  ///< with this rank's pieces only
 
-  /// To send to rank 0, and back. InvalidArgument where `text` is none.
+  /// Text to send to rank 0, and back. InvalidArgument if `text` is malformed.
   absl::StatusOr<std::string> to_text() const;
   static absl::StatusOr<ShardSummary> from_text(std::string_view text);
 
   bool operator==(const ShardSummary&) const = default;
 };
 
-/// Writes a rank's file of a step: the header at once, then the values as they are given, and
-/// computes the checksums meanwhile. Keeps one block in memory. After an error every call returns
-/// it again; a file that is not finished is of no use. Belongs to one thread.
+/// Writes a rank's file of a step: first the header, then the values as they are given; computes
+/// the checksums meanwhile. Keeps one block in memory. After an error every call returns it again.
+/// The file is valid only after finish(). Belongs to one thread.
 class ShardWriter {
  public:
   /// Makes the file, with its header, in `directory`. `files` must outlive this.
@@ -40,9 +40,8 @@ class ShardWriter {
                                                              const std::string& directory,
                                                              ShardLayout layout);
 
-  /// The next values of the file: `bytes` of elements of `entry` from `begin` on. Pieces come in
-  /// the layout's order, a piece in one call or in several that follow upon each other.
-  /// InvalidArgument where something else is due.
+  /// Writes the next values: `bytes` of elements of `entry` from `begin` on. Pieces come in the
+  /// layout's order, each in one call or more. InvalidArgument if other values are due.
   absl::Status add(std::string_view entry, int64_t begin, std::string_view bytes);
 
   /// After all values: fsyncs and closes the file.
@@ -51,7 +50,7 @@ class ShardWriter {
  private:
   ShardWriter(ShardLayout layout, std::unique_ptr<WritableFile> file);
 
-  /// The next values are those of piece `piece`, or of the first one after it that has any.
+  /// Expects the values of piece `piece` next, or of the first one after it that has any.
   void begin_piece(size_t piece);
   absl::Status check_next(std::string_view entry, int64_t begin, std::string_view bytes) const;
   absl::Status put(std::string_view bytes);
@@ -60,8 +59,8 @@ class ShardWriter {
   const ShardLayout layout_;
   const std::unique_ptr<WritableFile> file_;
   absl::Status status_;
-  size_t piece_ = 0;  // of the layout's pieces, the one whose values come next
-  int64_t next_ = 0;  // element of it
+  size_t piece_ = 0;  // index of the layout's piece whose values come next
+  int64_t next_ = 0;  // the element that comes next
   std::string block_;
   std::vector<uint64_t> checksums_;
 };

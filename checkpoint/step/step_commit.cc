@@ -10,7 +10,7 @@
 namespace tessera::internal {
 namespace {
 
-/// Adds a rank's pieces to those of the ranks before it.
+/// Adds a rank's pieces to those of lower ranks.
 absl::Status add_summary(Manifest& manifest, ShardSummary summary) {
   if (summary.nonce != manifest.nonce || summary.step != manifest.step) {
     return absl::InvalidArgumentError(absl::StrCat(
@@ -33,7 +33,7 @@ absl::Status add_summary(Manifest& manifest, ShardSummary summary) {
   return absl::OkStatus();
 }
 
-/// All ranks' files lie where rank 0 looks.
+/// Checks that rank 0 sees all ranks' files.
 absl::Status check_files(FileSystem& files, const std::string& path, const Manifest& manifest) {
   for (const ManifestFile& file : manifest.files) {
     const std::string name = join_path(path, file.name);
@@ -141,7 +141,7 @@ absl::Status commit_step(FileSystem& files, const std::string& directory,
   if (status.ok()) status = files.sync_directory(path);
   if (status.ok()) status = move_step(files, path, committed);
   if (!status.ok()) {
-    // In a store, where another job has committed the step first, all that is there is its.
+    // In an object store, all files are another job's if it has committed the step first.
     if (path == committed && absl::IsAlreadyExists(status)) return status;
     const absl::Status removal =
         path == committed ? remove_step(files, path) : remove_tree(files, path);

@@ -16,58 +16,58 @@ namespace tessera::internal {
 
 /// Note [Commit]
 /// ~~~~~~~~~~~~~
-/// A step is written into a directory of a temporary name. Every rank writes its file there and
-/// fsyncs it; rank 0 writes the manifest last, fsyncs it and the directory, and gives the directory
-/// its final name by one rename, the commit; then it fsyncs the parent, and only then is the step
-/// durable and may another one be deleted. So a directory of a final name is whole, whenever the
-/// power fails: everything in it was durable before the rename. A step that exists is never written
-/// into. An fsync that fails is not tried again: the kernel may have dropped the data and report
-/// success the second time; the step is given up.
+/// A step is written into a directory with a temporary name. Every rank writes its file there and
+/// fsyncs it. Rank 0 then writes the manifest, fsyncs it and the directory, and gives the directory
+/// its final name by one rename, the commit. Then it fsyncs the parent; only after that is the step
+/// durable and may another one be deleted. So a directory with a final name is whole, whenever the
+/// power fails: everything in it was durable before the rename. An existing step is never written
+/// into. An fsync that fails is not tried again, because the kernel may have dropped the data and
+/// report success the second time; the step is given up.
 ///
-/// A store of objects has no rename (FileSystem::can_rename()). There the files are written where
-/// they stay, and the manifest, which is put whole, last and at once, is the commit: without it
-/// there is no step, only what a save has left. It is also the first to go when a step does. The
-/// functions below say what lies where; nothing else knows of the difference.
+/// An object store has no rename (FileSystem::can_rename()). There the files are written where they
+/// stay, and the manifest, which is put last and atomically, is the commit: without it there is no
+/// step, only leftovers of a save. When a step is removed the manifest goes first. The functions
+/// below hide this difference from all other code.
 
-/// Where the files lie of a step that is no step yet, or no more: under the name that `mark`
-/// (kTemporary, kTrash) makes of its own, or, without rename, under its own.
+/// The path of the files of a step that is not committed yet or is being removed: under the step's
+/// name marked with `mark` (kTemporary, kTrash), or, without rename, under its own name.
 std::string marked_path(const ReadableFileSystem& files, const std::string& directory, int64_t step,
                         std::string_view mark, std::string_view nonce);
-/// What is there if and only if the step `path`, or what it became when it was set aside, is: the
+/// The path that exists if and only if the step `path` (committed or set aside) does: the
 /// directory, or, without rename, the manifest.
 std::string sign_of_commit(const ReadableFileSystem& files, const std::string& path);
-/// Whether `path`, which a listing of its directory has, is a step, or one that was set aside: with
-/// rename the name says so, and nothing is read.
+/// Whether `path`, from a listing of its directory, is a step, committed or set aside. With rename
+/// the name tells, and nothing is read.
 absl::StatusOr<bool> is_step(ReadableFileSystem& files, const std::string& path);
 
-/// Gives the step `from` the name `to`. Without rename it copies the step first, the manifest
-/// after all that it names, so that it is whole under one name at any time; on an error both may be
-/// there. What is damaged and cannot be read is left out, and named on stderr: it must not keep the
-/// name. Nothing to do where the names are equal (marked_path()).
+/// Renames the step `from` to `to`. Without rename it copies the step first, the manifest last, so
+/// that the step is whole under one name at any time; on an error both may exist. Damaged files
+/// that cannot be read are left out and named on stderr: they must not keep the old name in use.
+/// Does nothing if the names are equal (marked_path()).
 absl::Status move_step(FileSystem& files, const std::string& from, const std::string& to);
-/// Removes what there is of the step `path`: the manifest first, and nothing else before that has
-/// succeeded. No error if there is nothing.
+/// Removes the step `path`, whole or not: the manifest first, and nothing else before that has
+/// succeeded. No error if nothing exists.
 absl::Status remove_step(FileSystem& files, const std::string& path);
 
 /// Begins step `step` in the directory of a run: makes the temporary directory for the ranks' files
-/// and gives its path. One rank calls it; the others learn `nonce`. AlreadyExists where the step
-/// is there.
+/// and gives its path. One rank calls it; the others learn `nonce`. AlreadyExists if the step
+/// exists.
 absl::StatusOr<std::string> begin_step(FileSystem& files, const std::string& directory,
                                        int64_t step, const std::string& nonce);
 
 /// The manifest of a step: `head` has all but files and entries, `summaries` one for each rank.
-/// InvalidArgument where they are of different saves, or do not have every element of every entry
+/// InvalidArgument if they are of different saves, or do not have every element of every entry
 /// exactly once. Local.
 absl::StatusOr<Manifest> make_manifest(Manifest head, std::vector<ShardSummary> summaries);
 
 /// Commits a step that begin_step() began and whose files are written (Note [Commit]). On an error
-/// what was written is removed, and no step `manifest.step` is there, with two exceptions that the
-/// message says: where the last fsync fails, the step is whole and in its place, but may be gone
-/// after a power failure; and where a store puts the manifest, says that it has not, and does not
+/// removes what was written, so that no step `manifest.step` exists, with two exceptions that the
+/// message tells: if the last fsync fails, the step is whole and in its place, but may be gone
+/// after a power failure; and if a store has put the manifest, reports failure, and then does not
 /// remove it, the step may be whole.
 absl::Status commit_step(FileSystem& files, const std::string& directory, const Manifest& manifest);
 
-/// Gives a step up that begin_step() began: removes what there is of it.
+/// Gives up a step that begin_step() began, and removes its files.
 absl::Status abandon_step(FileSystem& files, const std::string& directory, int64_t step,
                           const std::string& nonce);
 

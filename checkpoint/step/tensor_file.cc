@@ -27,14 +27,14 @@ absl::StatusOr<std::string> bytes_at(ReadableFile& file, int64_t offset, int64_t
   return text;
 }
 
-/// Where a link leads: model hubs keep files under other names and link to them.
+/// Resolves symbolic links: model hubs keep files under other names and link to them.
 std::string resolved(const std::string& path) {
   std::error_code error;
   const std::filesystem::path real = std::filesystem::canonical(path, error);
   return error ? path : real.string();
 }
 
-/// What an index says: a file's name by tensor.
+/// Reads an index: the file's name for each tensor.
 absl::StatusOr<std::map<std::string, std::string>> read_index(FileSystem& files,
                                                               const std::string& path) {
   const std::string real = resolved(path);

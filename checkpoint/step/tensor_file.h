@@ -14,23 +14,23 @@
 
 namespace tessera::internal {
 
-/// A safetensors file of anybody's, open, or what a symbolic link leads to. Errors name it. Belongs
+/// An open safetensors file from any source; symbolic links are followed. Errors name it. Belongs
 /// to one thread.
 class TensorFile {
  public:
   /// Reads and checks the header. `files` must outlive the result.
   static absl::StatusOr<TensorFile> open(FileSystem& files, const std::string& path);
-  /// Opens `path`, or, where it ends with ".json", the files in its directory that this index names
-  /// ("weight_map": the file of each tensor), which has to have what the index says. A tensor that
-  /// is in two of them is an error.
+  /// Opens `path`, or, if it ends with ".json", the files in its directory that this index names
+  /// ("weight_map": the file of each tensor). It is an error if a file lacks a tensor that the
+  /// index puts there, or if two files have one tensor.
   static absl::StatusOr<std::vector<TensorFile>> open_all(FileSystem& files,
                                                           const std::string& path);
 
   const std::string& path() const { return path_; }
   const SafetensorsHeader& header() const { return header_; }
 
-  /// What tells this file from another of the same name: length, header and a sample of the values,
-  /// in one line. Reads at most 192 KiB.
+  /// A line that tells this file from another of the same name: its length, and a checksum of a
+  /// sample that includes its beginning. Reads at most 192 KiB.
   absl::StatusOr<std::string> fingerprint() const;
 
   /// Fills `to` with the bytes of `tensor`, one of the header's, from its byte `offset` on.

@@ -14,7 +14,7 @@
 
 namespace tessera::internal {
 
-/// Reads a file whose checksums a manifest has: gives nothing that it has not verified, and reads
+/// Reads a file whose checksums are in a manifest. Verifies everything that it returns, and reads
 /// only the blocks that a range touches. Keeps one block in memory. Belongs to one thread.
 class VerifiedFile {
  public:
@@ -25,7 +25,7 @@ class VerifiedFile {
   /// Fills `to` with the bytes from `offset` on; the range lies within the file. DataLoss names the
   /// file and the first damaged block; `to` may be partly filled with bad bytes then.
   absl::Status read(int64_t offset, absl::Span<char> to);
-  /// Reads and verifies block `index`, and gives nothing.
+  /// Reads and verifies block `index`, without returning it.
   absl::Status verify_block(int64_t index);
 
  private:
@@ -37,10 +37,10 @@ class VerifiedFile {
   const std::string path_;
   const ManifestFile& description_;
   std::vector<char> block_;
-  int64_t block_index_ = -1;  // of what block_ holds, verified
+  int64_t block_index_ = -1;  // the verified block in block_; -1: none
 };
 
-/// What to say of damage in a committed step: "[checkpoint] '<path>': <problem>; <remedy>".
+/// The error for damage in a committed step: "[checkpoint] '<path>': <problem>; <remedy>".
 absl::Status damage(const std::string& path, absl::string_view problem);
 
 }  // namespace tessera::internal

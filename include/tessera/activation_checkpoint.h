@@ -107,7 +107,7 @@ void put_tensors(T& value, const std::vector<at::Tensor>& tensors) {
   TensorsIn<T>::visit(value, [&](at::Tensor& tensor) { tensor = tensors.at(next++); });
 }
 
-/// fn->forward(inputs...) where there is such a thing, else std::invoke. A holder's own operator()
+/// Calls fn->forward(inputs...) if that exists, else std::invoke. A module holder's own operator()
 /// cannot tell what a Sequential returns.
 template <typename Fn, typename... Inputs>
 decltype(auto) call_module_or_function(Fn& fn, Inputs&... inputs) {
@@ -146,7 +146,7 @@ class CheckpointedCall {
 /// From input tensors to output tensors.
 using TensorFunction = std::function<std::vector<at::Tensor>(const std::vector<at::Tensor>&)>;
 
-/// Runs `first` on `inputs` without a graph and returns its outputs with one node behind them that
+/// Runs `first` on `inputs` without a graph and returns its outputs, with one autograd node that
 /// runs `again` in backward. Grad mode must be on.
 std::vector<at::Tensor> run_checkpointed(const CheckpointOptions& options,
                                          std::vector<at::Tensor> inputs,

@@ -21,11 +21,10 @@ concept OptimizerOptionsType = std::derived_from<Options, torch::optim::Optimize
 
 /// The options of any optimizer: a value that holds LibTorch's own options type, or another type
 /// that derives from torch::optim::OptimizerCloneableOptions. elementwise() (elementwise.h)
-/// and whole_tensor() (whole_tensor.h) make one that says by which optimizer of the user's own,
-/// too.
+/// and whole_tensor() (whole_tensor.h) make values that also name the user's own optimizer.
 class AlgorithmOptions {
  public:
-  /// None; OptimizerPlan::assign() refuses it.
+  /// Holds no options; OptimizerPlan::assign() refuses it.
   AlgorithmOptions() = default;
   template <OptimizerOptionsType Options>
   AlgorithmOptions(Options options) : options_(std::make_unique<Options>(std::move(options))) {}
@@ -49,7 +48,7 @@ class AlgorithmOptions {
 
   /// Null for none.
   const torch::optim::OptimizerOptions* get() const { return options_.get(); }
-  /// What these made; null where the type of the options says which algorithm is meant.
+  /// The algorithm given to the constructor; null if the type of the options determines it.
   const internal::Algorithm* algorithm() const { return algorithm_.get(); }
   /// A copy; null for none.
   std::unique_ptr<torch::optim::OptimizerOptions> clone() const {

@@ -6,12 +6,11 @@ namespace tessera {
 
 /// How Engine::backward() counts a loss.
 struct BackwardOptions {
-  /// What this loss, a mean over the rank's batch, is a mean over: how many samples or tokens. A
-  /// step whose backwards have weights w trains with sum(w * gradient) / sum(w), summed over ranks
-  /// and backwards, which is the gradient of the mean over everything that they have seen: an
-  /// average over ranks and micro-steps alike, so losses are not divided by the number of
-  /// micro-steps. A factor that all weights have in common changes nothing; weight 0 adds exact
-  /// zeros, whatever the gradients are (NaN included).
+  /// The number of samples or tokens that this loss is a mean over. A step whose backwards have
+  /// weights w trains with sum(w * gradient) / sum(w), summed over ranks and backwards: the
+  /// gradient of the mean over all of their samples. That averages over micro-steps, too, so do not
+  /// divide losses by their number. A factor that all weights have in common changes nothing;
+  /// weight 0 adds exact zeros, whatever the gradients are (NaN included).
   ///
   /// `.grad` shows sum(w * gradient) / N, not divided by the mean weight yet; clipping and
   /// StepResult::grad_norm are of the weighted mean. With Options::gradient_divide_factor D the

@@ -8,13 +8,13 @@ namespace tessera {
 /// What Engine::step() does with the model's buffers (tensors that a module registers and does not
 /// train, such as BatchNorm's running statistics), which each rank's forward writes from its own
 /// samples. parallelize() gives all ranks rank 0's in any case. A buffer in memory that one of the
-/// processes may only read (a program's constant, a file mapped read-only) stays what it was then;
-/// step() refuses, on all ranks, where one has changed it and steps would make buffers equal.
+/// processes may only read (a program's constant, a file mapped read-only) must not change after
+/// that: if it has on any rank, and steps make buffers equal, step() throws on all ranks.
 enum class BufferSync : uint8_t {
   kOnce,       ///< nothing: from then on each rank has its own
   kBroadcast,  ///< all ranks get rank 0's (DistributedDataParallel's broadcast_buffers)
-  kMean,       ///< floating and complex ones become the mean over ranks; all others, which have
-               ///< none (num_batches_tracked), rank 0's
+  kMean,       ///< floating and complex ones become the mean over ranks; others
+               ///< (num_batches_tracked), which have no mean, become rank 0's
 };
 
 /// "once", "broadcast", "mean".

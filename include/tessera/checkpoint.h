@@ -17,12 +17,12 @@ namespace tessera {
 
 class Engine;
 
-/// What a program keeps beside its engine's state. Names are the program's own: 1 to 900 bytes of
+/// What a program saves besides its engine's state. Names are the program's own: 1 to 900 bytes of
 /// UTF-8 without control characters.
 struct CheckpointExtras {
   std::map<std::string, std::variant<int64_t, double, std::string>> values = {};  ///< rank 0's
   std::map<std::string, at::Tensor> tensors = {};                                 ///< rank 0's
-  /// Every rank's own, such as the state of its generators. Given back at the same number of ranks
+  /// Every rank's own, such as the state of its generators. Restored on the same number of ranks
   /// only.
   std::map<std::string, at::Tensor> rank_tensors = {};
 };
@@ -30,13 +30,13 @@ struct CheckpointExtras {
 /// How a checkpoint is saved.
 struct SaveOptions {
   CheckpointExtras extras = {};
-  /// Text about the run, for whoever looks at the checkpoint later: model, data, options. Rank 0's.
+  /// Text about the run, for people who look at the checkpoint: model, data, options. Rank 0's.
   std::map<std::string, std::string> notes = {};
   /// Files and directories get what the umask leaves of the modes 0666 and 0777, for a run that
   /// several users of a group resume (umask 002). false: 0600 and 0700, for this user alone.
   bool group_access = false;
-  /// Where `directory` is; null: on this machine's files. Each rank passes its own, or ranks that
-  /// are threads the same one. Not beside group_access.
+  /// The file system of `directory`; null: this machine's. Each rank passes its own object; ranks
+  /// that are threads may share one. Not together with group_access.
   std::shared_ptr<FileSystem> files = nullptr;
 };
 
@@ -44,23 +44,22 @@ struct SaveOptions {
 /// engine's state (StateDict) and `options.extras`. The last name of `directory` is made if it is
 /// missing; all ranks must see it under this name. One safetensors file per rank and a manifest, as
 /// docs/checkpoint-format.md says. Each rank writes the part of the state that it keeps, once, from
-/// where it lies, in blocks of 1 MiB. What is there after the call survives a power failure; before
-/// it ends, nothing is at the final name. Returns the path. Where the file system refuses an fsync,
-/// a mode or a lock as a thing that it does not have, stderr says what that costs, and it is saved
-/// without (docs/checkpoints.md).
+/// where it lies, in blocks of 1 MiB. After the call the step survives a power failure; before
+/// that, nothing has the final name. Returns the path. If the file system has no fsync, modes or
+/// locks, the step is saved without, and stderr says what that costs (docs/checkpoints.md).
 ///
 /// Collective, blocking. Throws c10::Error with the same text on every rank if any rank cannot
 /// write (disk full, no permission) or sees another directory, if the step exists and is whole (a
-/// damaged one is set aside), or if another job saves there; nothing is left of the step then, and
+/// damaged one is set aside), or if another job saves there. Then nothing is left of the step, and
 /// training can go on. Throws CommError if a rank dies. Between steps only, as state_dict().
 std::string save_checkpoint(Engine& engine, const std::string& directory,
                             const SaveOptions& options = {});
 
 /// Which checkpoint is loaded.
 struct LoadOptions {
-  /// This one and no other; unset: the newest that verifies. Equal on all ranks.
+  /// This step and no other; unset: the newest that verifies. Equal on all ranks.
   std::optional<int64_t> step = {};
-  /// How it may differ from the run: where it was saved when other parameters were trained.
+  /// How it may differ from the run, if other parameters were trained when it was saved.
   PartialState partial = {};
   /// SaveOptions::files, for load_checkpoint() alone: Checkpoints has its own.
   std::shared_ptr<FileSystem> files = nullptr;
@@ -73,26 +72,26 @@ struct LoadedCheckpoint {
   std::string path;
   CheckpointExtras extras;  ///< rank_tensors are empty unless as many ranks load as saved
   std::map<std::string, std::string> notes;
-  /// It had a model and no more, from `tessera-checkpoint import`: parameters, masters and buffers
-  /// are loaded; the optimizer's state, the number of updates and what is tracked are as they were.
+  /// It had only a model, from `tessera-checkpoint import`: parameters, masters and buffers are
+  /// loaded; the optimizer's state, the number of updates and tracked values are unchanged.
   bool is_model_alone = false;
   /// A line for each newer step that is damaged and was passed over: file and reason. Rank 0 has
   /// written them to stderr.
   std::vector<std::string> rejected;
 };
 
-/// Makes the run what a checkpoint in `directory` says, whatever strategy, number of ranks and
-/// backend saved it, bit for bit. Each rank reads the part that it keeps; it verifies all of that
-/// first, and again while it loads. A step that has a model alone (LoadedCheckpoint) may be of
-/// other dtypes. Returns nothing, and changes nothing, where `directory` does not exist or has no
+/// Restores the run from a checkpoint in `directory`, bit for bit, whatever strategy, number of
+/// ranks and backend saved it. Each rank reads the part that it keeps, and verifies all of it first
+/// and again while it loads. A step with only a model (LoadedCheckpoint::is_model_alone) may have
+/// other dtypes. Returns nothing, and changes nothing, if `directory` does not exist or has no
 /// checkpoint.
 ///
 /// Collective, blocking. A newer step that is damaged on any rank (incomplete, altered, a fault of
 /// the disk) is passed over for an older one. Throws c10::Error on every rank, with nothing
-/// changed, where every step is damaged, a file cannot be read for another reason (no permission,
-/// another version of the format), options.step is not there, some ranks see steps that others do
-/// not, or the checkpoint is of another model: then it lists entries that are missing, unknown, or
-/// of another shape or dtype. Damage that appears after it was verified poisons the engine.
+/// changed, if every step is damaged, a file cannot be read for another reason (no permission,
+/// another version of the format), options.step does not exist, ranks see different steps, or the
+/// checkpoint is of another model: then it lists entries that are missing, unknown, or of another
+/// shape or dtype. Damage that appears after verification poisons the engine.
 std::optional<LoadedCheckpoint> load_checkpoint(Engine& engine, const std::string& directory,
                                                 const LoadOptions& options = {});
 

@@ -25,27 +25,27 @@ class Tracked;
 
 /// When a run saves, and what it keeps. Equal on all ranks.
 struct CheckpointsOptions {
-  /// Steps between two saves of after_step(); 0: it saves only where the run is to end.
+  /// Steps between two saves of after_step(); 0: it saves only when the run is to end.
   int64_t every = 0;
-  /// After a save older steps are deleted: kept are the newest `keep` and those whose number is a
+  /// After a save older steps are deleted, except the newest `keep`, those whose number is a
   /// multiple of `keep_every`, and always one that is known to be whole. 0: nothing is deleted.
   int64_t keep = 3;
   int64_t keep_every = 0;  ///< 0: none
   /// A save copies this rank's part of the state, and a thread writes the copy while training goes
-  /// on. The copy's memory, the whole state's divided by the number of ranks, lasts from the first
-  /// save on (MemoryClass::kHost). false: a save writes from where the state lies;
-  /// it does so, with a warning, also where a rank cannot start the thread.
+  /// on. The copy takes 1/N of the state's memory, kept from the first save on
+  /// (MemoryClass::kHost). false: a save writes from where the state lies; so it does, with a
+  /// warning, if a rank cannot start the thread.
   bool asynchronous = true;
-  /// What a save that failed does: throws in the next after_step(), save() or finish() on all
-  /// ranks; or, if false, is said by rank 0 on stderr, and training goes on.
+  /// A failed save throws in the next after_step(), save() or finish() on all ranks. false: rank 0
+  /// reports it on stderr, and training goes on.
   bool stop_on_error = true;
   std::map<std::string, std::string> notes = {};  ///< SaveOptions::notes
   bool group_access = false;                      ///< SaveOptions::group_access
-  /// SaveOptions::files, also for what load() reads. A thread may write beside the one that trains.
+  /// SaveOptions::files, also for load(). The saving thread may use it beside the one that trains.
   std::shared_ptr<FileSystem> files = nullptr;
 };
 
-/// The checkpoints of one run: what it is made of, when it is saved, and how it goes on.
+/// The checkpoints of one run: what they contain, when they are saved, and how the run resumes.
 ///
 ///     tessera::Checkpoints checkpoints(*engine, "runs/a", {.every = 500});
 ///     checkpoints.track("data", sampler).track("random", at::detail::getDefaultCPUGenerator());
@@ -70,13 +70,13 @@ struct CheckpointsOptions {
 /// by an error of its own, or where a rank dies, throws CommError on the others.
 class Checkpoints final {
  public:
-  /// Collective, blocking. Makes `directory` as save_checkpoint() does, locks it and proves that it
-  /// can be written and that all ranks see it; throws c10::Error on every rank where that is not so
-  /// or another job holds it, and where no checkpoint can have something of the engine's state or
-  /// of the notes: a name, a dtype. `engine` must outlive this.
+  /// Collective, blocking. Makes `directory` as save_checkpoint() does, locks it and checks that it
+  /// can be written and that all ranks see it. Throws c10::Error on every rank if not, if another
+  /// job holds it, and if something in the engine's state or the notes (a name, a dtype) cannot be
+  /// saved. `engine` must outlive this.
   Checkpoints(Engine& engine, const std::string& directory, CheckpointsOptions options = {});
-  /// Waits for a save that is under way, as exit() does; what it says is lost but for a line on
-  /// stderr. Local. During stack unwinding it poisons the world, as a ProcessGroup's does.
+  /// Local. Waits for a save that is under way, as exit() does; its error is only a line on stderr.
+  /// During stack unwinding it poisons the world, as a ProcessGroup's does.
   ~Checkpoints();
   Checkpoints(const Checkpoints&) = delete;
   Checkpoints& operator=(const Checkpoints&) = delete;
@@ -88,21 +88,21 @@ class Checkpoints final {
   /// Which samples have been consumed. A save throws c10::Error on every rank where ranks differ,
   /// and warns once where steps were made, batches given out and none advanced over.
   Checkpoints& track(const std::string& name, const data::DistributedSampler& sampler);
-  /// The state of each rank's generator. Loaded at another number of ranks, where there is none for
-  /// each, every rank's is seeded from the saved seed of rank 0, the rank and the step, and rank 0
-  /// says so on stderr: training goes on with other random numbers.
+  /// The state of each rank's generator. Loaded on another number of ranks every generator is
+  /// seeded from rank 0's saved seed, the rank and the step, and rank 0 says so on stderr: training
+  /// goes on with other random numbers.
   Checkpoints& track(const std::string& name, const at::Generator& generator);
-  /// Rank 0's value is saved, and loaded on all ranks into the tensor that `tensor` is then, which
-  /// keeps its sizes, dtype and device. Dense, without elements that share memory, not made in
-  /// InferenceMode, in memory that may be written; else c10::Error.
+  /// Saves rank 0's value; loads it on all ranks into the tensor that `tensor` is then, which keeps
+  /// its sizes, dtype and device. Throws c10::Error unless it is dense and writable, without
+  /// elements that share memory, and not made in InferenceMode.
   Checkpoints& track(const std::string& name, at::Tensor& tensor);
   Checkpoints& track(const std::string& name, int64_t& number);
   Checkpoints& track(const std::string& name, double& number);
   Checkpoints& track(const std::string& name, std::string& text);
 
-  /// Something of the program's own: `save` says what is kept, `load` gets it back. Their names are
-  /// prefixed with "<name>/" in the checkpoint. If `load` throws, load() throws on all ranks; the
-  /// engine has been loaded then.
+  /// State of the program's own: `save` returns it, `load` gets it back. Names get the prefix
+  /// "<name>/" in the checkpoint. If `load` throws, load() throws on all ranks, after the engine
+  /// has been loaded.
   struct Functions {
     std::function<CheckpointExtras()> save;
     std::function<void(const CheckpointExtras&)> load;
@@ -111,21 +111,21 @@ class Checkpoints final {
 
   // --- Loading ---
 
-  /// Blocking. load_checkpoint(), and what is tracked besides; throws c10::Error on every rank,
-  /// with nothing changed, also where something tracked is missing in the checkpoint, unknown, or
-  /// of another kind. Where newer steps are left, because options.step is older or they are
+  /// Blocking. Loads as load_checkpoint() does, and also what is tracked. Also throws c10::Error on
+  /// every rank, with nothing changed, if something tracked is missing in the checkpoint, unknown,
+  /// or of another kind. If newer steps are left, because options.step is older or they are
   /// damaged, the next save sets them aside, as "step-<N>.replaced-<nonce>".
   std::optional<LoadedCheckpoint> load(const LoadOptions& options = {});
-  /// Local. Instead of load(): the run begins anew where there are steps; the next save sets them
-  /// aside. A save without load() or start_over() is an error where there are steps.
+  /// Local. Instead of load(): the run begins anew, and the next save sets existing steps aside. If
+  /// there are steps, a save without load() or start_over() is an error.
   void start_over();
 
   // --- Saving ---
 
   /// Call it after each step: saves if options.every says so, reports a save that failed since, and
-  /// returns whether any rank passed `stop`; the run should end then, and its step is saved and
-  /// durable (unless that failed under stop_on_error = false; durable_step() says). One small
-  /// exchange between the ranks; over NCCL in each 16th call only.
+  /// returns whether any rank passed `stop`. Then the run should end; its step is saved and durable
+  /// (unless that failed under stop_on_error = false; see durable_step()). Costs one small exchange
+  /// between ranks; over NCCL in each 16th call only.
   bool after_step(bool stop = false);
   /// Saves the present step: returns when it is durable, or under options.asynchronous once it is
   /// copied. No effect if the present step is saved already.

@@ -25,7 +25,7 @@ enum class Op : uint8_t {
   kBarrier,
   kSend,
   kRecv,
-  kHostGather,  ///< ProcessGroup::all_gather_on_host(), where that is no all-gather of the group's
+  kHostGather,  ///< ProcessGroup::all_gather_on_host() over a channel beside the group's
   kSubgroup,
   kMakeWindow,
   kSharedBuffer,
@@ -37,23 +37,23 @@ enum class Op : uint8_t {
 const char* to_string(Op op);
 
 /// kAvg is the sum divided once, by the number of ranks unless Collective::divisor says otherwise;
-/// floating dtypes only. On backend hosts each host's sum of bf16 or fp16 is divided, and then
-/// rounded, so that none overflows on the way. kMin and kMax keep NaN, but may lose it over NCCL.
-/// kProduct multiplies in rank order as kSum adds. The bit-wise ones take integers and bool; nccl
-/// lacks them. Of bool, kSum and kMax are "or", kProduct and kMin are "and".
+/// floating dtypes only. Backend "hosts" divides each host's sum of bf16 or fp16 before it rounds
+/// it, to avoid overflow. kMin and kMax keep NaN, but may lose it over NCCL. kProduct multiplies in
+/// rank order as kSum adds. The bit-wise ones take integers and bool; nccl lacks them. For bool,
+/// kSum and kMax are "or", kProduct and kMin are "and".
 enum class ReduceOp : uint8_t { kSum, kAvg, kMin, kMax, kProduct, kBitAnd, kBitOr, kBitXor };
 
-/// The ranks' numbers end where these begin: Collective::peer and CallSignature::peer.
+/// Values of Collective::peer and CallSignature::peer that are no rank.
 inline constexpr int kNoPeer = -1;
-inline constexpr int kAnySource = -2;  ///< of a receive: whichever rank's message comes first
+inline constexpr int kAnySource = -2;  ///< in a receive: the first message from any rank
 
 std::string_view to_string(ReduceOp op);
 
 /// In which order a sum adds the ranks' contributions.
 enum class SumOrder : uint8_t {
-  kRanks,       ///< that of the ranks: ((0 + 1) + 2) + 3
-  kBinaryTree,  ///< a complete binary tree over them: (0 + 1) + (2 + 3). Sums of fp32 and fp64 on
-                ///< CPUs, of a power of two of ranks
+  kRanks,       ///< rank order: ((0 + 1) + 2) + 3
+  kBinaryTree,  ///< a complete binary tree: (0 + 1) + (2 + 3). For sums of fp32 and fp64 on CPUs,
+                ///< over 2^n ranks
 };
 
 /// "float32", "int64", ...: the dtypes of collectives as messages name them; "unknown" for others.
@@ -98,19 +98,19 @@ struct Collective {
   /// comes from, or kAnySource.
   int peer = kNoPeer;
   int slice = -1;  ///< which slice of a (reduce_)scatter's input comes to this rank
-  /// The call may return before it has run where collectives run in the calls, too; Work::wait(),
-  /// is_completed() and whatever this rank waits for go on with it. For all_reduce, reduce_scatter
-  /// and all_gather of memory from ProcessGroup::allocate(); others run as ever. Equal on all
-  /// ranks.
+  /// The call may return before the collective has run, even where collectives run in the calls;
+  /// Work::wait(), is_completed() and this rank's other waits continue it. Has an effect on
+  /// all_reduce, reduce_scatter and all_gather of memory from ProcessGroup::allocate(). Equal on
+  /// all ranks.
   bool posted = false;
-  /// Of collectives: a call of another group of this world whose result this one takes up. This one
-  /// begins on this rank when that has finished, without the caller's doing, and fails if it fails.
-  /// Null on all ranks or on none.
+  /// For collectives: a call of another group of this world whose result this one uses. This one
+  /// starts by itself on this rank when that call has finished, and fails if it fails. Null on all
+  /// ranks or on none.
   std::shared_ptr<Work> after = {};
-  /// Of an all_to_all: how many elements go to and come from each rank; empty: all the same.
+  /// For all_to_all: how many elements go to and come from each rank; empty: equal slices.
   std::vector<int64_t> input_counts = {};
   std::vector<int64_t> output_counts = {};
-  /// Names it in errors and traces. Valid during the call that gets it.
+  /// Names the call in errors and traces. Need not outlive the call.
   std::string_view tag = {};
 
   CallSignature signature() const;

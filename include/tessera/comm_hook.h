@@ -19,11 +19,11 @@ class ProcessGroup;
 struct GradBucket {
   size_t index = 0;       ///< of the bucket in Engine::units(). Buckets come in this order in the
                           ///< first backward; Options::reorder_reductions
-  bool is_last = false;   ///< of the model's buckets in this backward. What comes after it are
-                          ///< second gradients of a parameter (re-entrant checkpointing)
+  bool is_last = false;   ///< of the model's buckets in this backward. Later ones hold second
+                          ///< gradients of a parameter (re-entrant checkpointing)
   std::string_view name;  ///< "bucket 0"; a tag for collectives; valid during the call
   at::Tensor buffer;      ///< [numel], the communication dtype; may be written. Gradients begin on
-                          ///< multiples of 64 elements; what is between them does not count
+                          ///< multiples of 64 elements; gaps between them are ignored
   std::vector<at::Tensor> gradients;   ///< views of `buffer` with the parameters' shapes
   std::vector<at::Tensor> parameters;  ///< whose gradients they are; to be read only
   std::vector<std::string> names;      ///< the parameters' first names
@@ -49,9 +49,9 @@ class CommHook {
   /// A tensor of the state that a hook keeps from step to step.
   struct State {
     std::string name;       ///< unique in the hook; "comm_hook.<name()>.<name>" in a StateDict
-    at::Tensor tensor;      ///< on the CPU; the memory itself, which loading writes; zeros where
-                            ///< PartialState lets a state lack it
-    std::string parameter;  ///< whose it is, by its name; "" for none's
+    at::Tensor tensor;      ///< on the CPU; loading writes this memory, or zeros it if the state
+                            ///< lacks it (PartialState)
+    std::string parameter;  ///< name of the parameter that it belongs to; "" for none
   };
 
   virtual ~CommHook() = default;
@@ -60,7 +60,7 @@ class CommHook {
 
   /// Equal on all ranks.
   virtual std::string name() const = 0;
-  /// What else of it must be equal on all ranks, as text.
+  /// What else must be equal on all ranks, as text.
   virtual std::string settings() const { return ""; }
 
   /// Local. Called when the hook is registered, where it may throw c10::Error to be refused on all
@@ -68,16 +68,16 @@ class CommHook {
   virtual void prepare(const Setting& /*setting*/) {}
 
   /// Whether it carries parts of gradients from one step into the next, so that the gradients of
-  /// all steps must be of one unit. Losses with weights, whose sum differs from step to step, and
-  /// join() that divides by the ranks that have batches are refused then, by name. Constant.
+  /// all steps must have one scale. Then losses with weights, whose sum differs from step to step,
+  /// and join() that divides by the ranks that have batches are refused by name. Constant.
   virtual bool carries_gradients() const { return false; }
 
   /// Collective. Called in backward (or in what reduces after no_sync()), for one bucket after the
-  /// other in the same order on all ranks. Returns the gradients that the engine goes on with, as
-  /// in PyTorch already divided: [numel] of the buffer's dtype, in memory like the buffer, which
-  /// may be the buffer itself. They should be the same bits on all ranks. It may run collectives on
-  /// `group`, the engine's, in the same order on all ranks; it waits for them before it returns.
-  /// What it throws, as what it returns in another size or dtype, ends the engine on all ranks.
+  /// other in the same order on all ranks. Returns the gradients that the engine uses, already
+  /// divided, as in PyTorch: [numel] of the buffer's dtype, in memory like the buffer, or the
+  /// buffer itself. They should have the same bits on all ranks. The hook may run collectives on
+  /// `group`, the engine's, in the same order on all ranks, and must wait for them before it
+  /// returns. An exception, or a result of another size or dtype, ends the engine on all ranks.
   virtual at::Tensor run(const GradBucket& bucket, ProcessGroup& group) = 0;
 
   /// Local. State to be saved and loaded with the engine's: the same names, shapes and dtypes on
@@ -85,7 +85,7 @@ class CommHook {
   virtual std::vector<State> state() { return {}; }
   /// Collective, before a state is saved: makes state() equal on all ranks.
   virtual void before_saving(ProcessGroup& /*group*/) {}
-  /// Local. Memory that it keeps from step to step, counted as MemoryClass::kGradients.
+  /// Local. Bytes that it keeps from step to step, counted as MemoryClass::kGradients.
   virtual int64_t bytes() const { return 0; }
 
  protected:
@@ -96,7 +96,7 @@ class CommHook {
 std::shared_ptr<CommHook> make_comm_hook(
     std::string name, std::function<at::Tensor(const GradBucket& bucket, ProcessGroup& group)> run);
 
-/// What the engine does by itself, to the bit: an all-reduce of the whole bucket. To build upon.
+/// All-reduces the whole bucket, as the engine does by itself, to the bit. A base for other hooks.
 std::shared_ptr<CommHook> all_reduce_hook();
 
 /// Sends nothing: each rank goes on with its own gradients, so replicas drift apart. For measuring

@@ -20,9 +20,9 @@ class SharedSampler;
 
 namespace tessera::data {
 
-/// What becomes of an epoch's last samples if the ranks cannot all have the same number of them.
+/// How an epoch's last samples are treated if they do not divide evenly over the ranks.
 enum class Remainder : uint8_t {
-  kPad,     ///< the order is continued with its first samples (PyTorch's drop_last=False)
+  kPad,     ///< the order is padded with its first samples (PyTorch's drop_last=False)
   kDrop,    ///< they are left out (PyTorch's drop_last=True)
   kUneven,  ///< the first ranks have one sample more than the others: for evaluation
 };
@@ -57,10 +57,9 @@ struct SamplerOptions {
 ///       }
 ///     }
 ///
-/// A pass is what reset() begins, which loaders call in begin(): it has the samples of the epoch
-/// that are not consumed. Where nothing is advanced over, as in evaluation, each pass has the whole
-/// epoch. All calls are local and may come from any thread, check_ranks() excepted. Misuse throws
-/// c10::Error.
+/// reset(), which loaders call in begin(), begins a pass over the samples of the epoch that are not
+/// consumed. If advance() is never called, as in evaluation, each pass has the whole epoch. All
+/// calls are local and may come from any thread, check_ranks() excepted. Misuse throws c10::Error.
 class DistributedSampler final : public torch::data::samplers::Sampler<> {
  public:
   /// `size` samples, this being rank `rank` of `world`.
@@ -73,16 +72,16 @@ class DistributedSampler final : public torch::data::samplers::Sampler<> {
   // --- Epochs ---
 
   int64_t epoch() const;
-  /// Between passes. If `epoch` is another one than epoch(), the new epoch begins, with all its
-  /// samples; otherwise nothing changes, so a loop over epochs can begin in the middle of one.
+  /// Between passes. If `epoch` differs from epoch(), the new epoch begins, with all its samples;
+  /// otherwise nothing changes, so a loop over epochs can begin in the middle of one.
   void set_epoch(int64_t epoch);
 
   // --- Consumption ---
 
-  /// The oldest `batches` of the batches that next() gave out have been used: call it after each
-  /// step() with the number of batches of that step (those of its micro-steps), also if the step
-  /// was skipped. A batch that is thrown away counts, too. On all ranks alike. Loaders must keep
-  /// their order (DataLoaderOptions::enforce_ordering, the default).
+  /// Marks the oldest `batches` batches that next() gave out as consumed. Call it after each
+  /// step(), on all ranks alike, with the number of that step's batches (one per micro-step), even
+  /// if the step was skipped. A batch that is thrown away counts, too. Loaders must keep their
+  /// order (DataLoaderOptions::enforce_ordering, the default).
   void advance(int64_t batches = 1);
   /// The same in samples of this rank, for loops over indices().
   void advance_samples(int64_t samples);
@@ -92,13 +91,13 @@ class DistributedSampler final : public torch::data::samplers::Sampler<> {
   /// or kind of order.
   void load_state(const SamplerState& state);
 
-  /// Whether next() has given out batches and nothing was ever advanced over: what state() says is
-  /// where it began then.
+  /// True if next() has given out batches and advance() was never called: then state() is still
+  /// where it began.
   bool is_never_advanced() const;
 
   /// Collective, blocking. Throws c10::Error on every rank of `group`, naming one that differs,
-  /// unless all have this sampler with the same size, options and state: batch sizes that differ
-  /// between ranks show here. Under kUneven cursors may differ, and rank 0's counts.
+  /// unless all have this sampler with the same size, options and state: it finds batch sizes that
+  /// differ between ranks. Under kUneven cursors may differ, and rank 0's counts.
   void check_ranks(ProcessGroup& group) const;
 
   // --- Samples ---

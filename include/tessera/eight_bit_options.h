@@ -11,8 +11,8 @@ namespace tessera {
 /// element and an fp32 scale per block of 64 (Dettmers et al., "8-bit Optimizers via Block-wise
 /// Quantization", arXiv 2110.02861): 2.125 bytes of state per element instead of 8. An update works
 /// on dequantised moments in the masters' dtype, by AdamW's formulas. States: exp_avg_codes,
-/// exp_avg_scales, exp_avg_sq_codes, exp_avg_sq_scales. quantize_state() (eight_bit_state.h) makes
-/// them of AdamW's.
+/// exp_avg_scales, exp_avg_sq_codes, exp_avg_sq_scales. quantize_state() (eight_bit_state.h)
+/// converts AdamW's.
 struct AdamW8bitOptions : torch::optim::OptimizerCloneableOptions<AdamW8bitOptions> {
   AdamW8bitOptions(double lr = 1e-3) : lr_(lr) {}
   TORCH_ARG(double, lr) = 1e-3;

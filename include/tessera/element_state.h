@@ -19,12 +19,12 @@ struct ElementState {
   /// parameter's last value may be of fewer. 1 or 64, so that no block straddles two slices (Note
   /// [Padding]).
   int64_t block_numel = 1;
-  /// Whether values mean something in the parameter's own memory order only, as codes do whose
-  /// blocks share a scale.
+  /// Whether values are valid in the parameter's own memory order only, as codes are whose blocks
+  /// share a scale.
   bool is_order_bound = false;
 
   c10::ScalarType dtype_over(c10::ScalarType masters) const { return dtype.value_or(masters); }
-  /// How many values `numel` elements have that begin with a block.
+  /// The number of values of `numel` elements that begin at the start of a block.
   int64_t values_of(int64_t numel) const { return (numel + block_numel - 1) / block_numel; }
 };
 

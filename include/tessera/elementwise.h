@@ -55,26 +55,27 @@ std::shared_ptr<const Algorithm> make_elementwise(ErasedForm form,
 
 }  // namespace internal
 
-/// An optimizer of the user's own, for a plan or a group of one, by itself or beside others:
+/// Makes options that run an optimizer of the user's own, for an OptimizerPlan or one of its
+/// groups:
 ///
 ///     auto engine = parallelize(model, elementwise<AdaBelief>(AdaBeliefOptions(1e-3)), ...);
 ///
 /// Each rank runs it over the slices that it updates: flat pieces of parameters that begin on
 /// multiples of 64 elements, each with an Optimizer of its own that is made for one step from
-/// options, states and count. So `Optimizer` must be elementwise: what becomes of an element may
-/// depend on its value, gradient and states, the count and the options, on nothing else.
-/// engine->optimizer() has its options, whose get_lr() and set_lr() must work; schedulers do. The
-/// states are saved by name, move between strategies and worlds, and count in the memory formula.
+/// options, states and count. So `Optimizer` must be elementwise: an element's update may depend
+/// only on its value, gradient and states, the count and the options. engine->optimizer() has its
+/// options, whose get_lr() and set_lr() must work; schedulers work. The states are saved by name,
+/// move between strategies and worlds, and count in the memory formula.
 ///
-/// Tried out at once on two small parameters for three steps, unless `probe` is kSkip: whole, in
-/// pieces, beside each other and alone, with states that are handed on as above, which must give
-/// the same bits. The default generator of the CPU is left as it was; no other thread may draw from
-/// it meanwhile. That is a probe, not a proof: it does not see what shows later or on larger
-/// tensors only. The states that there are may depend on bools and integers among `numbers`, and on
-/// whether others are negative, zero or positive; the first step() at other such values runs the
-/// optimizer on these parameters again, also under kSkip, and leaves the generator to other
-/// threads. At new values of the same kind it is only made. Local, throws nothing; what it finds,
-/// parallelize() throws on all ranks. An Optimizer that throws in a step fails the engine.
+/// Unless `probe` is kSkip, the optimizer is tried out at once on two small parameters for three
+/// steps: whole, in pieces, beside each other and alone, with states handed on as above. All must
+/// give the same bits. The CPU's default generator is left as it was; no other thread may draw from
+/// it meanwhile. That is a probe, not a proof: it misses what shows only later or on larger
+/// tensors. Which states there are may depend on bools and integers among `numbers`, and on whether
+/// others are negative, zero or positive. The first step() at other such values runs the optimizer
+/// on these parameters again, also under kSkip, and leaves the generator to other threads. At new
+/// values of the same kind it only constructs the optimizer. Local, throws nothing; parallelize()
+/// throws what it finds, on all ranks. An Optimizer that throws in a step fails the engine.
 template <ElementwiseOptimizerType Optimizer>
 AlgorithmOptions elementwise(ElementwiseOptions<Optimizer> options,
                              ElementwiseProbe probe = ElementwiseProbe::kRun) {

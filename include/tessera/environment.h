@@ -19,7 +19,7 @@ namespace tessera {
 /// - OMPI_COMM_WORLD_RANK, _SIZE, _LOCAL_RANK, _LOCAL_SIZE (Open MPI's mpirun)
 /// - MV2_COMM_WORLD_RANK, _SIZE, _LOCAL_RANK, _LOCAL_SIZE (MVAPICH's mpirun)
 /// - PMI_RANK, PMI_SIZE, MPI_LOCALRANKID, MPI_LOCALNRANKS (mpiexec of MPICH and Intel MPI)
-/// Families of several processes that name different ranks or sizes are an error (Note
+/// Families that each tell of several processes but differ in rank or size are an error (Note
 /// [Launchers]). So is a process that shows signs of being one of several and has no rank. Without
 /// any of this a process is a world of one.
 ///
@@ -35,8 +35,8 @@ namespace tessera {
 /// - TESSERA_JOB_TOKEN: a secret that all ranks of a job share; required if they meet at an address
 ///   that other machines reach
 /// - TORCHELASTIC_RUN_ID, TORCHELASTIC_RESTART_COUNT: the launcher's name of the job, and which
-///   attempt this is; where ranks meet at an address, those of another job or attempt are not
-///   admitted (optional), nor, there and at a path, those of another job of srun or mpirun
+///   attempt this is; ranks of another job or attempt are not admitted at an address (optional),
+///   and those of another job of srun or mpirun neither there nor at a path
 ///
 /// TESSERA_JOB_PAGE: where ranks record for tessera-run or launch() why they fail and how far they
 /// have come (JobPage; optional). TESSERA_LAUNCHER_PID: the process whose launch() has started this
@@ -44,21 +44,20 @@ namespace tessera {
 /// TESSERA_FLIGHT_DUMP: a directory into which a rank that fails first on CPUs, and every rank that
 /// fails over NCCL, writes the last calls of the ranks (docs/flight-recorder.md; optional).
 /// TESSERA_BACKEND: what ProcessGroupOptions::backend takes, for programs that leave it open
-/// (optional). Of the mpi backend, all optional: TESSERA_MPI: which MPI, "openmpi", "mpich" (also
+/// (optional). For the mpi backend, all optional: TESSERA_MPI: which MPI, "openmpi", "mpich" (also
 /// Intel MPI, MVAPICH) or the path of a libmpi, in place of the one that the program has loaded or
 /// its launcher belongs to; TESSERA_MPI_MODULE: the path of Tessera's module for it
 /// (docs/hosts.md).
 /// TESSERA_HOST: a name of up to 64 letters, digits, '.', '_' and '-' that tells backend hosts
-/// which ranks are on one host, in place of what the kernel says: for trying two hosts on one
-/// machine. TESSERA_VERBOSE: 1 makes init_process_group say on stderr who this process is and by
-/// what. Integers are read strictly: digits only, the whole string.
+/// which ranks are on one host, in place of the kernel's name: for trying two hosts on one machine.
+/// TESSERA_VERBOSE: 1 makes init_process_group say on stderr who this process is and which
+/// variables say so. Integers are read strictly: digits only, the whole string.
 struct Environment {
   int rank = 0;
   int world_size = 1;
   int local_rank = 0;
   int local_world_size = 1;
-  /// Whether variables say who is on this host, or the process is alone; else the two above are
-  /// their defaults.
+  /// True if variables give the two above, or the process is alone; otherwise they are defaults.
   bool has_local = false;
   std::string launcher;        ///< who says so: "Open MPI's mpirun"; "" for nobody
   std::string rank_variable;   ///< that holds the rank: "OMPI_COMM_WORLD_RANK"; "" for none
@@ -88,7 +87,7 @@ using EnvironmentLookup = std::function<std::optional<std::string>(const char* n
 /// The process's own environment.
 std::optional<std::string> process_environment(const char* name);
 
-/// What the caller brings along and the environment need not say.
+/// What must be read from the environment; the caller has the rest.
 struct EnvironmentNeeds {
   bool identity = true;  ///< read who this process is
   bool store = true;     ///< read where ranks meet

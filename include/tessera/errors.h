@@ -48,24 +48,25 @@ class CommError : public std::runtime_error {
   std::string cause_;
 };
 
-/// An error that all ranks know of and throw in the same call, so none waits for another: options
-/// or models that differ between ranks, a checkpoint that one of them cannot read. Any other
-/// exception concerns the rank that throws it.
+/// An error that all ranks know of and throw in the same call, so that no rank waits: options or
+/// models that differ between ranks, a checkpoint that one of them cannot read. Any other exception
+/// concerns the rank that throws it.
 class ErrorOnAllRanks : public c10::Error {
  public:
   explicit ErrorOnAllRanks(std::string text);
 };
 
-/// A rank that launch() or run_threads() had started failed: the one that failed first, because of
-/// which the others did. what() names it and says why.
+/// A rank started by launch() or run_threads() failed. Describes the rank that failed first. what()
+/// names it and says why.
 class RankError : public std::runtime_error {
  public:
   /// How the rank ended.
   struct Ending {
     int rank = 0;
-    int exit_code = 1;  ///< of its process, or 128 + signal; of a thread, as record_errors() has it
+    int exit_code = 1;  ///< of its process, or 128 + signal; for a thread what record_errors()
+                        ///< returns
     int signal = 0;     ///< that ended its process; 0: none did
-    std::exception_ptr exception = nullptr;  ///< that left its body, where it was a thread
+    std::exception_ptr exception = nullptr;  ///< that left its body, if it was a thread
   };
   RankError(Ending ending, const std::string& text);
 

@@ -13,7 +13,7 @@
 namespace tessera {
 
 /// A file that is being written from its beginning to its end. Destroying it before close()
-/// abandons it: errors are ignored, and what is there of it is of no use.
+/// abandons it: errors are ignored, and the file may be incomplete.
 class WritableFile {
  public:
   virtual ~WritableFile() = default;
@@ -23,10 +23,10 @@ class WritableFile {
   /// Returns once the file's content would survive a power failure; its name would not, see
   /// FileSystem::sync_directory. An error is final: the kernel may have dropped what it could not
   /// write, so that a second call would succeed without it. Give the file up. The default is for
-  /// stores of objects, where close() does that.
+  /// object stores, where close() does that.
   virtual absl::Status sync() { return absl::OkStatus(); }
-  /// Once, and nothing after it. A store of objects puts the object here, whole and at once: now
-  /// and not earlier all ranks see it, and it is durable.
+  /// Called once, and last. An object store puts the object here, whole and atomically: only now do
+  /// all ranks see it, and it is durable.
   virtual absl::Status close() = 0;
 };
 
@@ -59,62 +59,60 @@ class ReadableFileSystem {
 
   /// Opens the file `path`; FailedPrecondition where it is a symbolic link or no regular file.
   virtual absl::StatusOr<std::unique_ptr<ReadableFile>> open(const std::string& path) = 0;
-  /// The names in a directory, in ascending order. In a store of objects, where a directory is what
-  /// names of objects begin with: what follows upon "<path>/", up to the next '/', each once.
+  /// The names in a directory, in ascending order. In an object store, where a directory is a
+  /// prefix of names: what follows "<path>/", up to the next '/', each once.
   virtual absl::StatusOr<std::vector<std::string>> list(const std::string& path) = 0;
-  /// Of `path` itself where it is a symbolic link. A store without directories may say NotFound of
-  /// them.
+  /// Describes `path` itself if it is a symbolic link. A store without directories may return
+  /// NotFound for them.
   virtual absl::StatusOr<FileEntry> entry(const std::string& path) = 0;
-  /// Whether FileSystem::rename() is there, by which a step is committed; where it is not, a step
-  /// is committed by its manifest, the last of its files to be put.
+  /// Whether FileSystem::rename() works. If so, it commits a step; otherwise the manifest does, the
+  /// last of the step's files to be put.
   virtual bool can_rename() const { return false; }
-  /// Locks the file `path`, which must exist, together with other readers, or, if `alone`, against
-  /// them; the file's content stays. Does not wait: FailedPrecondition where that cannot be.
-  /// Unimplemented where files have no locks.
+  /// Locks the file `path`, which must exist, shared with other readers, or exclusively if `alone`;
+  /// the file's content stays. Does not wait: FailedPrecondition if it is locked. Unimplemented if
+  /// files have no locks.
   virtual absl::StatusOr<std::unique_ptr<FileLock>> lock_content(const std::string& /*path*/,
                                                                  bool /*alone*/) {
     return absl::UnimplementedError("[checkpoint] this file system has no locks");
   }
 };
 
-/// Where checkpoints are: the files of this machine unless a program injects its own, such as a
-/// store of objects (docs/checkpoints.md has an example). Such a store overrides what has no body
-/// here: create(), remove_file(), open(), list() and entry(); everything else has a default for it.
-/// What one rank has put or removed all ranks see at once, also in list().
+/// Where checkpoints are: the files of this machine unless a program injects its own, such as an
+/// object store (docs/checkpoints.md has an example). Such a store overrides what has no body here:
+/// create(), remove_file(), open(), list() and entry(); everything else has a default for it. All
+/// ranks must see at once what one has put or removed, also in list().
 ///
-/// All calls are local and block. None throws: an exception counts as an error of the kind after
+/// All calls are local and block. They should not throw: an exception counts as an error after
 /// which all ranks stop. Any thread may call; two threads use two files. An error names operation
 /// and path, and its code counts: NotFound and AlreadyExists for what they say; OutOfRange,
 /// DataLoss and FailedPrecondition where a file is damaged, as NotFound is for a file of a step;
-/// Unavailable for what may pass, which readers try again. By any other code a step may be whole:
-/// all ranks stop.
+/// Unavailable for errors that may pass, after which readers try again. After any other code the
+/// step may still be whole, so all ranks stop.
 class FileSystem : public ReadableFileSystem {
  public:
-  /// Makes `path`, which must not exist. A store that cannot tell may replace it instead.
+  /// Makes the file `path`, which must not exist. A store that cannot tell may replace it instead.
   virtual absl::StatusOr<std::unique_ptr<WritableFile>> create(const std::string& path) = 0;
-  /// A store may say that it removed what is not there.
+  /// A store may return OK for a file that does not exist.
   virtual absl::Status remove_file(const std::string& path) = 0;
-  /// Makes a file `to`, which does not exist, of what is in the file `from`. The default reads and
-  /// writes the bytes in this process: override it where the store copies by itself.
+  /// Copies the file `from` to a new file `to`. The default reads and writes the bytes in this
+  /// process: override it where the store copies by itself.
   virtual absl::Status copy_file(const std::string& from, const std::string& to);
 
-  /// Atomic, also of a directory with what is in it. AlreadyExists where `to` exists, whatever it
-  /// is. Called only where can_rename().
+  /// Atomic, also for a directory with its content. AlreadyExists if `to` exists, whatever it is.
+  /// Called only if can_rename().
   virtual absl::Status rename(const std::string& /*from*/, const std::string& /*to*/) {
     return absl::UnimplementedError("[checkpoint] this file system has no rename");
   }
-  /// Makes `path`, which must not exist in a directory that does.
+  /// Makes the directory `path`, which must not exist; its parent exists.
   virtual absl::Status make_directory(const std::string& /*path*/) { return absl::OkStatus(); }
-  /// Returns once all names that were made, renamed and removed in `path` are so after a power
-  /// failure, too.
+  /// Returns once all changes of names in `path` would survive a power failure.
   virtual absl::Status sync_directory(const std::string& /*path*/) { return absl::OkStatus(); }
-  /// An empty one.
+  /// Removes an empty directory.
   virtual absl::Status remove_directory(const std::string& /*path*/) { return absl::OkStatus(); }
 
   /// Locks `path` for this object alone, making it if it is not there, and writes `holder` into it.
-  /// Does not wait: FailedPrecondition with what the present holder wrote. Unimplemented where
-  /// there are no locks: then it is the user who sees to it that one job at a time saves in a
-  /// directory.
+  /// Does not wait: FailedPrecondition with what the present holder wrote. Unimplemented if there
+  /// are no locks: then the user must ensure that one job at a time saves in a directory.
   virtual absl::StatusOr<std::unique_ptr<FileLock>> lock(const std::string& /*path*/,
                                                          const std::string& /*holder*/) {
     return absl::UnimplementedError("[checkpoint] this file system has no locks");

@@ -12,26 +12,26 @@ struct OpenJoin;
 }  // namespace internal
 
 /// What happens in a loop over Engine::join() when some ranks have no batches left. Equal on all
-/// ranks, but for `on_step`.
+/// ranks, except `on_step`.
 struct JoinOptions {
-  /// What gradients of losses without weights are divided by then. Losses with weights are always
-  /// divided by the sum of the weights.
+  /// Divisor of the gradients of losses without weights in such steps. Losses with weights are
+  /// always divided by the sum of the weights.
   enum class Divide : uint8_t {
-    kByActive,  ///< how many ranks had a batch: each batch of a step counts the same
-    kByWorld,   ///< how many ranks there are: the last steps are smaller
+    kByActive,  ///< the ranks that had a batch: each batch of a step counts the same
+    kByWorld,   ///< all ranks: the last steps are smaller
   } divide = Divide::kByActive;
 
-  /// All ranks throw c10::Error as soon as one has no batches left and another has.
+  /// If true, all ranks throw c10::Error as soon as one has no batches left and another has.
   bool throws_when_one_ends = false;
 
-  /// Called on a rank without batches after each step() that it follows, as the loops of the others
-  /// call their learning rate schedulers. May be empty: hyper-parameters are taken from the lowest
-  /// rank that has batches. It may make those calls of the engine that the others make after their
-  /// step(), and no others.
+  /// Called on a rank without batches after each step() that it follows, to do what the other
+  /// ranks' loops do after step(), such as stepping learning rate schedulers. May be empty:
+  /// hyper-parameters come from the lowest rank that has batches. It may make only the engine calls
+  /// that the others make after their step().
   std::function<void()> on_step = {};
 };
 
-/// This rank's part in a loop over Engine::join(). Engine::join() makes it. Not thread-safe.
+/// This rank's part in a loop over Engine::join(), which makes it. Not thread-safe.
 class JoinScope {
  public:
   explicit JoinScope(std::shared_ptr<internal::OpenJoin> open) : open_(std::move(open)) {}
@@ -39,12 +39,12 @@ class JoinScope {
   JoinScope(const JoinScope&) = delete;
   JoinScope& operator=(const JoinScope&) = delete;
   JoinScope& operator=(JoinScope&&) = delete;
-  /// Local. Before follow() has returned, this rank has left the loop early: the engine's next
-  /// collective call throws c10::Error on every rank, unless all ranks have left it.
+  /// Local. If follow() has not returned, this rank has left the loop early: the engine's next
+  /// collective call throws c10::Error on every rank, unless all ranks have left the loop.
   ~JoinScope();
 
-  /// This rank has no batches left. Takes part in the backwards and steps of the ranks that have,
-  /// without gradients of its own, until none has. Throws what these calls throw.
+  /// Called when this rank has no batches left. Takes part in the backwards and steps of the other
+  /// ranks, without gradients of its own, until no rank has batches. Throws what these calls throw.
   void follow();
 
  private:
@@ -57,8 +57,8 @@ class JoinScope {
 /// hyper-parameters of those that were in it last. The loader is any range.
 ///
 /// Inside, each backward (under no_sync() too), accumulate(), step() and zero_grad() begins with an
-/// all-gather of one word, and a step that some ranks follow with one of the hyper-parameters,
-/// which these take from the lowest rank that has batches.
+/// all-gather of one word. A step that some ranks follow also gathers the hyper-parameters, which
+/// those take from the lowest rank that has batches.
 ///
 /// Engine::join() throws c10::Error on every rank under asynchronous steps and cuda_graphs, where
 /// ranks gather split parameters together (GPUs) and where options differ. Inside, all ranks throw
@@ -68,7 +68,7 @@ class JoinScope {
 template <typename Loader>
 class JoinedBatches {
  public:
-  /// Engine::join() calls it. `loader` must outlive it.
+  /// Called by Engine::join(). `loader` must outlive it.
   JoinedBatches(Loader& loader, JoinScope scope) : loader_(loader), scope_(std::move(scope)) {}
 
   struct End {};

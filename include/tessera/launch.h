@@ -15,33 +15,33 @@ struct LaunchOptions {
 
 /// For main() of a program that starts its own ranks, as Python's torch.multiprocessing.spawn()
 /// does: starts this program again `nproc` times with the same arguments, and waits for all. In
-/// each of those processes main() comes here, too; then `fn` runs as one rank, and what it returns
-/// is returned, for main() to return. So a rank runs what comes before this call, and what `fn`
-/// refers to is the rank's own. In a process that a launcher (tessera-run, torchrun, srun, mpirun)
-/// has made a rank already, `fn` runs at once, whatever `nproc` says.
+/// each of those processes main() reaches this call, too; there `fn` runs as one rank, and its
+/// result is returned, for main() to return. So each rank runs the code before this call, and what
+/// `fn` refers to is the rank's own. In a process that a launcher (tessera-run, torchrun, srun,
+/// mpirun) has made a rank already, `fn` runs at once, whatever `nproc` says.
 ///
 ///     int main(int argc, char** argv) {
 ///       return tessera::launch(argc, argv, {.nproc = 4}, [&] { return train(argc, argv); });
 ///     }
 ///
-/// In a rank an exception that leaves `fn` ends as in record_errors(). In the process that starts
-/// them: local; blocks until all have ended; returns 0 if all have returned 0, and 128 + signal if
-/// SIGINT, SIGTERM, SIGHUP or SIGQUIT came, which ranks are sent, and none failed by itself. When a
-/// rank fails (another exit code, a signal), the others are sent SIGTERM and after the grace period
-/// SIGKILL, and RankError names the rank that failed first, with the text of its exception. A
-/// second signal kills at once. SIGUSR1 and SIGUSR2 are passed on.
+/// In a rank an exception that leaves `fn` is handled as by record_errors(). In the process that
+/// starts the ranks: local; blocks until all have ended; returns 0 if all have returned 0. SIGINT,
+/// SIGTERM, SIGHUP and SIGQUIT are passed on to the ranks; if none fails by itself, 128 + signal is
+/// returned. When a rank fails (another exit code, a signal), the others are sent SIGTERM and after
+/// the grace period SIGKILL, and RankError names the rank that failed first, with the text of its
+/// exception. A second signal kills at once. SIGUSR1 and SIGUSR2 are passed on.
 ///
-/// Ranks get the variables that tessera-run gives (docs/launching.md), what this process may read
-/// and write but stdin, which is empty, and process groups of their own. They end with this
-/// process, however it ends, and what they have started ends with them.
+/// Ranks get the variables that tessera-run sets (docs/launching.md), this process's descriptors
+/// except stdin, which is empty, and process groups of their own. They end with this process,
+/// however it ends, and so do the processes that they have started.
 ///
 /// The calling process may have threads and may have used a GPU, because nothing runs in a fork of
 /// it. While it waits, it has handlers of its own for the signals above and SIGCHLD, and no other
 /// thread may wait for any child (waitpid(-1)).
 ///
-/// Throws c10::Error if an option or a launcher's variable is wrong; in a call inside `fn`, after
-/// it, in a program that a rank has started, or beside another one; std::runtime_error where the
-/// system refuses a process, a descriptor or a directory.
+/// Throws c10::Error if an option or a launcher's variable is wrong, and if called inside `fn`,
+/// after it, in a program that a rank has started, or beside another call; std::runtime_error if
+/// the system refuses a process, a descriptor or a directory.
 int launch(int argc, char** argv, const LaunchOptions& options, const std::function<int()>& fn);
 
 }  // namespace tessera

@@ -20,15 +20,15 @@ class Mean {
   Mean& operator=(const Mean& other);
   Mean& operator=(Mean&& other) noexcept;
 
-  /// Local. Counts `value`, the mean over `weight` samples, as that many. One of weight 0 counts as
-  /// nothing, NaN included. Throws c10::Error unless `weight` is finite and 0 or more.
+  /// Local. Adds `value`, the mean over `weight` samples. With weight 0 it adds nothing, even for
+  /// NaN. Throws c10::Error unless `weight` is finite and 0 or more.
   void add(double value, double weight = 1.0);
   /// The same for a tensor of one element, which it reads: on a GPU it waits for the device.
   void add(const at::Tensor& value, double weight = 1.0);
 
   /// Local. The mean of what was added; NaN if its weight is 0.
   double value() const;
-  /// Local. Of all that was added.
+  /// Local. The sum of the weights.
   double weight() const;
 
   /// Collective, blocking. The mean of what all ranks of `group` have added, equal on all of them.

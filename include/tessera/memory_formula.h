@@ -18,7 +18,7 @@ struct MemorySetting {
   bool is_shared = false;  ///< the ranks of a host have one copy (Options::share_parameters)
   bool updates_in_backward = false;  ///< Options::optimizer_in_backward
   bool adds_as_tree = false;         ///< Reproducible::kAnyWorldSize
-  /// Units whose gradients may be coming in or under way to other ranks at once, at most.
+  /// The most units whose gradients may be arriving or in reduction at once.
   int units_in_reduction = 1;
   int ranks_after_forward = 0;  ///< Options::reshard_after_forward, resolved: 1 keeps units whole,
                                 ///< degrees.parameters frees them, between: a second shard
@@ -26,24 +26,24 @@ struct MemorySetting {
   /// The optimizer's states per element or block of elements (AdamW: two moments), each with the
   /// parameters that have it.
   std::vector<KeptState> states = {};
-  /// Which slice of the optimizer's state the rank has, of degrees.optimizer. Ranks have states of
-  /// different size where only some parameters of a unit have them.
+  /// This rank's slice of the optimizer's state, of degrees.optimizer. States differ in size
+  /// between ranks where only some parameters of a unit have them.
   int optimizer_slice = 0;
   bool has_average = false;  ///< Options::average
-  /// What the optimizer needs to treat parameters as a whole (Muon, LAMB, whole_tensor()): memory
-  /// beside its states, with those that this rank keeps whole, and at the group's device, where
-  /// ranks cannot read each other's.
+  /// Memory for treating parameters as a whole (Muon, LAMB, whole_tensor()): beside the optimizer's
+  /// states, but including states that this rank keeps whole; and, where ranks cannot read each
+  /// other's memory, at the group's device.
   int64_t whole_tensor_bytes = 0;
   int64_t gathered_direction_bytes = 0;
   int64_t comm_hook_bytes = 0;  ///< what a communication hook keeps: CommHook::bytes()
 };
 
-/// Persistent bytes per rank that training keeps, from the layout alone: what docs/memory.md calls
-/// the memory formula, padding included. For each unit, with P its padded bytes in the parameters'
-/// dtype, S in the reduced gradients', M in the masters' and T of all the optimizer's states (2 M
-/// with AdamW's two moments, and M more with an average of the weights). Where only some parameters
-/// of a unit have a state, it counts in T / o with what of the rank's slice belongs to them,
-/// padding behind each included; a slice that is padding only counts in full.
+/// Returns the persistent bytes per rank that training keeps, from the layout alone, padding
+/// included: the memory formula of docs/memory.md. For each unit, with P its padded bytes in the
+/// parameters' dtype, S in the reduced gradients', M in the masters' and T of all the optimizer's
+/// states (2 M with AdamW's two moments, and M more with an average of the weights). If only some
+/// parameters of a unit have a state, T / o counts the elements of this rank's slice that belong to
+/// them, with the padding after each; a slice of nothing but padding counts in full.
 ///   parameters: P / p (+ P / n of a second shard, 1 < n < p); P / o where ranks share them, and
 ///   then neither unsharded-parameter buffers nor root.
 ///   gradients:  S / o (S / g where 1 < g < o) where reduced gradients have a buffer of their own.
@@ -60,8 +60,8 @@ struct MemorySetting {
 ///   Elsewhere gradient buffers are pooled, come and go, and are not part of the formula (0 here).
 ///   host:       0 unless something is offloaded. Then instead of optimizer, and with the reduced
 ///   gradients' copies: (T + M + S) / o ((T + S) / o under kParameters where M and P have one
-///   dtype), M / o of the largest unit whose S and M have two, and under kOptimizer twice P / o of
-///   the largest whose P and M have. Under kParameters P / p as well, instead of parameters.
+///   dtype), M / o of the largest unit whose S and M differ in dtype, and under kOptimizer twice P
+///   / o of the largest whose P and M do. Under kParameters P / p as well, instead of parameters.
 /// gradients have comm_hook_bytes besides, once.
 /// Process groups hold memory beside all this: over MPI 8 MiB for each group that reduces (32 KiB
 /// for each of its ranks, if that is more). docs/memory.md, "What groups hold".
@@ -76,14 +76,14 @@ MemoryBytes memory_formula(const UnitPlan& plan, const MemorySetting& setting);
 /// Where backward updates, also one slice of the largest unit whose gradients are sent in another
 /// dtype than the masters', in the masters' dtype.
 ///
-/// It is setting.units_in_reduction of the largest buffers of each pool: on a CPU
+/// A pool holds setting.units_in_reduction buffers of its largest size: on a CPU
 /// Options::units_in_reduction; on a GPU two, or three where gradients are gathered over replicas
-/// behind the reduction.
+/// after the reduction.
 ///
-/// Exact with one of them where gradients come in the order of reductions, one unit after the
-/// other; with more a bound, reached where reductions lag so far behind backward. More is held
-/// under no_sync(), which keeps every unit's gradients, for a module used twice in one backward,
-/// and where Precision::reduce is not the masters' dtype.
+/// With one buffer it is exact if gradients come in the order of reductions, one unit after the
+/// other. With more it is a bound, reached when reductions lag that far behind backward. More is
+/// held under no_sync(), which keeps every unit's gradients, for a module used twice in one
+/// backward, and where Precision::reduce is not the masters' dtype.
 MemoryBytes memory_peak_formula(const UnitPlan& plan, const MemorySetting& setting);
 
 }  // namespace tessera

@@ -17,7 +17,7 @@ enum class MemoryClass : uint8_t {
   kUnshardedParameters,  ///< memory of units while they are whole
   kRoot,                 ///< the root unit's own buffer, where parameters are split
   kGradientBuffers,      ///< buffers in which gradients are collected before they are reduced
-  kControl,              ///< votes and other small ones; copies for Options::buffers
+  kControl,              ///< votes and other small buffers; copies for Options::buffers
   kHost,  ///< the host's: what a GPU's engine keeps there instead (Options::offload), and the copy
           ///< that a checkpoint is written from (CheckpointsOptions::asynchronous)
 };
@@ -30,7 +30,7 @@ struct MemoryBytes {
   std::array<int64_t, kMemoryClasses> by_class{};
   int64_t& operator[](MemoryClass c) { return by_class[static_cast<size_t>(c)]; }
   int64_t operator[](MemoryClass c) const { return by_class[static_cast<size_t>(c)]; }
-  /// Of all classes; where a GPU trains, kHost is the host's and the rest the GPU's.
+  /// The sum over all classes; where a GPU trains, kHost is the host's and the rest the GPU's.
   int64_t total() const;
   friend bool operator==(const MemoryBytes&, const MemoryBytes&) = default;
 };
@@ -59,7 +59,7 @@ class MemoryMeter {
 /// Proportional set size of this process in bytes (/proc/self/smaps_rollup): shared pages are
 /// divided by their users. -1 where unknown.
 int64_t process_pss_bytes();
-/// What of that is shared memory: on a CPU, the buffers that peers read and write.
+/// The shared memory within that: on a CPU, the buffers that peers read and write.
 int64_t process_shared_bytes();
 
 }  // namespace tessera

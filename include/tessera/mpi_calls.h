@@ -8,18 +8,18 @@ namespace tessera::mpi {
 /// An MPI_Comm or MPI_Request of whichever MPI, as bits.
 using Handle = uint64_t;
 
-/// What is called of an MPI library, independent of its ABI: a table that is filled where an mpi.h
-/// is at hand (mpi_functions.h). All but the first four functions return 0 or MPI's error code.
+/// The functions of an MPI library that are called, independent of its ABI: a table that code with
+/// an mpi.h fills (mpi_functions.h). All but the first four functions return 0 or MPI's error code.
 /// Only non-blocking communication; sizes are bytes and may exceed 2^31.
 struct Calls {
   /// Raised with every change of this struct.
   static constexpr int kVersion = 2;
   static constexpr int kAnySource = -1;
-  /// Thread levels, and two states beside them.
+  /// Thread levels, and two other states.
   enum Level : int { kFinalized = -2, kNone = -1, kSingle, kFunneled, kSerialized, kMultiple };
 
   int version;
-  const char* (*library)();  ///< what it says of itself: "Open MPI v4.1.4, ..."
+  const char* (*library)();  ///< its version text: "Open MPI v4.1.4, ..."
   Level (*level)();
   Handle (*world)();
   void (*abort)(Handle comm, int code);  ///< ends every process of `comm`
@@ -39,7 +39,7 @@ struct Calls {
   int (*receive)(void* data, size_t bytes, int from, int tag, Handle comm, Handle* request);
   /// Whether it is over; then `source` says where a receive came from.
   int (*test)(Handle* request, int* is_over, int* source);
-  /// Ends a receive that has not begun; test() goes on until it is over.
+  /// Cancels a receive that has not begun; test() must be called until it is over.
   int (*cancel)(Handle* request);
   int (*error_text)(int code, char* text, size_t bytes);
 };

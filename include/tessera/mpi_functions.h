@@ -27,7 +27,8 @@ Handle handle(Native native) {
   return made;
 }
 
-/// `bytes` as one element or as bytes: counts are ints, and many libraries have no others.
+/// A size as count and datatype of MPI. Counts are ints, so more than INT_MAX bytes become one
+/// element of a derived type.
 class Amount {
  public:
   explicit Amount(size_t bytes) {
@@ -47,7 +48,7 @@ class Amount {
     is_made_ = true;
   }
   ~Amount() {
-    if (is_made_) MPI_Type_free(&type_);  // what is under way keeps it
+    if (is_made_) MPI_Type_free(&type_);  // pending operations keep it
   }
   Amount(const Amount&) = delete;
   Amount& operator=(const Amount&) = delete;
@@ -61,7 +62,7 @@ class Amount {
   bool is_made_ = false;
 };
 
-/// The first line of what MPI says.
+/// The first line of MPI's version text.
 inline const char* library() {
   static char text[MPI_MAX_LIBRARY_VERSION_STRING] = "";
   int length = 0;
@@ -134,14 +135,14 @@ inline int rank(Handle comm, int* rank) { return MPI_Comm_rank(native<MPI_Comm>(
 
 inline int size(Handle comm, int* size) { return MPI_Comm_size(native<MPI_Comm>(comm), size); }
 
-/// Also has errors returned, which would end the process.
+/// Also sets MPI_ERRORS_RETURN: by default errors end the process.
 inline int largest_tag(Handle comm, int* tag) {
   const auto own = native<MPI_Comm>(comm);
   MPI_Comm_set_errhandler(own, MPI_ERRORS_RETURN);
   int* value = nullptr;
   int is_set = 0;
   const int code = MPI_Comm_get_attr(own, MPI_TAG_UB, &value, &is_set);
-  constexpr int kLeast = 32767;  // that every MPI has
+  constexpr int kLeast = 32767;  // what the MPI standard guarantees
   *tag = code == MPI_SUCCESS && is_set != 0 ? *value : kLeast;
   return code;
 }
@@ -192,7 +193,7 @@ inline int error_text(int code, char* text, size_t bytes) {
 
 }  // namespace functions
 
-/// The table of this MPI. Lives as long as what has included it.
+/// The table of this MPI. Lives as long as the program or module that includes this.
 inline const Calls& calls() {
   static const Calls table = {
       .version = Calls::kVersion,

@@ -8,7 +8,7 @@ namespace tessera {
 /// The scope of Engine::no_sync(), which makes it.
 class [[nodiscard]] NoSync {
  public:
-  /// `depth` counts the scopes alive; it may outlive the engine in one.
+  /// `depth` counts the open scopes; a scope, and `depth` with it, may outlive the engine.
   explicit NoSync(std::shared_ptr<int> depth) : depth_(std::move(depth)) { ++*depth_; }
   NoSync(NoSync&& other) noexcept = default;
   NoSync(const NoSync&) = delete;

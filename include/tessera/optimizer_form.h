@@ -22,14 +22,14 @@
 
 namespace tessera {
 
-/// Where an optimizer's state of a parameter has the number of its updates so far: an accessor of
-/// an integer or of a tensor of one value. Step counts are saved as `optimizer.<parameter>.step`.
+/// Accesses the number of updates in an optimizer's state of a parameter: an integer or a tensor of
+/// one value. Step counts are saved as `optimizer.<parameter>.step`.
 template <typename State>
 class StepCount {
  public:
   /// The state has none.
   StepCount() = default;
-  /// access(State&) returns int64_t& or at::Tensor&; a pointer to a member does, too.
+  /// access(State&) returns int64_t& or at::Tensor&; a pointer to a member will do, too.
   template <typename Access>
   requires(std::is_lvalue_reference_v<std::invoke_result_t<const Access&, State&>>)
       StepCount(Access access) {
@@ -63,8 +63,8 @@ class StepCount {
 /// The sizes of a state of one parameter; none: such a parameter does not have it.
 using StateSizes = std::optional<std::vector<int64_t>>;
 
-/// A tensor that an optimizer keeps of a parameter: how a StateDict calls it, and where it is. It
-/// may be undefined where the options do not use it.
+/// A tensor that an optimizer keeps for each parameter: its name in a StateDict, and an accessor.
+/// The tensor may be undefined if the options do not use it.
 template <typename State, typename Options>
 struct StateTensor {
   using Access = std::function<at::Tensor&(State& state)>;
@@ -75,8 +75,8 @@ struct StateTensor {
 
   std::string name;  ///< "exp_avg"
   Access tensor;     ///< or a pointer to a member
-  /// For whole_tensor() only: its sizes for a parameter of `parameter` under `options`, always the
-  /// same for the same. Null: the parameter's own, so a value for each element.
+  /// For whole_tensor() only: returns the state's sizes for a parameter of sizes `parameter` under
+  /// `options`, always the same for equal arguments. Null: the parameter's own sizes.
   Sizes sizes;
 };
 
@@ -84,8 +84,8 @@ struct StateTensor {
 template <typename Options>
 struct OptionNumber {
   /// access(Options&) returns a reference to a floating-point number, an integer or a bool; a
-  /// pointer to a member does, too. Integers of 2^53 and more are refused: a StateDict holds
-  /// numbers as fp64. `chooses_states`: it says which states there are (amsgrad), so that a
+  /// pointer to a member will do, too. Integers of 2^53 and more are refused: a StateDict holds
+  /// numbers as fp64. `chooses_states`: the number decides which states there are (amsgrad); a
   /// StateDict does not hold it.
   template <typename Access>
   requires(
@@ -110,14 +110,14 @@ struct OptionNumber {
   bool is_switch = false;
   bool is_whole = false;  ///< a bool or an integer
   bool chooses_states = false;
-  /// What it may be, begin <= value < end; infinite: any finite number.
+  /// Allowed values: begin <= value < end; if infinite, any finite number.
   double begin = -std::numeric_limits<double>::infinity();
   double end = std::numeric_limits<double>::infinity();
   std::function<double(Options&)> read;
   std::function<void(Options&, double)> write;
 
  private:
-  static constexpr double kEnd = int64_t{1} << 53;  // of the integers that fp64 tells apart
+  static constexpr double kEnd = int64_t{1} << 53;  // fp64 holds all integers below exactly
 };
 
 /// What elementwise() and whole_tensor() must know of an optimizer: its options' and its states'
@@ -128,21 +128,21 @@ requires(std::default_initializable<StateType>) struct OptimizerForm {
   using Options = OptionsType;
   using State = StateType;
 
-  /// Of the algorithm, in letters, digits and `_`. A StateDict has it, so that another algorithm's
-  /// is refused.
+  /// The algorithm's name, in letters, digits and `_`. A StateDict holds it, so that a state of
+  /// another algorithm is refused.
   std::string name;
   /// At most eight under elementwise().
   std::vector<StateTensor<State, Options>> states = {};
   StepCount<State> step = {};
-  /// Compared between ranks, saved, loaded, and changed by whoever likes between two steps. Numbers
-  /// that are not named stay what they were given as, and ranks must give the same.
+  /// Numbers that are compared between ranks, saved and loaded, and may be changed between two
+  /// steps. Other numbers keep their first values, which must be equal on all ranks.
   std::vector<OptionNumber<Options>> numbers = {};
   /// For whole_tensor() only: how many dimensions its parameters must have; 0: any number.
   int64_t dimensions = 0;
 };
 
-/// Whether elementwise() and whole_tensor() try the optimizer out; kSkip where it takes too long or
-/// is wrong.
+/// Whether elementwise() and whole_tensor() try the optimizer out; kSkip if that takes too long or
+/// is mistaken.
 enum class OptimizerProbe : uint8_t { kRun, kSkip };
 
 namespace internal {
@@ -182,7 +182,7 @@ struct ErasedForm {
   int64_t dimensions;
 };
 
-/// `form`, an OptimizerForm that `traits` give of `Optimizer`.
+/// Erases the types of `form`, which the traits `traits` give for `Optimizer`.
 template <typename Optimizer, typename Form>
 ErasedForm erased_form(const Form& form, const char* traits) {
   using Options = typename Form::Options;
@@ -211,7 +211,7 @@ ErasedForm erased_form(const Form& form, const char* traits) {
       .numbers = {},
       .dimensions = form.dimensions};
   for (const auto& state : form.states) {
-    std::function<at::Tensor&(ErasedForm::State&)> of;  // null as the form's
+    std::function<at::Tensor&(ErasedForm::State&)> of;  // null if the form's is
     if (state.tensor) {
       of = [tensor = state.tensor](ErasedForm::State& any) -> at::Tensor& {
         return tensor(static_cast<State&>(any));

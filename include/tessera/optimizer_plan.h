@@ -27,8 +27,9 @@ struct OptimizerGroup {
 
 /// The optimizer, and which options each parameter is trained with: those of the first group that
 /// selects it, else the defaults. Converts from LibTorch's own options types, and from what
-/// elementwise() and whole_tensor() return. The type of a group's options determines the algorithm
-/// of its parameters, unless one of these has; they have the states of that algorithm only.
+/// elementwise() and whole_tensor() return. Unless one of these two made them, the type of a
+/// group's options determines the algorithm of its parameters, which have the states of that
+/// algorithm only.
 struct OptimizerPlan {
   template <OptimizerOptionsType Options>
   OptimizerPlan(Options defaults, std::vector<OptimizerGroup> groups = {})
@@ -41,19 +42,18 @@ struct OptimizerPlan {
   std::vector<OptimizerGroup> groups;
 
   /// For each parameter of the table the index of its group: 0 the defaults, i + 1 groups[i]; for a
-  /// frozen one that which it is in once it is trained (Engine::set_trainable()). A group may be of
-  /// frozen parameters only. An error lists every problem: an options type without an algorithm
-  /// here; options out of range (AdamW: lr < 0, betas outside [0, 1), eps < 0, weight_decay < 0);
-  /// what the probe of a user's own found; parameters of other than two dimensions under Muon; a
-  /// group that selects no parameter, a group without predicate.
+  /// frozen one the group that it joins once it is trained (Engine::set_trainable()). A group may
+  /// have frozen parameters only. An error lists every problem: an options type without an
+  /// algorithm here; options out of range (AdamW: lr < 0, betas outside [0, 1), eps < 0,
+  /// weight_decay < 0); what the probe of a user's own found; parameters of other than two
+  /// dimensions under Muon; a group that selects no parameter, a group without predicate.
   absl::StatusOr<std::vector<size_t>> assign(const ParameterTable& table) const;
 
   /// The options of group `group` as assign() counts them.
   const AlgorithmOptions& options(size_t group) const {
     return group == 0 ? defaults : groups[group - 1].options;
   }
-  /// What updates the parameters of group `group`. Throws c10::Error where assign() finds no
-  /// algorithm.
+  /// The algorithm of group `group`. Throws c10::Error where assign() finds no algorithm.
   const internal::Algorithm& algorithm(size_t group = 0) const;
 
   /// One line per group (name, all hyper-parameters) for comparison across ranks. Throws c10::Error

@@ -16,8 +16,8 @@ struct OptionDescription {
   std::string doc;         ///< what it does, in a sentence without its subject
   std::string allowed;     ///< its values
   std::string unset;       ///< the default, as text
-  std::string strategies;  ///< under which it means something; the others refuse it
-  std::string devices;     ///< the same of devices
+  std::string strategies;  ///< under which it has a meaning; the others refuse it
+  std::string devices;     ///< the same for devices
   bool has_text = false;   ///< whether set_option() can set it
 };
 

@@ -41,10 +41,10 @@ enum class NonFinite : uint8_t {
 struct NonFiniteGradient {
   static constexpr int kAllRanks = -1;
 
-  int rank;  ///< kAllRanks: asynchronous steps know the sum of `elements` over ranks only; or the
-             ///< norm over all ranks is not finite and no rank's part of it is to blame
-  std::string parameter;  ///< the first one on that rank; "": every rank's gradients are finite,
-                          ///< their mean over ranks, or its norm, is not
+  int rank;  ///< kAllRanks: asynchronous steps know only the sum of `elements` over ranks; or the
+             ///< norm over all ranks is not finite though each rank's part of it is
+  std::string parameter;  ///< the first one on that rank; "" if all gradients are finite, but their
+                          ///< mean over ranks, or its norm, is not
   int64_t elements;       ///< how many are NaN or infinite; 0 with `parameter` ""
 };
 
@@ -109,44 +109,44 @@ struct Options {
   /// clip.
   double max_grad_norm = std::numeric_limits<double>::infinity();
 
-  /// Which norm that is, and StepResult::grad_norm: the p-norm, infinity the largest magnitude.
-  /// Range (0, infinity]. The sum of |g|^p is exact but for the rounding of blocks of 64 elements
-  /// to fp64, so its bits do not depend on the strategy. Powers outside fp64's range vanish or
-  /// overflow (an infinite norm counts as a non-finite gradient): use infinity instead of a large
-  /// p. Other than 2 it is an error with optimizer_in_backward, and on a GPU without offload.
+  /// The p of that norm and of StepResult::grad_norm; infinity: the largest magnitude. Range (0,
+  /// infinity]. The sum of |g|^p is exact but for the rounding of blocks of 64 elements to fp64, so
+  /// its bits do not depend on the strategy. Powers outside fp64's range vanish or overflow (an
+  /// infinite norm counts as a non-finite gradient): use infinity instead of a large p. Values
+  /// other than 2 are an error with optimizer_in_backward, and on a GPU without offload.
   double grad_norm_type = 2.0;
 
-  /// The same for each group of the optimizer by itself, as when clip_grad_norm_ is called on each
-  /// group's parameters: the norm that its gradients are scaled down to, by the group's name:
-  /// "defaults" or the OptimizerGroup's, as in StateDict. Range of each (0, infinity]; groups that
-  /// are not named are not clipped. StepResult::grad_norm is that of all gradients before that.
-  /// An error beside max_grad_norm, with optimizer_in_backward, on a GPU without offload, and for a
-  /// group that the OptimizerPlan has not.
+  /// As max_grad_norm, for each group of the optimizer by itself, as if clip_grad_norm_ were called
+  /// on each group's parameters. Keys are group names: "defaults" or the OptimizerGroup's, as in
+  /// StateDict. Range of each (0, infinity]; groups that are not named are not clipped.
+  /// StepResult::grad_norm is the norm of all gradients before this clipping. An error together
+  /// with max_grad_norm, with optimizer_in_backward, on a GPU without offload, and for a group that
+  /// is not in the OptimizerPlan.
   std::map<std::string, double> max_grad_norm_by_group = {};
 
   /// Every element of the gradients is clamped to [-max_grad_value, max_grad_value] before the
-  /// update, as torch::nn::utils::clip_grad_value_ does: of the mean over ranks without the loss
-  /// scale, and before norms are taken. NaN and infinities are not clamped: on_non_finite decides.
-  /// Range (0, infinity]; infinity, the default, does not clip. An error with
-  /// optimizer_in_backward, and on a GPU without offload.
+  /// update, as torch::nn::utils::clip_grad_value_ does. This applies to the mean over ranks,
+  /// without the loss scale, before norms are taken. NaN and infinities are not clamped:
+  /// on_non_finite decides. Range (0, infinity]; infinity, the default, does not clip. An error
+  /// with optimizer_in_backward, and on a GPU without offload.
   double max_grad_value = std::numeric_limits<double>::infinity();
 
-  /// Gradients are the sum over ranks divided by this, where unset by the number of ranks, which
-  /// makes them the mean. A world of one divides as well. Divided once, inside the reduction, in
-  /// the precision that it sums in (fp32, or fp64 for fp64). Range: the positive normal numbers of
+  /// Gradients are the sum over ranks divided by this. Unset: the number of ranks, which makes them
+  /// the mean. A world of one divides as well. The division happens once, inside the reduction, in
+  /// the precision of its sums (fp32, or fp64 for fp64). Range: the positive normal numbers of
   /// fp32, 1.2e-38 to 3.4e38. On a GPU the number of ranks only.
   std::optional<double> gradient_divide_factor = {};
 
-  /// Whether a step of N ranks with k micro-steps has the bits of one of N' ranks with k'
-  /// micro-steps where N k = N' k', under every strategy, also with 1 < gradients < optimizer
-  /// (docs/gradients.md says what else it takes). Micro-batch number s N + r of the step is that of
-  /// rank r in micro-step s (Engine::micro_batch()); sums over ranks, then over micro-steps, follow
-  /// one complete binary tree over these numbers. In a step of k micro-steps it keeps log2(k) - 1
-  /// more reduced gradients (memory_formula.h). On CPUs, of N and k that are powers of two; ranks
-  /// have one number of intra-op threads. An error with loss_scale, buffers other than kOnce, a
-  /// gradient_divide_factor that is no power of two, parameters of 16 bits whose gradients are not
-  /// sent and summed in one wider dtype (precision), fp16, and in a model with running statistics
-  /// that ignores_buffers does not ignore.
+  /// Whether a step of N ranks with k micro-steps has the same bits as one of N' ranks with k'
+  /// micro-steps if N k = N' k', under every strategy, also with 1 < gradients < optimizer
+  /// (docs/gradients.md lists further conditions). Rank r in micro-step s has micro-batch s N + r
+  /// of the step (Engine::micro_batch()); sums over ranks, then over micro-steps, follow one
+  /// complete binary tree over these numbers. A step of k micro-steps keeps log2(k) - 1 more
+  /// reduced gradients (memory_formula.h). Works on CPUs, if N and k are powers of two and all
+  /// ranks have the same number of intra-op threads. An error with loss_scale, buffers other than
+  /// kOnce, a gradient_divide_factor that is no power of two, fp16, 16-bit parameters whose
+  /// gradients are not sent and summed in one wider dtype (precision), and a model with running
+  /// statistics that ignores_buffers does not ignore.
   Reproducible reproducible = Reproducible::kOneWorldSize;
 
   /// The dtypes of parameters, gradients and masters.
@@ -169,22 +169,23 @@ struct Options {
   /// An error where a GPU updates, which has no kernel for it: there set `offload`.
   std::optional<WeightAverage> average = {};
 
-  /// What step() does with the model's buffers: see BufferSync. Once per step that all ranks agree
-  /// to, also where non-finite gradients skip the update, and not in micro-steps: one broadcast of
-  /// all buffers (kBroadcast), or one all-reduce per floating dtype and one broadcast of the others
-  /// (kMean), in a copy of the buffers, which is MemoryClass::kControl. A buffer that was added,
-  /// removed or given another shape or dtype on any rank makes step() throw on every rank, naming
-  /// it (added and removed ones at steps 1, 2, 4, 8, ...). Nothing is done in a world of one.
+  /// What step() does with the model's buffers: see BufferSync. It happens once per step that all
+  /// ranks agree to, even if non-finite gradients skip the update, and not in micro-steps: one
+  /// broadcast of all buffers (kBroadcast), or one all-reduce per floating dtype and one broadcast
+  /// of the others (kMean), in a copy of the buffers (MemoryClass::kControl). A buffer that was
+  /// added, removed or given another shape or dtype on any rank makes step() throw on every rank,
+  /// naming it (added and removed ones at steps 1, 2, 4, 8, ...). Nothing is done in a world of
+  /// one.
   BufferSync buffers = BufferSync::kOnce;
 
   /// Buffers for whose name it returns true are left to the user: neither compared between ranks
-  /// nor made equal, at parallelize or later, nor saved. One that is ignored under one of its names
-  /// is under all. The engine keeps the function, as it does `ignores`.
+  /// nor made equal, at parallelize or later, nor saved. A buffer that is ignored under one of its
+  /// names is ignored under all. The engine keeps the function, as it does `ignores`.
   std::function<bool(std::string_view buffer)> ignores_buffers = {};
 
-  /// A torch::nn::BatchNorm1d, 2d or 3d anywhere in the model is an error that names it: its
-  /// statistics are those of one rank's samples. For models all of whose layers shall be
-  /// tessera::nn::SyncBatchNorm (sync_batch_norm.h).
+  /// If true, a torch::nn::BatchNorm1d, 2d or 3d in the model, whose statistics are those of one
+  /// rank's samples, is an error that names it. For models that should have SyncBatchNorm
+  /// (sync_batch_norm.h) only.
   bool requires_sync_batch_norm = false;
 
   // --- Performance (changes speed and peak memory only) ---
@@ -206,30 +207,30 @@ struct Options {
   /// never reaches a parameter, but other updates of that step are applied: step() throws on every
   /// rank, and the engine can be used again only after load_state_dict() of an earlier state. After
   /// an exception inside backward it cannot be used at all. An error unless gradients and optimizer
-  /// state are both split over all ranks (zero2, zero3), on a GPU, and with what clips gradients or
-  /// takes another norm (max_grad_norm, max_grad_norm_by_group, max_grad_value, grad_norm_type),
-  /// loss_scale, ask_non_finite, offload or NonFinite::kSkip.
+  /// state are both split over all ranks (zero2, zero3); also on a GPU, and with max_grad_norm,
+  /// max_grad_norm_by_group, max_grad_value, another grad_norm_type than 2, loss_scale,
+  /// ask_non_finite, offload or NonFinite::kSkip.
   bool optimizer_in_backward = false;
 
-  /// Bytes of parameters per bucket: one cap for each, in the order in which backward is expected
-  /// to complete them; the last is that of all further ones. Range of each [1 KiB, 2 GiB]. Empty: 1
-  /// MiB for the first, so that reduction starts early, and 25 MiB; 1 MiB for all where ranks
-  /// communicate over MPI: what the last one holds is sent when there is nothing left to compute.
-  /// Larger buckets mean fewer collectives and larger gradient buffers. An error where parameters
-  /// are split: there `wrap` determines what is reduced together.
+  /// Limits on the bytes of parameters per bucket, in the order in which backward is expected to
+  /// complete the buckets; the last one applies to all further buckets. Range of each [1 KiB, 2
+  /// GiB]. Empty: 1 MiB for the first, so that reduction starts early, and 25 MiB for the others;
+  /// where ranks communicate over MPI 1 MiB for all, because the last bucket is sent when there is
+  /// nothing left to compute. Larger buckets mean fewer collectives and larger gradient buffers. An
+  /// error where parameters are split: there `wrap` determines what is reduced together.
   std::vector<int64_t> bucket_bytes = {};
 
-  /// Reduces buckets, or units where parameters are split, in the order in which rank 0 completed
-  /// their gradients in the first backward, from the second on; false: always in the reverse of the
-  /// order in which modules were registered. Results are the same to the bit. What a backward does
-  /// not complete comes last. Learned again after set_trainable(), add_group() and in a new engine;
-  /// with asynchronous_step never learned.
+  /// From the second backward on, reduces buckets (units where parameters are split) in the order
+  /// in which rank 0 completed their gradients in the first. False: always in the reverse of the
+  /// order in which modules were registered. Results are the same to the bit. Buckets that a
+  /// backward does not complete come last. The order is learned again after set_trainable(),
+  /// add_group() and in a new engine; with asynchronous_step it is never learned.
   bool reorder_reductions = true;
 
-  /// Of how many units gradients may lie in memory at once between autograd and the end of their
+  /// How many units may have gradients in memory at once, between autograd and the end of their
   /// reduction, where a rank does not keep whole gradients (zero2, zero3; ddp that sends another
-  /// dtype than it adds): a gradient of one unit more waits. Each is a gradient buffer as large as
-  /// the largest unit; two let a rank compute while the other ranks or the network lag by one.
+  /// dtype than it adds). A gradient of a further unit waits. Each takes a gradient buffer as large
+  /// as the largest unit; two let a rank compute while the other ranks or the network lag by one.
   /// Range [1, 1024]. Unset: one where communication runs in the calls, two where it runs beside
   /// computation. An error with zero1, whose units have a buffer each, and on a GPU, where the
   /// order of the streams decides.
@@ -259,11 +260,11 @@ struct Options {
   /// parameters or splits the optimizer over more ranks.
   Offload offload = Offload::kNone;
 
-  /// GPUs only: step() does not wait until this step is made, at most for the one before. The
-  /// device decides whether the step is applied; its result (applied or skipped), its norm and its
-  /// errors are returned or thrown by the next step() or by wait(). False waits in step(), as on a
-  /// CPU. Unset: true on a GPU unless ask_non_finite or offload is set or the degrees keep partial
-  /// sums (1 < gradients < optimizer). True is an error on a CPU and with one of these.
+  /// GPUs only: step() does not wait for this step, at most for the previous one. The device
+  /// decides whether the step is applied; its result (applied or skipped), its norm and its errors
+  /// are returned or thrown by the next step() or by wait(). False waits in step(), as on a CPU.
+  /// Unset: true on a GPU unless ask_non_finite or offload is set or the degrees keep partial sums
+  /// (1 < gradients < optimizer). True is an error on a CPU and with one of these.
   std::optional<bool> asynchronous_step = {};
 
   /// Lets Engine::micro_step() capture what a forward and a backward queue on a GPU into a CUDA
@@ -274,9 +275,9 @@ struct Options {
   // --- Diagnostics (change only speed) ---
 
   /// Fills every gradient buffer and every unsharded-parameter buffer with NaN when it is freed, so
-  /// that a read at the wrong time becomes visible. Also compares a gathered unit before it is
-  /// freed with what was gathered: step() names a parameter that was written meanwhile by something
-  /// that no operator's schema tells of, such as a custom operator over raw pointers (CPU).
+  /// that a read at the wrong time becomes visible. Also compares a gathered unit, before it is
+  /// freed, with what was gathered (CPU): step() names a parameter that was written meanwhile
+  /// without any operator's schema showing it, as by a custom operator over raw pointers.
   bool poison_freed = false;
 
   /// A unit is whole only while an operator uses it, also in a world of one: the strictest test of
@@ -291,8 +292,8 @@ struct Options {
   bool trace = false;
 };
 
-/// OK, or an InvalidArgument status that lists everything about `options` that parallelize would
-/// refuse in any world and for any model, as "[options] field: value; allowed; what to do" a line.
+/// Returns OK, or an InvalidArgument status that lists everything about `options` that parallelize
+/// would refuse in any world and for any model, each as "[options] field: value; allowed; remedy".
 absl::Status validate(const Options& options);
 
 }  // namespace tessera

@@ -17,7 +17,7 @@ namespace tessera {
 /// may be converted there; its values must not, for they may differ between ranks or be freed.
 class ParameterPredicate {
  public:
-  /// None; where one is needed it is refused.
+  /// Empty; refused where a predicate is needed.
   ParameterPredicate() = default;
   ParameterPredicate(std::nullptr_t) {}
   template <typename Callable>

@@ -22,13 +22,13 @@ struct Parameter {
   std::string name;  ///< its first name in registration order; used in messages and state
   std::vector<std::string> other_names;  ///< further names of the same tensor (tied parameters)
   at::Tensor tensor;                     ///< the user's own tensor, not a copy
-  at::ScalarType dtype;                  ///< the tensor's when the first table was made of it
+  at::ScalarType dtype;                  ///< the tensor's when it was first put into a table
   bool is_trainable;                     ///< requires_grad then, or what with_trainable() says
-  /// Whether it stays in its own dtype where Precision::parameters is narrower: of a BatchNorm,
-  /// which computes with statistics in fp32.
+  /// Whether it stays in its own dtype where Precision::parameters is narrower: true in a
+  /// BatchNorm, which computes with statistics in fp32.
   bool keeps_dtype = false;
 
-  /// What `wanted` means for this parameter.
+  /// `wanted` as it applies to this parameter.
   Precision precision(const Precision& wanted) const;
 };
 
@@ -42,12 +42,12 @@ class ParameterTable {
   /// device, a device other than CPU and CUDA, a layout other than strided, a dtype other than
   /// Float, Double, BFloat16 and Half, a tensor made in inference mode, storages of two entries
   /// that overlap (a tie made by aliasing; the remedy is to register one tensor twice), non-leaf
-  /// tensors. `keeps_dtype` says of which parameters Parameter::keeps_dtype is true; null: of none.
+  /// tensors. `keeps_dtype` decides Parameter::keeps_dtype; null: false for all.
   explicit ParameterTable(std::vector<NamedTensor> registered,
                           const std::function<bool(const at::Tensor&)>& keeps_dtype = nullptr);
 
-  /// The same parameters, of which others are trainable: i where is_trainable[i]. Reads nothing of
-  /// the tensors.
+  /// Returns the same parameters, with parameter i trainable if is_trainable[i]. Does not read the
+  /// tensors.
   ParameterTable with_trainable(const std::vector<bool>& is_trainable) const;
 
   size_t size() const { return parameters_.size(); }

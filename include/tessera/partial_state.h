@@ -8,14 +8,14 @@ namespace tessera {
 /// were trained, or by a run of fewer. By default it has exactly the run's entries. Equal on all
 /// ranks.
 struct PartialState {
-  /// Parameters of which entries may be missing; empty: of none. A parameter whose value
-  /// ("model.<name>") is missing stays as it is, with all that is missing of it. Where the value is
-  /// there, what is missing begins as in a new engine: states at zero or what their algorithm
-  /// begins with, the count at 0, master and average as the value. A master without its value is
-  /// taken where it rounds to the value that the parameter has. Numbers of a group
-  /// ("optimizer.<group>.lr") may be missing, and stay, if it accepts all trained parameters of the
-  /// group; the engine's (steps, scaler) and buffers, if it accepts all parameters. So may what a
-  /// communication hook has of no parameter, which begins anew where all values are there.
+  /// Accepts the parameters whose entries may be missing; empty: none. If a parameter's value
+  /// ("model.<name>") is missing, the parameter and its other missing entries stay as they are. If
+  /// the value is there, missing entries start as in a new engine: states at zero or their
+  /// algorithm's initial value, the count at 0, master and average equal to the value. A master
+  /// without its value is used if it rounds to the value that the parameter has. Numbers of a group
+  /// ("optimizer.<group>.lr") may be missing, and stay, if all trained parameters of the group are
+  /// accepted; the engine's numbers (steps, scaler) and buffers, if all parameters are. So may a
+  /// communication hook's entries of no parameter, which start anew if all values are there.
   ParameterPredicate may_lack = {};
 
   /// Entries "optimizer.<name>.<state>" of parameters that are frozen in this run are left out. By

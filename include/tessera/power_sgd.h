@@ -10,39 +10,38 @@ namespace tessera {
 /// PyTorch's PowerSGDState, with its names and defaults.
 struct PowerSgdOptions {
   int64_t matrix_approximation_rank = 1;  ///< of the matrices that are sent; at least 1
-  /// How many backwards that reduce come first in which gradients are sent whole: compression hurts
-  /// most in the beginning. At least 0; buckets never change, so 0 and 1 are allowed, too.
+  /// How many reducing backwards send gradients whole at first: compression hurts most in the
+  /// beginning. At least 0; buckets never change, so 0 and 1 are allowed, too.
   int64_t start_power_sgd_iter = 1000;
-  /// A parameter of n rows and m columns (what its first dimension leaves) is compressed if
-  /// (n + m) * rank * min_compression_rate < n * m, with at most n and m for the rank. Above 0.
+  /// A parameter of n rows (its first dimension) and m columns (the others) is compressed if (n +
+  /// m) * rank * min_compression_rate < n * m, rank being at most n and m. Above 0.
   double min_compression_rate = 2.0;
-  /// Adds to each gradient what compressing the ones before has lost. Takes memory of the size of
+  /// Adds to each gradient what compressing the earlier ones has lost. Takes memory of the size of
   /// the compressed gradients.
   bool use_error_feedback = true;
   /// Begins with the last backward's Q instead of a random one.
   bool warm_start = true;
-  /// Added to norms that columns are divided by. A column of zeros stays zero, whatever it is. At
-  /// least 0.
+  /// Added to norms that columns are divided by. A column of zeros stays zero. At least 0.
   double orthogonalization_epsilon = 0.0;
   uint64_t random_seed = 0;  ///< equal on all ranks
 };
 
 /// Sends each matrix M of the gradient as two thin ones: P = M Q and Q = M^T P with P made
 /// orthonormal, both summed over ranks; the engine goes on with P Q^T, the same bits on all ranks.
-/// What is not compressed is all-reduced, with the bits of the engine. Source: Vogels et al.,
-/// PowerSGD, NeurIPS 2019, arXiv 1905.13727, algorithms 1 and 2; PyTorch's powerSGD_hook (not
-/// batched). Traffic of a compressed parameter: (n + m) * rank elements instead of n * m, in
+/// Other parameters are all-reduced, with the engine's bits. Source: Vogels et al., PowerSGD,
+/// NeurIPS 2019, arXiv 1905.13727, algorithms 1 and 2; PyTorch's powerSGD_hook (not batched).
+/// Traffic of a compressed parameter: (n + m) * rank elements instead of n * m, in
 /// three collectives per bucket.
 ///
 /// State (with its bytes in MemoryClass::kGradients): "<parameter>.error" [shape],
-/// "<parameter>.q" [rank, m] and "iteration". What counts of the ranks' errors is their mean, so
-/// that is what is saved, and saving (state_dict(), write_state(), checkpoints) gives it to every
-/// rank: training goes on with the same sum, to rounding, and a run that resumes on any number of
-/// ranks begins where the one that saved goes on, on as many with its bits.
+/// "<parameter>.q" [rank, m] and "iteration". Only the mean of the ranks' errors matters. So the
+/// mean is saved, and saving (state_dict(), write_state(), checkpoints) gives it to every rank:
+/// training goes on with the same sum, to rounding. A run that resumes on any number of ranks
+/// continues like the one that saved, on the same number with its bits.
 ///
 /// A gradient that is not finite reaches step() as NaN and leaves the state as it was. Refused on
-/// all ranks when it is registered: options out of range, Options::loss_scale (errors would be of
-/// another scale than gradients), gradients communicated in another dtype than fp32 or fp64.
+/// all ranks when it is registered: options out of range, Options::loss_scale (errors and gradients
+/// would differ in scale), gradients communicated in another dtype than fp32 or fp64.
 std::shared_ptr<CommHook> power_sgd_hook(const PowerSgdOptions& options = {});
 
 }  // namespace tessera

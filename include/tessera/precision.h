@@ -46,7 +46,7 @@ struct UnitPrecision {
   friend bool operator==(const UnitPrecision&, const UnitPrecision&) = default;
 };
 
-/// `precision` for parameters that the user made in `dtype`, with what was unset filled in.
+/// `precision` for parameters that the user made in `dtype`, with unset fields filled in.
 UnitPrecision resolve(const Precision& precision, c10::ScalarType dtype);
 
 /// What is wrong with `precision` for parameters that the user made in `dtype`, "precision.<field>:

@@ -29,34 +29,33 @@ struct Capabilities {
   bool has_host_channel = false;
   /// Ranks read each other's memory without the owner taking part: make_window() works.
   bool one_sided_reads = false;
-  /// What ranks send may cross a network, which is slower than memory and carries data while they
-  /// compute.
+  /// Data may cross a network, which is slower than memory and carries it while ranks compute.
   bool crosses_network = false;
-  /// SumOrder::kBinaryTree is possible, of what dtypes and numbers of ranks it takes.
+  /// SumOrder::kBinaryTree is possible, for the dtypes and numbers of ranks that it takes.
   bool tree_sums = true;
 };
 
 /// Ranks that communicate. Every collective is called by every rank of the group in the same order;
 /// each call is compared across ranks (op, reduce op, order, divisor, root, dtype, numel, sequence,
-/// tag), and a difference raises a CommError that names both calls on every rank: before data is
-/// touched, but over NCCL at the time-out, and only if NCCL hangs on it.
+/// tag), and a difference raises a CommError on every rank that names both calls, before data is
+/// touched. Over NCCL that happens at the time-out, and only if NCCL hangs on the difference.
 ///
 /// Tensors are contiguous, lie at device() and are of fp32, fp64, bf16, fp16, int64, int32, int16,
 /// int8, uint8 or bool. Sums and products run in rank order, or as SumOrder says; bf16 and fp16 are
 /// accumulated in fp32 and rounded once. So every rank receives the same bits, and reduce_scatter
-/// gives the same bits as the matching slice of all_reduce. On backend hosts each host sums its
-/// ranks in their order and then the hosts are summed in theirs; bf16 and fp16 are rounded once in
-/// either. Over NCCL the order and the rounding are NCCL's, and none of this is promised. An
-/// operation, a ReduceOp or a dtype that a backend lacks is a c10::Error that names both, on every
-/// rank alike and before anything is sent.
+/// gives the same bits as the matching slice of all_reduce. Backend "hosts" sums the ranks of each
+/// host in their order and then the hosts in theirs, and rounds bf16 and fp16 once in each. Over
+/// NCCL the order and the rounding are NCCL's, and none of this is promised. If a backend lacks an
+/// operation, a ReduceOp or a dtype, every rank throws a c10::Error that names it and the backend,
+/// before anything is sent.
 ///
 /// Messages (send, recv, isend, irecv) concern two ranks only and take no number in the sequence of
-/// collectives. A message meets a receive from its sender with an equal tag; of several that fit,
-/// the first with the first. dtype and numel must be equal: a difference raises a CommError on both
-/// ranks that names both calls, and poisons the group. Up to kBufferedBytes a send waits for no
-/// receiver; a larger one is over when the receiver has it, as all messages are over NCCL. A
-/// message that nobody has received is lost when its sender destroys the group. What NCCL does
-/// otherwise: batch_isend_irecv().
+/// collectives. A message matches a receive from its sender with an equal tag; if several fit, they
+/// match in order. dtype and numel must be equal: a difference raises a CommError on both ranks
+/// that names both calls, and poisons the group. A send of up to kBufferedBytes waits for no
+/// receiver; a larger one completes when the receiver has it, as every message does over NCCL. A
+/// message that nobody has received is lost when its sender destroys the group. For NCCL's
+/// differences see batch_isend_irecv().
 ///
 /// All collectives return at once or run in the call, as the backend decides; results are valid
 /// after Work::wait(). Misuse (shape, dtype, device) throws c10::Error before anything is sent;
@@ -64,9 +63,9 @@ struct Capabilities {
 /// groups of its world): every later call on it, on every rank, throws the same cause.
 ///
 /// A group is used by one thread at a time. Destroying it is local and waits for no rank. Wait for
-/// its calls before: one that is under way may fail, here and on the others. It marks this rank as
-/// having left (errors of the others' calls that miss it name it); destroying it during stack
-/// unwinding poisons its world. A child of fork() is not a rank: calls on an inherited group
+/// its calls first: one that is under way may fail, here and on the others. Destroying it marks
+/// this rank as having left, so that errors of calls that miss it name it; during stack unwinding
+/// it poisons the world. A child of fork() is not a rank: calls on an inherited group
 /// throw CommError at once (on GPUs they are undefined), and destroying it has no effect on others.
 class ProcessGroup {
  public:
@@ -106,9 +105,10 @@ class ProcessGroup {
 
   /// Combines `input` [size() * n] over ranks and stores slice `slice` in `output` [n]: by default
   /// (kOwnRank) slice rank(). The ranks' slices must be a permutation; if two ranks ask for the
-  /// same slice, every rank throws CommError that names both. Over NCCL a group keeps the slices of
-  /// its first reduce_scatter, and others are a CommError. `output` may be that slice of `input`
-  /// itself; the rest of `input` is not changed. Which rank receives a sum does not matter to it.
+  /// same slice, every rank throws CommError that names both. Over NCCL all reduce_scatters of a
+  /// group must use the slices of its first; others throw CommError. `output` may be that slice of
+  /// `input` itself; the rest of `input` is not changed. A sum has the same bits whichever rank
+  /// receives it.
   std::shared_ptr<Work> reduce_scatter(const at::Tensor& output, const at::Tensor& input,
                                        ReduceOp op, std::string_view tag = {}, int slice = kOwnRank,
                                        double divisor = 0.0, SumOrder order = SumOrder::kRanks) {
@@ -171,15 +171,15 @@ class ProcessGroup {
   }
 
   /// Slice r of `input` goes to rank r; slice r of `output` comes from rank r. Both have size()
-  /// equal slices and lie apart.
+  /// equal slices and must not overlap.
   std::shared_ptr<Work> all_to_all(const at::Tensor& output, const at::Tensor& input,
                                    std::string_view tag = {}) {
     return all_to_all(output, input, {}, {}, tag);
   }
 
-  /// The same with parts of `input_counts[r]` elements to rank r and of `output_counts[r]` from it,
-  /// one after the other; given by all ranks or by none. What a rank gives and what the other
-  /// expects must be equal: else CommError that names both ranks, but over NCCL undefined.
+  /// The same with `input_counts[r]` elements to rank r and `output_counts[r]` from it, one rank's
+  /// after the other. All ranks pass counts or none does. If a rank sends another count than its
+  /// peer expects, CommError names both ranks; over NCCL the behaviour is undefined.
   std::shared_ptr<Work> all_to_all(const at::Tensor& output, const at::Tensor& input,
                                    const std::vector<int64_t>& input_counts,
                                    const std::vector<int64_t>& output_counts,
@@ -192,10 +192,10 @@ class ProcessGroup {
                           .tag = tag});
   }
 
-  /// Several tensors of one dtype in one collective: as one call with all their elements, through
-  /// one buffer that is allocated for it, so for tensors too small to be worth a collective each.
-  /// The tensors' number and sizes are compared, too. Results are in the tensors after
-  /// Work::wait(). `tensors` empty: nothing happens.
+  /// Runs one collective for several tensors of one dtype, through one buffer that is allocated for
+  /// it. For tensors too small to be worth a collective each. The tensors' number and sizes are
+  /// compared, too. Results are in the tensors after Work::wait(). Does nothing if `tensors` is
+  /// empty.
   std::shared_ptr<Work> all_reduce_coalesced(const std::vector<at::Tensor>& tensors, ReduceOp op,
                                              std::string_view tag = {}, double divisor = 0.0);
   std::shared_ptr<Work> broadcast_coalesced(const std::vector<at::Tensor>& tensors, int root,
@@ -207,11 +207,11 @@ class ProcessGroup {
                                                  const std::vector<at::Tensor>& inputs, ReduceOp op,
                                                  std::string_view tag = {}, double divisor = 0.0);
 
-  /// Objects as bytes, of any size, which may differ between ranks. Collective, blocking; for
-  /// set-up, not for the loop: two collectives each (all_gather_bytes() one if all are empty) and
-  /// fresh memory. broadcast_bytes() gives rank `root`'s to all; all_gather_bytes() gives every
-  /// rank's to all, by rank; gather_bytes() to the root, and nothing to the others; scatter_bytes()
-  /// gives rank r the root's `bytes`[r], which the others leave empty.
+  /// Exchange objects as bytes, of any size, which may differ between ranks. Collective, blocking;
+  /// for set-up, not for the training loop: two collectives each (all_gather_bytes() one if all are
+  /// empty) and fresh memory. broadcast_bytes() gives rank `root`'s to all; all_gather_bytes()
+  /// gives every rank's to all, by rank; gather_bytes() to the root, and nothing to the others;
+  /// scatter_bytes() gives rank r the root's `bytes`[r], which the others leave empty.
   void broadcast_bytes(std::string& bytes, int root, std::string_view tag = {});
   std::vector<std::string> all_gather_bytes(std::string_view bytes, std::string_view tag = {});
   std::vector<std::string> gather_bytes(std::string_view bytes, int root,
@@ -219,14 +219,14 @@ class ProcessGroup {
   std::string scatter_bytes(const std::vector<std::string>& bytes, int root,
                             std::string_view tag = {});
 
-  /// Sends `tensor` to rank `to` and blocks until it may be changed again. To itself a rank sends
-  /// copies, of any size at once.
+  /// Sends `tensor` to rank `to` and blocks until it may be changed again. A send to this rank
+  /// itself copies and never waits.
   void send(const at::Tensor& tensor, int to, std::string_view tag = {}) {
     isend(tensor, to, tag)->wait();
   }
 
-  /// Blocks until a message from rank `from`, or with kAnySource from whichever rank's comes first,
-  /// is in `tensor`. Returns the rank that it came from.
+  /// Blocks until a message from rank `from` (kAnySource: the first from any rank) is in `tensor`.
+  /// Returns the rank that it came from.
   int recv(const at::Tensor& tensor, int from, std::string_view tag = {}) {
     const std::shared_ptr<Work> work = irecv(tensor, from, tag);
     work->wait();
@@ -246,11 +246,11 @@ class ProcessGroup {
         {.op = Op::kRecv, .output = tensor, .input = tensor, .peer = from, .tag = tag});
   }
 
-  /// Local. Begins all `messages` together: as isend() and irecv() of each, in this order. Whatever
-  /// the order on either side, they cannot wait for each other. Over NCCL messages without a batch
-  /// run one after the other, in the order of the group's gathers and broadcasts, so exchanges need
-  /// a batch there; messages between two ranks meet in the order of the calls, and tags, dtypes
-  /// and sizes that differ are named at the time-out at best.
+  /// Local. Starts isend() or irecv() for all `messages` together, in this order. They cannot
+  /// deadlock, whatever the order on either side. Over NCCL messages outside a batch run one after
+  /// the other, in one order with the group's gathers and broadcasts, so an exchange needs a batch.
+  /// Messages between two ranks match in the order of the calls there, and tags, dtypes and sizes
+  /// that differ are named at the time-out at best.
   std::vector<std::shared_ptr<Work>> batch_isend_irecv(const std::vector<Message>& messages);
 
   /// Blocks until every rank has called it.
@@ -322,8 +322,8 @@ class ProcessGroup {
  protected:
   ProcessGroup() = default;
 
-  /// For run(): a backend that lacks an operation. Throws c10::Error that names both. `detail`
-  /// says what of it is lacking, where that is not all: a ReduceOp, a dtype.
+  /// For run() of a backend that lacks an operation: throws c10::Error that names it and the
+  /// backend. `detail` names the part that is lacking, if not all: a ReduceOp, a dtype.
   [[noreturn]] void refuse(const Collective& collective, std::string_view detail = {}) const;
 };
 

@@ -18,7 +18,7 @@ namespace tessera {
 struct ProcessGroupOptions {
   /// Where the job's tensors lie: at::kCPU, or at::kCUDA for a GPU of this rank's own. Without an
   /// index that is GPU number LOCAL_RANK, which tessera-run and torchrun set, and GPU 0 in a world
-  /// of one; where rank and world_size are given, so is the index. With backend "shm" ranks may
+  /// of one; if rank and world_size are given, the index must be, too. With backend "shm" ranks may
   /// share a GPU: number LOCAL_RANK modulo the number of GPUs, unless there is an index.
   at::Device device = at::kCPU;
   /// This rank and the number of ranks; both or neither. Default: as the launcher says.
@@ -28,31 +28,31 @@ struct ProcessGroupOptions {
   /// meet at a socket of that name; or "tcp://host:port", where rank 0 listens. Default:
   /// TESSERA_STORE, else MASTER_ADDR and MASTER_PORT, else a socket of srun's or mpirun's job.
   std::string store_url = {};
-  /// An existing store, in which rank 0 leaves a note of where it listens; takes precedence over
+  /// An existing store, in which rank 0 publishes where it listens; takes precedence over
   /// store_url. If it does not answer within the time-out, it is abandoned with the call. With
   /// TESSERA_JOB_TOKEN, what others write there is ignored. It is not used after the ranks have
   /// met.
   c10::intrusive_ptr<c10d::Store> store = {};
   /// How long ranks wait for each other, at start and in every collective. Range: > 0; larger
   /// values than kMaxTimeOut (24 days), such as milliseconds::max(), count as that. On CPUs a
-  /// dead peer is noticed at once, whatever the time-out (over plain MPI by its launcher); the
+  /// dead peer is noticed at once, whatever the time-out (over plain MPI by its launcher). The
   /// time-out is for a peer that is alive
   /// but does not make the call (stuck, stopped, in an endless loop).
   std::chrono::milliseconds timeout = std::chrono::minutes(10);
   /// "auto", "loopback", "mpi", "hosts", "shm" or "nccl". auto: TESSERA_BACKEND, if that is set;
   /// else loopback for one rank, whatever its device, nccl for GPUs, hosts for CPUs where mpirun or
   /// srun has started ranks on several hosts, and shm for other CPUs. hosts: shared memory inside
-  /// each host and MPI between them, where all hosts have equally many ranks, and several, numbered
-  /// host by host; else MPI alone, as mpi always. "shm" with GPUs stages through host memory, on
-  /// one host: for tests, and for GPUs without NCCL.
+  /// each host and MPI between them if all hosts have the same number of ranks, two or more,
+  /// numbered host by host; otherwise MPI alone, as under mpi. "shm" with GPUs stages through host
+  /// memory, on one host: for tests, and for GPUs without NCCL.
   std::string backend = "auto";
   /// Whether collectives run in a thread of their own (kThread), inside the call (kInline), or as
   /// cores allow (kAuto: a thread if there are at least twice as many cores as ranks on this host).
   /// Only for CPUs: on GPUs anything but kAuto is an error.
   enum class Lane : uint8_t { kAuto, kInline, kThread } lane = Lane::kAuto;
-  /// A collective or message that waits longer than this, not over NCCL, says once, as warning,
-  /// which ranks have not come, where they were last seen, and whether their processes run, are
-  /// stopped or are gone. 0: never. Range: >= 0.
+  /// A collective or message that waits longer than this (not over NCCL) warns once which ranks
+  /// have not come, where they were last seen, and whether their processes run, are stopped or are
+  /// gone. 0: never. Range: >= 0.
   std::chrono::milliseconds report_after = std::chrono::seconds(5);
   /// Memory and copy engines of backend nccl. Ignored in a world of one that "auto" makes; with
   /// other backends anything but the defaults is an error.

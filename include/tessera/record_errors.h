@@ -7,9 +7,9 @@ namespace tessera {
 /// For main(): runs `body` and returns what it returns. An exception that leaves it ends here: its
 /// text is written to TORCHELASTIC_ERROR_FILE, from where torchrun shows it, told to tessera-run or
 /// launch() if one of them has started this rank, and printed on stderr, and the exit code is
-/// returned. That is 64 (EX_USAGE) for std::invalid_argument, which says that what the program was
-/// given is wrong; that of the rank for RankError; and 1 for all else. Local. A file that cannot be
-/// written is left out.
+/// returned. That is 64 (EX_USAGE) for std::invalid_argument, which means wrong input to the
+/// program; the rank's for RankError; and 1 otherwise. Local. A failure to write the file is
+/// ignored.
 ///
 ///     int main(int argc, char** argv) {
 ///       return tessera::record_errors([&] { return train(argc, argv); });

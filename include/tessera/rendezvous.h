@@ -14,8 +14,8 @@ namespace tessera {
 /// when peers do not come within the time-out (naming the missing ranks; over MPI only those that
 /// have called MPI_Init) or do not match. An error of one rank is thrown on all that are connected.
 ///
-/// Threads that are started here and in parallelize() add gradients and compute as the calling
-/// thread does: setFlushDenormal() of LibTorch, a mode of each thread, has to come before.
+/// Threads that are started here and in parallelize() inherit the calling thread's modes: call
+/// LibTorch's setFlushDenormal(), a mode of each thread, before.
 ///
 /// With a CUDA device it loads LibTorch's CUDA half (docs/gpu.md says from where; takes up to
 /// seconds), makes the device the calling thread's current one, and loads NCCL if the backend is

@@ -51,11 +51,11 @@ struct Report {
     int64_t sampled_steps = 0;
     double forward = 0.0;   ///< from the step before, or the last backward, to the first
                             ///< gradient: also what the program does in between
-    double backward = 0.0;  ///< from there until autograd has ended, what is reduced in between
-                            ///< included
+    double backward = 0.0;  ///< from there until autograd has ended, with the reductions in between
     double communication = 0.0;  ///< while at least one reduction was under way
     double overlap = 0.0;        ///< of `communication`, what backward did not wait for: next to
-                                 ///< nothing where ranks' threads do it (ProcessGroupOptions::lane)
+                                 ///< nothing where the ranks' own threads do it
+                                 ///< (ProcessGroupOptions::lane)
     double update = 0.0;         ///< inside step()
     double communicated_bytes = 0.0;  ///< of gradients, given to collectives per step
   };
@@ -69,13 +69,13 @@ struct Report {
   struct Memory {
     MemoryBytes now, peak;  ///< Engine::memory(); each class at its own peak
     int64_t peak_total = 0;
-    int micro_steps = 1;  ///< reducing backwards of the last step, which the next two are for
+    int micro_steps = 1;  ///< reducing backwards of the last step; the next two are for as many
     MemoryBytes predicted, predicted_peak;  ///< predicted_memory(), predicted_peak_memory()
   };
 
   Strategy strategy = Strategy::kDdp;
   Degrees degrees = {};
-  /// Every field of Options with its value as text, the one in force where that is another.
+  /// Every field of Options with its value as text; where the one in force differs, that one.
   std::vector<std::pair<std::string, std::string>> options;
   int rank = 0;
   int world = 1;

@@ -7,8 +7,8 @@ namespace tessera {
 
 /// Between which runs gradients have the same bits.
 enum class Reproducible : uint8_t {
-  kOneWorldSize,  ///< of one number of ranks: sums run in rank order, then over micro-steps
-  kAnyWorldSize,  ///< of any power of two: sums follow one binary tree over all micro-batches
+  kOneWorldSize,  ///< runs on one number of ranks: sums run in rank order, then over micro-steps
+  kAnyWorldSize,  ///< runs on any power of two: sums follow one binary tree over all micro-batches
 };
 
 /// "one world size", "any world size".

@@ -13,44 +13,43 @@ namespace tessera {
 
 class Engine;
 
-/// How tensors of files become a model's.
+/// How tensors of files are matched to a model's.
 struct SafetensorsOptions {
   /// What a tensor of the files is called in the model: "transformer.wte.weight" -> "wte.weight";
   /// "" leaves it out. Unset: names are the same.
   std::function<std::string(const std::string& name)> rename = {};
-  /// Parameters and buffers that no file has stay as they are; otherwise they are an error.
+  /// Parameters and buffers that no file has stay as they are; if false, they are an error.
   bool allow_missing = false;
-  /// Tensors of the files that the model does not have are left out; otherwise they are an error.
+  /// Tensors of the files that the model does not have are left out; if false, they are an error.
   bool allow_unknown = false;
 };
 
 /// What was left as it was.
 struct LoadedSafetensors {
   std::vector<std::string> missing;  ///< names of the model
-  std::vector<std::string> unknown;  ///< names in the files, those that rename() leaves out aside
+  std::vector<std::string> unknown;  ///< names in the files, without those that rename() leaves out
 };
 
-/// Gives the parameters and buffers of `model` the values of safetensors files, such as pretrained
-/// ones from another framework. `paths`: the files, or one index ("model.safetensors.index.json")
-/// of files beside it; links are followed. Values of another dtype are converted to the model's;
-/// shared parameters are found under each of their names, and the one registered first counts.
-/// Reads one tensor at a time. Local; call it before parallelize(), which gives all ranks rank 0's
-/// values.
+/// Loads the parameters and buffers of `model` from safetensors files, such as pretrained ones from
+/// another framework. `paths`: the files, or one index ("model.safetensors.index.json") of files
+/// beside it; links are followed. Values of another dtype are converted to the model's; shared
+/// parameters are found under each of their names, and the one registered first counts. Reads one
+/// tensor at a time. Local; call it before parallelize(), which gives all ranks rank 0's values.
 ///
 /// Throws c10::Error, with nothing changed, where a file cannot be read or is malformed, a name is
-/// there twice, or shapes differ, tensors are missing or unknown: all of them are listed.
+/// there twice, or shapes differ, tensors are missing or unknown: it lists all of them.
 LoadedSafetensors load_safetensors(torch::nn::Module& model, const std::vector<std::string>& paths,
                                    const SafetensorsOptions& options = {});
 
 /// The same where `model` is `engine`'s. Collective, blocking; between steps, with the same
 /// arguments on all ranks, which all see the files. Each rank reads its own part of the parameters
-/// and masters (of the files' values, not of the rounded parameters), straight to where they lie,
-/// and takes temporary memory for 1 MiB where dtypes differ, and for one tensor twice where its
-/// order in memory does; buffers and ignored parameters it reads whole, before anything is changed.
-/// The optimizer's state and the number of updates stay; gradients of this step are dropped. Throws
-/// c10::Error on every rank, with nothing changed, also where the model has no parameter of the
-/// engine's, or ranks have other files or names (lengths, headers and samples of the values are
-/// compared); a file that is cut off after that ends the engine.
+/// and masters (which get the files' values, not the rounded parameters) directly to its place. It
+/// takes 1 MiB of temporary memory if dtypes differ, and twice one tensor's if its order in memory
+/// does. Buffers and ignored parameters are read whole, before anything is changed. The optimizer's
+/// state and the number of updates stay; gradients of this step are dropped. Throws c10::Error on
+/// every rank, with nothing changed, also if the model has no parameter of the engine's, or if
+/// ranks differ in files or names (lengths and samples of the files are compared). A file that is
+/// truncated after that ends the engine.
 LoadedSafetensors load_safetensors(torch::nn::Module& model, Engine& engine,
                                    const std::vector<std::string>& paths,
                                    const SafetensorsOptions& options = {});

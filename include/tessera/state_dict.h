@@ -36,8 +36,8 @@ struct StateEntry {
 };
 
 /// The state of a training run in memory, by name: "model.<parameter or buffer>",
-/// "optimizer.<parameter>.exp_avg" and the other states of its algorithm (docs/optimizers.md; of
-/// moments in 8 bits codes of the parameter's shape, and scales, one per 64 elements; under
+/// "optimizer.<parameter>.exp_avg" and the other states of its algorithm (docs/optimizers.md; for
+/// 8-bit moments codes of the parameter's shape, and one scale per 64 elements; under
 /// whole_tensor() of any shape),
 /// ".step", ".master" (where masters are more precise than the parameters), ".average"
 /// (Options::average), "optimizer.<group>.lr" and the other hyper-parameters, for each group also

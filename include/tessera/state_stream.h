@@ -20,25 +20,25 @@ struct StateOutline {
   std::vector<Range> ranges;  ///< disjoint, in the memory order of `form`
 };
 
-/// Takes a rank's part of the state, tensor by tensor: Engine::write_state(). Local; whatever a
-/// call throws, write_state() throws, and the engine is as before.
+/// Receives a rank's part of the state, tensor by tensor, from Engine::write_state(). Local; if a
+/// call throws, write_state() throws the same, and the engine is as before.
 class StateSink {
  public:
   virtual ~StateSink() = default;
 
-  /// Once, before any write(): every entry of the run, in an order that is the same on all ranks,
+  /// Called once, before any write(), with every entry of the run, in the same order on all ranks,
   /// each with the ranges that this rank will write, possibly none. Over all ranks they cover each
   /// element once.
   virtual void begin(const std::vector<StateOutline>& entries) = 0;
 
-  /// The elements [begin, begin + numel) of entries[entry], one of its ranges. `values`: [numel],
-  /// contiguous, CPU, of the entry's dtype; the engine's own memory, valid until the call returns.
-  /// Entries without elements are not written. The widest dtypes come first, and otherwise entries
-  /// and ranges come in the order of begin().
+  /// Takes the elements [begin, begin + numel) of entries[entry], one of its ranges. `values`:
+  /// [numel], contiguous, CPU, of the entry's dtype; the engine's own memory, valid until the call
+  /// returns. Entries without elements are not written. The widest dtypes come first, and otherwise
+  /// entries and ranges come in the order of begin().
   virtual void write(size_t entry, int64_t begin, const at::Tensor& values) = 0;
 };
 
-/// Gives a rank its part of a state, range by range: Engine::read_state(). Every call is local.
+/// Gives Engine::read_state() a rank's part of a state, range by range. Every call is local.
 class StateSource {
  public:
   virtual ~StateSource() = default;
@@ -46,16 +46,16 @@ class StateSource {
   /// What there is, by name: sizes, strides, dtype; no pieces.
   virtual const std::map<std::string, StateEntry>& entries() const = 0;
 
-  /// Whether the run keeps its own value of the entry `name`, which is not in entries(); otherwise
-  /// that is an error. The same on all ranks. A source that has a parameter and not its master must
-  /// know that the next step makes the parameter what the master says.
+  /// Whether the run keeps its own value of the entry `name`, which is not in entries(); false
+  /// makes that an error. The same on all ranks. If a source has a parameter but not its master,
+  /// note that the next step overwrites the parameter with the master's value.
   virtual bool leaves(const std::string& name) const {
     static_cast<void>(name);
     return false;
   }
 
-  /// What forbids to read `needed`; "" if nothing. Called once, before anything is read or changed,
-  /// with all that this rank is going to read.
+  /// Returns why `needed`, all that this rank will read, cannot be read; "" if it can. Called once,
+  /// before anything is read or changed.
   virtual std::string problem_of(const std::vector<StateOutline>& needed) = 0;
 
   /// Copies the elements from `begin` on, in the memory order that entries() says, to `to`:

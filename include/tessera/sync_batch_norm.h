@@ -21,18 +21,18 @@ namespace tessera::nn {
 /// checkpoints of one fit the other. Works under every strategy and without an engine.
 ///
 /// `group`: the ranks that share statistics, and the channel for it: nothing else may use it while
-/// forward or backward run. The world that was given to parallelize() will do, as engines have
-/// groups of their own; so will duplicate(*world, "batch norm") or a subgroup. All layers of a
-/// model, and its clones, may have the same one. Layers keep it alive. Throws c10::Error if null.
+/// forward or backward run. It may be the world that was given to parallelize(), as engines have
+/// groups of their own, duplicate(*world, "batch norm") or a subgroup. All layers of a model, and
+/// its clones, may share one. Layers keep it alive. Throws c10::Error if null.
 ///
 /// In training, forward is collective over the group (an all-gather of 2 C + 1 fp64 numbers, C =
 /// num_features: count, means, sums of squared deviations), and so is backward unless the input
 /// needs no gradient (an all-reduce of 2 C fp64 numbers). Blocking. All ranks run the same layers
 /// in the same order, in forward, in backward and in what activation checkpointing runs again; the
 /// sizes of their batches may differ, and be zero: such a rank makes the same calls, with a loss
-/// that depends on its empty outputs. A rank that does not come is a CommError on the others at the
-/// group's time-out; another number of channels is one on all at once, and on a group of CPUs so is
-/// another call. In eval mode and in a world of one nothing is sent: it is BatchNorm.
+/// that depends on its empty outputs. If a rank does not come, the others throw CommError at the
+/// group's time-out. If the number of channels differs, all throw it at once; on CPUs also if the
+/// call differs. In eval mode and in a world of one nothing is sent: it is BatchNorm.
 ///
 /// Statistics are taken in fp64 (fp32 sums of 16-bit inputs included), merged in rank order (Chan,
 /// Golub and LeVeque, "Updating Formulae and a Pairwise Algorithm for Computing Sample Variances",
@@ -64,19 +64,19 @@ class SyncBatchNormImplBase
   std::shared_ptr<ProcessGroup> group_;
 };
 
-/// Of inputs [N, C] and [N, C, L].
+/// For inputs [N, C] and [N, C, L].
 class SyncBatchNorm1dImpl : public SyncBatchNormImplBase<1, SyncBatchNorm1dImpl> {
  public:
   using SyncBatchNormImplBase<1, SyncBatchNorm1dImpl>::SyncBatchNormImplBase;
 };
 
-/// Of inputs [N, C, H, W].
+/// For inputs [N, C, H, W].
 class SyncBatchNorm2dImpl : public SyncBatchNormImplBase<2, SyncBatchNorm2dImpl> {
  public:
   using SyncBatchNormImplBase<2, SyncBatchNorm2dImpl>::SyncBatchNormImplBase;
 };
 
-/// Of inputs [N, C, D, H, W].
+/// For inputs [N, C, D, H, W].
 class SyncBatchNorm3dImpl : public SyncBatchNormImplBase<3, SyncBatchNorm3dImpl> {
  public:
   using SyncBatchNormImplBase<3, SyncBatchNorm3dImpl>::SyncBatchNormImplBase;

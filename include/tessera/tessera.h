@@ -66,7 +66,7 @@
 #include "tessera/step_result.h"
 #include "tessera/unit_plan.h"
 
-// Runs that go on after a kill.
+// Runs that resume after a kill.
 #include "tessera/checkpoint.h"
 #include "tessera/checkpoints.h"
 #include "tessera/file_system.h"

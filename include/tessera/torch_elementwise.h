@@ -11,8 +11,8 @@
 #include "tessera/elementwise.h"
 
 /// ElementwiseTraits of LibTorch's own optimizers. elementwise<torch::optim::AdamW>(options) runs
-/// LibTorch's code itself, to its bits, where AdamWOptions alone mean Tessera's, which makes one
-/// pass over memory. States have the names of Tessera's own, so that one continues the other's run.
+/// LibTorch's own code, with its bits; AdamWOptions alone mean Tessera's, which makes one pass over
+/// memory. States have the same names in both, so either continues the other's run.
 
 namespace tessera {
 

@@ -8,12 +8,12 @@
 namespace tessera {
 
 /// An average of the weights over a run's steps, kept beside the optimizer's states
-/// (Options::average): in the masters' dtype, split and saved as they are, updated behind each
-/// averaged step's update while the new values are in the cache. It is of all trainable
+/// (Options::average): in the masters' dtype, split and saved as they are, updated right after each
+/// averaged step's update, while the new values are in the cache. It covers all trainable
 /// parameters, whether a step has used them or not; frozen parameters are their own average.
 /// Engine::begin_average() makes the model the average.
 ///
-/// Averaged are the steps start_step, start_step + every, ... Only committed steps count
+/// The averaged steps are start_step, start_step + every, ... Only committed steps count
 /// (StepResult::step); skipped ones do not. The first averaged values become the average.
 struct WeightAverage {
   /// Set: an exponential moving average, decay * average + (1 - decay) * values, as PyTorch's

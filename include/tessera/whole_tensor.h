@@ -37,7 +37,7 @@ using WholeTensorForm = OptimizerForm<OptionsType, StateType>;
 ///       }
 ///     };
 ///
-/// One that has ElementwiseTraits needs no others, unless it has states of other sizes.
+/// An optimizer with ElementwiseTraits needs no others, unless it has states of other sizes.
 template <typename Optimizer>
 struct WholeTensorTraits;
 
@@ -63,7 +63,8 @@ std::shared_ptr<const Algorithm> make_whole_tensor(ErasedForm form,
 
 }  // namespace internal
 
-/// An optimizer of the user's own that needs parameters whole, for a plan or a group of one:
+/// Makes options that run an optimizer of the user's own on whole parameters, for an OptimizerPlan
+/// or one of its groups:
 ///
 ///     const auto is_matrix = [](std::string_view, const at::Tensor& of) { return of.dim() == 2; };
 ///     auto engine = parallelize(
@@ -71,18 +72,19 @@ std::shared_ptr<const Algorithm> make_whole_tensor(ErasedForm form,
 ///                 {{"matrices", is_matrix, whole_tensor<Shampoo>(ShampooOptions(0.1))}}}, ...);
 ///
 /// Where the optimizer's state is split, each parameter has an owner among the ranks that split it:
-/// the largest parameter goes to the rank with the fewest elements. In a step the owner reads the
-/// others' pieces of gradient and values, runs an Optimizer over the whole parameter in its own
-/// shape, and the others read their pieces of the new values. It alone has the parameter's states,
-/// whatever sizes they have. Where nothing is split, each rank does that for all parameters.
+/// the largest ones first, each goes to the rank with the fewest elements so far. In a step the
+/// owner reads the others' pieces of gradient and values, runs an Optimizer over the whole
+/// parameter in its own shape, and the others read their pieces of the new values. Only the owner
+/// has the parameter's states, of any sizes. Where nothing is split, each rank does that for all
+/// parameters.
 ///
 /// The Optimizer is made for one step of one parameter from options, states and count. So an update
-/// may depend on all of the parameter, its gradient and states, the count and the options, and on
-/// nothing else: not on other parameters, and on nothing that is kept without a name. Tried out at
-/// once as elementwise() tries (OptimizerProbe), on parameters of [16, 12], [12, 20] and [130], or
-/// of `dimensions`, beside each other and alone. States are saved by name under any strategy and
+/// may depend on all of the parameter, its gradient and states, the count and the options, but not
+/// on other parameters or on anything kept without a name. The optimizer is tried out at once as by
+/// elementwise() (OptimizerProbe), on parameters of [16, 12], [12, 20] and [130], or of
+/// `dimensions`, beside each other and alone. States are saved by name under any strategy and
 /// world; the owner gives them. engine->optimizer() has the options, whose get_lr() and set_lr()
-/// must work. Local, throws nothing; what it finds, parallelize() throws on all ranks. An Optimizer
+/// must work. Local, throws nothing; parallelize() throws what it finds, on all ranks. An Optimizer
 /// that throws in a step fails the engine.
 template <WholeTensorOptimizerType Optimizer>
 AlgorithmOptions whole_tensor(WholeTensorOptions<Optimizer> options,

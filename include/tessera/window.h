@@ -19,18 +19,19 @@ namespace tessera {
 /// still work and return what the owner's memory held last, until every rank has destroyed its
 /// window. Where ranks share memory that holds even if the owner's process has ended, and reads do
 /// not check for dead peers; the collectives around them do. Over mpi the owner's process answers
-/// (beside what it computes); at its end it waits for the others' windows, and one that leaves all
-/// the same is named by the read. Thread-safe: several threads of a rank may read at once.
+/// reads (while it computes). At its end it waits until the others have destroyed their windows; a
+/// read names an owner that leaves all the same. Thread-safe: several threads of a rank may read at
+/// once.
 class Window {
  public:
-  /// Of values that may change between two reads.
+  /// The version of values that may change between two reads.
   static constexpr int64_t kUnversioned = -1;
 
   virtual ~Window() = default;
   Window(const Window&) = delete;
   Window& operator=(const Window&) = delete;
 
-  /// start_read(), and waits.
+  /// Calls start_read(), and waits.
   void read(int rank, int64_t begin, const at::Tensor& to, std::string_view tag = {},
             int64_t version = kUnversioned) {
     start_read(rank, begin, to, tag, version)->wait();
@@ -41,12 +42,11 @@ class Window {
   /// ranks share memory, else until Work::wait() returns, so that several reads started before the
   /// first wait cost one round trip. Until then nobody else uses `to`'s memory; the Work keeps it
   /// alive, and so does a transfer that goes on after a failure. `tag` names the unit in errors and
-  /// traces. `version`, if given: reads of one range at one version find equal values on whichever
-  /// rank and whenever they run, so ranks of a host may share what one of them has read. Throws,
-  /// from the call or from wait(), CommError (op "read", no sequence) if the group or its world has
-  /// failed, also when the group is gone, or if the owner has left or does not answer within the
-  /// group's time-out; from the call c10::Error for a rank, range or tensor that the window does
-  /// not have.
+  /// traces. `version`, if given: reads of one range at one version find equal values on every rank
+  /// at any time, so ranks of a host may share what one of them has read. Throws, from the call or
+  /// from wait(), CommError (op "read", no sequence) if the group or its world has failed, also
+  /// when the group is gone, or if the owner has left or does not answer within the group's
+  /// time-out; from the call c10::Error for a rank, range or tensor that the window does not have.
   virtual std::shared_ptr<Work> start_read(int rank, int64_t begin, const at::Tensor& to,
                                            std::string_view tag = {},
                                            int64_t version = kUnversioned) = 0;

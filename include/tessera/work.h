@@ -20,15 +20,16 @@ class Work {
   /// called more than once. Throws CommError if the collective failed.
   virtual void wait() = 0;
 
-  /// Blocks until the collective has finished or failed, so long at most; returns whether it has.
+  /// Blocks until the collective has finished or failed, at most for `longest`; returns whether it
+  /// has.
   virtual bool wait_for(std::chrono::milliseconds longest);
 
-  /// Local. The rank of the group that a received message came from, after wait(); -1 of anything
+  /// Local. The rank of the group that a received message came from, after wait(); -1 for anything
   /// else.
   virtual int source() const { return -1; }
 };
 
-/// A Work that has finished: what a collective returns that ran inside the call.
+/// A finished Work, for a collective that ran inside the call.
 std::shared_ptr<Work> completed_work();
 
 }  // namespace tessera

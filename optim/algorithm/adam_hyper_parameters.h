@@ -6,7 +6,7 @@
 
 namespace tessera::internal {
 
-/// What options of type Options hold now: AdamOptions and those that are named alike.
+/// Reads the numbers of options of type Options: AdamOptions, or others with the same names.
 template <typename Options>
 AdamHyperParameters adam_hyper_parameters(const torch::optim::OptimizerOptions& given) {
   const auto& options = static_cast<const Options&>(given);

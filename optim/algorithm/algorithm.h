@@ -23,15 +23,14 @@ namespace tessera::internal {
 class ElementUpdate;
 class WholeUpdate;
 
-/// One hyper-parameter of an algorithm: where it stands in the options and which values it may
-/// have, begin <= value < end. `begin` is infinite where any finite value is allowed, and 0 where
-/// only `end` is infinite. A switch is on or off, 1 or 0; it may choose which states there are, as
-/// the type of the options does. Whatever treats hyper-parameters one by one reads this: checks,
-/// comparisons between ranks, states, messages.
+/// One hyper-parameter of an algorithm: its place in the options and its allowed values, begin <=
+/// value < end. `begin` is infinite where any finite value is allowed, and 0 where only `end` is
+/// infinite. A switch is 1 or 0; it may choose which states there are, as the type of the options
+/// does. Checks, comparisons between ranks, states and messages use this.
 struct HyperParameterField : ErasedForm::Number {
   using Options = torch::optim::OptimizerOptions;
 
-  /// A number that access(options) refers to, access([const] Type&) being without captures.
+  /// A number to which access(options) returns a reference; access([const] Type&) has no captures.
   template <typename Type, typename Access>
   static HyperParameterField number(const char* name, Access /*access*/,
                                     double end = std::numeric_limits<double>::infinity()) {
@@ -45,7 +44,7 @@ struct HyperParameterField : ErasedForm::Number {
              .read = &read_by<Type, Access>,
              .write = &write_by<Type, Access>}};
   }
-  /// A bool that access(options) refers to.
+  /// A bool to which access(options) returns a reference.
   template <typename Type, typename Access>
   static HyperParameterField toggle(const char* name, Access access, bool chooses_states = false) {
     HyperParameterField field = number<Type>(name, access, /*end=*/2);
@@ -55,15 +54,15 @@ struct HyperParameterField : ErasedForm::Number {
     return field;
   }
 
-  /// Whether a StateDict holds it: what chooses states is the program's to say, before it loads
+  /// Whether a StateDict holds it. Not if it chooses states: the program sets it before it loads
   /// any.
   bool is_saved() const { return !chooses_states; }
   bool allows(double value) const;
   /// What is wrong with `value`, "<name>: got X, expected Y"; "" if nothing.
   std::string problem(double value) const;
-  /// "lr 0.001" with all digits; of a switch its name where it is on, else "".
+  /// "lr 0.001" with all digits; for a switch its name if it is on, else "".
   std::string text(double value) const;
-  /// Equal for equal values only.
+  /// A word that is equal for equal values only.
   int64_t word(double value) const;
 
  private:
@@ -78,14 +77,14 @@ struct HyperParameterField : ErasedForm::Number {
   }
 };
 
-/// Those of an Algorithm that runs a user's optimizer: its rate and what its form names.
+/// The fields of an Algorithm that runs a user's optimizer: its rate and its form's numbers.
 std::vector<HyperParameterField> fields_of(const ErasedForm& form);
 
-/// A value for each element that an algorithm may have to keep.
+/// A state per element that an algorithm may have to keep.
 struct StateField {
   ElementState state;
-  /// Whether an update with these options uses it; null: every one does. The parameters of a group
-  /// have the states that its options use when the engine is made, which refuses to switch others
+  /// Whether an update with these options uses it; null: every one does. A group's parameters have
+  /// the states that its options use when the engine is made; the engine refuses to switch others
   /// on later.
   std::function<bool(const torch::optim::OptimizerOptions& options)> is_used = nullptr;
   /// What it holds before the first update; null: zeros.
@@ -99,41 +98,41 @@ struct StateField {
   }
 };
 
-/// Makes uninitialised 1-d memory of the host.
+/// Allocates an uninitialised 1-d tensor in host memory.
 using AllocateState = std::function<at::Tensor(int64_t numel, at::ScalarType dtype)>;
 
 /// Describes an optimization algorithm to the rest of the library. Each algorithm has one, in a
-/// file of its own; optim/algorithms lists them. elementwise() makes one for a user's own. Besides
-/// `states`, every algorithm keeps the number of updates of each parameter.
+/// file of its own; optim/algorithms lists them. elementwise() makes one for a user's own
+/// optimizer. Besides `states`, every algorithm keeps the number of updates of each parameter.
 struct Algorithm {
   std::string name;          ///< "AdamW"
   std::string options_name;  ///< of the options' type, for messages: "AdamWOptions"
-  /// Whether options are of that type. Functions below are given such options only.
+  /// Whether options are of that type. The functions below get such options only.
   bool (*accepts)(const torch::optim::OptimizerOptions& options);
   std::vector<HyperParameterField> hyper_parameters;
   std::vector<StateField> states;
   /// What else ranks must have in common; "" if nothing.
   std::string note = "";
-  /// What is wrong with values that are in range each, "<name>: got X, expected Y"; "" if nothing.
-  /// Null: they do not depend on each other.
+  /// What is wrong with a combination of values in range, "<name>: got X, expected Y"; "" if
+  /// nothing. Null: all combinations are allowed.
   std::function<std::string(const torch::optim::OptimizerOptions& options)> conflict = nullptr;
-  /// What shows, once per engine, that updates with such options do not do what the library relies
-  /// on; "" if nothing. Null: they are the library's own.
+  /// Tests, once per engine, whether updates with such options do what the library relies on; "" if
+  /// so. Null for the library's own algorithms.
   std::function<std::string(const torch::optim::OptimizerOptions& options)> probe = nullptr;
 
-  /// What the host does with elements, for a table of `parameters`: element_update.h.
+  /// Makes the host's update of elements for a table of `parameters`: element_update.h.
   std::function<std::unique_ptr<ElementUpdate>(size_t parameters)> make_update = nullptr;
-  /// What it does with a parameter as a whole behind that: Note [Whole tensors] in whole_update.h.
-  /// Null: nothing, the algorithm is elementwise.
+  /// Makes the update of whole parameters after that: Note [Whole tensors] in whole_update.h. Null:
+  /// the algorithm is elementwise.
   std::function<std::unique_ptr<WholeUpdate>()> make_whole = nullptr;
-  /// The states that the owner of a parameter of `sizes` keeps of it whole. May throw c10::Error.
-  /// Null: none.
+  /// The states that the owner of a parameter of `sizes` keeps whole. May throw c10::Error. Null:
+  /// none.
   std::function<std::vector<WholeState>(const torch::optim::OptimizerOptions& options,
                                         at::IntArrayRef sizes)>
       whole_states = nullptr;
   /// How many dimensions its parameters must have; 0: any number.
   int64_t dimensions = 0;
-  /// What devices do with elements; none: there are no kernels for it.
+  /// The update of elements on devices; none: there are no kernels for it.
   std::optional<DeviceRule> on_device = std::nullopt;
 
   /// What is out of range in `options`, one line each "[optim] <subject>: <name>: got X, expected

@@ -9,10 +9,10 @@
 
 namespace tessera::internal {
 
-/// How the kernels for devices know an algorithm.
+/// An algorithm for the kernels of devices.
 struct DeviceRule {
   cuda::Rule rule;
-  /// Puts what the options hold now into `to`.
+  /// Writes the options' present numbers into `to`.
   void (*write)(const torch::optim::OptimizerOptions& options, cuda::GroupNumbers& to);
 };
 

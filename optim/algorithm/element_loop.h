@@ -6,7 +6,7 @@ namespace tessera::internal {
 
 /// Calls element(i) for i in [0, numel), in blocks whose length the compiler knows, so that it
 /// vectorises them. No element may depend on another. `element` is a lambda marked always_inline;
-/// whoever calls this is compiled for its targets (TESSERA_FMA_TARGETS).
+/// the caller is compiled for its targets (TESSERA_FMA_TARGETS).
 template <typename Element>
 [[gnu::always_inline]] inline void for_each_element(int64_t numel, const Element& element) {
   constexpr int64_t kBlock = 64;

@@ -13,7 +13,7 @@
 
 namespace tessera::internal {
 
-/// What the host does with the elements of parameters under one algorithm. Used by one thread.
+/// Updates elements of parameters on the host, under one algorithm. Used by one thread.
 class ElementUpdate {
  public:
   using Options = torch::optim::OptimizerOptions;
@@ -27,9 +27,9 @@ class ElementUpdate {
 
   /// Whether an update with these options counts as a step of the parameter.
   virtual bool is_counted(const Options& /*options*/) const { return true; }
-  /// Sets what the following calls of apply() do to `parameter` of the table. `step` is the count,
-  /// with this update. `options` stay as they are until the last of these calls. The library's own
-  /// algorithms allocate nothing, here and in apply().
+  /// Prepares the following calls of apply() for `parameter` of the table. `step` is the count,
+  /// including this update. `options` must not change before the last of these calls. The library's
+  /// own algorithms allocate nothing, here and in apply().
   virtual void prepare(size_t parameter, const Options& options, int64_t step,
                        double gradient_scale) = 0;
   /// Updates `numel` elements of `parameter`. `states` are as Algorithm::states, each in its own

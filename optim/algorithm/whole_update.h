@@ -8,44 +8,43 @@
 
 namespace tessera::internal {
 
-/// What the host does with a parameter as a whole, under an algorithm that is not elementwise.
+/// Updates whole parameters on the host, under an algorithm that is not elementwise.
 ///
 /// Note [Whole tensors]
-/// An update has two elementwise passes and something between them. The first, ElementUpdate's
-/// apply(), updates the states and writes a direction where it is told to, instead of the values.
-/// Then either transform() makes the whole direction of a parameter a result, or norms are taken of
-/// the whole parameter; the second pass, apply() here, updates the values by that. So values and
-/// states stay cut into slices. A direction that is transformed travels to one rank and its result
-/// back (zero/step/direction_exchange.h); of norms only exact sums travel; nothing does where a
-/// rank has all slices. Or there are no states by element: the direction is the gradient, it
-/// travels with the values, and update() makes new values of them and of states that the
-/// parameter's owner keeps whole. The bits do not depend on the slices: transform() gets the same
-/// elements in memory of its own, with the same strides and alignment, and sums are not rounded.
-/// What transform() computes may depend on at::get_num_threads() of its rank, as any matrix
-/// product.
+/// An update has two elementwise passes. The first, ElementUpdate's apply(), updates the states and
+/// writes a direction to a given place instead of updating the values. The second, apply() here,
+/// updates the values. Between them one of three things happens. Either transform() turns the whole
+/// direction of a parameter into a result: the direction travels to one rank and the result back
+/// (zero/step/direction_exchange.h). Or norms are taken of the whole parameter: only exact sums
+/// travel. In both cases values and states stay cut into slices. Or there are no states per
+/// element: the direction is the gradient, it travels with the values, and update() computes new
+/// values from them and from states that the parameter's owner keeps whole. Nothing travels if a
+/// rank has all slices. The bits do not depend on the slices: transform() gets the same elements in
+/// memory of its own, with the same strides and alignment, and sums are not rounded. What
+/// transform() computes may depend on at::get_num_threads() of its rank, as any matrix product.
 class WholeUpdate {
  public:
   using Options = torch::optim::OptimizerOptions;
   /// What the second pass needs besides directions.
   enum class Needs : uint8_t {
     kTransform,  ///< their transform()
-    kNorms,      ///< 2-norms of values and direction; then the first pass finds the values where it
-                 ///< writes the direction
+    kNorms,      ///< 2-norms of values and direction; the first pass then finds the values in the
+                 ///< place of the direction
     kValues,     ///< new values by update(), which apply() copies
   };
-  /// What apply() may know of the parameter.
+  /// What apply() may use of the whole parameter.
   struct Whole {
     at::IntArrayRef sizes;
-    double norm_of_values = 0;  ///< where it needs norms
+    double norm_of_values = 0;  ///< if it needs norms
     double norm_of_direction = 0;
   };
 
-  /// A parameter as its owner has it, in its sizes. update() changes all of it.
+  /// A whole parameter at its owner, in its sizes. update() may change all tensors.
   struct Owned {
     at::Tensor values;
     at::Tensor gradient;                 ///< scaled
     std::span<const at::Tensor> states;  ///< by WholeState::number; undefined: none
-    int64_t step;                        ///< the count, with this update
+    int64_t step;                        ///< the count, including this update
   };
 
   WholeUpdate() = default;

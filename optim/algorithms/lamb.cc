@@ -27,7 +27,7 @@ struct LambCoefficients {
   double weight_decay;
 };
 
-/// `direction` holds the values first.
+/// On entry `direction` holds the values.
 template <typename T>
 [[gnu::always_inline]] inline void lamb_direction_of(T* direction, const T* gradient, T* moment1,
                                                      T* moment2, int64_t numel,

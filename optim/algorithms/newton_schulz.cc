@@ -17,8 +17,8 @@
 namespace tessera::internal {
 namespace {
 
-/// Each part of the scratch memory begins on a multiple of so many elements: 128 bytes in bfloat16.
-/// The bits of a matrix product depend on its operands' alignment.
+/// Each part of the scratch memory begins on a multiple of this many elements: 128 bytes in
+/// bfloat16. The bits of a matrix product depend on its operands' alignment.
 constexpr int64_t kAlignment = 64;
 
 class ScratchParts {
@@ -57,7 +57,7 @@ void NewtonSchulz::apply(const at::Tensor& matrix, const at::Tensor& scratch) co
 
   ScratchParts parts(is_in_bfloat16 ? scratch.view(at::kBFloat16) : scratch);
   const at::Tensor first = parts.take({rows, cols}, matrix.strides());
-  // As a contiguous matrix it is the second of the two that the iteration alternates between.
+  // As a contiguous matrix, the second of the two between which the iteration alternates.
   at::Tensor other = at::as_strided(first, {m, n}, {n, 1}, first.storage_offset());
   at::Tensor next = parts.take({m, n}, {n, 1});
   at::Tensor gram = parts.take({m, m}, {m, 1});

@@ -12,14 +12,14 @@ namespace tessera::internal {
 struct NewtonSchulz {
   std::tuple<double, double, double> coefficients;
   int64_t steps;
-  double eps;           ///< of the norm that the matrix is divided by first, at least
-  bool is_in_bfloat16;  ///< else in the matrix's dtype
+  double eps;           ///< the least norm that the matrix is divided by first
+  bool is_in_bfloat16;  ///< false: in the matrix's dtype
 
   /// Elements of scratch memory for a matrix.
   static int64_t scratch_numel(int64_t rows, int64_t cols);
 
-  /// Replaces `matrix` [rows, cols], Float or Double in dense memory with any strides, by what the
-  /// iteration makes of it: the operations of torch.optim.Muon, to their bits. `scratch`: at least
+  /// Replaces `matrix` [rows, cols], Float or Double in dense memory with any strides, by the
+  /// iteration's result: the operations of torch.optim.Muon, with their bits. `scratch`: at least
   /// scratch_numel() elements of the matrix's dtype, one-dimensional. Allocates nothing but what
   /// LibTorch's operators do inside (docs/optimizers.md).
   void apply(const at::Tensor& matrix, const at::Tensor& scratch) const;

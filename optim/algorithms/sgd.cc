@@ -17,7 +17,7 @@ namespace {
 
 using torch::optim::SGDOptions;
 
-/// Elements [0, numel). Without momentum there may be no memory for one. Inlined into each of the
+/// Updates elements [0, numel). Without momentum `momentum` may be null. Inlined into each of the
 /// functions below, to be compiled for their targets.
 template <bool kDecays, SgdMomentum kMomentum, bool kNesterov, typename T>
 [[gnu::always_inline]] inline void sgd_elements(T* __restrict values, const T* __restrict gradient,
@@ -30,8 +30,8 @@ template <bool kDecays, SgdMomentum kMomentum, bool kNesterov, typename T>
   }
 }
 
-/// In blocks whose length the compiler knows, so that it vectorises them. Measured: 8 % faster than
-/// for_each_element(), whose pointers may alias.
+/// The same in blocks whose length the compiler knows, so that it vectorises them. Measured: 8 %
+/// faster than for_each_element(), whose pointers may alias.
 template <bool kDecays, SgdMomentum kMomentum, bool kNesterov, typename T>
 [[gnu::always_inline]] inline void sgd_blocks(T* values, const T* gradient, T* momentum,
                                               int64_t numel, const SgdScalars<T>& by) {
@@ -111,7 +111,7 @@ struct SgdUpdate {
   }
 };
 
-/// torch::optim::SGD refuses it, too.
+/// torch::optim::SGD refuses this, too.
 std::string nesterov_conflict(const torch::optim::OptimizerOptions& options) {
   const auto& sgd = static_cast<const SGDOptions&>(options);
   if (!sgd.nesterov() || (sgd.momentum() > 0.0 && sgd.dampening() == 0.0)) return "";

@@ -11,7 +11,7 @@
 /// Every function queues work on `stream` (a cudaStream_t of the calling thread's current device)
 /// and returns: none waits for the device, allocates or copies to the host, all may be captured
 /// into a graph. Pointers are to device memory unless said otherwise. They return 0, a cudaError_t,
-/// or a kRefused... below; tessera_cuda_error_text has the words.
+/// or a kRefused... below; tessera_cuda_error_text gives the text.
 ///
 /// Bits: each element is computed by the functions that the CPU uses (optim/formulas, narrow.h,
 /// exact_digits.h), with fused multiply-adds only where these say std::fma and with IEEE division
@@ -25,9 +25,8 @@ inline constexpr int kInterfaceVersion = 4;
 /// Element types of gradients and of parameters.
 enum class Dtype : int32_t { kFloat = 0, kBFloat16 = 1, kHalf = 2 };
 
-inline constexpr int kRefusedDtype = -1;  ///< no Dtype
-inline constexpr int kRefusedArgument =
-    -2;  ///< null, negative, no Rule, or a piece that breaks one of its own
+inline constexpr int kRefusedDtype = -1;     ///< no Dtype
+inline constexpr int kRefusedArgument = -2;  ///< null, negative, out of range, or no Rule
 
 /// A part of one parameter in a slice of a flat buffer, as the kernels share it out. Starts on a
 /// multiple of 64 elements of the parameter. See pieces.h.
@@ -37,13 +36,13 @@ struct Piece {
   int32_t parameter;  ///< index in the table
 };
 
-/// What was decided, for the kernels behind it and for a host that reads it later.
+/// The decision on a step, for the kernels after it and for the host, which reads it later.
 struct StepOutcome {
   double grad_norm;       ///< of the mean gradient without the loss scale; NaN if non_finite
   double gradient_scale;  ///< clip factor / loss scale / divisor; 0 where the step does not apply
-  double loss_scale;      ///< that was in force
+  double loss_scale;      ///< in force for this step
   int64_t non_finite;     ///< elements on all ranks that were NaN or infinite before the mean
-  int64_t applies;        ///< 1: the step is made; 0: nothing changes
+  int64_t applies;        ///< 1: the step is applied; 0: nothing changes
   int64_t refusals;       ///< ranks that refused it
   int64_t agrees;         ///< 1: all ranks have one hash
 };
@@ -61,7 +60,7 @@ enum class Rule : int32_t {
 /// The most states per element that a rule has. In the order of Algorithm::states.
 inline constexpr int kMaxStates = 3;
 
-/// What a parameter group is trained with now.
+/// The present numbers of a parameter group.
 struct GroupNumbers {
   alignas(double) unsigned char numbers[56];  ///< the HyperParameters of the rule's formula
   Rule rule;
@@ -70,7 +69,7 @@ struct GroupNumbers {
 
 /// One parameter's numbers for the update of this step.
 struct ParameterUpdate {
-  alignas(float) unsigned char scalars[44];  ///< what the rule's elements need: rules.h
+  alignas(float) unsigned char scalars[44];  ///< the rule's Scalars (rules.h)
   int32_t applies;                           ///< 0: left alone entirely
 };
 
@@ -122,7 +121,7 @@ extern "C" {
 
 /// kInterfaceVersion of the build.
 int tessera_cuda_interface_version();
-/// What `status` means. Never null; static memory.
+/// The text of `status`. Never null; static memory.
 const char* tessera_cuda_error_text(int status);
 
 /// Fills `bytes` bytes with zeros.
@@ -151,22 +150,22 @@ int tessera_cuda_add_squares(const void* gradient, Dtype dtype, const Piece* pie
 /// over as many as 2^30 ranks.
 int tessera_cuda_normalize(int64_t* words, void* stream);
 
-/// The result from what the ranks have added up. The step applies if no rank refuses it, all ranks
+/// Decides the step from what the ranks have added up. It applies if no rank refuses it, all ranks
 /// agree, no element was NaN or infinite, and the sum of squares is finite.
 int tessera_cuda_decide(const DecideArguments* arguments, void* stream);
-/// next_loss_scale() on the device; nothing where a rank refused or ranks disagree. Once per step,
-/// after tessera_cuda_decide.
+/// Runs next_loss_scale() on the device; does nothing if a rank refused or ranks disagree. Once per
+/// step, after tessera_cuda_decide.
 int tessera_cuda_update_loss_scale(LossScaleState* state, LossScaleRule rule,
                                    const StepOutcome* outcome, void* stream);
 
-/// Counts the step of every parameter that is used, if the result applies, and computes the
-/// numbers of its update. Once per step, before the updates. Steps, and so bias corrections, are
-/// kept per parameter; nothing changes for unused ones, as torch::optim leaves undefined gradients.
+/// If the step applies, counts it for every parameter that is used and computes the numbers of its
+/// update. Once per step, before the updates. Steps, and so bias corrections, are kept per
+/// parameter; nothing changes for unused ones, as torch::optim skips undefined gradients.
 int tessera_cuda_advance(const AdvanceArguments* arguments, void* stream);
 /// One update of the pieces in one pass: unscale and clip, the states, the values, and their cast
 /// into `target`. Elements outside the pieces, and those whose update does not apply, are left
-/// alone in every array. AdamW reads and writes 28 bytes per element with fp32 gradients, and those
-/// of the target; a state more or less is 8 bytes.
+/// alone in every array. AdamW reads and writes 28 bytes per element with fp32 gradients, and the
+/// target's; each state more or less is 8 bytes.
 int tessera_cuda_update(const UpdateArguments* arguments, void* stream);
 
 }  // extern "C"

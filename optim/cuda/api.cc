@@ -28,7 +28,7 @@ absl::StatusOr<std::shared_ptr<const Api>> load_api(const EnvironmentLookup& loo
   EntryPoints entries(*library);
   entries.require(api->interface_version, "tessera_cuda_interface_version");
   if (api->interface_version != nullptr) {
-    // One of another version may lack entry points, too; its version says why.
+    // A module of another version may lack entry points, too; its version is the reason to report.
     if (const int version = api->interface_version(); version != kInterfaceVersion) {
       return other_interface(kModule, api->path, version, kInterfaceVersion);
     }

@@ -69,7 +69,7 @@ struct CountVisitor {
 };
 
 /// tessera_cuda_count_non_finite for one thread: blocks take pieces in turn, the threads of a block
-/// share one. `sink.add(parameter, amount)`, an atomic addition, is called where something is
+/// share a piece. `sink.add(parameter, amount)`, an atomic addition, is called only if something is
 /// found.
 template <typename Gradient, typename Sink>
 TESSERA_DEVICE_CODE inline void count_body(const Gradient* gradient, const Piece* pieces,

@@ -12,10 +12,10 @@
 namespace tessera::internal::cuda {
 
 inline constexpr unsigned kBlockThreads = 256;
-/// 5 to 8 run at once. Several waves of them, so that the last, which is not full, is short.
+/// 5 to 8 run at once. Several waves make the last one, which is not full, short.
 inline constexpr int64_t kBlocksPerProcessor = 32;
 
-/// Blocks for `jobs` of which each block takes one at a time.
+/// The number of blocks for `jobs`, which each block takes one at a time.
 inline unsigned blocks_for(int64_t jobs) {
   int device = 0;
   int processors = 1;
@@ -26,7 +26,7 @@ inline unsigned blocks_for(int64_t jobs) {
   return static_cast<unsigned>(jobs < most ? jobs : most);
 }
 
-/// Blocks for `numel` elements in packs, one pack per thread at a time.
+/// The number of blocks for `numel` elements in packs, one pack per thread at a time.
 inline unsigned blocks_for_elements(int64_t numel) {
   constexpr int64_t kBlockNumel = int64_t{kBlockThreads} * kPackNumel;
   return blocks_for((numel + kBlockNumel - 1) / kBlockNumel);
@@ -45,7 +45,7 @@ int launch(void (*kernel)(Parameters...), unsigned blocks, unsigned threads, voi
 #ifdef __CUDACC__
 __device__ inline Worker this_block() { return {blockIdx.x, gridDim.x}; }
 __device__ inline Worker this_thread() { return {threadIdx.x, blockDim.x}; }
-/// Of all threads of the grid.
+/// This thread among all threads of the grid.
 __device__ inline Worker this_thread_of_grid() {
   return {static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x,
           static_cast<int64_t>(gridDim.x) * blockDim.x};

@@ -200,7 +200,7 @@ struct RmspropRule {
   }
 };
 
-/// Calls use(<a Rule's type>()); returns kRefusedArgument for a number that is none.
+/// Calls use(<a Rule's type>()); returns kRefusedArgument for a number that is no Rule.
 template <typename Use>
 TESSERA_DEVICE_CODE inline int with_rule(Rule rule, const Use& use) {
   switch (rule) {

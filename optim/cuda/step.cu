@@ -11,7 +11,7 @@ __global__ void __launch_bounds__(kBlockThreads) decide_kernel(DecideArguments a
   if (threadIdx.x == 0) non_finite = 0;
   __syncthreads();
   const int64_t share = non_finite_share(arguments, this_thread());
-  if (share != 0) add_atomically(&non_finite, share);  // none, as a rule
+  if (share != 0) add_atomically(&non_finite, share);  // usually none
   __syncthreads();
   if (threadIdx.x == 0) *arguments.outcome = decide_body(arguments, non_finite);
 }

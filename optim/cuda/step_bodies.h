@@ -58,7 +58,7 @@ TESSERA_DEVICE_CODE inline StepOutcome decide_body(const DecideArguments& argume
   return outcome;
 }
 
-/// tessera_cuda_update_loss_scale: what is refused says nothing about the scale.
+/// tessera_cuda_update_loss_scale: a refused step says nothing about the scale.
 TESSERA_DEVICE_CODE inline LossScaleState loss_scale_body(const LossScaleState& state,
                                                           const LossScaleRule& rule,
                                                           const StepOutcome& outcome) {

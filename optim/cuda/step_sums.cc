@@ -14,7 +14,7 @@ namespace tessera::internal::cuda {
 namespace {
 
 constexpr int64_t kWordBytes = sizeof(int64_t);
-/// Of what write_own_words() writes from kRefusalsAt on.
+/// How many words write_own_words() writes from kRefusalsAt on.
 constexpr int64_t kOwnWords = kNonFiniteAt - kRefusalsAt;
 
 /// The pieces of parameters in `range` of a unit, counted from its start, by entries of the table.
@@ -36,7 +36,7 @@ std::vector<std::vector<Piece>> piece_lists(const UnitPlan& plan, const RangeOf&
   return lists;
 }
 
-/// For the first of the members: nothing is queued where this throws.
+/// Called to initialise the first member, so that nothing is queued if this throws.
 std::shared_ptr<const Api> checked(std::shared_ptr<const Api> api, const UnitPlan& plan,
                                    const SliceMap& slices) {
   const std::string problem = problem_of(plan, slices.world_size());

@@ -20,37 +20,37 @@
 
 namespace tessera::internal::cuda {
 
-/// What keeps a plan from being trained by the kernels, one line per unit "[optim] unit '<name>'
-/// <dtype>: got X, expected Y; <remedy>"; empty if nothing. Masters are Float; parameters,
-/// communication and reduced gradients Float, BFloat16 or Half; the world has at most kMaxRanks
-/// ranks. Local, equal on all ranks.
+/// Returns why the kernels cannot train a plan, one line per unit "[optim] unit '<name>' <dtype>:
+/// got X, expected Y; <remedy>"; empty if nothing. Masters are Float; parameters, communication and
+/// reduced gradients Float, BFloat16 or Half; the world has at most kMaxRanks ranks. Local, equal
+/// on all ranks.
 std::string problem_of(const UnitPlan& plan, int world_size);
 
-/// What the ranks add up before a step, collected on the device: the exact sum of the squares of
-/// the mean gradient, who refuses, whether all ranks agree, what is not finite and what is used, as
-/// step_words.h lays it out. Every call is local, is queued on the device's current stream of the
-/// calling thread and returns without waiting for the device; the caller orders streams. What is
-/// handed over stays alive until what is queued has run (as any memory of LibTorch on a GPU does).
+/// Collects on the device what the ranks add up before a step: the exact sum of the squares of the
+/// mean gradient, refusals, agreement, elements that are not finite and parameters that are used,
+/// in the layout of step_words.h. Every call is local, is queued on the device's current stream of
+/// the calling thread and returns without waiting for the device; the caller orders streams.
+/// Arguments must stay alive until the queued work has run (as LibTorch's memory on a GPU does).
 /// Used by one thread at a time.
 class StepSums {
  public:
-  /// Uploads which pieces of parameters lie where: 16 bytes for each 4096 elements of every unit
-  /// and of this rank's atom of it. Throws c10::Error with the text of problem_of(). All words are
-  /// 0, as after clear().
+  /// Uploads where the pieces of parameters lie: 16 bytes for each 4096 elements of every unit and
+  /// of this rank's atom of it. Throws c10::Error with the text of problem_of(). All words are 0,
+  /// as after clear().
   StepSums(const ParameterTable& table, const UnitPlan& plan, const SliceMap& slices,
            std::shared_ptr<const Api> api, std::shared_ptr<Device> device);
 
-  /// Begins a step: zeros.
+  /// Begins a step: sets all words to 0.
   void clear();
   /// Counts what is NaN or infinite in the gradients that this rank produced for trainable `unit`;
-  /// `gradients`: [unit numel] of Float, BFloat16 or Half. One pass. Adds up over calls.
+  /// `gradient_buffer`: [unit numel] of Float, BFloat16 or Half. One pass. Adds up over calls.
   void count_non_finite(size_t unit, const at::Tensor& gradient_buffer);
   /// Adds the squares of this rank's atom of trainable `unit`. `kept`: 1-d Float, BFloat16 or Half,
-  /// the mean gradient from element `begin` of the unit on, the atom among it. One pass.
+  /// the mean gradient from element `begin` of the unit on, with all of the atom. One pass.
   void add_squares(size_t unit, const at::Tensor& kept, int64_t begin);
-  /// Writes what this rank itself knows: used_here[i] != 0: it used parameter i of the table;
-  /// `hash`: of all that ranks must agree on; `refuses`: the step must not be made on any rank.
-  /// Once per step, behind the other calls: then a SUM all_reduce of words() in place tells all.
+  /// Writes this rank's own words. used_here[i] != 0: it used parameter i of the table; `hash`: of
+  /// all that ranks must agree on; `refuses`: the step must not be made on any rank. Once per step,
+  /// after the other calls: then a SUM all_reduce of words() in place tells all.
   void write_own_words(std::span<const uint8_t> used_here, uint64_t hash, bool refuses);
 
   /// [step_words(table size)] int64 on the device; the same tensor always.

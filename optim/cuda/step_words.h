@@ -5,25 +5,25 @@
 #include "tessera/core/numbers/device_code.h"
 #include "tessera/core/numbers/exact_digits.h"
 
-// Where things stand in the int64 words that ranks add up before a step. One SUM all_reduce of them
-// tells every rank all that the step depends on.
+// The layout of the int64 words that ranks add up before a step. One SUM all_reduce of them tells
+// every rank all that the step depends on.
 namespace tessera::internal::cuda {
 
 /// The sum of the squares, an ExactSum: kExactWords words.
 inline constexpr int64_t kSquaresAt = 0;
-/// How many ranks refuse the step.
+/// The number of ranks that refuse the step.
 inline constexpr int64_t kRefusalsAt = static_cast<int64_t>(kExactWords);
 /// Pairs (h, h * h) of the pieces of a hash that must be equal on all ranks: by Cauchy and Schwarz
 /// the sums over N ranks have N * sum(h * h) == sum(h)^2 if and only if all h are equal.
 inline constexpr int64_t kAgreementAt = kRefusalsAt + 1;
 inline constexpr int kAgreementPieces = 3;
 inline constexpr int kAgreementBits = 20;  ///< of a piece
-/// Per parameter of the table its elements that are NaN or infinite.
+/// Per parameter of the table: how many of its elements are NaN or infinite.
 inline constexpr int64_t kNonFiniteAt = kAgreementAt + 2 * kAgreementPieces;
-/// Up to here N * sum(h * h) is inside int64.
+/// Up to this many ranks N * sum(h * h) fits into int64.
 inline constexpr int kMaxRanks = 1024;
 
-/// Behind the counts, per parameter of the table: how many ranks used it.
+/// After the counts, per parameter of the table: how many ranks used it.
 TESSERA_DEVICE_CODE constexpr int64_t used_at(int64_t parameters) {
   return kNonFiniteAt + parameters;
 }

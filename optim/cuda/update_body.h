@@ -30,7 +30,7 @@ TESSERA_DEVICE_CODE inline void advance_body(const AdvanceArguments& arguments, 
   }
 }
 
-/// What one update reads and writes. Target is void where the new values go nowhere else.
+/// What an update reads and writes. Target is void if the new values go nowhere else.
 template <typename Rule, typename Gradient, typename Target>
 struct UpdateArrays {
   float* values;
@@ -38,7 +38,7 @@ struct UpdateArrays {
   float* states[Rule::kStates];  ///< null where there is none
   Target* target;
 
-  /// Those of a piece.
+  /// The arrays of a piece.
   TESSERA_DEVICE_CODE UpdateArrays from(int64_t begin, const StatePlaces& places) const {
     UpdateArrays later = {values + begin, gradient + begin, {}, nullptr};
     for (int i = 0; i < Rule::kStates; ++i) {
@@ -112,8 +112,7 @@ struct UpdatePieces {
   const ParameterUpdate* updates;
 };
 
-/// tessera_cuda_update for one thread: blocks take pieces in turn, the threads of a block share
-/// one.
+/// tessera_cuda_update for one thread: blocks take pieces in turn, a block's threads share one.
 template <typename Rule, typename Gradient, typename Target>
 TESSERA_DEVICE_CODE inline void update_body(const UpdateArrays<Rule, Gradient, Target>& arrays,
                                             const UpdatePieces& of, Worker block, Worker thread) {

@@ -22,10 +22,10 @@ class Uploads {
   /// A buffer to write, [words] int64 in memory from Device::allocate_on_host. Local, does not
   /// block.
   const at::Tensor& take();
-  /// The copies out of what take() returned last are queued on `stream`.
+  /// Notes that the copies from the last buffer of take() are queued on `stream`.
   void queued(Stream& stream);
 
-  /// How many there are: as many as were in flight at once.
+  /// The number of buffers: the most that were in flight at once.
   size_t buffers() const { return buffers_.size(); }
 
  private:

@@ -10,7 +10,7 @@
 // that tests on the CPU can run any number of "threads" one after the other.
 namespace tessera::internal::cuda {
 
-/// One of `count` that do a job together: a thread of a block, a block of a grid.
+/// One of `count` workers that share a job: a thread of a block, a block of a grid.
 struct Worker {
   int64_t index;
   int64_t count;
@@ -54,8 +54,8 @@ struct PackRange {
   int64_t packs;
 };
 
-/// The range of a job whose packs may begin where begin_packs(index) says so: packs are aligned in
-/// all arrays, and where no offset aligns them all there are none.
+/// The range of a job whose packs may begin where begin_packs(index) is true: packs are aligned in
+/// all arrays; if no offset aligns them all there are no packs.
 template <typename BeginPacks>
 TESSERA_DEVICE_CODE inline PackRange pack_range_where(int64_t numel,
                                                       const BeginPacks& begin_packs) {
@@ -72,7 +72,7 @@ TESSERA_DEVICE_CODE inline PackRange pack_range(int64_t numel, const T*... array
 }
 
 /// Calls visit.single(index) and visit.pack(index of its first element) for this thread's share:
-/// every element of the range has exactly one of `thread.count` threads.
+/// every element of the range is visited by exactly one of `thread.count` threads.
 template <typename Visitor>
 TESSERA_DEVICE_CODE inline void walk(const PackRange& range, Worker thread, const Visitor& visit) {
   for (int64_t i = thread.index; i < range.head; i += thread.count) visit.single(i);

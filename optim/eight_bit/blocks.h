@@ -7,15 +7,15 @@
 #include "tessera/optim/eight_bit/dynamic_code.h"
 #include "tessera/optim/eight_bit/kernels.h"
 
-// How updates go over blocks, whatever instructions turn codes into numbers and back: Codec has
+// Updates of blocks, for any instructions that convert codes to numbers and back. A Codec has
 //   decode<Tree>(codes, scale, T* moment)      64 codes to 64 numbers
 //   encode<Tree>(values, inverse, codes)       and back; inverse: of the scale
-// All is inlined into functions that are compiled for their targets, and a Codec is one file's own:
-// code for wide instructions must not be linked into functions for others. Loops are short and over
-// one width, as the compiler vectorises them. Several blocks are updated before the first one is
-// quantised: a block waits for the largest of its magnitudes, and the processor has others
-// meanwhile. But a block is dequantised just before its update, so that the divisions of one are
-// done beside the integers of the next.
+// All is inlined into functions that are compiled for their targets, and each Codec belongs to one
+// file, because code for wide instructions must not be linked into functions for others. Loops are
+// short and over elements of one width, so that the compiler vectorises them. Several blocks are
+// updated before the first one is quantised: a block has to wait for its largest magnitude, and the
+// processor works on others meanwhile. But a block is dequantised just before its update, so that
+// the divisions of one overlap with the integer operations of the next.
 namespace tessera::internal {
 
 [[gnu::always_inline]] inline const float* in_fp32(const float* values, float* /*memory*/) {
@@ -101,7 +101,7 @@ struct LionBlocks {
   }
 };
 
-/// A last block of fewer elements, continued by zeros.
+/// A last block of fewer elements, padded with zeros.
 template <typename Codec>
 struct PartialMoment {
   [[gnu::always_inline]] PartialMoment(const CodedMoment& moment, int64_t count)

@@ -19,12 +19,11 @@ namespace tessera::internal {
 /// search, no table, no branch: loops over elements become vector instructions.
 ///
 /// A number gets the nearest value. Cells end half way between values, at whole numbers of the
-/// inverse lines, but for two kinds of neighbours: between decades (where u is a power of two) 0.2
-/// further on, and below 1 a quarter before. Lines are rounded, so of two values that are equally
-/// near to within 2e-6 of the number either is taken; always the same one for the same bits. One
-/// number gets a value that is not the nearest: a positive one of the unsigned tree never becomes
-/// 0, because steps are divided by what it is the square of (Li et al., arXiv 2309.01507, section
-/// 4.1, on zero in second moments).
+/// inverse lines, with two exceptions: between decades (where u is a power of two) 0.2 further on,
+/// and below 1 a quarter before. Lines are rounded, so of two values that are equally near to
+/// within 2e-6 of the number either may be taken, but always the same one for the same bits. There
+/// is one exception: in the unsigned tree a positive number never becomes 0, because steps are
+/// divided by its root (Li et al., arXiv 2309.01507, section 4.1, on zero in second moments).
 ///
 /// As bytes: u - 1 in the unsigned tree; in the signed one u, or 256 - u for negative numbers,
 /// which have no -1. Byte 0 is zero in both.
@@ -96,8 +95,8 @@ template <int kFirst>
 template <int kFirst>
 [[gnu::always_inline]] inline int32_t cell_of(float u) {
   const float power = std::bit_cast<float>(std::bit_cast<int32_t>(u) & ~0x7fffff);  // of two
-  // Conversions, as selects would become branches. The last one is added to an integer: the float
-  // just below 256 and 1 are rounded to 257.
+  // Conversions, because selects would become branches. `early` is added to an integer, because the
+  // float just below 256 plus 1 would round to 257.
   const auto late = static_cast<int32_t>(u - power < 0.2f);
   const auto early = static_cast<int32_t>(u >= 128.0f * kFirst - 0.25f);
   return static_cast<int32_t>(u - static_cast<float>(late)) + early;
@@ -111,8 +110,8 @@ template <int kFirst>
 
 }  // namespace dynamic_code
 
-/// What a block's largest magnitude makes of it. A scale is 0 or from 2^-126 to 2^126, so that it
-/// has an inverse; what is larger is stored as 2^126, a block with a NaN has the scale NaN.
+/// A block's scale, from its largest magnitude: 0, or from 2^-126 to 2^126, so that it has an
+/// inverse. Larger magnitudes are stored as 2^126; a block with a NaN has the scale NaN.
 struct BlockScale {
   float scale;
   float inverse;
@@ -121,8 +120,8 @@ struct BlockScale {
 inline constexpr int32_t kMagnitudeBits = 0x7fffffff;
 inline constexpr int32_t kLargestScaleBits = (126 + 127) << 23;
 
-/// `bits`: the largest of a block's magnitudes, as an integer: those order as their numbers do, and
-/// NaN above all.
+/// `bits`: the largest of a block's magnitudes, as an integer: integers have the order of their
+/// numbers, with NaN above all.
 inline BlockScale block_scale(int32_t bits) {
   constexpr int32_t kInfinityBits = 0x7f800000;
   constexpr int32_t kSmallestScaleBits = 1 << 23;
@@ -131,7 +130,7 @@ inline BlockScale block_scale(int32_t bits) {
   return {bits > kInfinityBits ? std::bit_cast<float>(bits) : scale, 1.0f / scale};
 }
 
-/// Of a first moment.
+/// For first moments.
 struct SignedTree {
   static constexpr int kFirst = 1;
   /// The value of `byte`, 0 to 255.
@@ -153,7 +152,7 @@ struct SignedTree {
   }
 };
 
-/// Of a second moment.
+/// For second moments.
 struct UnsignedTree {
   static constexpr int kFirst = 2;
   [[gnu::always_inline]] static float value(int32_t byte) {

@@ -24,7 +24,7 @@ bool selects(const std::function<bool(std::string_view)>& by, absl::string_view 
   return by == nullptr || by({name.data(), name.size()});
 }
 
-/// The parameter of the entry "optimizer.<parameter>.<state>"; "" if it is none of `state`.
+/// The parameter of the entry "optimizer.<parameter>.<state>"; "" if the entry is not of `state`.
 absl::string_view parameter_of(absl::string_view entry, absl::string_view state) {
   if (!absl::ConsumePrefix(&entry, kPrefix) || !absl::ConsumeSuffix(&entry, state) ||
       !absl::ConsumeSuffix(&entry, ".")) {
@@ -39,7 +39,7 @@ std::string entry_name(absl::string_view parameter, absl::string_view state) {
 
 int64_t blocks_of(int64_t numel) { return (numel + kCodeBlock - 1) / kCodeBlock; }
 
-/// Where scales lie that belong to `codes`.
+/// The form of the scales that belong to `codes`.
 StateEntry scales_form(const StateEntry& codes) {
   return {.sizes = {blocks_of(codes.numel())}, .strides = {1}, .dtype = at::kFloat, .pieces = {}};
 }

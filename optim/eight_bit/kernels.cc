@@ -11,7 +11,7 @@ namespace tessera::internal {
 
 namespace {
 
-/// By loops that the compiler vectorises.
+/// A Codec of loops that the compiler vectorises.
 struct LoopCodec {
   template <typename Tree, typename T>
   [[gnu::always_inline]] static void decode(const uint8_t* codes, float scale,

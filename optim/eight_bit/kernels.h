@@ -31,8 +31,8 @@ void lion8bit_update(float* values, const float* gradient, const CodedMoment& mo
 void lion8bit_update(double* values, const double* gradient, const CodedMoment& momentum,
                      int64_t numel, const LionCoefficients& coefficients);
 
-/// What an update does with a moment behind and before it: `values` are [numel] and begin with a
-/// block. `is_signed`: it is a first moment; second ones are at least 0.
+/// The quantisation after an update and the dequantisation before it. `values` are [numel] and
+/// begin at the start of a block. `is_signed`: a first moment; second moments are at least 0.
 void quantize(const float* values, const CodedMoment& moment, int64_t numel, bool is_signed);
 void dequantize(const CodedMoment& moment, float* values, int64_t numel, bool is_signed);
 

@@ -2,11 +2,11 @@
 
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
 
-// GCC 12 takes the undefined values inside its own intrinsics for ours (its bug 105593).
+// GCC 12 warns of undefined values inside its own intrinsics (its bug 105593).
 #pragma GCC diagnostic ignored "-Wuninitialized"
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
 
-// Before the pragma: what these define is not compiled for wide instructions.
+// Included before the pragma, so that their functions are not compiled for wide instructions.
 #include <immintrin.h>
 
 #include <array>
@@ -26,8 +26,8 @@ namespace {
 
 using dynamic_code::Line;
 
-/// The line of each decade, by the exponent of u * 2^kUp. vpermps takes an index modulo 16, and the
-/// exponent of a float is 127 more: 2^j is found at (127 + j) % 16.
+/// The line of each decade, by the exponent of u * 2^kUp. vpermps takes an index modulo 16, and a
+/// float's exponent is biased by 127: 2^j is at (127 + j) % 16.
 template <int kFirst, int kUp>
 struct LinesOverNumbers {
   alignas(64) std::array<float, 16> slopes{};
@@ -47,7 +47,7 @@ struct LinesOverNumbers {
 };
 
 /// The two lines that may be the smallest between two powers of four, by half the exponent of the
-/// lower one, modulo 16: those of the decades that its ends are in.
+/// lower one, modulo 16: those of the decades of both ends.
 template <int kFirst>
 struct LinesOverValues {
   alignas(64) std::array<std::array<float, 16>, 2> slopes{};
@@ -75,7 +75,7 @@ struct WideCodec {
   template <typename Tree>
   [[gnu::always_inline]] static void decode(const uint8_t* codes, float scale, float* moment) {
     constexpr bool kIsSigned = Tree::kFirst == 1;
-    // As 2^24 times itself only 0 has an exponent of 0 modulo 16, where there is no line.
+    // Times 2^24 only 0 has an exponent of 0 modulo 16, where there is no line.
     static constexpr LinesOverNumbers<Tree::kFirst, kIsSigned ? 24 : 0> kLines;
     const __m512 slopes = _mm512_load_ps(kLines.slopes.data());
     const __m512 offsets = _mm512_load_ps(kLines.offsets.data());
@@ -108,18 +108,18 @@ struct WideCodec {
     }
     const __m512i bytes =
         Tree::kFirst == 1 ? _mm512_packs_epi16(low, high) : _mm512_packus_epi16(low, high);
-    // Packs went over 128 bits at a time.
+    // Restores the order: packs work on 128 bits at a time.
     const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
     _mm512_storeu_si512(codes, _mm512_permutexvar_epi32(order, bytes));
   }
 
  private:
-  /// A byte of a signed tree as the highest one of an integer: 2^24 times the number with its sign;
-  /// byte 128 becomes -2^31.
+  /// Puts a byte of a signed tree into the highest byte of an integer: 2^24 times the number with
+  /// its sign; byte 128 becomes -2^31.
   [[gnu::always_inline]] static __m512 signed_numbers(const uint8_t* codes) {
     return _mm512_cvtepi32_ps(_mm512_slli_epi32(integers(codes), 24));
   }
-  /// As the lowest bits of the float 2^23, from which one less is subtracted.
+  /// Puts a byte into the lowest bits of the float 2^23 and subtracts 2^23 - 1.
   [[gnu::always_inline]] static __m512 unsigned_numbers(const uint8_t* codes) {
     const __m512i bits = _mm512_or_si512(integers(codes), _mm512_set1_epi32(0x4b000000));
     return _mm512_sub_ps(_mm512_castsi512_ps(bits), _mm512_set1_ps(0x1p23f - 1));
@@ -139,8 +139,8 @@ struct WideCodec {
   template <typename Tree>
   [[gnu::always_inline]] static __m512 point(__m512 values, float inverse) {
     static constexpr LinesOverValues<Tree::kFirst> kLines;
-    // Of no line is less needed. In the unsigned tree it lies in the cell of number 2, which is
-    // what positive numbers get at least.
+    // No line needs less. In the unsigned tree it lies in the cell of number 2, the least that
+    // positive numbers get.
     constexpr float kLeast = Tree::kFirst == 1 ? 0x1p-31f : 0x1.5p-22f;
     const __m512 largest = _mm512_castsi512_ps(_mm512_set1_epi32(kLargestScaleBits));
     const __m512 kept = _mm512_range_ps(values, largest, 0b1010);  // the smaller magnitude
@@ -156,7 +156,7 @@ struct WideCodec {
     return _mm512_min_ps(line0, line1);
   }
 
-  /// dynamic_code::cell_of() for packs: with the signs of `values`, where these are signed.
+  /// dynamic_code::cell_of() for packs, with the signs of `values` in a signed tree.
   template <typename Tree>
   [[gnu::always_inline]] static __m512i number(__m512 values, float inverse) {
     constexpr float kTop = 128.0f * Tree::kFirst;

@@ -9,15 +9,15 @@ namespace tessera::internal {
 /// Whether this processor and compiler have the functions below (AVX-512 F, BW and DQ).
 bool has_wide_kernels();
 
-/// The updates of kernels.h, to the bit, with codes turned by permutations of registers:
-/// what makes them as fast as memory is. Only where has_wide_kernels().
+/// The updates of kernels.h, to the bit, with codes converted by permutations of registers, which
+/// makes them as fast as memory. Call only if has_wide_kernels().
 void adamw8bit_update_wide(float* values, const float* gradient, const CodedMoment& moment1,
                            const CodedMoment& moment2, int64_t numel,
                            const AdamwCoefficients& coefficients);
 void lion8bit_update_wide(float* values, const float* gradient, const CodedMoment& momentum,
                           int64_t numel, const LionCoefficients& coefficients);
 
-/// And by loops, on any processor.
+/// The same by loops, on any processor.
 void adamw8bit_update_by_loops(float* values, const float* gradient, const CodedMoment& moment1,
                                const CodedMoment& moment2, int64_t numel,
                                const AdamwCoefficients& coefficients);

@@ -64,8 +64,7 @@ TESSERA_DEVICE_CODE [[gnu::always_inline]] inline AdamScalars<T> adam_scalars(
 }
 
 /// One element's update in place; `maximum` (of the second moments) only under AMSGrad.
-/// Multiplications are fused with the additions behind them where at::add and at::addcmul fuse
-/// them.
+/// Multiplications are fused with the additions after them where at::add and at::addcmul fuse them.
 template <bool kDecays, bool kAmsgrad, typename T>
 TESSERA_DEVICE_CODE [[gnu::always_inline]] inline void adam_element(T& value, T gradient,
                                                                     T& moment1, T& moment2,

@@ -66,7 +66,7 @@ struct AdamwElement {
   T moment2;
 };
 
-/// The new value after the moments' update; `moment2` is what the step is divided by.
+/// The new value after the moments' update; the step is divided by the root of `moment2`.
 template <typename T>
 TESSERA_DEVICE_CODE [[gnu::always_inline]] inline T adamw_value(T value, T moment1, T moment2,
                                                                 const AdamwScalars<T>& by) {

@@ -13,16 +13,16 @@ struct LossScaleState {
   int64_t good_steps;  ///< steps without overflow since the scale last changed
 };
 
-/// The fields of LossScale that rule it.
+/// The fields of LossScale that control it.
 struct LossScaleRule {
   double growth;
   double backoff;
   int64_t growth_interval;
 };
 
-/// The state after a step was made (overflowed: dropped). An overflow multiplies the scale with
-/// backoff, the growth_interval-th good step in a row with growth; neither leaves the range of
-/// normal fp32 numbers.
+/// The state after a step, which was dropped if `overflowed`. An overflow multiplies the scale by
+/// backoff, the growth_interval-th good step in a row by growth; neither leaves the range of normal
+/// fp32 numbers.
 TESSERA_DEVICE_CODE inline LossScaleState next_loss_scale(const LossScaleState& now,
                                                           const LossScaleRule& rule,
                                                           bool overflowed) {

@@ -15,14 +15,14 @@ class LossScaler {
   /// Throws c10::Error unless the values are in the ranges that LossScale states.
   explicit LossScaler(LossScale schedule);
 
-  /// What losses are multiplied with now; is_fp32_factor() (core/numbers).
+  /// The present factor of losses; is_fp32_factor() (core/numbers).
   double scale() const { return state_.scale; }
   /// Steps without overflow since the scale last changed.
   int64_t good_steps() const { return state_.good_steps; }
 
-  /// A step was made (overflowed: dropped). An overflow multiplies the scale with backoff, the
-  /// growth_interval-th good step in a row with growth; neither leaves the range of normal fp32
-  /// numbers.
+  /// Called after a step, which was dropped if `overflowed`. An overflow multiplies the scale by
+  /// backoff, the growth_interval-th good step in a row by growth; neither leaves the range of
+  /// normal fp32 numbers.
   void update(bool overflowed);
 
   /// Continues a run. Throws c10::Error unless is_fp32_factor(scale) and good_steps is at least 0.

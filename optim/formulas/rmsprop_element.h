@@ -63,8 +63,8 @@ TESSERA_DEVICE_CODE [[gnu::always_inline]] inline RmspropScalars<T> rmsprop_scal
           .rate = static_cast<T>(from.rate)};
 }
 
-/// One element's update in place: `square_mean` of the squares, `momentum` and `mean` (of the
-/// gradients) only where they are used. Multiplications are fused with the additions behind them
+/// Updates one element in place; `square_mean` is that of the squares; `momentum` and `mean` (of
+/// the gradients) only if they are used. Multiplications are fused with the additions after them
 /// where at::add and at::addcmul fuse them.
 template <bool kDecays, bool kCentered, bool kMomentum, typename T>
 TESSERA_DEVICE_CODE [[gnu::always_inline]] inline void rmsprop_element(

@@ -28,7 +28,7 @@ struct SgdCoefficients {
   bool is_nesterov;
 };
 
-/// Steps are counted with momentum only: the first update with it leaves the gradient in it
+/// Only updates with momentum count as steps: the first of them stores the gradient in the momentum
 /// undampened, whenever it comes.
 TESSERA_DEVICE_CODE inline bool sgd_is_counted(const SgdHyperParameters& group) {
   return group.momentum != 0.0;
@@ -65,11 +65,11 @@ TESSERA_DEVICE_CODE [[gnu::always_inline]] inline SgdScalars<T> sgd_scalars(
           .weight_decay = static_cast<T>(from.weight_decay)};
 }
 
-/// What becomes of the momentum.
+/// What an update does to the momentum.
 enum class SgdMomentum : uint8_t { kNone, kBegins, kGoesOn };
 
 /// One element's update in place; `momentum` is left alone under kNone. Each multiplication is
-/// fused with the addition behind it where at::add with a factor fuses them.
+/// fused with the addition after it where at::add with a factor fuses them.
 template <bool kDecays, SgdMomentum kMomentum, bool kNesterov, typename T>
 TESSERA_DEVICE_CODE [[gnu::always_inline]] inline void sgd_element(T& value, T gradient,
                                                                    T& momentum,

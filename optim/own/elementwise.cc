@@ -18,7 +18,7 @@ namespace {
 
 using torch::optim::OptimizerOptions;
 
-/// What forbids a form that elementwise() is given; "" if nothing.
+/// Returns why elementwise() refuses a form; "" if it does not.
 std::string problem_of_elementwise(const ErasedForm& form) {
   if (form.states.size() > ElementUpdate::kMaxStates) {
     return absl::StrCat(form.name, ": states: got ", form.states.size(), ", expected at most ",
@@ -54,7 +54,7 @@ std::shared_ptr<const Algorithm> internal::make_elementwise(ErasedForm given,
   std::vector<std::optional<at::ScalarType>> dtypes = found->dtypes;
   dtypes.resize(form->states.size());
   algorithm->note = "(elementwise:";
-  // A form with too many states makes an algorithm without; its problem is reported.
+  // A form with too many states gives an algorithm without any; the problem is reported.
   const bool has_states = form->states.size() <= ElementUpdate::kMaxStates;
   for (size_t i = 0; has_states && i < form->states.size(); ++i) {
     algorithm->states.push_back(

@@ -19,7 +19,7 @@ at::Tensor present_state(at::Generator generator) {
   return generator.get_state();
 }
 
-/// Where a state cannot be cut, why; "" if nothing.
+/// Returns why a state cannot be cut; "" if it can.
 std::string problem_of_state(const std::string& name, const ProbeRun& run,
                              const std::vector<ProbeSample>& samples, size_t state) {
   for (size_t i = 0; i < samples.size(); ++i) {
@@ -48,7 +48,7 @@ std::string problem_of_state(const std::string& name, const ProbeRun& run,
   return "";
 }
 
-/// Of parameters of `dtype`.
+/// Finds the states of parameters of `dtype`.
 void look_at_states(const ErasedForm& form, const OptimizerOptions& options, at::ScalarType dtype,
                     StatesInUse& found) {
   const std::vector<ProbeSample> samples = probe_samples(dtype);
@@ -59,7 +59,7 @@ void look_at_states(const ErasedForm& form, const OptimizerOptions& options, at:
     const at::Tensor& tensor = run.states[0][i];
     if (!tensor.defined()) continue;
     found.used[i] = 1;
-    // One that follows its parameter has the parameter's in both runs.
+    // A state that follows its parameter has the parameter's dtype in both runs.
     if (tensor.scalar_type() != dtype) found.dtypes[i] = tensor.scalar_type();
   }
 }

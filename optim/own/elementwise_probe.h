@@ -17,15 +17,15 @@ namespace tessera::internal {
 
 /// Which of a form's states an optimizer keeps under some options.
 struct StatesInUse {
-  /// What is wrong with the optimizer or its states, "got X, expected Y; do Z"; "" if nothing.
-  /// Where something is, the rest says nothing.
+  /// What is wrong with the optimizer or its states, "got X, expected Y; do Z"; "" if nothing. If
+  /// there is a problem, the other fields mean nothing.
   std::string problem;
   std::vector<uint8_t> used;                          ///< by state
   std::vector<std::optional<at::ScalarType>> dtypes;  ///< none: the parameter's
   bool takes_double = true;  ///< false: it throws where parameters are Double
 };
 
-/// Puts the CPU's default generator back, whoever has drawn from it.
+/// Puts the CPU's default generator back if anything has drawn from it.
 class GeneratorKeeper {
  public:
   GeneratorKeeper();
@@ -34,8 +34,8 @@ class GeneratorKeeper {
   GeneratorKeeper& operator=(const GeneratorKeeper&) = delete;
 
   bool has_drawn() const;
-  /// Whether `run`, which has run since this was made, draws from the generator. Where somebody has
-  /// drawn, runs it again, a few times at most, until nobody has: other threads may.
+  /// Whether `run`, which has run since this was made, draws from the generator. If anything has
+  /// drawn, repeats `run`, up to a limit, until nothing draws: other threads may.
   bool is_drawn_from_by(const std::function<void()>& run) const;
 
  private:
@@ -43,13 +43,13 @@ class GeneratorKeeper {
   at::Tensor state_;
 };
 
-/// Runs the optimizer on two small parameters for three steps. Local. Throws nothing that the
+/// Runs the optimizer on two small parameters for three steps. Local. Does not throw what the
 /// optimizer throws.
 StatesInUse find_states(const ErasedForm& form, const torch::optim::OptimizerOptions& options);
 
 /// Tries out whether the optimizer is elementwise and its form complete, as elementwise() says;
-/// "got X, expected Y; do Z" where it is not, else "". `states` are find_states()'s, without a
-/// problem. Local; leaves the CPU's default generator as it was.
+/// "got X, expected Y; do Z" if not, else "". `states` come from find_states(), without a problem.
+/// Local; leaves the CPU's default generator as it was.
 std::string probe_elementwise(const ErasedForm& form, const torch::optim::OptimizerOptions& options,
                               const StatesInUse& states);
 

@@ -23,13 +23,13 @@ bool is_word(const std::string& text) {
   });
 }
 
-/// What forbids a form whatever the optimizer does; "" if nothing.
+/// Returns what is wrong with a form, whatever the optimizer does; "" if nothing.
 std::string problem_of_form(const ErasedForm& form) {
   if (!is_word(form.name)) {
     return absl::StrCat("optimizer: name: got '", form.name,
                         "', expected letters, digits and _; set it in ", form.traits);
   }
-  // What a StateDict calls otherwise.
+  // Names that a StateDict uses otherwise.
   std::set<std::string> taken = {"step", "master", "average"};
   for (const auto& state : form.states) {
     if (!is_word(state.name) || !taken.insert(state.name).second || state.of == nullptr) {
@@ -57,7 +57,7 @@ double kind_of(const ErasedForm::Number& number, double value) {
 
 template <typename Map>
 void make_room(Map& map) {
-  constexpr size_t kMost = 64;  // where a schedule changes numbers at each step
+  constexpr size_t kMost = 64;  // a schedule may change numbers at each step
   if (map.size() >= kMost) map.clear();
 }
 
@@ -123,7 +123,7 @@ std::shared_ptr<const StatesInUse> Examinations::examine(const OptimizerOptions&
   return found;
 }
 
-/// Whether the constructor takes the options.
+/// Whether the constructor accepts the options.
 bool Examinations::is_made(const OptimizerOptions& options) const {
   const at::NoGradGuard no_grad;
   try {

@@ -15,43 +15,43 @@
 
 namespace tessera::internal {
 
-/// How an optimizer is tried out: find_states() and probe_elementwise(), or those of another file.
+/// How an optimizer is tried out: by find_states() and probe_elementwise(), or by whole_probe.h's.
 struct Trial {
   StatesInUse (*find)(const ErasedForm& form, const torch::optim::OptimizerOptions& options);
   std::string (*probe)(const ErasedForm& form, const torch::optim::OptimizerOptions& options,
                        const StatesInUse& states);
 };
 
-/// What runs of an optimizer have shown, for each set of its numbers that was asked for. The
-/// learning rate does not count: schedules change it at each step. Used by any thread.
+/// The results of trial runs of an optimizer, for each set of its numbers that was asked for. The
+/// learning rate is not part of a set: schedules change it at each step. Used by any thread.
 ///
 /// Note [Numbers of the same kind]
-/// Steps ask, too, since numbers may change between them. Which states there are depends on whether
-/// something is switched on: on bools and integers, and on whether other numbers are negative, zero
-/// or positive. So a schedule of them finds what is known, and of the optimizer only the
-/// constructor runs, which refuses what is out of range. If they did depend on more, an update
-/// would find a state that is not kept and fail the engine on all ranks; parallelize() looks at the
-/// very numbers.
+/// Steps ask, too, because numbers may change between them. Which states there are is taken to
+/// depend only on what is switched on: on bools and integers, and on whether other numbers are
+/// negative, zero or positive. So for a schedule of numbers earlier results hold, and only the
+/// optimizer's constructor runs, which refuses what is out of range. If states did depend on more,
+/// an update would find a state that is not kept and fail the engine on all ranks; parallelize()
+/// examines the exact numbers.
 class Examinations {
  public:
-  /// Runs the optimizer with these options. The CPU's default generator is as it was afterwards;
-  /// later runs do not put it back, which other threads may draw from while steps run. `problem`:
-  /// what the caller has against the form, "" for nothing.
+  /// Runs the optimizer with these options. Leaves the CPU's default generator as it was; later
+  /// runs do not, because other threads may draw from it while steps run. `problem`: the caller's
+  /// objection to the form, "" for none.
   Examinations(std::shared_ptr<const ErasedForm> form,
                const torch::optim::OptimizerOptions& options, const Trial& trial,
                std::string problem);
 
-  /// With the form's own problem where it has one. Allocates nothing for numbers that are known.
+  /// The states under `options`, or the form's own problem. Allocates nothing for known numbers.
   std::shared_ptr<const StatesInUse> states(const torch::optim::OptimizerOptions& options);
-  /// Trial::probe() of the very numbers, once.
+  /// Trial::probe() with exactly these numbers, once.
   std::string probe(const torch::optim::OptimizerOptions& options);
 
  private:
-  /// A NaN has a place in the order, too.
+  /// Bit patterns, so that a NaN has a place in the order, too.
   using Key = std::vector<uint64_t>;
   struct Examination {
     std::shared_ptr<const StatesInUse> states;
-    bool is_of_kind = false;  ///< by other numbers
+    bool is_of_kind = false;  ///< `states` come from other numbers of the same kind
     std::optional<std::string> probed = std::nullopt;
   };
 

@@ -25,8 +25,7 @@ void require_fit(const ErasedForm& form, size_t state, int64_t step, const at::T
               ", as in the first updates; keep them");
 }
 
-/// Of states that were handed to step number `step`. One that is dropped, to begin anew, is kept
-/// nowhere.
+/// For states that were handed to step number `step`. A dropped one, to begin anew, cannot be kept.
 void require_kept(const ErasedForm& form, size_t state, int64_t step, const at::Tensor& kept) {
   TORCH_CHECK(step == 1 || !kept.defined(), "[optim] ", form.name, ": got no state '",
               form.states[state].name, "' after update ", step,
@@ -75,7 +74,7 @@ void run_optimizer_step(const ErasedForm& form, const torch::optim::OptimizerOpt
     if (!made.defined()) continue;
     require_fit(form, i, step, made, kept);
     if (made.data_ptr() == kept.data_ptr() && made.strides() == kept.strides()) continue;
-    // Also another state's memory, as where two change places.
+    // It may also be another state's memory, as when two are swapped.
     const bool is_kept = std::any_of(
         kept_states.begin(), kept_states.end(),
         [&made](const at::Tensor& other) { return other.defined() && made.is_alias_of(other); });

@@ -27,7 +27,7 @@ at::Tensor piece_of(void* memory, int64_t begin, int64_t numel, at::ScalarType d
 double initial_state(const ErasedForm& form, const torch::optim::OptimizerOptions& options,
                      size_t state) {
   const at::NoGradGuard no_grad;
-  // Unequal values, which a state may be made of.
+  // Unequal values, because a state may be made from them.
   const at::Tensor values = at::linspace(0.25, 1.0, 2).requires_grad_();
   try {
     const auto optimizer = form.make({values}, options);
@@ -67,7 +67,7 @@ void OptimizerUpdate::apply_in_pieces(const Next& next, T* values, const T* grad
     }
     at::Tensor piece = piece_of(values, begin, size, dtype);
     piece.requires_grad_();  // as a parameter does
-    // The optimizer may write to its gradient, which is not ours to change.
+    // The optimizer may write to its gradient, so it gets a copy.
     piece.mutable_grad() =
         piece_of(const_cast<T*>(gradient), begin, size, dtype).mul(next.gradient_scale);
     run_optimizer_step(*form_, *next.options, next.step, piece, kept);

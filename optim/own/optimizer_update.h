@@ -15,19 +15,19 @@
 
 namespace tessera::internal {
 
-/// What the optimizer's constructor fills state number `state` of a parameter with, as LibTorch's
-/// Adagrad does; else 0. It counts only where a parameter is saved that was never updated.
+/// The value that the optimizer's constructor fills state number `state` of a parameter with, as
+/// LibTorch's Adagrad does; else 0. It matters only if a parameter is saved that was never updated.
 double initial_state(const ErasedForm& form, const torch::optim::OptimizerOptions& options,
                      size_t state);
 
 /// Updates elements by a torch::optim::Optimizer.
 ///
 /// Note [A user's optimizer]
-/// An optimizer is made for one step over one piece of a parameter, its state put together from
-/// what is kept: the named tensors, which it updates in place or replaces, and the count. So there
-/// is nothing else that could survive a step, and a run that goes on elsewhere, under other slices,
-/// has all that this one has. Before the first update there is no state: the optimizer makes it, in
-/// its constructor or in its step.
+/// An optimizer is made for one step over one piece of a parameter. Its state is put together from
+/// what is kept: the named tensors, which it updates in place or replaces, and the count. So
+/// nothing else can survive a step, and a run that resumes elsewhere, under other slices, has all
+/// that this one has. Before the first update there is no state: the optimizer makes it, in its
+/// constructor or in its step.
 ///
 /// Pieces are short enough for the cache, and for LibTorch to give most operators one thread.
 class OptimizerUpdate final : public ElementUpdate {
@@ -41,8 +41,7 @@ class OptimizerUpdate final : public ElementUpdate {
                double gradient_scale) override {
     next_[parameter] = {&options, step, gradient_scale};
   }
-  /// Throw c10::Error where the optimizer makes a state that is not kept, or another one than its
-  /// form says, or drops one, and whatever it throws itself.
+  /// Throw as run_optimizer_step().
   void apply(size_t parameter, float* values, const float* gradient, std::span<void* const> states,
              int64_t numel) const override;
   void apply(size_t parameter, double* values, const double* gradient,

@@ -32,7 +32,7 @@ struct GradientCopy {
   }
 };
 
-/// A tensor of its own over the same memory: the user's code has no way to the engine's.
+/// A new tensor over the same memory, so that the user's code cannot reach the engine's tensor.
 at::Tensor over_memory_of(const at::Tensor& tensor) {
   return at::from_blob(tensor.mutable_data_ptr(), tensor.sizes(), tensor.strides(),
                        tensor.scalar_type());

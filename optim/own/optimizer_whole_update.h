@@ -18,9 +18,9 @@ class OptimizerWholeUpdate final : public WholeUpdate {
   explicit OptimizerWholeUpdate(std::shared_ptr<const ErasedForm> form) : form_(std::move(form)) {}
 
   Needs needs() const override { return Needs::kValues; }
-  /// Of what it computes nothing is known. By elements, states are shared out evenly, too.
+  /// The cost of the user's code is unknown. The number of elements balances states, too.
   int64_t cost(at::IntArrayRef sizes) const override { return c10::multiply_integers(sizes); }
-  /// For the gradient, where it is brought together.
+  /// For the gathered gradient.
   int64_t scratch_numel(at::IntArrayRef sizes) const override {
     return c10::multiply_integers(sizes);
   }
@@ -35,7 +35,7 @@ class OptimizerWholeUpdate final : public WholeUpdate {
   std::shared_ptr<const ErasedForm> form_;
 };
 
-/// The elements' part of it: the direction is the gradient. For a table of `parameters`.
+/// Makes the elementwise part: the direction is the gradient. For a table of `parameters`.
 std::unique_ptr<ElementUpdate> make_gradient_copy(size_t parameters);
 
 }  // namespace tessera::internal

@@ -23,7 +23,7 @@ namespace {
 
 using torch::optim::OptimizerOptions;
 
-/// Numbers of both signs and of `decades` sizes, drawn from nothing.
+/// Numbers of both signs over `decades` decades, drawn from no generator.
 at::Tensor spread(at::IntArrayRef sizes, at::ScalarType dtype, double phase, int decades) {
   at::Tensor numbers = at::empty(sizes, at::kDouble);
   double* const element = numbers.mutable_data_ptr<double>();
@@ -35,7 +35,7 @@ at::Tensor spread(at::IntArrayRef sizes, at::ScalarType dtype, double phase, int
   return numbers.to(dtype);
 }
 
-/// Wherever slices may end.
+/// The pieces of a sample, cut wherever slices may end.
 std::vector<Range> cuts_of(const ProbeSample& sample) {
   std::vector<Range> cuts;
   const int64_t numel = sample.values.numel();
@@ -65,7 +65,7 @@ std::vector<double> numbers_of(const ErasedForm& form, const OptimizerOptions& o
   return numbers;
 }
 
-/// Every step of an engine gets them anew.
+/// Throws if a step has changed the numbers: every step of an engine gets them anew.
 void require_unchanged(const ErasedForm& form, const std::vector<double>& before,
                        const std::vector<double>& after) {
   for (size_t i = 0; i < before.size(); ++i) {

@@ -27,31 +27,31 @@ struct ProbeSample {
   ProbeSample flat() const { return cut(0, values.numel()); }
 };
 
-/// Of `sizes`, contiguous; drawn from no generator.
+/// A contiguous sample of `sizes`; drawn from no generator.
 ProbeSample probe_sample(at::IntArrayRef sizes, at::ScalarType dtype);
-/// Of two dimensions, [16, 12], and of one, [130], which ends within a block of 64.
+/// Samples of [16, 12] and [130]; the latter ends within a block of 64.
 std::vector<ProbeSample> probe_samples(at::ScalarType dtype);
 
-/// An ElementwiseTraits does not say what the optimizer does.
+/// Thrown if traits do not describe what the optimizer does.
 struct FormProblem {
   std::string text;  ///< "got X, expected Y; do Z"
 };
 
-/// What an optimizer made of samples.
+/// The results of an optimizer on samples.
 struct ProbeRun {
   std::vector<std::vector<at::Tensor>> values;  ///< [sample][step], flat
   std::vector<std::vector<at::Tensor>> states;  ///< [sample][state] at the end; undefined: none
 };
 
 bool have_equal_values(const ProbeRun& a, const ProbeRun& b);
-/// Of the states that both have.
+/// Compares the states that both have.
 bool have_equal_states(const ProbeRun& a, const ProbeRun& b);
 bool changes_something(const ProbeRun& run, const std::vector<ProbeSample>& samples);
 
-/// The exception in flight, as what a probe found.
+/// The exception in flight as a probe's problem.
 std::string thrown_in_probe();
-/// What shows where a step has nothing of the steps before but what the form names, as in
-/// `run_as_engine`; "" if nothing.
+/// Returns the problem that shows if a step gets only what the form names from earlier steps, as in
+/// `run_as_engine`; "" if there is none.
 std::string problem_of_form_in_use(const ErasedForm& form, const ProbeRun& expected,
                                    const std::function<ProbeRun()>& run_as_engine);
 

@@ -34,7 +34,7 @@ std::vector<ProbeSample> whole_samples(const ErasedForm& form, at::ScalarType dt
   return {probe_sample(wide, dtype), probe_sample(tall, dtype)};
 }
 
-/// Where a state is not what the form says, why; "" if nothing.
+/// Returns how a state differs from the form; "" if it does not.
 std::string problem_of_whole_state(const ErasedForm& form, const OptimizerOptions& options,
                                    const ProbeRun& run, const std::vector<ProbeSample>& samples,
                                    size_t state) {
@@ -58,7 +58,7 @@ std::string problem_of_whole_state(const ErasedForm& form, const OptimizerOption
   return "";
 }
 
-/// Of parameters of `dtype`.
+/// Finds the states of parameters of `dtype`.
 void look_at_whole_states(const ErasedForm& form, const OptimizerOptions& options,
                           at::ScalarType dtype, StatesInUse& found) {
   const std::vector<ProbeSample> samples = whole_samples(form, dtype);
@@ -71,13 +71,13 @@ void look_at_whole_states(const ErasedForm& form, const OptimizerOptions& option
       const at::Tensor& made = run.states[sample][i];
       if (!made.defined()) continue;
       found.used[i] = 1;
-      // One that follows its parameter has the parameter's in both runs.
+      // A state that follows its parameter has the parameter's dtype in both runs.
       if (made.scalar_type() != dtype) found.dtypes[i] = made.scalar_type();
     }
   }
 }
 
-/// Each sample as its owner updates it.
+/// Runs each sample as its owner would update it.
 ProbeRun run_as_owner(const ErasedForm& form, const OptimizerOptions& options,
                       const StatesInUse& in_use, const std::vector<ProbeSample>& samples) {
   const std::shared_ptr<const ErasedForm> not_owned(std::shared_ptr<void>(), &form);

@@ -11,19 +11,19 @@
 
 namespace tessera::internal {
 
-/// The states of a parameter of `sizes`, those without sizes of their own if `in_use` has them.
+/// The states of a parameter of `sizes`; one without sizes of its own counts if `in_use` has it.
 /// Throws c10::Error for negative sizes, and what the form throws.
 std::vector<WholeState> whole_states_of(const ErasedForm& form,
                                         const torch::optim::OptimizerOptions& options,
                                         at::IntArrayRef sizes, const StatesInUse& in_use);
 
-/// As find_states(), of an optimizer that whole_tensor() is given.
+/// As find_states(), for an optimizer that whole_tensor() is given.
 StatesInUse find_whole_states(const ErasedForm& form,
                               const torch::optim::OptimizerOptions& options);
 
 /// Tries out whether an update depends on one parameter and on what the form names only, as
-/// whole_tensor() says; "got X, expected Y; do Z" where it does not, else "". `states` are
-/// find_whole_states()'s, without a problem. Local; leaves the CPU's default generator as it was.
+/// whole_tensor() says; "got X, expected Y; do Z" if not, else "". `states` come from
+/// find_whole_states(), without a problem. Local; leaves the CPU's default generator as it was.
 std::string probe_whole_tensor(const ErasedForm& form,
                                const torch::optim::OptimizerOptions& options,
                                const StatesInUse& states);

@@ -46,7 +46,7 @@ std::string unknown_algorithm(const OptimizerPlan& plan, size_t group) {
          "tessera::whole_tensor";
 }
 
-/// What forbids the options of one group of the plan, one line each.
+/// What is wrong with the options of one group of the plan, one line each.
 std::vector<std::string> problems_of_options(const OptimizerPlan& plan, size_t group) {
   const Algorithm* algorithm = find_algorithm(plan.options(group));
   if (algorithm == nullptr) return {unknown_algorithm(plan, group)};
@@ -178,7 +178,7 @@ absl::StatusOr<std::vector<size_t>> OptimizerPlan::assign(const ParameterTable& 
   for (size_t index = 0; index < table.size(); ++index) {
     for (size_t g = 0; g < groups.size(); ++g) {
       if (!groups[g].selects || !selects(groups[g], table[index])) continue;
-      // A later group may select it too: it does not lack parameters, the order decides.
+      // A later group may select it, too, and then does not lack parameters; the order decides.
       ++selected[g];
       if (group_of[index] == 0) group_of[index] = g + 1;
     }

@@ -29,8 +29,8 @@ std::vector<std::vector<at::Tensor>> parameters_by_group(const ParameterTable& t
   return parameters;
 }
 
-/// LibTorch 2.15 mixes options that come with a group with the defaults: each number that is its
-/// type's own default, and a group of another type altogether. So they come afterwards.
+/// LibTorch 2.15 merges options that come with a group with the defaults: each number that has its
+/// type's own default, and all numbers of a group of another type. So options are set afterwards.
 void add_group(torch::optim::Optimizer& owner, const std::vector<at::Tensor>& parameters,
                std::unique_ptr<torch::optim::OptimizerOptions> options) {
   owner.add_param_group(torch::optim::OptimizerParamGroup(parameters));

@@ -22,24 +22,25 @@ struct HyperParameter {
   double value = 0;
 };
 
-/// What states call the groups of a plan, the defaults first: HyperParameter::group.
+/// The names of a plan's groups in states, the defaults first: HyperParameter::group.
 std::vector<std::string> unique_group_names(const std::vector<OptimizerGroup>& groups);
 
-/// Trained parameters of other dimensions than their groups' algorithms take, a line for each
-/// group; none if all is well. `group_of`: OptimizerPlan::assign's answer, which asks this, too.
+/// Lists trained parameters of other dimensions than their groups' algorithms take, a line for each
+/// group; none if all is well. `group_of`: what OptimizerPlan::assign() returns, which calls this,
+/// too.
 std::vector<std::string> problems_of_dimensions(const OptimizerPlan& plan,
                                                 const ParameterTable& table,
                                                 const std::vector<size_t>& group_of);
 
-/// Adds `group` to `plan`, as its last: of the parameters of the defaults (0 in `group_of`) it gets
-/// those that it selects. Predicates of other groups are not asked again: they have seen tensors
-/// that may have been converted since, and what they refer to may be gone. Returns what is wrong
-/// with the group, one line each.
+/// Appends `group` to `plan`. It gets the parameters that it selects among those of the defaults (0
+/// in `group_of`). Predicates of other groups are not called again: tensors may have been converted
+/// since, and what the predicates refer to may be gone. Returns what is wrong with the group, one
+/// line each.
 std::vector<std::string> append_group(OptimizerPlan& plan, OptimizerGroup group,
                                       const ParameterTable& table, std::vector<size_t>& group_of);
 
-/// Trained parameters whose states cannot be told, a line each; none if all is well. assign() asks
-/// this, too.
+/// Lists trained parameters whose states cannot be determined, a line each; none if all is well.
+/// assign() calls this, too.
 std::vector<std::string> problems_of_whole_states(const OptimizerPlan& plan,
                                                   const ParameterTable& table,
                                                   const std::vector<size_t>& group_of);
@@ -51,8 +52,8 @@ std::vector<std::string> lines_of_whole_states(const OptimizerPlan& plan,
                                                const std::vector<size_t>& group_of);
 
 /// The parameter groups of an optimizer over flat buffers: what a user may edit in them, what they
-/// hold now and whether that can be trained with, all by the table of each group's algorithm.
-/// The groups themselves are the torch::optim::Optimizer's that is given. Local.
+/// hold now and whether that is valid, all by the table of each group's algorithm. The groups
+/// themselves belong to the given torch::optim::Optimizer. Local.
 class ParameterGroups {
  public:
   /// Adds the plan's groups to `owner`, which must outlive it and have none. `group_of` is
@@ -65,26 +66,26 @@ class ParameterGroups {
   /// their options, and gets the parameters.
   void show_in(torch::optim::Optimizer& owner);
 
-  /// How many there are, the defaults first.
+  /// The number of groups, with the defaults, which are the first.
   size_t size() const { return group_names_.size(); }
   /// The group of parameter `parameter` of the table.
   size_t group_of(size_t parameter) const { return group_of_[parameter]; }
-  /// What updates the parameters of group `group`.
+  /// The algorithm of group `group`.
   const Algorithm& algorithm(size_t group) const { return *algorithms_[group]; }
-  /// What group `group` holds now, of its algorithm's type of options; problem() must be empty.
+  /// The present options of group `group`, of its algorithm's type; problem() must be empty.
   const torch::optim::OptimizerOptions& options(size_t group) const { return *find(group); }
 
   /// The states that some group's options used when this was made, each with the parameters of
-  /// those groups. States of several algorithms that have one name, dtype and block are one.
+  /// those groups. States of several algorithms with equal name, dtype and block are one.
   const std::vector<KeptState>& states() const { return states_; }
   /// Which of states() is number `state` of the states of group `group`'s algorithm; kNoState where
   /// the group does not have it.
   static constexpr size_t kNoState = static_cast<size_t>(-1);
   size_t kept_state(size_t group, size_t state) const { return kept_states_[group][state]; }
 
-  /// What is called in messages "defaults" or "group 'decay'".
+  /// Its name in messages: "defaults" or "group 'decay'".
   const std::string& name(size_t group) const { return group_names_[group]; }
-  /// What states call it: HyperParameter::group.
+  /// Its name in states: HyperParameter::group.
   const std::string& state_name(size_t group) const { return state_groups_[group]; }
 
   /// The learning rate of group `group`; replaced_groups() must be empty.
@@ -108,8 +109,8 @@ class ParameterGroups {
   /// The numbers of all groups in force now that a StateDict holds, in a fixed order. Where
   /// problem() says that groups or their options were replaced, their values are 0.
   std::vector<HyperParameter> hyper_parameters() const;
-  /// What forbids set_hyper_parameters(values), one line each; empty if nothing. What the groups
-  /// hold now may be out of range: loading mends it.
+  /// What forbids set_hyper_parameters(values), one line each; empty if nothing. Present values may
+  /// be out of range: loading replaces them.
   std::vector<std::string> problems_of(std::span<const double> values) const;
   /// `values` in the order of hyper_parameters(), which problems_of() accepts.
   void set_hyper_parameters(std::span<const double> values);
@@ -122,13 +123,12 @@ class ParameterGroups {
   void for_each_saved(std::span<const double> values, const Visit& visit) const;
 
   void keep_states(size_t parameters);
-  /// What options use and is not kept; "" if nothing.
+  /// The state that options use and that is not kept, as an error; "" if there is none.
   std::string missing_state(size_t group) const;
   std::string missing_whole_state(size_t group) const;
 
   torch::optim::Optimizer* owner_;            // has the groups
-  std::vector<AlgorithmOptions> given_;       // per group; what they were given with keeps a user's
-                                              // algorithm alive
+  std::vector<AlgorithmOptions> given_;       // per group, as given; keeps a user's algorithm alive
   std::vector<const Algorithm*> algorithms_;  // per group
   std::vector<std::vector<size_t>> kept_states_;  // per group, per state of its algorithm
   std::vector<KeptState> states_;

@@ -11,7 +11,7 @@
 namespace tessera::internal {
 
 /// Engine::set_schedule(): the learning rates of an update, computed from its number alone, so that
-/// nothing has to be saved of it. Local; used by one thread.
+/// nothing has to be saved. Local; used by one thread.
 class RateSchedule {
  public:
   using Function = std::function<double(int64_t update, std::string_view group)>;
@@ -25,11 +25,11 @@ class RateSchedule {
   /// nothing.
   std::string apply(int64_t update, ParameterGroups& groups);
 
-  /// The update that apply() was called for last is not made: the groups have the rates of before
-  /// again. Nothing if it set none, or was not called since.
+  /// Undoes the last apply(), whose update is not made: the groups get their earlier rates back.
+  /// Does nothing if apply() set none, or was not called since.
   void take_back(ParameterGroups& groups);
 
-  /// What the groups hold now was set by somebody else with good reason (a state was loaded).
+  /// Called when the groups' rates were rightly set by something else (a state was loaded).
   void forget() {
     last_.clear();
     before_.clear();
@@ -39,7 +39,7 @@ class RateSchedule {
   Function rate_;
   std::vector<double> last_;    // what apply() set, by group; empty if nothing
   std::vector<double> before_;  // what they had before that; empty if nothing can be taken back
-  bool had_last_ = false;       // before that
+  bool had_last_ = false;       // whether last_ was set before apply()
 };
 
 }  // namespace tessera::internal

@@ -44,10 +44,10 @@ struct DeviceZeros {
   }
 };
 
-/// Before anything is queued.
+/// Checks shards before anything is queued.
 std::vector<OptimizerShard> checked(std::vector<OptimizerShard> shards, at::Device device) {
   for (const OptimizerShard& shard : shards) {
-    if (!shard.values.defined()) continue;  // require_shard() says so
+    if (!shard.values.defined()) continue;  // require_shard() reports it
     TORCH_CHECK(shard.values.scalar_type() == at::kFloat && shard.values.device() == device,
                 "[optim] shard: got ", shard.values.scalar_type(), " on ", shard.values.device(),
                 ", expected Float on ", device, "; train other dtypes on the CPU");
@@ -68,7 +68,7 @@ struct Launch {
   std::array<size_t, cuda::kMaxStates> kept_states;  // numbers in states()
 };
 
-/// What is launched for each shard, and over what.
+/// The launches for each shard and their pieces.
 struct LaunchLists {
   std::vector<std::vector<Launch>> launches;     // per shard
   std::vector<std::vector<Piece>> pieces;        // per launch
@@ -112,7 +112,7 @@ class DeviceElementwise final : public ElementwiseOptimizer<DeviceOptimizer> {
  private:
   LaunchLists launch_lists() const;
   void begin_states();
-  /// Queues a copy to `to` of what write(memory) puts into memory of as many elements.
+  /// Calls write(memory) on host memory of as many elements as `to`, and queues a copy to `to`.
   template <typename Write>
   void upload(const at::Tensor& to, const Write& write);
 
@@ -184,7 +184,7 @@ LaunchLists DeviceElementwise::launch_lists() const {
   return lists;
 }
 
-/// What states hold before the first update, where that is not zero. Waits for the copies.
+/// Fills states that do not begin with zeros. Waits for the copies.
 void DeviceElementwise::begin_states() {
   std::vector<at::Tensor> on_host;
   for (size_t shard = 0; shard < shards_.size(); ++shard) {

@@ -16,8 +16,8 @@ namespace tessera::internal {
 /// its segments parts of trainable parameters inside it.
 void require_shard(const OptimizerShard& shard, const ParameterTable& table);
 
-/// What optimizers have in common that keep their states beside the slices, Base being
-/// HostOptimizer or DeviceOptimizer: shards and states.
+/// The shards and states of optimizers that keep states beside the slices. Base is HostOptimizer or
+/// DeviceOptimizer.
 template <typename Base>
 class ElementwiseOptimizer : public Base {
  public:

@@ -11,9 +11,9 @@
 
 namespace tessera::internal {
 
-/// The running average of what an optimizer updates: a flat tensor for each of its shards. Lies in
-/// host memory. Elementwise: the bits of an element do not depend on how buffers are cut. All its
-/// calls are local and, except the constructor, allocate nothing.
+/// The running average of the values that an optimizer updates: a flat tensor for each of its
+/// shards. Lies in host memory. Elementwise: the bits of an element do not depend on how buffers
+/// are cut. All its calls are local and, except the constructor, allocate nothing.
 class FlatAverage {
  public:
   /// `values`: the shards, contiguous 1-d tensors of Float or Double. Their averages are zero until
@@ -26,15 +26,15 @@ class FlatAverage {
   /// Whether step number `step`, 1 for the first, is averaged.
   bool is_due(int64_t step) const;
 
-  /// Takes `values`, those of shard number `shard` now, into its average. An update is one call for
-  /// each shard and count_update() behind the last.
+  /// Takes `values`, the present ones of shard number `shard`, into its average. An update is one
+  /// call for each shard, then count_update().
   void update(size_t shard, const at::Tensor& values);
   void count_update() { ++updates_; }
 
-  /// Exchanges the bits of shard number `shard`'s average and `values`, without memory for a copy.
+  /// Swaps the bits of shard number `shard`'s average and `values`, without memory for a copy.
   void swap(size_t shard, const at::Tensor& values);
 
-  // What a state holds of it.
+  // What a StateDict holds.
 
   /// [slice numel], padding zero; its own memory: writing it is loading.
   const at::Tensor& average(size_t shard) const { return averages_[shard]; }

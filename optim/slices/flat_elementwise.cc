@@ -34,7 +34,7 @@ FlatElementwise::FlatElementwise(const ParameterTable& table, const OptimizerPla
   whole_ = WholeTensors::make(table, groups(), shards_);
 }
 
-/// And fills them; padding stays zero.
+/// Finds the states' places and fills them; padding stays zero.
 void FlatElementwise::place_states(size_t shard) {
   const std::vector<Segment>& segments = shards_[shard].segments;
   places_[shard].assign(segments.size() * ElementUpdate::kMaxStates, -1);

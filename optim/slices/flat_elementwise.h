@@ -12,7 +12,7 @@
 namespace tessera::internal {
 
 /// The host's optimizer: one pass over values, gradient and states per update, each parameter by
-/// the algorithm of its group. What some algorithms do behind that is in WholeTensors.
+/// the algorithm of its group. WholeTensors does what some algorithms do after that.
 class FlatElementwise final : public ElementwiseOptimizer<HostOptimizer> {
  public:
   FlatElementwise(const ParameterTable& table, const OptimizerPlan& plan,

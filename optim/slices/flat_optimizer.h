@@ -48,25 +48,25 @@ class FlatOptimizer : public RefusingOptimizer {
   /// Bytes of states() this optimizer keeps on this rank, padding included.
   virtual int64_t state_bytes() const = 0;
 
-  // What a StateDict holds of it. All local.
+  // What a StateDict holds. All local.
 
   /// Tensor number `state` of states() for shard `shard`, in the constructor's order: a value for
-  /// each block of what a StateCover of the shard's segments says, [slice numel] where all
-  /// parameters have a state with a value per element; padding zero. The optimizer's own memory.
+  /// each block of what a StateCover of the shard's segments covers, [slice numel] if all
+  /// parameters have the state with a value per element; padding zero. The optimizer's own memory.
   virtual const at::Tensor& state(size_t shard, size_t state) const = 0;
-  /// What of it belongs to one of the shard's segments, of a parameter that has the state:
+  /// Its part for one of the shard's segments, of a parameter that has the state:
   /// [ElementState::values_of(segment numel)], a view. Writing it is loading.
   virtual at::Tensor state_of(size_t shard, const Segment& segment, size_t state) const = 0;
-  /// What its elements are before the first update of `parameter`, which has the state.
+  /// The value of its elements before the first update of `parameter`, which has the state.
   double initial_state(size_t parameter, size_t state) const;
 
-  /// What has WholeTensors::states(); null: there are none.
+  /// The object that has WholeTensors::states(); null: there are none.
   virtual const WholeTensors* whole_states() const { return nullptr; }
 
   /// Updates of each parameter of the table so far. Blocks until the device has run what is queued
   /// on its current stream, where they are counted on a device.
   virtual std::vector<int64_t> step_counts() const = 0;
-  /// The other way round, when loading; one per parameter of the table.
+  /// Sets the counts when loading; one per parameter of the table.
   virtual void set_step_counts(std::span<const int64_t> counts) = 0;
 
  private:
@@ -85,20 +85,20 @@ class HostOptimizer : public FlatOptimizer {
   /// Unused ones are left alone entirely, weight decay included, as torch::optim does with
   /// undefined gradients. Local, allocates nothing.
   ///
-  /// Of parameters that whole_tensors() has only the states and directions are updated, unless it
+  /// For parameters that whole_tensors() has, only the states and directions are updated, unless it
   /// works alone.
   virtual void update(size_t shard, const at::Tensor& gradient, std::span<const size_t> parameters,
                       std::span<const uint8_t> used, double gradient_scale) = 0;
 
-  /// What is left to do for parameters whose algorithm transforms them as a whole; null where all
-  /// algorithms are elementwise. Must be told where directions lie before the first update().
+  /// Does the rest for parameters whose algorithm treats them as a whole; null if all algorithms
+  /// are elementwise. Must be told where directions lie before the first update().
   virtual WholeTensors* whole_tensors() { return nullptr; }
 };
 
-/// A FlatOptimizer whose shards lie in a device's memory. What the step depends on is there as well
+/// A FlatOptimizer whose shards lie in a device's memory. The decision on a step is there as well
 /// (cuda::StepDecision), so the host queues updates without knowing whether they apply. Calls are
-/// queued on the device's current stream of the calling thread; none waits for the device. What is
-/// handed over stays alive until what is queued has run. Used by one thread at a time.
+/// queued on the device's current stream of the calling thread; none waits for the device.
+/// Arguments must stay alive until the queued work has run. Used by one thread at a time.
 class DeviceOptimizer : public FlatOptimizer {
  public:
   using FlatOptimizer::FlatOptimizer;
@@ -117,10 +117,10 @@ class DeviceOptimizer : public FlatOptimizer {
   virtual void update(size_t shard, const at::Tensor& gradient, const at::Tensor& target) = 0;
 };
 
-/// Local. What updates shards in host memory by the algorithms of the plan. `allocate` makes the
-/// memory of states, by default allocate_private(). `shards` may be empty or hold slices without
-/// segments (a rank that owns only padding). Throws c10::Error for a plan that assign() refuses and
-/// shards that do not fit.
+/// Local. Makes an optimizer for shards in host memory, by the algorithms of the plan. `allocate`
+/// makes the memory of states, by default allocate_private(). `shards` may be empty or hold slices
+/// without segments (a rank that owns only padding). Throws c10::Error for a plan that assign()
+/// refuses and shards that do not fit.
 std::unique_ptr<HostOptimizer> make_host_optimizer(const ParameterTable& table,
                                                    const OptimizerPlan& plan,
                                                    const std::vector<size_t>& group_of,
@@ -131,13 +131,13 @@ std::unique_ptr<HostOptimizer> make_host_optimizer(const ParameterTable& table,
 std::string without_kernels(const OptimizerPlan& plan);
 
 /// The same as make_host_optimizer() with values (Float), gradients and states in the memory of
-/// `device`, by the kernels of libtessera_cuda.so. Only where nothing is without_kernels(). Blocks
-/// until the device has what the states begin with.
+/// `device`, by the kernels of libtessera_cuda.so. Only if without_kernels() is "". Blocks until
+/// the states' first values are on the device.
 ///
-/// Elements get the bits of the CPU but for one case: beta^step of AdamW and Adam comes from
-/// power_of() here and from std::pow there, which may differ in the last bit of a double. What an
-/// element sees of it are lr / (1 - beta1^step) and sqrt(1 - beta2^step) rounded to fp32; for usual
-/// betas these are the same (tests compare 50,000 steps).
+/// Elements get the bits of the CPU with one exception: beta^step of AdamW and Adam comes from
+/// power_of() here and from std::pow there, which may differ in the last bit of a double. Elements
+/// use only lr / (1 - beta1^step) and sqrt(1 - beta2^step) rounded to fp32; for usual betas these
+/// are the same (tests compare 50,000 steps).
 std::unique_ptr<DeviceOptimizer> make_device_optimizer(const ParameterTable& table,
                                                        const OptimizerPlan& plan,
                                                        const std::vector<size_t>& group_of,

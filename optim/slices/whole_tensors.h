@@ -20,19 +20,19 @@ namespace tessera::internal {
 
 /// The parameters of an optimizer whose algorithms transform them as a whole, and the pieces of
 /// them that lie in its shards. Note [Whole tensors] in whole_update.h. Either it works alone, on
-/// shards that hold whole parameters, and then the optimizer's update() does everything; or
-/// somebody gives each piece a place for its direction, brings directions together, and puts pieces
-/// of the results in their place, or adds up squares. In either case somebody gives it the memory
-/// of the states that this rank keeps whole. Local; used by one thread.
+/// shards that hold whole parameters; then the optimizer's update() does everything. Or the caller
+/// gives each piece a place for its direction, gathers the directions and puts pieces of the
+/// results in their place, or adds up squares. In both cases the caller gives it the memory of the
+/// states that this rank keeps whole. Local; used by one thread.
 class WholeTensors {
  public:
-  /// Null where all algorithms of `groups` that have parameters are elementwise. References must
+  /// Null if all algorithms of `groups` that have parameters are elementwise. References must
   /// outlive it.
   static std::unique_ptr<WholeTensors> make(const ParameterTable& table,
                                             const ParameterGroups& groups,
                                             const std::vector<OptimizerShard>& shards);
 
-  /// Those parameters of the table that have elements, ascending; the same on all ranks.
+  /// Indices of these parameters in the table, ascending, without empty ones; equal on all ranks.
   const std::vector<size_t>& parameters() const { return parameters_; }
   bool has(size_t parameter) const { return update_of_[parameter] != nullptr; }
   /// Whether norms are taken of it, instead of a transform.
@@ -43,11 +43,11 @@ class WholeTensors {
   bool needs_values(size_t parameter) const {
     return update_of_[parameter]->needs() == WholeUpdate::Needs::kValues;
   }
-  /// As WholeUpdate's.
+  /// As those of WholeUpdate.
   int64_t cost(size_t parameter) const;
   int64_t scratch_numel(size_t parameter) const;
 
-  /// One that some parameter's owner keeps whole.
+  /// A state that a parameter's owner keeps whole.
   struct State {
     size_t parameter;
     WholeState form;
@@ -56,29 +56,28 @@ class WholeTensors {
   };
   /// In the order of parameters(), the same on all ranks.
   const std::vector<State>& states() const { return states_; }
-  /// Who owns state number `state`, and, on that rank, its memory, zeros: [numel] of the dtype.
+  /// Sets the owner of state `state` and, on that rank, its memory, zeros: [numel] of the dtype.
   void keep(size_t state, int owner, const at::Tensor& memory);
 
-  /// Where the direction of a piece goes and its result comes from: [segment numel], of the shard's
-  /// dtype.
+  /// Sets the place of a piece's direction and of its result: [segment numel], the shard's dtype.
   void place(size_t shard, size_t segment, at::Tensor piece);
   /// The same for the values of a piece that needs_values().
   void place_values(size_t shard, size_t segment, at::Tensor piece);
-  /// Makes memory for transform() of what needs at most `scratch_bytes`; with `whole_bytes` above 0
-  /// also for a whole direction of at most that size: it works alone.
+  /// Allocates `scratch_bytes` of scratch memory for transform(). With `whole_bytes` above 0 also
+  /// allocates that for a whole direction, and works alone.
   void reserve(int64_t scratch_bytes, int64_t whole_bytes);
   bool works_alone() const { return whole_.defined(); }
-  /// Its first `numel` elements, for who brings a gradient together that needs_values().
+  /// The first `numel` elements of the scratch memory, to gather a gradient that needs_values().
   at::Tensor scratch(int64_t numel, at::ScalarType dtype) const;
-  /// What reserve() has made.
+  /// The bytes that reserve() has allocated.
   int64_t bytes() const;
 
-  /// From now on the parameter's count is `step`, with the update that begins.
+  /// Sets the parameter's count to `step`, including the update that begins.
   void set_step(size_t parameter, int64_t step);
-  /// Where the optimizer writes the direction of a piece; it holds the values if norms are needed.
+  /// The place for the direction of a piece; it holds the values if norms are needed.
   void* begin(size_t shard, size_t segment) const;
-  /// Where it works alone: transforms the parameter of this segment, or takes its norms, and
-  /// updates it. Its direction has been written.
+  /// If it works alone: transforms the parameter of this segment, or takes its norms, and updates
+  /// it. Its direction has been written.
   void finish(size_t shard, size_t segment);
 
   /// Sums of squares over the whole parameter, or a part of it.
@@ -93,9 +92,9 @@ class WholeTensors {
 
   /// Replaces `direction`, [numel] in the order of the parameter's memory, by the result.
   void transform(size_t parameter, const at::Tensor& direction) const;
-  /// Of one that needs_values(): makes `values` the new ones. Both as transform()'s direction.
+  /// For one that needs_values(): writes new `values`. Both as transform()'s direction.
   void update(size_t parameter, const at::Tensor& values, const at::Tensor& gradient) const;
-  /// Updates the values of `shard` by the results in their places, as far as parameters are used.
+  /// Updates the values of `shard` of used parameters by the results in their places.
   void apply(size_t shard, std::span<const uint8_t> used);
 
  private:
@@ -124,7 +123,7 @@ class WholeTensors {
   std::vector<std::vector<at::Tensor>> places_;            // per shard, per segment
   std::vector<std::vector<at::Tensor>> places_of_values_;  // the same
   at::Tensor scratch_;                                     // bytes
-  at::Tensor whole_;  // bytes; undefined: others bring pieces together
+  at::Tensor whole_;  // bytes; undefined: the caller gathers pieces
 };
 
 }  // namespace tessera::internal
