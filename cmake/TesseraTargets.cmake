@@ -21,7 +21,8 @@ function(tessera_library name)
   # flags would have to be the same.
   set(kernels ${sources})
   list(FILTER kernels INCLUDE REGEX "kernels[^/]*\\.cc$")
-  set_source_files_properties(${kernels} PROPERTIES SKIP_PRECOMPILE_HEADERS ON)
+  set_source_files_properties(${kernels} PROPERTIES
+    SKIP_PRECOMPILE_HEADERS ON SKIP_UNITY_BUILD_INCLUSION ON)
   if(NOT TESSERA_SANITIZE)
     set_source_files_properties(${kernels} PROPERTIES COMPILE_OPTIONS "-O3")
   endif()
