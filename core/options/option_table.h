@@ -52,14 +52,24 @@ struct OptionField {
     kHostUpdates,  ///< on a CPU, or on a GPU whose host updates (Options::offload)
   };
 
+  /// The numbers from `above`, which is none of them, to `most`.
+  struct Range {
+    double above;
+    double most;
+    const char* remedy;  ///< what else to do
+  };
+
   const char* name;
-  const char* doc;      ///< what it does, in a sentence without its subject
-  const char* allowed;  ///< its values
+  const char* doc;                            ///< what it does, in a sentence without its subject
+  const char* allowed;                        ///< its values
+  std::optional<Range> range = std::nullopt;  ///< the same, of a number
   std::string (*text)(const Options& options) = nullptr;  ///< never null
+  /// Null: it is no number.
+  std::optional<double> (*number)(const Options& options) = nullptr;
   Strategies strategies = Strategies::kAll;
   Devices devices = Devices::kAll;
   const char* elsewhere = "";  ///< why it is refused on other devices, and what to do
-  /// Refuses what is wrong with its value, for this model and world; null: nothing can be.
+  /// Refuses what else is wrong with its value, for this model and world; null: nothing can be.
   void (*check)(const OptionCase& known, const RefuseOption& refuse) = nullptr;
   /// Sets it from the text of a flag; "" or what is wrong with that. Null: only code can set it.
   std::string (*set)(Options& options, const std::string& text) = nullptr;
@@ -86,6 +96,9 @@ std::span<const OptionPair> option_pairs();
 /// Why a strategy, or the device, would ignore `field`, which asks for something; "" if neither
 /// would.
 std::string ignored(const OptionField& field, const OptionCase& known);
+
+/// Why the number that `field` holds is out of its range; "" if it is not, or has none.
+std::string out_of_range(const OptionField& field, const Options& options);
 
 /// What forbids `call` ("join") under these options: "<call>: got Options::<name>, under which
 /// <reason>; <remedy>"; "" for nothing. The same on all ranks.
