@@ -192,15 +192,15 @@ Checkpoints::Run::~Run() {
 
 std::optional<LoadedCheckpoint> Checkpoints::Run::load(const LoadOptions& options) {
   finish();
-  LoadOptions own = options;
-  const bool has_files = std::exchange(own.files, files_) != nullptr;
+  engine_.begin_call("loading a checkpoint");
   refuse_on_all_ranks(engine_.group(),
-                      has_files ? "load: got files, expected those of Checkpoints; leave "
-                                  "LoadOptions::files out"
-                                : "",
+                      options.files != nullptr
+                          ? "load: got files, expected those of Checkpoints; leave "
+                            "LoadOptions::files out"
+                          : "",
                       "checkpoint");
   std::optional<LoadedCheckpoint> loaded =
-      load_step(engine_, directory_, own, [&](const LoadedCheckpoint& found) {
+      load_step(engine_, *files_, directory_, options, [&](const LoadedCheckpoint& found) {
         return found.is_model_alone ? "" : things.problem_of(found.extras);
       });
   if (!loaded.has_value()) {

@@ -20,11 +20,10 @@
 #include "tessera/checkpoint/directory/step_list.h"
 #include "tessera/checkpoint/engine/checkpoint_names.h"
 #include "tessera/checkpoint/engine/model_source.h"
-#include "tessera/checkpoint/engine/own_file_system.h"
 #include "tessera/checkpoint/engine/step_load.h"
+#include "tessera/checkpoint/engine/step_save.h"
 #include "tessera/checkpoint/engine/step_source.h"
 #include "tessera/checkpoint/files/patient_file_system.h"
-#include "tessera/checkpoint/files/posix_file_system.h"
 #include "tessera/checkpoint/format/step_names.h"
 #include "tessera/checkpoint/step/step_reader.h"
 #include "tessera/core/comm/agreement/refusal.h"
@@ -103,20 +102,18 @@ bool is_model_alone(const Manifest& manifest) {
 
 class Load {
  public:
-  Load(Engine& engine, std::string directory, const LoadOptions& options, const FindProblem& find)
+  Load(Engine& engine, FileSystem& files, std::string directory, const LoadOptions& options,
+       const FindProblem& find)
       : engine_(engine),
         group_(engine.group()),
+        files_(files),
         directory_(std::move(directory)),
         options_(options),
-        find_problem_(find),
-        store_(options.files != nullptr ? as_called(options.files)
-                                        : std::make_shared<PosixFileSystem>()),
-        files_(*store_) {}
+        find_problem_(find) {}
 
   std::optional<LoadedCheckpoint> run() {
     require_equal(group_,
-                  {options_.step.has_value() ? absl::StrCat("step ", *options_.step) : "any step",
-                   options_.files == nullptr ? "files of this machine" : "files of its own"},
+                  {options_.step.has_value() ? absl::StrCat("step ", *options_.step) : "any step"},
                   "load_checkpoint");
     std::vector<int64_t> steps = candidates();
     std::vector<std::string> rejected;
@@ -330,29 +327,30 @@ class Load {
 
   Engine& engine_;
   ProcessGroup& group_;
+  PatientFileSystem files_;
   const std::string directory_;
   const LoadOptions& options_;
   const FindProblem& find_problem_;
-  const std::shared_ptr<FileSystem> store_;
-  PatientFileSystem files_;
 };
 
 }  // namespace
 
 namespace internal {
 
-std::optional<LoadedCheckpoint> load_step(Engine& engine, const std::string& directory,
-                                          const LoadOptions& options,
+std::optional<LoadedCheckpoint> load_step(Engine& engine, FileSystem& files,
+                                          const std::string& directory, const LoadOptions& options,
                                           const FindProblem& find_problem) {
-  engine.begin_call("loading a checkpoint");
-  return Load(engine, directory, options, find_problem).run();
+  return Load(engine, files, directory, options, find_problem).run();
 }
 
 }  // namespace internal
 
 std::optional<LoadedCheckpoint> load_checkpoint(Engine& engine, const std::string& directory,
                                                 const LoadOptions& options) {
-  return load_step(engine, directory, options, [](const LoadedCheckpoint&) { return ""; });
+  engine.begin_call("loading a checkpoint");
+  const std::shared_ptr<FileSystem> files =
+      agreed_files(engine.group(), options.files, /*group_access=*/false);
+  return load_step(engine, *files, directory, options, [](const LoadedCheckpoint&) { return ""; });
 }
 
 }  // namespace tessera

@@ -61,26 +61,6 @@ void check_reshard(const OptionCase& known, const RefuseOption& refuse) {
   }
 }
 
-namespace {
-
-void check_norm(double norm, const char* remedy, const RefuseOption& refuse) {
-  if (norm > 0.0) return;
-  refuse(absl::StrCat("got ", number_text(norm), "; allowed (0, infinity]; ", remedy));
-}
-constexpr const char* kNoClipping = "leave it out to train without clipping";
-
-}  // namespace
-
-void check_max_grad_norm(const OptionCase& known, const RefuseOption& refuse) {
-  check_norm(known.options.max_grad_norm, kNoClipping, refuse);
-}
-void check_grad_norm_type(const OptionCase& known, const RefuseOption& refuse) {
-  check_norm(known.options.grad_norm_type, "leave it out for the 2-norm", refuse);
-}
-void check_max_grad_value(const OptionCase& known, const RefuseOption& refuse) {
-  check_norm(known.options.max_grad_value, kNoClipping, refuse);
-}
-
 void check_group_norms(const OptionCase& known, const RefuseOption& refuse) {
   for (const auto& [group, norm] : known.options.max_grad_norm_by_group) {
     if (norm > 0.0) continue;
@@ -169,13 +149,6 @@ void check_bucket_bytes(const OptionCase& known, const RefuseOption& refuse) {
                         "; allowed 1 KiB (1024) to 2 GiB (2147483648); the default suits most "
                         "models"));
   }
-}
-
-void check_units_in_reduction(const OptionCase& known, const RefuseOption& refuse) {
-  constexpr int kMax = 1024;
-  const int units = known.options.units_in_reduction.value_or(1);
-  if (units >= 1 && units <= kMax) return;
-  refuse(absl::StrCat("got ", units, "; allowed 1 to ", kMax, "; the default suits most models"));
 }
 
 void check_offload(const OptionCase& known, const RefuseOption& refuse) {

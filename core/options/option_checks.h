@@ -5,7 +5,8 @@
 namespace tessera::internal {
 
 // Each refuses what is wrong with the value of one field of Options, as far as the model and the
-// world are known. Rows of the table name them. All refuse NaN.
+// world are known. Rows of the table name them, and hold the ranges of single numbers themselves.
+// All refuse NaN.
 
 void check_asynchronous_step(const OptionCase& known, const RefuseOption& refuse);
 void check_average(const OptionCase& known, const RefuseOption& refuse);
@@ -13,18 +14,16 @@ void check_bucket_bytes(const OptionCase& known, const RefuseOption& refuse);
 void check_cuda_graphs(const OptionCase& known, const RefuseOption& refuse);
 void check_degrees(const OptionCase& known, const RefuseOption& refuse);
 void check_divide_factor(const OptionCase& known, const RefuseOption& refuse);
-void check_grad_norm_type(const OptionCase& known, const RefuseOption& refuse);
 void check_group_norms(const OptionCase& known, const RefuseOption& refuse);
 void check_ignores(const OptionCase& known, const RefuseOption& refuse);
 void check_loss_scale(const OptionCase& known, const RefuseOption& refuse);
-void check_max_grad_norm(const OptionCase& known, const RefuseOption& refuse);
-void check_max_grad_value(const OptionCase& known, const RefuseOption& refuse);
 void check_offload(const OptionCase& known, const RefuseOption& refuse);
 void check_precision(const OptionCase& known, const RefuseOption& refuse);
 void check_reproducible(const OptionCase& known, const RefuseOption& refuse);
 void check_reshard(const OptionCase& known, const RefuseOption& refuse);
-void check_units_in_reduction(const OptionCase& known, const RefuseOption& refuse);
 void check_wrap(const OptionCase& known, const RefuseOption& refuse);
+
+inline constexpr const char* kNoClipping = "leave it out to train without clipping";
 
 /// Whether Options::asynchronous_step is true.
 bool is_asynchronous(const Options& options);

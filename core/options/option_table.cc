@@ -1,6 +1,8 @@
 #include "tessera/core/options/option_table.h"
 
+#include <limits>
 #include <string_view>
+#include <type_traits>
 #include <vector>
 
 #include <absl/strings/str_cat.h>
@@ -37,10 +39,18 @@ std::string set(Options& options, const std::string& given) {
   return wrong;
 }
 
+template <auto kField>
+std::optional<double> number(const Options& options) {
+  const std::optional value = options.*kField;
+  return value.has_value() ? std::optional<double>(*value) : std::nullopt;
+}
+
 /// Completes `row` for the field `kField`. It can be set from text if take() knows its type.
 template <auto kField>
 constexpr OptionField of(OptionField row) {
+  using Value = decltype(std::optional(Options().*kField))::value_type;
   row.text = text<kField>;
+  if constexpr (std::is_arithmetic_v<Value>) row.number = number<kField>;
   if constexpr (requires(Options options) { take(std::string(), options.*kField); }) {
     row.set = set<kField>;
   }
@@ -49,6 +59,7 @@ constexpr OptionField of(OptionField row) {
 
 // --- The table ---
 
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr const char* kGpuNorms =
     "the kernels of a GPU take the 2-norm of all gradients only; leave it out, or set offload, "
     "which clips on the host";
@@ -84,13 +95,13 @@ constexpr OptionField kFields[] = {
         {.name = "max_grad_norm",
          .doc = "the largest norm of all gradients; larger ones are scaled down to it",
          .allowed = "(0, infinity]",
-         .check = check_max_grad_norm}),
+         .range = {{0, kInfinity, kNoClipping}}}),
     of<&Options::grad_norm_type>({.name = "grad_norm_type",
                                   .doc = "the p of that norm",
                                   .allowed = "(0, infinity]",
+                                  .range = {{0, kInfinity, "leave it out for the 2-norm"}},
                                   .devices = Devices::kHostUpdates,
-                                  .elsewhere = kGpuNorms,
-                                  .check = check_grad_norm_type}),
+                                  .elsewhere = kGpuNorms}),
     of<&Options::max_grad_norm_by_group>(
         {.name = "max_grad_norm_by_group",
          .doc = "the largest norm of each group's gradients, by the group's name",
@@ -102,10 +113,10 @@ constexpr OptionField kFields[] = {
         {.name = "max_grad_value",
          .doc = "the largest magnitude of an element of the gradients; larger ones are clamped",
          .allowed = "(0, infinity]",
+         .range = {{0, kInfinity, kNoClipping}},
          .devices = Devices::kHostUpdates,
          .elsewhere = "the kernels of a GPU do not clip by value; leave it out, or set offload, "
-                      "which clips on the host",
-         .check = check_max_grad_value}),
+                      "which clips on the host"}),
     of<&Options::gradient_divide_factor>(
         {.name = "gradient_divide_factor",
          .doc = "what sums of gradients over ranks are divided by instead of the number of ranks",
@@ -180,10 +191,10 @@ constexpr OptionField kFields[] = {
          .doc =
              "of how many units gradients may lie in memory between autograd and their reduction",
          .allowed = "1 to 1024",
+         .range = {{0, 1024, "the default suits most models"}},
          .strategies = Strategies::kPooledGradients,
          .devices = Devices::kCpu,
-         .elsewhere = "on a GPU the order of its streams decides; leave it out",
-         .check = check_units_in_reduction}),
+         .elsewhere = "on a GPU the order of its streams decides; leave it out"}),
     of<&Options::prefetch>({.name = "prefetch",
                             .doc = "gathers the next unit while the present one computes",
                             .allowed = "true, false",
@@ -376,6 +387,14 @@ std::string ignored(const OptionField& field, const OptionCase& known) {
     }
   }
   return is_refused_by_device(field, known) ? absl::StrCat("is set, but ", field.elsewhere) : "";
+}
+
+std::string out_of_range(const OptionField& field, const Options& options) {
+  if (!field.range.has_value()) return "";
+  const auto [above, most, remedy] = *field.range;
+  const std::optional<double> value = field.number(options);
+  if (!value.has_value() || (*value > above && *value <= most)) return "";  // no NaN is
+  return absl::StrCat("got ", field.text(options), "; allowed ", field.allowed, "; ", remedy);
 }
 
 std::string option_against(const char* call, const ResolvedOptions& options) {

@@ -52,14 +52,24 @@ struct OptionField {
     kHostUpdates,  ///< on a CPU, or on a GPU whose host updates (Options::offload)
   };
 
+  /// Numbers greater than `above`, up to and including `most`.
+  struct Range {
+    double above;
+    double most;
+    const char* remedy;  ///< what else to do
+  };
+
   const char* name;
-  const char* doc;      ///< what it does: a sentence without its subject
-  const char* allowed;  ///< its allowed values
+  const char* doc;                            ///< what it does: a sentence without its subject
+  const char* allowed;                        ///< its allowed values
+  std::optional<Range> range = std::nullopt;  ///< the same of a number, for its check
   std::string (*text)(const Options& options) = nullptr;  ///< never null
+  /// Returns its value; null: it is not a number.
+  std::optional<double> (*number)(const Options& options) = nullptr;
   Strategies strategies = Strategies::kAll;
   Devices devices = Devices::kAll;
   const char* elsewhere = "";  ///< why other devices refuse it, and what to do
-  /// Refuses a wrong value, for this model and world; null: all values are right.
+  /// Refuses what else is wrong with its value, for this model and world; null: nothing can be.
   void (*check)(const OptionCase& known, const RefuseOption& refuse) = nullptr;
   /// Sets it from a flag's text; returns "" or what is wrong. Null: only code can set it.
   std::string (*set)(Options& options, const std::string& text) = nullptr;
@@ -85,6 +95,9 @@ std::span<const OptionPair> option_pairs();
 
 /// Returns why a strategy, or the device, would ignore `field`, which asks for something; or "".
 std::string ignored(const OptionField& field, const OptionCase& known);
+
+/// Returns why the number that `field` holds is out of its range; "" if it is in it, or has none.
+std::string out_of_range(const OptionField& field, const Options& options);
 
 /// Returns what forbids `call` ("join") under these options: "<call>: got Options::<name>, under
 /// which <reason>; <remedy>"; "" for nothing. The same on all ranks.

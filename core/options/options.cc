@@ -61,6 +61,9 @@ std::vector<std::string> problems_of(const OptionCase& known) {
     if (asks(field, known.options)) {
       if (const std::string reason = ignored(field, known); !reason.empty()) refuse(reason);
     }
+    if (const std::string reason = out_of_range(field, known.options); !reason.empty()) {
+      refuse(reason);
+    }
     if (field.check != nullptr) field.check(known, refuse);
   }
   const auto asks_for = [&](const char* name) {

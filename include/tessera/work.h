@@ -12,7 +12,9 @@ class Work {
  public:
   virtual ~Work() = default;
 
-  /// Local, never blocks. True once the collective has finished or failed.
+  /// Local, never blocks. True once the collective has finished or failed, also because a rank that
+  /// it needs has died or left. No time-out ends it where this rank only asks: that is for wait(),
+  /// wait_for() and the thread of a group that has one.
   virtual bool is_completed() = 0;
 
   /// Blocks until the collective has finished; afterwards outputs are valid. On a GPU over NCCL it

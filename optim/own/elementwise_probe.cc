@@ -3,7 +3,6 @@
 #include <mutex>
 
 #include <ATen/CPUGeneratorImpl.h>
-#include <ATen/core/grad_mode.h>
 #include <absl/strings/str_cat.h>
 
 #include "tessera/optim/own/probe_run.h"
@@ -89,25 +88,9 @@ bool GeneratorKeeper::is_drawn_from_by(const std::function<void()>& run) const {
 }
 
 StatesInUse find_states(const ErasedForm& form, const OptimizerOptions& options) {
-  const size_t count = form.states.size();
-  StatesInUse found{.problem = "",
-                    .used = std::vector<uint8_t>(count, 0),
-                    .dtypes = std::vector<std::optional<at::ScalarType>>(count)};
-  const at::NoGradGuard no_grad;
-  try {
-    look_at_states(form, options, at::kFloat, found);
-  } catch (const FormProblem& problem) {
-    found.problem = problem.text;
-  } catch (...) {
-    found.problem = thrown_in_probe();
-  }
-  if (!found.problem.empty()) return found;
-  try {
-    look_at_states(form, options, at::kDouble, found);
-  } catch (...) {
-    found.takes_double = false;
-  }
-  return found;
+  return find_states_by(form, "", [&](at::ScalarType dtype, StatesInUse& found) {
+    look_at_states(form, options, dtype, found);
+  });
 }
 
 std::string probe_elementwise(const ErasedForm& form, const OptimizerOptions& options,
@@ -117,60 +100,34 @@ std::string probe_elementwise(const ErasedForm& form, const OptimizerOptions& op
   constexpr const char* kWhole =
       "; hand it to whole_tensor(), or train its parameters with another algorithm, by a group of "
       "the plan";
-  const at::NoGradGuard no_grad;
-  const GeneratorKeeper keeper;
-  try {
-    for (const at::ScalarType dtype : {at::kFloat, at::kDouble}) {
-      if (dtype == at::kDouble && !states.takes_double) break;
-      const std::vector<ProbeSample> samples = probe_samples(dtype);
-      const ProbeRun expected = run_whole(form, options, samples);
-      if (keeper.is_drawn_from_by([&] { run_whole(form, options, samples); })) {
-        return absl::StrCat(form.name,
-                            ": got a step that draws random numbers, expected none: slices would "
-                            "draw others than whole parameters",
-                            kElsewhere);
-      }
-      if (!changes_something(expected, samples)) {
-        return absl::StrCat(form.name,
-                            ": got no change of any value in three steps, expected an update; see "
-                            "whether step() reads the gradients of param_groups()");
-      }
-      const ProbeRun alone = run_alone(form, options, samples);
-      if (!have_equal_values(alone, expected)) {
-        return absl::StrCat(form.name,
-                            ": got an update that depends on other parameters, expected one that "
-                            "is elementwise; a norm of all gradients is Options::max_grad_norm, "
-                            "anything else cannot be split",
-                            kElsewhere);
-      }
-      std::vector<ProbeSample> flat;
-      flat.reserve(samples.size());
-      for (const ProbeSample& sample : samples) flat.push_back(sample.flat());
-      const ProbeRun of_flat = run_alone(form, options, flat);
-      if (!have_equal_values(of_flat, expected)) {
-        return absl::StrCat(form.name,
-                            ": got an update that depends on the shape of a parameter ([16, 12] "
-                            "and the same values as [192] become different), expected one that is "
-                            "elementwise, which can run on flat slices",
-                            kWhole);
-      }
-      if (!have_equal_values(run_cut(form, options, samples), expected)) {
-        return absl::StrCat(form.name,
-                            ": got an update of an element that depends on others of its parameter "
-                            "(a norm, a block), expected one that is elementwise, which can run on "
-                            "slices",
-                            kWhole);
-      }
-      const std::string found = problem_of_form_in_use(
-          form, expected, [&] { return run_as_engine(form, options, states, samples); });
-      if (!found.empty()) return absl::StrCat(form.name, ": ", found);
-    }
-  } catch (const FormProblem& problem) {
-    return absl::StrCat(form.name, ": ", problem.text);
-  } catch (...) {
-    return absl::StrCat(form.name, ": ", thrown_in_probe());
-  }
-  return "";
+  const std::string draws =
+      absl::StrCat("slices would draw others than whole parameters", kElsewhere);
+  const std::string others = absl::StrCat(
+      "is elementwise; a norm of all gradients is Options::max_grad_norm, anything else cannot be "
+      "split",
+      kElsewhere);
+  return probe_by(
+      form, options, states, &probe_samples, draws, others,
+      [&](const std::vector<ProbeSample>& samples, const ProbeRun& expected) -> std::string {
+        std::vector<ProbeSample> flat;
+        flat.reserve(samples.size());
+        for (const ProbeSample& sample : samples) flat.push_back(sample.flat());
+        if (!have_equal_values(run_alone(form, options, flat), expected)) {
+          return absl::StrCat(
+              "got an update that depends on the shape of a parameter ([16, 12] and the same "
+              "values as [192] become different), expected one that is elementwise, which can run "
+              "on flat slices",
+              kWhole);
+        }
+        if (!have_equal_values(run_cut(form, options, samples), expected)) {
+          return absl::StrCat(
+              "got an update of an element that depends on others of its parameter (a norm, a "
+              "block), expected one that is elementwise, which can run on slices",
+              kWhole);
+        }
+        return problem_of_form_in_use(
+            form, expected, [&] { return run_as_engine(form, options, states, samples); });
+      });
 }
 
 }  // namespace tessera::internal

@@ -3,9 +3,11 @@
 #include <algorithm>
 #include <cmath>
 #include <memory>
+#include <optional>
 #include <typeinfo>
 #include <utility>
 
+#include <ATen/core/grad_mode.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
@@ -117,6 +119,19 @@ bool have_equal_bits(const at::Tensor& a, const at::Tensor& b) {
          have_same_bits(a.flatten(), b.flatten());
 }
 
+bool changes_something(const ProbeRun& run, const std::vector<ProbeSample>& samples) {
+  for (size_t i = 0; i < samples.size(); ++i) {
+    if (!have_equal_bits(run.values[i].back(), samples[i].values)) return true;
+  }
+  return false;
+}
+
+/// The exception in flight, as what a probe found.
+std::string thrown_in_probe() {
+  return absl::StrCat("got an exception in a run of three steps, expected none: ",
+                      present_error_text());
+}
+
 constexpr const char* kNameAll =
     "; name tensors in `states` and the count as `step`, and keep nothing in the optimizer or its "
     "options";
@@ -163,18 +178,6 @@ bool have_equal_states(const ProbeRun& a, const ProbeRun& b) {
     }
   }
   return true;
-}
-
-bool changes_something(const ProbeRun& run, const std::vector<ProbeSample>& samples) {
-  for (size_t i = 0; i < samples.size(); ++i) {
-    if (!have_equal_bits(run.values[i].back(), samples[i].values)) return true;
-  }
-  return false;
-}
-
-std::string thrown_in_probe() {
-  return absl::StrCat("got an exception in a run of three steps, expected none: ",
-                      present_error_text());
 }
 
 std::string problem_of_form_in_use(const ErasedForm& form, const ProbeRun& expected,
@@ -266,6 +269,68 @@ ProbeRun run_as_engine(const ErasedForm& form, const OptimizerOptions& options,
   return samples.front().values.scalar_type() == at::kFloat
              ? run_pieces<float>(form, options, in_use, samples)
              : run_pieces<double>(form, options, in_use, samples);
+}
+
+StatesInUse find_states_by(const ErasedForm& form, const char* remedy,
+                           const std::function<void(at::ScalarType, StatesInUse&)>& look) {
+  const size_t count = form.states.size();
+  StatesInUse found{.problem = "",
+                    .used = std::vector<uint8_t>(count, 0),
+                    .dtypes = std::vector<std::optional<at::ScalarType>>(count)};
+  const at::NoGradGuard no_grad;
+  try {
+    look(at::kFloat, found);
+  } catch (const FormProblem& problem) {
+    found.problem = problem.text;
+  } catch (...) {
+    found.problem = absl::StrCat(thrown_in_probe(), remedy);
+  }
+  if (!found.problem.empty()) return found;
+  try {
+    look(at::kDouble, found);
+  } catch (...) {
+    found.takes_double = false;
+  }
+  return found;
+}
+
+std::string probe_by(const ErasedForm& form, const OptimizerOptions& options,
+                     const StatesInUse& states,
+                     const std::function<std::vector<ProbeSample>(at::ScalarType)>& samples_of,
+                     const std::string& draws, const std::string& others,
+                     const std::function<std::string(const std::vector<ProbeSample>&,
+                                                     const ProbeRun&)>& problem_of) {
+  const auto problem_with = [&](const std::vector<ProbeSample>& samples,
+                                const GeneratorKeeper& keeper) {
+    const ProbeRun expected = run_whole(form, options, samples);
+    if (keeper.is_drawn_from_by([&] { run_whole(form, options, samples); })) {
+      return absl::StrCat("got a step that draws random numbers, expected none: ", draws);
+    }
+    if (!changes_something(expected, samples)) {
+      return std::string(
+          "got no change of any value in three steps, expected an update; see whether step() reads "
+          "the gradients of param_groups()");
+    }
+    if (!have_equal_values(run_alone(form, options, samples), expected)) {
+      return absl::StrCat("got an update that depends on other parameters, expected one that ",
+                          others);
+    }
+    return problem_of(samples, expected);
+  };
+  const at::NoGradGuard no_grad;
+  const GeneratorKeeper keeper;
+  std::string problem;
+  try {
+    problem = problem_with(samples_of(at::kFloat), keeper);
+    if (problem.empty() && states.takes_double) {
+      problem = problem_with(samples_of(at::kDouble), keeper);
+    }
+  } catch (const FormProblem& found) {
+    problem = found.text;
+  } catch (...) {
+    problem = thrown_in_probe();
+  }
+  return problem.empty() ? "" : absl::StrCat(form.name, ": ", problem);
 }
 
 }  // namespace tessera::internal

@@ -46,10 +46,7 @@ struct ProbeRun {
 bool have_equal_values(const ProbeRun& a, const ProbeRun& b);
 /// Compares the states that both have.
 bool have_equal_states(const ProbeRun& a, const ProbeRun& b);
-bool changes_something(const ProbeRun& run, const std::vector<ProbeSample>& samples);
 
-/// The exception in flight as a probe's problem.
-std::string thrown_in_probe();
 /// Returns the problem that shows if a step gets only what the form names from earlier steps, as in
 /// `run_as_engine`; "" if there is none.
 std::string problem_of_form_in_use(const ErasedForm& form, const ProbeRun& expected,
@@ -69,5 +66,21 @@ ProbeRun run_cut(const ErasedForm& form, const torch::optim::OptimizerOptions& o
 /// The same pieces by OptimizerUpdate, as an engine does.
 ProbeRun run_as_engine(const ErasedForm& form, const torch::optim::OptimizerOptions& options,
                        const StatesInUse& in_use, const std::vector<ProbeSample>& samples);
+
+// What find_states() and probe_elementwise() have in common with those of another rule.
+
+/// Of parameters of Float, and of Double if the optimizer takes them, by `look`. `remedy`: of an
+/// exception.
+StatesInUse find_states_by(const ErasedForm& form, const char* remedy,
+                           const std::function<void(at::ScalarType, StatesInUse&)>& look);
+/// Why an optimizer draws random numbers, changes nothing, or updates samples that depend on each
+/// other; else what `problem_of` says of what run_whole() made of them; "" if nothing. The texts
+/// end with `draws`, what random numbers would do, and `others`, what an update may do.
+std::string probe_by(
+    const ErasedForm& form, const torch::optim::OptimizerOptions& options,
+    const StatesInUse& states,
+    const std::function<std::vector<ProbeSample>(at::ScalarType)>& samples_of,
+    const std::string& draws, const std::string& others,
+    const std::function<std::string(const std::vector<ProbeSample>&, const ProbeRun&)>& problem_of);
 
 }  // namespace tessera::internal

@@ -6,7 +6,6 @@
 #include <optional>
 #include <utility>
 
-#include <ATen/core/grad_mode.h>
 #include <ATen/ops/zeros.h>
 #include <absl/strings/str_cat.h>
 #include <c10/util/Exception.h>
@@ -129,66 +128,24 @@ std::vector<WholeState> whole_states_of(const ErasedForm& form, const OptimizerO
 }
 
 StatesInUse find_whole_states(const ErasedForm& form, const OptimizerOptions& options) {
-  const size_t count = form.states.size();
-  StatesInUse found{.problem = "",
-                    .used = std::vector<uint8_t>(count, 0),
-                    .dtypes = std::vector<std::optional<at::ScalarType>>(count)};
-  const at::NoGradGuard no_grad;
-  try {
-    look_at_whole_states(form, options, at::kFloat, found);
-  } catch (const FormProblem& problem) {
-    found.problem = problem.text;
-  } catch (...) {
-    found.problem = thrown_in_probe();
-    if (form.dimensions == 0) {
-      absl::StrAppend(&found.problem,
-                      "; say by `dimensions` of its form which parameters it is for");
-    }
-  }
-  if (!found.problem.empty()) return found;
-  try {
-    look_at_whole_states(form, options, at::kDouble, found);
-  } catch (...) {
-    found.takes_double = false;
-  }
-  return found;
+  const char* const remedy =
+      form.dimensions == 0 ? "; say by `dimensions` of its form which parameters it is for" : "";
+  return find_states_by(form, remedy, [&](at::ScalarType dtype, StatesInUse& found) {
+    look_at_whole_states(form, options, dtype, found);
+  });
 }
 
 std::string probe_whole_tensor(const ErasedForm& form, const OptimizerOptions& options,
                                const StatesInUse& states) {
-  const at::NoGradGuard no_grad;
-  const GeneratorKeeper keeper;
-  try {
-    for (const at::ScalarType dtype : {at::kFloat, at::kDouble}) {
-      if (dtype == at::kDouble && !states.takes_double) break;
-      const std::vector<ProbeSample> samples = whole_samples(form, dtype);
-      const ProbeRun expected = run_whole(form, options, samples);
-      if (keeper.is_drawn_from_by([&] { run_whole(form, options, samples); })) {
-        return absl::StrCat(form.name,
-                            ": got a step that draws random numbers, expected none: only the owner "
-                            "of a parameter would draw them; compute them from the count");
-      }
-      if (!changes_something(expected, samples)) {
-        return absl::StrCat(form.name,
-                            ": got no change of any value in three steps, expected an update; see "
-                            "whether step() reads the gradients of param_groups()");
-      }
-      if (!have_equal_values(run_alone(form, options, samples), expected)) {
-        return absl::StrCat(form.name,
-                            ": got an update that depends on other parameters, expected one that "
-                            "depends on one parameter, its gradient and its states; a norm of all "
-                            "gradients is Options::max_grad_norm");
-      }
-      const std::string found = problem_of_form_in_use(
-          form, expected, [&] { return run_as_owner(form, options, states, samples); });
-      if (!found.empty()) return absl::StrCat(form.name, ": ", found);
-    }
-  } catch (const FormProblem& problem) {
-    return absl::StrCat(form.name, ": ", problem.text);
-  } catch (...) {
-    return absl::StrCat(form.name, ": ", thrown_in_probe());
-  }
-  return "";
+  return probe_by(
+      form, options, states, [&](at::ScalarType dtype) { return whole_samples(form, dtype); },
+      "only the owner of a parameter would draw them; compute them from the count",
+      "depends on one parameter, its gradient and its states; a norm of all gradients is "
+      "Options::max_grad_norm",
+      [&](const std::vector<ProbeSample>& samples, const ProbeRun& expected) {
+        return problem_of_form_in_use(form, expected,
+                                      [&] { return run_as_owner(form, options, states, samples); });
+      });
 }
 
 }  // namespace tessera::internal

@@ -51,6 +51,11 @@ tests:$checkpoint tools examples tests
 LIST
 }
 
+# The functions that begin on lines like this one, one in a line.
+functions() {  # what such lines begin with, a file
+  [[ ! -f $2 ]] || sed -nE "s/^ +$1[^(]*[ *&]([a-z_]+)[(].*/\\1/p" "$2" | sort
+}
+
 # The folders of the library that its folders include from, two in a line.
 folder_includes() {
   sources core optim ddp fsdp zero data checkpoint | search '^ *# *include *"tessera/.*/' |
@@ -112,6 +117,12 @@ check() {
 
   # A launcher may meet as ranks do.
   sources core/comm/meeting | search '^ *# *include *<(torch|ATen|c10)/' | offend meeting-without-torch
+
+  # What wraps a file system has a line for each of its functions: one without would be the default,
+  # and nothing would say so.
+  comm -23 <(functions virtual include/tessera/file_system.h) \
+    <(functions '[a-z]' checkpoint/engine/own_file_system.cc) |
+    sed 's,^,checkpoint/engine/own_file_system.cc has no ,' | offend forwards-each
 
   for file in $tree; do
     if [[ $file == *.h ]] && ! grep -q '^#pragma once$' "$file"; then echo "$file"; fi

@@ -8,7 +8,7 @@ trap 'rm -rf "$tree"' EXIT
 
 good() {
   rm -rf "${tree:?}"/*
-  mkdir -p "$tree"/{include/tessera,core/{layout,sched},ddp,zero,examples/gpt,tests/{core,prove/plain,prove/sharded},tools/run}
+  mkdir -p "$tree"/{include/tessera,core/{layout,sched},ddp,zero,examples/gpt,checkpoint/engine,tests/{core,prove/plain,prove/sharded},tools/run}
   printf '#pragma once\n#include <cstdint>\n' >"$tree/core/layout/flat.h"
   printf '#pragma once\n#include "tessera/flat.h"\n' >"$tree/include/tessera/engine.h"
   printf '#pragma once\n' >"$tree/include/tessera/flat.h"
@@ -23,6 +23,8 @@ good() {
   printf 'namespace tessera {\nclass Flat;\n}\n' >>"$tree/core/sched/lane.h"
   printf '#include "tessera/%s"\n' core/layout/flat.h flat.h >"$tree/ddp/reducer.cc"
   printf 'case Strategy::kDdp:\n' >"$tree/zero/parallelize.cc"
+  printf '#pragma once\nclass File {\n  virtual int read(int at) = 0;\n};\n' >"$tree/include/tessera/file_system.h"
+  printf 'class Own {\n  int read(int at) override { return 0; }\n};\n' >"$tree/checkpoint/engine/own_file_system.cc"
   printf '#include "tessera/zero/x.h"\ncase Strategy::kDdp:\n' >"$tree/tests/core/x_test.cc"
 }
 
@@ -67,6 +69,8 @@ mkdir -p "$tree/core/launch"
 printf '#include <c10/core/Device.h>\n' >"$tree/core/launch/watcher.cc"; expect launcher-without-torch
 mkdir -p "$tree/core/comm/meeting"
 printf '#pragma once\n#include <c10/core/Device.h>\n' >"$tree/core/comm/meeting/place.h"; expect meeting-without-torch
+printf '  virtual int size(int of) { return 0; }\n' >>"$tree/include/tessera/file_system.h"; expect forwards-each
+printf '  virtual int read() { return 0; }\n' >>"$tree/include/tessera/file_system.h"; expect forwards-each
 printf '\n' >"$tree/core/bare.h"; expect pragma-once
 seq 601 | sed 's/^/\/\//' >"$tree/ddp/long.cc"; expect file-size
 printf '#include <torch/torch.h>\n' >>"$tree/core/layout/flat.h"; expect torch-in-core-header

@@ -10,16 +10,6 @@
 
 namespace tessera::internal {
 
-std::string Relatives::cause() const {
-  const std::lock_guard lock(mutex_);
-  for (const auto& one : members_) {
-    const auto member = one.lock();
-    std::string cause = member == nullptr ? "" : member->link().failure().cause;
-    if (!cause.empty()) return cause;
-  }
-  return "";
-}
-
 Group::Group(std::unique_ptr<Link> link, std::string name, Lane::Mode mode,
              Member::Patience patience, std::shared_ptr<Relatives> relatives)
     : mode_(mode),

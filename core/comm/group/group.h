@@ -2,34 +2,17 @@
 
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <set>
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 #include "tessera/core/comm/group/member.h"
+#include "tessera/core/comm/group/relatives.h"
 #include "tessera/core/comm/groups/unwinding.h"
 #include "tessera/process_group.h"
 
 namespace tessera::internal {
-
-/// The groups that were made of one world, as one rank has them. Thread-safe.
-class Relatives {
- public:
-  void add(std::weak_ptr<Member> member) {
-    const std::lock_guard lock(mutex_);
-    std::erase_if(members_, [](const auto& one) { return one.expired(); });
-    members_.push_back(std::move(member));
-  }
-  /// Why the first of them that has failed did; "" if none has.
-  std::string cause() const;
-
- private:
-  mutable std::mutex mutex_;
-  std::vector<std::weak_ptr<Member>> members_;
-};
 
 /// Ranks that a Link connects. In a child of fork() every call throws CommError at once: Note
 /// [Fork].

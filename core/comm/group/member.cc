@@ -140,8 +140,9 @@ void Member::look(const Call& call) noexcept {
   if (is_driven_elsewhere(call)) return;
   go_on();
   link_->advance_others();
+  if (call.is_over()) return;
   const auto now = Call::Clock::now();
-  if (call.is_over() || now < next_look_.load(std::memory_order_relaxed)) return;
+  if (now < next_look_.load(std::memory_order_relaxed)) return;
   next_look_.store(now + kLooksForTroubleEvery, std::memory_order_relaxed);
   look_for_trouble(now, {.timeout = kMaxTimeOut, .report_after = {}});  // who asks does not wait
 }
@@ -176,7 +177,6 @@ bool Member::await(Call& call, std::chrono::milliseconds longest) {
 bool Member::drive(Call& call, std::optional<Call::Clock::time_point> until) {
   start_clock(call, until.has_value());
   go_on();
-  link_->advance_others();
   return drive_on(call, until);
 }
 
@@ -195,11 +195,11 @@ void Member::start_clock(Call& call, bool leaves_running) {
 /// The same as drive(), just after a look.
 bool Member::drive_on(Call& call, std::optional<Call::Clock::time_point> until) {
   Pause pause(*this);
-  while (!call.is_over() && !(until.has_value() && Call::Clock::now() >= *until)) {
-    link_->advance_others();
+  for (; !call.is_over(); go_on()) {
+    link_->advance_others();  // also for one who gives it no time
+    if (until.has_value() && Call::Clock::now() >= *until) break;
     pause.rest();
     pause.before_look();
-    go_on();
   }
   return call.is_over();
 }

@@ -170,6 +170,8 @@ TEST(RunsInAStore, AreRefusedWhereRanksOrOptionsDoNotFit) {
     const SavedRank run(std::move(group), "OddMlp", configuration_of(Strategy::kZero1), 3);
     EXPECT_THAT(message_of([&] { save_checkpoint(*run.engine, kRun, {.files = mine}); }),
                 HasSubstr("'files of this machine' vs 'files of its own'"));
+    EXPECT_THAT(message_of([&] { load_checkpoint(*run.engine, kRun, {.files = mine}); }),
+                HasSubstr("'files of this machine' vs 'files of its own'"));
     EXPECT_THAT(message_of([&] {
                   const Checkpoints checkpoints(*run.engine, kRun,
                                                 {.group_access = true, .files = store});

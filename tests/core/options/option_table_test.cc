@@ -40,6 +40,28 @@ TEST(OptionTable, EachRowHasItsTextsAndARemedyWhereADeviceRefusesIt) {
   }
 }
 
+TEST(OptionTable, ANumberIsRefusedOutsideOfTheRangeOfItsRow) {
+  const auto problem = [](const char* name, const char* text) {
+    Options options;
+    EXPECT_TRUE(set_option(options, name, text).ok()) << name;
+    std::string found;
+    for (const OptionField& field : option_fields()) {
+      EXPECT_FALSE(field.range.has_value() && field.number == nullptr) << field.name;
+      found += out_of_range(field, options);
+    }
+    return found;
+  };
+  EXPECT_EQ(problem("units_in_reduction", "1025"),
+            "got 1025; allowed 1 to 1024; the default suits most models");
+  EXPECT_EQ(problem("units_in_reduction", "1024"), "");
+  EXPECT_EQ(problem("units_in_reduction", "1"), "");
+  EXPECT_EQ(problem("units_in_reduction", "unset"), "");
+  EXPECT_EQ(problem("grad_norm_type", "0"),
+            "got 0; allowed (0, infinity]; leave it out for the 2-norm");
+  EXPECT_THAT(problem("max_grad_value", "nan"), HasSubstr("got nan; allowed (0, infinity]"));
+  EXPECT_EQ(problem("max_grad_value", "inf"), "");
+}
+
 TEST(OptionTable, PairsAreOfFieldsAndNoneIsThereTwice) {
   const std::set<std::string> names = names_of_options();
   std::set<std::string> seen;

@@ -211,6 +211,24 @@ TEST(Failures, AnExceptionThatUnwindsPoisonsTheWholeWorld) {
   }
 }
 
+// Locals are destroyed in the opposite order: the pair, which has failed, is there when an
+// exception destroys the other group, and with the first of its ranks that unwinds the world fails.
+TEST(Failures, ARankThatLeavesBecauseAGroupHasFailedGivesItsCauseInTheOthers) {
+  for (const Lane lane : {Lane::kInline, Lane::kThread}) {
+    const auto errors =
+        run_ranks_expecting_errors(3,
+                                   [](std::shared_ptr<ProcessGroup> world) {
+                                     const auto pair = world->subgroup({0, 1}, "pair");
+                                     const auto other = duplicate(*world, "other");
+                                     if (pair != nullptr)
+                                       pair->barrier(world->rank() == 0 ? "a" : "b");
+                                     other->barrier("all");
+                                   },
+                                   {.lane = lane});
+    EXPECT_THAT(errors, Each(HasSubstr("where rank 0 called barrier 'a'")));
+  }
+}
+
 TEST(Failures, AnAbortReachesAllGroupsOfTheWorldAndItsFirstCauseWins) {
   const auto errors = run_ranks_expecting_errors(3, [](std::shared_ptr<ProcessGroup> world) {
     auto other = duplicate(*world, "other");
