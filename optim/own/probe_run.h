@@ -67,15 +67,16 @@ ProbeRun run_cut(const ErasedForm& form, const torch::optim::OptimizerOptions& o
 ProbeRun run_as_engine(const ErasedForm& form, const torch::optim::OptimizerOptions& options,
                        const StatesInUse& in_use, const std::vector<ProbeSample>& samples);
 
-// What find_states() and probe_elementwise() have in common with those of another rule.
+// Shared by find_states() and probe_elementwise(), and by their counterparts for whole tensors.
 
-/// Of parameters of Float, and of Double if the optimizer takes them, by `look`. `remedy`: of an
-/// exception.
+/// Returns what `look` finds with float parameters, and with double ones if the optimizer takes
+/// them. `remedy` ends the text of an exception.
 StatesInUse find_states_by(const ErasedForm& form, const char* remedy,
                            const std::function<void(at::ScalarType, StatesInUse&)>& look);
-/// Why an optimizer draws random numbers, changes nothing, or updates samples that depend on each
-/// other; else what `problem_of` says of what run_whole() made of them; "" if nothing. The texts
-/// end with `draws`, what random numbers would do, and `others`, what an update may do.
+/// Returns an error if the optimizer draws random numbers, changes nothing, or updates samples that
+/// depend on each other; else what `problem_of` returns for the results of run_whole(); "" if there
+/// is no problem. Texts end with `draws` (what random numbers would do) or `others` (what an update
+/// may do).
 std::string probe_by(
     const ErasedForm& form, const torch::optim::OptimizerOptions& options,
     const StatesInUse& states,

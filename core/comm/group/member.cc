@@ -21,7 +21,6 @@ namespace {
 
 // Beyond the time-out, for the link's thread to notice it; after that the thread is stuck.
 constexpr auto kUnawareGrace = std::chrono::seconds(5);
-// Of one that looks again and again.
 constexpr auto kLooksForTroubleEvery = std::chrono::milliseconds(20);
 constexpr const char* kProcessEnds = "this process ends, and with it the thread that communicates";
 
@@ -566,8 +565,7 @@ void Member::apply_failure(Call::Clock::time_point now) {
   const bool has_begun = sequence < failure.calls || failure.author == Failure::kOutsider ||
                          (failure.author >= 0 && sequence < link_->called_by(failure.author));
   if (has_begun && now - *failed_at_ < Link::kGrace) return;
-  while (move()) {  // what has come by now ends well, as it did on ranks that looked earlier
-  }
+  while (move()) continue;  // all that has come ends well, as on ranks that looked earlier
   if (!calls_.empty()) end_calls(hear_failure());
 }
 
