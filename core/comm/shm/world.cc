@@ -164,8 +164,7 @@ void World::dump_flights(std::string_view cause) noexcept {
     std::vector<RankFlight> ranks;
     for (int rank = 0; rank < size_; ++rank) ranks.push_back(flight_of(rank));
     write_flight_dump(directory, number_of(rank_), ranks, cause);
-  } catch (const std::exception&) {  // no memory for the dump; the failure itself is reported all
-                                     // the same
+  } catch (const std::exception&) {  // no memory for a dump
   }
 }
 
