@@ -17,13 +17,12 @@ namespace tessera::internal {
 /// communicate in its parent's name. So whatever a program holds and calls (groups, works, windows,
 /// shared buffers, engines, their scopes, checkpoints) compares its Origin with the present
 /// process. In a child, calls throw, and destructors leave inner objects alone, which may be locked
-/// or half changed by a thread that does not exist there. Inner objects do not check again. What
-/// the process itself calls does: observers of operators, handlers at exit.
+/// or half changed by a thread that does not exist there. Inner objects do not check again.
+/// Observers of operators and handlers at exit, which the process itself calls, check, too.
 ///
 /// Shared segments become private mappings in the child, copied at the first write (Segment). Until
 /// then the child sees later writes of the parent there, so it has no snapshot, and reading
 /// parameters throws (ThrowingStorage). Process-wide locks that any thread may hold at any time are
-/// held across fork().
 /// held across fork().
 ///
 /// Code that runs in the child before fork() returns there may only set words and make system

@@ -14,8 +14,7 @@
 
 namespace tessera::internal {
 
-constexpr int kGreatest =
-    std::numeric_limits<int>::max();  ///< the largest number that a variable may have
+constexpr int kGreatest = std::numeric_limits<int>::max();  ///< largest number of a variable
 
 /// Local. Returns the number in `text`, if that has digits only and the number is in the range.
 std::optional<int64_t> whole_number(absl::string_view text, int64_t least = 0,

@@ -59,7 +59,6 @@ static_assert(sizeof(ReadRequest) <= Envelope::kPayloadBytes);
 /// been asked of it. What an owner sends at once goes before all that it wants to say later, its
 /// own requests included. Where ranks read from each other over a slow link, each would learn too
 /// late what the other wants, and the link would be idle half of the time.
-/// learn only then what the other wants, and the link would be idle half of the time.
 class Windows {
  public:
   explicit Windows(std::shared_ptr<const Ranks> ranks) : ranks_(std::move(ranks)) {}

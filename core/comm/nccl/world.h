@@ -61,13 +61,13 @@ struct Cause {
 /// ~~~~~~~~~~~~
 /// No thread waits for collectives on a device. Instead a watch thread per rank polls the events of
 /// pending collectives (time-outs), the communicators (asynchronous errors) and the table (failures
-/// of other ranks). Any thread that notices a failure proposes a cause; the watch thread
-/// reports it to the launcher (Note [First failure]) and publishes it in the table. The first cause
-/// published is the cause on all ranks. Then the thread aborts all communicators of the world,
-/// which ends what hangs on the device. A cause that another rank has published is not reported to
-/// the launcher again. A cause that is proposed while the process ends is still published. Only
-/// this thread destroys and aborts communicators, so a call into NCCL that hangs in doing so hangs
-/// no other thread. No thread joins it; it ends when the last group and the last communicator are
+/// of other ranks). Any thread that notices a failure proposes a cause; the watch thread reports it
+/// to the launcher (Note [First failure]) and publishes it in the table. The first cause published
+/// is the cause on all ranks. Then the thread aborts all communicators of the world, which ends
+/// what hangs on the device. A cause that another rank has published is not reported to the
+/// launcher again. A cause that is proposed while the process ends is still published. Only this
+/// thread destroys and aborts communicators, so a call into NCCL that hangs in doing so hangs no
+/// other thread. No thread joins it; it ends when the last group and the last communicator are
 /// destroyed, or when the process ends (Note [End of the process]), which leaves remaining
 /// communicators alone.
 ///
