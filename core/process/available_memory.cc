@@ -10,8 +10,7 @@
 namespace tessera::internal {
 namespace {
 
-// A larger limit is "no limit", which version 1 writes as the largest number of bytes in whole
-// pages.
+// A larger limit is "no limit", which version 1 writes as the largest multiple of a page.
 constexpr int64_t kLargestLimit = int64_t{1} << 60;
 
 std::optional<int64_t> bytes_at(const std::string& path) {

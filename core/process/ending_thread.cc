@@ -31,8 +31,7 @@ struct EndingThread::Entry {
   bool is_other_thread() const { return origin.is_here() && id != std::this_thread::get_id(); }
 };
 
-/// All threads that run, or wait to be joined. Never destroyed: a thread that did not end in time
-/// still uses it.
+/// All threads that run or wait to be joined. Never destroyed: late threads still use it.
 struct EndingThread::All {
   static All& get() {
     static auto* const all = new All;

@@ -5,9 +5,9 @@
 namespace tessera::internal {
 
 /// The files by which launchers learn why a rank failed (TORCHELASTIC_ERROR_FILE): JSON with
-/// "message". torchrun reads two forms of it. Either it is an object with "message" and, in
-/// "extraInfo", "timestamp", which torchrun takes for one of PyTorch's workers; or it is the text,
-/// with "timestamp" beside it.
+/// "message". torchrun reads two forms of it. It is an object with "message" and, in "extraInfo",
+/// "timestamp" (torchrun takes that for one of PyTorch's workers), or the text, with "timestamp"
+/// beside it.
 
 /// Local. Returns the message in the file, of either form; "" if there is none, or it is not such a
 /// file. A rank may have died while it wrote, so any content is possible.

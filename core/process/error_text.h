@@ -8,8 +8,7 @@
 
 namespace tessera::internal {
 
-/// Returns what() without c10::Error's backtrace, which no user or peer wants to read; the type if
-/// there is no text. Never empty.
+/// Returns what() without c10::Error's backtrace; the type if there is no text. Never empty.
 std::string error_text(const std::exception& error);
 
 /// The same for the exception that is being handled, whatever its type.

@@ -35,8 +35,7 @@ class Origin {
   /// Throws std::runtime_error if the C library has no room for fork handlers.
   Origin();
 
-  /// Returns true in the process that made the object, false in its children. One load; may be
-  /// called anywhere.
+  /// True in the process that made the object, false in its children. One load; for any code.
   bool is_here() const { return forks_ == forks_so_far_.load(std::memory_order_relaxed); }
 
   /// Returns the error text for a child: "this process is a fork of <whom> (pid 12), which ...;

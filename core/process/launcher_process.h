@@ -18,8 +18,7 @@ struct LauncherProcess {
 /// Local. Returns the process of this host that started this rank and the others: the nearest
 /// ancestor that was started without this process's value of `variable`. The launcher gives that to
 /// each rank, and processes between them (a shell, numactl) pass it on. Ancestors that do not show
-/// their environment (of another user, setuid) are skipped. NotFound if there is none, or /proc is
-/// hidden.
+/// their environment (of another user, setuid) are skipped. NotFound if none is seen.
 absl::StatusOr<LauncherProcess> find_launcher(const std::string& variable);
 
 /// Local. Returns a name of the job that srun or mpirun has started, the same in all its ranks of

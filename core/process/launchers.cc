@@ -45,8 +45,7 @@ constexpr const Launcher& kByName = kLaunchers[0];
 constexpr const Launcher& kSlurm = kLaunchers[1];
 constexpr const Launcher& kOpenMpi = kLaunchers[2];
 
-// Without a rank these are signs that several processes were wanted; SLURM's only if the number is
-// more.
+// Without a rank these are signs of several processes; SLURM's only if the number is more.
 constexpr const char* kSignsOfSeveral[] = {
     "TESSERA_STORE", "MASTER_ADDR",           "PET_RDZV_ENDPOINT",   "PET_NNODES",  "SLURM_NTASKS",
     "SLURM_NPROCS",  "SLURM_NTASKS_PER_NODE", "SLURM_JOB_NUM_NODES", "SLURM_NNODES"};

@@ -28,11 +28,12 @@ namespace tessera::internal {
 ///   another job.
 /// - Otherwise the last one that the others may have started. A launcher of a single process, or a
 ///   step of srun with one task per node, may have started a launcher of more processes. The rest
-///   must agree with it. All contradictions are one kind of error, which names the variables.
+///   must agree with it.
+/// All contradictions are one kind of error, which names the variables.
 ///
 /// There is no fallback to a world of one: a job whose processes train alone looks like one that
-/// works. A sign of several processes without a rank is an error; TESSERA_WORLD=single says that
-/// one process is meant.
+/// works. A sign of several processes without a rank is an error; TESSERA_WORLD=single asks for
+/// one.
 
 /// Local. Returns who this process is: `rank` to `host_of_rank_0` are filled in. Adds a problem to
 /// the reader for everything that is wrong.

@@ -9,8 +9,8 @@ namespace tessera::internal {
 std::string machine_id();
 
 /// Local. Identifies the host that this process is on, as MPI's ranks tell hosts apart:
-/// machine_id(), with its network and UTS namespaces. So a container or namespace with a network of
-/// its own is a host.
+/// machine_id(), with its network and UTS namespaces. So a container with its own network is a
+/// host.
 std::string host_id();
 
 /// Local. Returns the name of this machine, for messages.

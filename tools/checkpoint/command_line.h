@@ -9,8 +9,7 @@
 namespace tessera::internal {
 
 /// Runs tessera-checkpoint with `arguments`. Returns the exit code: 0; 1 if steps are damaged or
-/// differ; 2 if that cannot be known, and after other errors; 64 for an invalid command line.
-/// Errors go to `err`.
+/// differ; 2 if that cannot be known, and after other errors; 64 for bad usage. Errors go to `err`.
 int run_checkpoint_command(FileSystem& files, const std::vector<std::string>& arguments,
                            std::FILE* out, std::FILE* err);
 

@@ -12,8 +12,7 @@ namespace tessera::internal {
 
 // The commands of tessera-checkpoint. A `path` is a step, or the directory of a run, which stands
 // for its newest step. Results go to `out`; errors are those of the file system or the reader.
-// Commands keep kChunkBytes of a checkpoint in memory, or one entry if its elements have to be
-// reordered.
+// Memory: kChunkBytes of a checkpoint, or one entry that has to be reordered.
 
 /// Prints what a step is made of.
 absl::Status print_info(FileSystem& files, const std::string& path, std::FILE* out);

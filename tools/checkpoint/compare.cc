@@ -21,8 +21,7 @@ std::string text_of(const EntryForm& form) {
                       "] with strides [", absl::StrJoin(form.strides, ", "), "]");
 }
 
-/// How many elements of entry `name`, which has one form in both steps, differ; and the first of
-/// them.
+/// How many elements of entry `name`, which has one form in both, differ; and the first.
 struct Differences {
   int64_t count = 0;
   int64_t first = -1;

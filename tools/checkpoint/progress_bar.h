@@ -20,8 +20,7 @@ class ProgressBar {
 
   void add(int64_t bytes);
 
-  /// Returns the line at `done` bytes: its last `columns` characters, because a line that wraps
-  /// could not be redrawn.
+  /// Returns the line at `done` bytes: its last `columns` characters, as it must not wrap.
   std::string line(int64_t done, size_t columns) const;
 
  private:

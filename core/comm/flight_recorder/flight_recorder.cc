@@ -41,8 +41,7 @@ std::string place_of(const RankFlight& rank) {
   return absl::StrCat(" (pid ", rank.pid, rank.host.empty() ? "" : " on ", rank.host, ")");
 }
 
-/// Describes a rank that others wait for: its state, and the first of its calls that is under way,
-/// else the last.
+/// Describes a rank that others wait for: its state, and its first call under way, else its last.
 std::string last_seen(const RankFlight& rank, int64_t now_ns) {
   const std::string state =
       absl::StrCat("rank ", rank.rank, place_of(rank), ", which ", rank.state, ", last seen ");
@@ -80,8 +79,8 @@ uint64_t FlightRing::begin(const CallSignature& signature, int64_t sequence, std
   std::memcpy(words.data(), &record, sizeof(record));
   const uint64_t number = begun_.fetch_add(1, std::memory_order_relaxed);
   Slot& slot = slots_[number % kRecords];
-  // A thread that was delayed here while others made kRecords calls finds a later call in its slot,
-  // which stays.
+  // A thread that was delayed here while others made kRecords calls leaves the later call in its
+  // slot.
   uint64_t version = slot.version.load(std::memory_order_relaxed);
   if (version > number || !slot.version.compare_exchange_strong(version, kWritten)) return number;
   // Each word is released after this: a reader that sees one sees that the old record is gone.

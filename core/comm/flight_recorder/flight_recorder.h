@@ -68,8 +68,8 @@ class FlightRing {
   Slot slots_[kRecords];
 };
 
-/// One call in its rank's recorder: begins when this is made, is over at end(). Without a ring it
-/// records nothing.
+/// One call in its rank's recorder: begins when this is made, is over at end(). Or nothing, without
+/// a ring.
 class Flight {
  public:
   Flight() = default;

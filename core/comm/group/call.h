@@ -106,8 +106,8 @@ class Call final : public Work {
 
   /// Returns true if the call has ended, well or not.
   bool is_over() const { return is_over_.load(std::memory_order_acquire); }
-  /// Blocks until the call has ended, without going on with it, at most for `longest`. Returns true
-  /// if it has ended.
+  /// Blocks until the call ends, at most for `longest`, without going on with it. True if it has
+  /// ended.
   bool await_end(std::chrono::milliseconds longest = kMaxTimeOut);
 
   /// Returns true once its Member has taken it up.

@@ -31,16 +31,16 @@ struct Failure {
   int author = kNobody;  ///< the rank that failed the world: its begun calls may end well, too
 };
 
-/// Thrown by a part of a call when the ranks cannot go on. Its Member catches it and fails the
-/// group with this cause.
+/// Thrown by a part of a call when the ranks cannot go on. Its Member fails the group with this
+/// cause.
 struct Fault {
   std::string cause;
   int culprit = Failure::kNobody;  ///< the rank of the group that caused it
   bool is_of_world = false;        ///< fails all groups made from the world
 };
 
-/// This rank's part in moving the data of a call. It begins when the ranks' calls were found equal,
-/// or at once for a message.
+/// This rank's part in moving the data of a call. It begins when the calls were found equal; for a
+/// message, at once.
 class Transfer {
  public:
   enum class State : uint8_t {
@@ -70,8 +70,7 @@ struct Arrival {
 /// One rank's end of the connection between the ranks of a group. A Group numbers and compares
 /// calls, matches messages, enforces time-outs and fails; a Link carries what ranks say and their
 /// data. All functions are local. Only rest() waits for other ranks; looking at a rank that is
-/// ending may take some seconds. One thread at a time uses a Link, except where "any thread" is
-/// said.
+/// ending may take some seconds. One thread at a time, except where "any thread" is said.
 class Link {
  public:
   virtual ~Link() = default;
@@ -200,17 +199,14 @@ class Link {
     const Failure known = failure();
     if (known.author != Failure::kNobody) fail_world(known.cause);
   }
-  /// Fails the world if the process of a rank has ended. `describe` turns a cause into the text for
-  /// the launcher.
+  /// Fails the world if the process of a rank has ended. `describe` makes the launcher's text.
   virtual void look_for_dead(const std::function<std::string(const std::string&)>& /*describe*/) {}
-  /// Writes the last calls of all ranks, as far as this one knows them, where TESSERA_FLIGHT_DUMP
-  /// says. Once.
+  /// Writes the ranks' last calls, as far as known, where TESSERA_FLIGHT_DUMP says. Once.
   virtual void dump_flights(std::string_view /*cause*/) noexcept {}
 
   // The end.
 
-  /// This rank makes no more calls; ranks that wait for one are told. Any thread, unless the link
-  /// has a thread.
+  /// This rank makes no more calls; tells ranks that wait. Any thread, unless the link has one.
   virtual void leave() noexcept = 0;
 
   // How a thread of this rank waits for peers.

@@ -11,8 +11,7 @@
 namespace tessera::internal {
 
 /// This rank's messages in one group. A message meets its receive by sender and tag, in the order
-/// of the calls, without the rest of the group. Part of a Member; throws Fault where the group
-/// fails.
+/// of the calls, without the rest of the group. Throws Fault where the group fails.
 class Mailbox {
  public:
   explicit Mailbox(Link& link) : link_(link) {}

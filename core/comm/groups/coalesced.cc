@@ -38,9 +38,8 @@ std::shared_ptr<Work> with_results(std::shared_ptr<Work> work, const at::Tensor&
   });
 }
 
-/// Checks the tensors and returns a buffer for `times` times their elements. On the CPU it comes
-/// from allocate(), so it is communicated without staging; on a device, allocate() may be
-/// collective.
+/// Checks the tensors; returns a buffer for `times` times their elements. On the CPU it is from
+/// allocate(), so it needs no staging; on a device, allocate() may be collective.
 at::Tensor buffer_for(ProcessGroup& group, const char* op, const std::vector<at::Tensor>& tensors,
                       int times = 1) {
   int64_t numel = 0;

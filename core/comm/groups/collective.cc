@@ -37,8 +37,8 @@ bool is_bitwise(ReduceOp op) {
 
 const char* name_of(at::ScalarType dtype) { return c10::toString(dtype); }
 
-/// Only the CPU kernels add in a tree. Over a power of two of ranks, the sum is a subtree of larger
-/// sums.
+/// Only CPU kernels add in a tree; over a power of two of ranks their sum is a subtree of larger
+/// ones.
 void check_order(const char* op, const Collective& call, int size) {
   if (call.order == SumOrder::kRanks) return;
   const at::Tensor& tensor = call.input;

@@ -10,8 +10,7 @@
 
 namespace tessera::internal {
 
-/// Window reads that run concurrently. The destructor waits for all of them, because they write to
-/// the caller's memory.
+/// Concurrent window reads. The destructor waits for them: they write to the caller's memory.
 class ReadBatch {
  public:
   ~ReadBatch() {

@@ -27,14 +27,12 @@ struct Links {
 
 inline constexpr int64_t kEveryCall = std::numeric_limits<int64_t>::max();
 
-/// This rank's calls of each of these links. All ranks of a link make the same calls in the same
-/// order.
+/// This rank's calls of each of these links. All its ranks make the same calls in one order.
 class Levels {
  public:
   /// `patience`: for messages and reads.
   Levels(Links links, HostLayout layout, const std::string& group, Member::Patience patience);
-  /// Fails the other links when `flat` has failed. Calls that all ranks have begun may still end
-  /// well, within kGrace.
+  /// Fails the other links when `flat` has failed. Begun calls may still end well within kGrace.
   void fail(const std::string& cause);
   /// Ends the calls under way.
   ~Levels();

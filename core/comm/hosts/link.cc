@@ -135,8 +135,7 @@ class Link final : public internal::Link {
   }
   void dump_flights(std::string_view cause) noexcept override { inside().dump_flights(cause); }
 
-  /// Tells the ranks of this host. Other hosts are told when this is destroyed, or when the process
-  /// leaves MPI.
+  /// Tells the ranks of this host. Other hosts are told when this is destroyed, or at MPI's end.
   void leave() noexcept override { levels_.leave(); }
 
   void before_look(Rest& rest) override { inside().before_look(rest); }
@@ -294,8 +293,7 @@ bool Link::has_gone(int rank) const {
 }
 
 /// A rank of this host that itself waits, in another call or in this one once all have called, may
-/// keep this rank waiting only because a third one does not come there. All ranks should hear that
-/// cause.
+/// keep this rank waiting because a third one does not come: the cause that all should hear.
 std::chrono::milliseconds Link::extra_patience(int rank, const Call& call) const {
   if (!is_here(rank)) return kForOtherHost;
   if (absl::StartsWith(activity_of(rank), "is stopped")) return {};

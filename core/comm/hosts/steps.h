@@ -69,8 +69,7 @@ class Steps {
     return *this;
   }
 
-  /// Goes on as far as it can. Returns true if it is over, as an empty one is. Throws what it
-  /// throws.
+  /// Goes on as far as it can; rethrows. Returns true if it is over, as an empty one is.
   bool go_on() {
     if (!handle_) return true;
     promise_type& promise = handle_.promise();

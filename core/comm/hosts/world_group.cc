@@ -25,8 +25,7 @@ struct LinkPart {
 
 namespace {
 
-/// Returns the links in the order in which they are made. `ranks` has this layout; `locals`: those
-/// on this host.
+/// Returns the links in the order in which they are made. `locals`: the ranks on this host.
 std::vector<LinkPart> link_parts(const HostLayout& layout, const std::vector<int>& ranks,
                                  const std::vector<int>& locals) {
   std::vector<LinkPart> parts;

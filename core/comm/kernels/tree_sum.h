@@ -43,8 +43,7 @@ struct Line {
 };
 
 // Sums of a power of two of sources, in the order of SumOrder::kBinaryTree. Each source is read
-// once, as in a sum in rank order. Inlined into the functions that are compiled for several vector
-// widths.
+// once, as in a sum in rank order. Inlined into code for several vector widths.
 
 /// With more leaves, some partial sums lie in memory, in the first-level cache.
 inline constexpr int kLeavesInRegisters = 8;

@@ -9,8 +9,8 @@
 
 namespace tessera::internal {
 
-/// A TCP address at which rank 0 listens, and on no other interface. Every frame has a MAC (Note
-/// [Message authentication]).
+/// A TCP address, the only one at which rank 0 listens. Every frame has a MAC (Note [Message
+/// authentication]).
 class AddressPlace final : public Place {
  public:
   /// `source` says where it was given, for messages: "MASTER_ADDR and MASTER_PORT", "store_url".

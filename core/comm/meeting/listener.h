@@ -8,8 +8,7 @@
 
 namespace tessera::internal {
 
-/// Local. Returns the process at the other end of a Unix socket, as the kernel says it; 0 for other
-/// sockets.
+/// Local. Returns the process at the other end of a Unix socket, 0 for other sockets.
 int peer_pid(int socket);
 
 /// Local. Returns true if the process at the other end of a Unix socket is this user's.
@@ -18,8 +17,7 @@ bool is_of_this_user(int socket);
 /// A listening socket for the members of a job.
 class Listener {
  public:
-  /// A Unix socket lets in processes of this user only. `path`: its file, if it has one, which
-  /// close() removes.
+  /// A Unix socket lets in processes of this user only. close() removes its file, `path`.
   enum class Kind : uint8_t { kTcp, kUnix };
   Listener(FileDescriptor socket, Kind kind, std::string path = "")
       : socket_(std::move(socket)), kind_(kind), path_(std::move(path)) {}

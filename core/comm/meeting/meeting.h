@@ -89,8 +89,8 @@ class Meeting {
   static Side arrive(Place& place, const MeetingOptions& options, Deadline end);
 
   /// Rank 0's part: decides which processes are the ranks, and whether all have entered the
-  /// transport. Returns when all have and know it. All members have been told of a failure.
-  /// `place`: its name in messages.
+  /// transport. Returns when all have and know it. On failure all members are told. `place`: its
+  /// name.
   static void admit_all(Server& server, const std::string& place, Transport& transport,
                         const MeetingOptions& options, Deadline end);
 

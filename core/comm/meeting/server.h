@@ -29,8 +29,7 @@ class Server {
 
   /// A member's number in this server.
   using Member = int64_t;
-  /// What a member has sent, first its proof (MessageKind::kMember). Without a message: the member
-  /// has gone.
+  /// What a member has sent, first its proof (kMember). Without a message: the member has gone.
   struct Event {
     Member member;
     std::optional<Message> message;
@@ -43,24 +42,22 @@ class Server {
   Server(const Server&) = delete;
   Server& operator=(const Server&) = delete;
 
-  /// Local. Serves connections for at most `patience`, and returns what has happened to members,
-  /// often nothing.
+  /// Local. Serves connections for at most `patience`. Returns what members did, often nothing.
   std::vector<Event> serve(std::chrono::milliseconds patience);
 
   /// Local, does not block: what the member does not take at once is sent in serve().
   void send(Member member, const Message& message);
   void send_to_all(const Message& message);
 
-  /// Local. From now on no process is admitted, and the place is free for the next job. Members are
-  /// served as before.
+  /// Local. From now on no process is admitted, and the place is free. Members are served as
+  /// before.
   void stop_listening();
 
   /// Local. Waits up to a second for the members to disconnect, because they may have a message to
   /// read, and answers what they still send. Then closes what is left.
   void finish(const std::function<void(const Event&)>& answer);
 
-  /// Returns how many connections were closed because they did not prove that they belong to the
-  /// job.
+  /// Returns how many connections were closed without a proof that they belong to the job.
   int64_t rejected() const { return rejected_; }
 
  private:

@@ -15,12 +15,12 @@ namespace tessera::internal::mpi {
 using tessera::mpi::Calls;
 using tessera::mpi::Handle;
 
-/// One rank's end of a communicator: its numbers, and MPI's errors as exceptions. For the progress
-/// thread only.
+/// One rank's end of a communicator: its numbers, and MPI's errors as exceptions. Progress thread
+/// only.
 class Communicator {
  public:
   /// Takes over `comm`. `before_error` is called before an error of MPI is thrown; it may throw the
-  /// error's cause instead.
+  /// cause.
   Communicator(const Calls& calls, Handle comm, std::function<void()> before_error)
       : calls_(calls), comm_(comm), before_error_(std::move(before_error)) {
     check(calls_.largest_tag(comm_, &largest_tag_), "MPI_Comm_get_attr");

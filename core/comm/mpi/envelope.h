@@ -10,19 +10,17 @@
 
 namespace tessera::internal::mpi {
 
-/// What ranks tell each other besides data, of one size. Plain bytes: all ranks run one program on
-/// machines of one kind.
+/// What ranks tell each other besides data, of one size. Plain bytes: programs and machines are
+/// alike.
 ///
 /// Note [Envelopes]
-/// ~~~~~~~~~~~~~~~~
-/// Every rank sends every other rank of the group an envelope with its call before it sends data.
-/// So each knows which ranks have come, compares all calls, and names the missing ranks. Small data
-/// travels in the envelope itself. Other data is sent with a tag that its sender has drawn for this
-/// call and says in the envelope. So groups need no communicators of their own: making one blocks,
-/// in an order that threads of the ranks may not share, and libraries have room for few. A world
-/// has one, whose tag 0 is for envelopes. Only messages between two ranks are used: an MPI
-/// collective cannot be given up when a rank does not come, and does not say how many bytes it
-/// moves.
+/// ~~~~~~~~~~~~~~~~ Every rank sends every other rank of the group an envelope with its call before
+/// it sends data. So each knows which ranks have come, compares all calls, and names the missing
+/// ranks. Small data travels in the envelope itself. Other data is sent with a tag that its sender
+/// has drawn for this call and says in the envelope. So groups need no communicators of their own:
+/// making one blocks, in an order that threads of the ranks may not share, and libraries have room
+/// for few. A world has one, whose tag 0 is for envelopes. Only messages between two ranks are
+/// used: an MPI collective cannot be given up when a rank does not come, or say what it moves.
 struct Envelope {
   enum class Kind : uint32_t {
     kCall = 1,  ///< a collective of the group
@@ -67,8 +65,7 @@ struct Received {
   Envelope envelope;
 };
 
-/// Returns the number of a group in envelopes, from how it is made: equal on all its ranks, never
-/// 0.
+/// Returns a group's number in envelopes, from how it is made: equal on its ranks, never 0.
 inline uint64_t group_key(std::string_view how) { return std::max<uint64_t>(hash_of_tag(how), 1); }
 
 }  // namespace tessera::internal::mpi

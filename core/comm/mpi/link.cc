@@ -198,8 +198,7 @@ bool Link::fail_world(std::string_view cause) noexcept {
   return true;
 }
 
-/// Tells the failure first: a rank that does not know it yet would think that this one has just
-/// left.
+/// Tells the failure first: otherwise ranks would think that this one has just left.
 void Link::leave() noexcept {
   if (std::exchange(is_gone_, true)) return;
   world().guard([this] {

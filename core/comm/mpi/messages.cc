@@ -13,9 +13,8 @@ namespace tessera::internal::mpi {
 
 namespace {
 
-/// One message. A large send is over when the receiver says that it has the message. It is not
-/// enough that MPI has moved the data, which it also does for a receiver that has failed and drains
-/// it.
+/// One message. A large send is over when the receiver says so. It is not enough that MPI has moved
+/// the data: it also moves data that a failed receiver drains.
 class MessageTransfer final : public Transfer {
  public:
   /// `data_tag` is the sender's.

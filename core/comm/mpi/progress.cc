@@ -30,17 +30,15 @@ constexpr auto kRequestSleep = std::chrono::microseconds(500);
 // Where nothing is expected.
 constexpr auto kIdleSleep = std::chrono::milliseconds(50);
 constexpr std::chrono::milliseconds kMaxWait = kMaxTimeOut;  // as MPI_Finalize waits
-// How long others have after a failure to leave, too: a failure of the world, which ends what all
-// of them do, or of one of its groups, after which they may go on for some time. Longer than calls
-// may still end well.
+// How long others have to leave, too, after a failure of the world, or of one of its groups, after
+// which they may go on for some time. Longer than calls may still end well.
 constexpr auto kLinger = internal::Link::kGrace + std::chrono::seconds(1);
 constexpr auto kLingerOfGroup = std::chrono::seconds(3);
-// Time for the launcher to read what this rank has written: MPICH's drops the rest when it hears of
-// the end (4 of 14 runs).
+// Time for the launcher to read what this rank has written: MPICH's drops the rest at the end (4 of
+// 14 runs).
 constexpr auto kBeforeAbort = std::chrono::milliseconds(100);
 // How much later rank 0 finalises MPI. The ranks of MPICH 4.0 over UCX and TCP may wait for each
-// other in MPI_Finalize without an end; with this they were not seen to (docs/hosts.md has the
-// figures).
+// other in MPI_Finalize for ever; with this they were not seen to (docs/hosts.md).
 constexpr auto kLastOne = std::chrono::milliseconds(200);
 // Time for MPI_Finalize when all ranks have come to it.
 constexpr auto kPatience = std::chrono::seconds(5);

@@ -23,8 +23,8 @@ inline constexpr const char* kProcessEnds = "this process ends";
 /// The one thread of the process that calls MPI, so MPI_THREAD_SERIALIZED is enough. While nothing
 /// is under way it looks for requests of others twenty times a second, or a thousand times and more
 /// where they may read windows. But where an application has an MPI of its own at
-/// MPI_THREAD_SERIALIZED it sleeps, because the application may call MPI then. The first call
-/// starts it.
+/// MPI_THREAD_SERIALIZED it sleeps, for the application may call MPI then. Started by the first
+/// call.
 ///
 /// Note [End of MPI]
 /// ~~~~~~~~~~~~~~~~~
@@ -36,8 +36,7 @@ inline constexpr const char* kProcessEnds = "this process ends";
 ///
 /// After a failure some rank may never come. So the wait is short, and MPI_Abort then ends all
 /// ranks; the wait for MPI_Finalize is short, too. It is also short once all ranks have come to
-/// MPI_Finalize: MPICH 4.0 over UCX and TCP does not always return from it, and the process then
-/// ends by itself.
+/// MPI_Finalize: MPICH 4.0 over UCX and TCP may not return from it; the process ends by itself.
 ///
 /// An application's own MPI is left to it: this thread lets go at mpi::leave(), or else in the
 /// application's MPI_Finalize. After all that the thread ends (Note [End of the process]). If an
@@ -62,11 +61,10 @@ class Progress {
   void leave(const char* cause);
   /// On the thread. From now on `world` is looked at.
   void attach(std::shared_ptr<World> world) { worlds_.push_back(std::move(world)); }
-  /// On the thread. Returns true if an application may call MPI as soon as nothing is under way, so
-  /// that this thread must not.
+  /// On the thread. Returns true if an application may call MPI when nothing is under way, and this
+  /// thread must not.
   bool gives_way() const { return !may_look_; }
-  /// On the thread. It has initialised this MPI, as on all ranks, and finalises it when the process
-  /// ends.
+  /// On the thread. It has initialised this MPI, as on all ranks, and finalises it at exit.
   void own(const Calls& calls);
   /// On the thread. An application finalises this MPI, unless it is owned.
   void leave_to_application(const Calls& calls);

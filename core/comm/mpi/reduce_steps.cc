@@ -21,8 +21,7 @@ at::Tensor kept_memory(at::Tensor& scratch, int64_t bytes) {
 
 /// A step sends pieces to the ranks that reduce them, and reduces the pieces that came some steps
 /// before. Each piece has a place of its own. It is reduced, and its place is reused, only when all
-/// messages of its step are over. Note [Steps under way]; a group holds more if the least pieces of
-/// its ranks take more.
+/// messages of its step are over. Note [Steps under way]; many ranks take more.
 class ReduceSteps final : public Steps {
  public:
   explicit ReduceSteps(const StepContext& context)

@@ -64,8 +64,7 @@ class Steps {
   virtual bool advance(Exchange& exchange) = 0;
   /// How many of the last steps may still be under way when the next one starts.
   virtual int64_t lag() const = 0;
-  /// Returns why the ranks' calls do not fit, if that shows only now; equal on all ranks, "" if
-  /// they do.
+  /// Returns why the ranks' calls do not fit, if found only now; equal on all ranks; "" if they do.
   virtual std::string problem() const { return ""; }
 };
 
@@ -83,8 +82,7 @@ struct StepContext {
 /// ranks whose calls match.
 int64_t payload_bytes(const Collective& call);
 
-/// Returns null if nothing is to be moved, or if all data came with the calls and is in its place
-/// now.
+/// Returns null if nothing is to be moved, or all data came with the calls and is in place.
 std::unique_ptr<Steps> make_steps(const StepContext& context);
 
 std::unique_ptr<Steps> make_reduce_steps(const StepContext& context);

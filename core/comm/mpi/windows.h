@@ -30,8 +30,7 @@ struct ReadRequest {
 static_assert(std::is_trivially_copyable_v<ReadRequest>);
 static_assert(sizeof(ReadRequest) <= Envelope::kPayloadBytes);
 
-/// The windows of one group: this rank's parts, which others read, and its reads of theirs. For the
-/// progress thread only.
+/// The windows of one group: this rank's parts, and its reads of others'. Progress thread only.
 ///
 /// Note [Windows over MPI]
 /// ~~~~~~~~~~~~~~~~~~~~~~~
@@ -50,8 +49,7 @@ static_assert(sizeof(ReadRequest) <= Envelope::kPayloadBytes);
 /// ends all this. Its ranks tell each other, so a rank that asks hears of the failure instead.
 ///
 /// A reader has all of its data before it enters a fence. MPI then has no more to read in the
-/// owner's memory, even if it reports the end of the send later. So the owner may write after the
-/// fence.
+/// owner's memory, even if it reports the end of the send later. The owner may write then.
 ///
 /// Note [Reads in parts]
 /// ~~~~~~~~~~~~~~~~~~~~~
@@ -139,8 +137,8 @@ class Windows {
 };
 
 /// Returns the ranks' parts of the window that the call makes, which has the call's number. Reads
-/// are calls of the same member. The destructor gives up this rank's part, which others may go on
-/// reading.
+/// are calls of the same member. Its destructor gives up this rank's part, which others may still
+/// read.
 std::shared_ptr<RemoteMemory> open_memory(std::shared_ptr<Windows> windows, const Call& made_by);
 
 }  // namespace tessera::internal::mpi

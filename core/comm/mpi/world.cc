@@ -273,7 +273,7 @@ void World::retire(Clock::time_point now) {
   retired_ = true;
 }
 
-// How it fails, by what, and who is told.
+// Failure: its causes, and which ranks are told.
 
 std::string World::failure() const {
   const std::lock_guard<std::mutex> lock(mutex_);
@@ -328,8 +328,7 @@ void World::tell_failure() {
   fail_host();
 }
 
-/// The ranks of this host are told a little later, because a collective of several hosts may still
-/// end well among them.
+/// This host's ranks are told a little later: a collective of hosts may still end well there.
 void World::take_failure(int from, const Envelope& envelope) {
   const bool is_lost = envelope.kind == Envelope::Kind::kLost;
   if (!set_failure(envelope.cause(), is_lost ? -1 : from)) return;
@@ -338,8 +337,7 @@ void World::take_failure(int from, const Envelope& envelope) {
   host_fails_at_ = Clock::now() + kUntilHostFails;
 }
 
-/// Fails the world because of an error of MPI, or in this rank's part of a call, which the others
-/// wait for.
+/// Fails the world because of an error of MPI, or in this rank's part of a call.
 void World::fail_by(const std::exception& error) {
   if (!has_failed()) await_cause();
   const std::string cause = absl::StrCat(

@@ -110,8 +110,7 @@ class World : public std::enable_shared_from_this<World> {
   /// This rank leaves. Tells the others when its calls under way are over and no other rank may
   /// read its memory any more.
   void end();
-  /// This rank makes no more calls, because of `cause`. Tells the ranks of every group, which may
-  /// wait for one.
+  /// This rank makes no more calls, because of `cause`. Tells the ranks of every group.
   void make_no_calls(const char* cause);
 
   /// Runs `body`. An exception fails the world, because the others wait for this rank.

@@ -21,8 +21,7 @@ namespace tessera::internal::nccl {
 namespace {
 
 /// Has NCCL queue what `call` begins on the lane, after what the current stream holds. NCCL's calls
-/// return before their work is on the stream; an event that is recorded before that would be over
-/// too early.
+/// return before their work is on the stream, too early to record an event.
 template <typename Call>
 void queue_on(StreamLane& lane, Communicator& communicator, Pending& pending, Call&& call) {
   lane.follow_current();

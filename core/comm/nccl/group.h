@@ -50,8 +50,8 @@ class Group final : public ProcessGroup {
   /// A barrier is an all_reduce of one element, and blocks until it has run. A gather on the host
   /// goes through the table and is always compared. After the call the others have this rank's
   /// part; the time-out counts from wait() on. If the Work is dropped instead, the group stays
-  /// usable, and this rank does not see whether calls differ. Throws c10::Error while another
-  /// gather on the host is open.
+  /// usable, and this rank does not see whether calls differ. Throws c10::Error while another one
+  /// is open.
   std::shared_ptr<Work> run(const Collective& collective) override;
   /// Local, except for windows: see NcclOptions::Memory. Registered memory is known to the two
   /// lanes of this group, not to other groups, nor to the communicator of permuted slices.

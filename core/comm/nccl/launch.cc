@@ -94,7 +94,7 @@ class Calls {
   Result failure_ = Result::kSuccess;
 };
 
-/// Moves data between the root's whole tensor and every rank's part. The root's own part may be in
+/// Moves data between the root's whole tensor and every rank's part. The root's own may be in
 /// place.
 void gather_or_scatter(Calls& calls, const Collective& collective, int rank, int size) {
   const bool gathers = collective.op == Op::kGather;

@@ -87,8 +87,7 @@ class World : public std::enable_shared_from_this<World> {
 
   const WorldOptions& options() const { return options_; }
 
-  /// Any thread. Makes `cause` the cause of all ranks' failure unless there is one. Does not wait
-  /// for that.
+  /// Any thread. Begins to make `cause` the cause of all ranks' failure, unless there is one.
   void propose(std::string_view cause) noexcept;
   /// Returns the cause of failure, if there is one, after waiting for a limited time until it is
   /// published and communicators are aborted.

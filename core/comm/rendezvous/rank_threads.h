@@ -10,8 +10,7 @@
 
 namespace tessera::internal {
 
-/// Ranks that are threads of this process. They inherit what a thread inherits from its maker, such
-/// as the signals that it blocks.
+/// Ranks that are threads of this process. They inherit its blocked signals, as threads do.
 class RankThreads {
  public:
   /// An exception that has left a rank's body.

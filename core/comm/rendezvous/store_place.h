@@ -30,8 +30,8 @@ class StorePlace final : public Place {
     std::string key;           ///< of the note in the store
     /// The address of the store of torchrun's agent; "" if the program has given the store. Others
     /// than the job's ranks read the agent's store, so the note's secret proves nothing, and a port
-    /// needs a token. Rank 0 listens at its address on the way to the agent, or at all it has for
-    /// the program's store.
+    /// needs a token. Rank 0 listens at its address on the way to the agent; for a program's store,
+    /// at all.
     std::string agent_host = {};
     int agent_port = 0;
   };

@@ -25,7 +25,7 @@ std::shared_ptr<Arena> Arena::create() { return std::shared_ptr<Arena>(new Arena
 char* Arena::allocate(int64_t bytes) {
   const int64_t rounded = round_up(std::max<int64_t>(bytes, 1), kPageBytes);
   std::lock_guard<std::mutex> lock(mutex_);
-  // Takes the smallest hole that fits. Large ones stay whole for large blocks, so a program that
+  // The smallest hole that fits: large ones stay whole for large blocks, so that a program that
   // repeats itself never grows.
   Region* best = nullptr;
   int64_t best_offset = 0;

@@ -22,8 +22,7 @@ class Arena : public std::enable_shared_from_this<Arena> {
  public:
   static std::shared_ptr<Arena> create();
 
-  /// Returns a block aligned to a page. Throws c10::Error that names the size if there is no space,
-  /// and in a child of fork().
+  /// Returns a block aligned to a page. Throws c10::Error if there is no space, or in a child.
   char* allocate(int64_t bytes);
   void free(char* block);
 

@@ -90,9 +90,8 @@ class Link final : public internal::Link {
   PostedCall& call_of(int rank, int64_t sequence) const {
     return channel_.slot(rank).call(sequence);
   }
-  /// Posting a call takes three steps: begin_post() writes its record, then the caller says where
-  /// its data lies, and post() shows it to the peers. fill(): the second step of a call without
-  /// data.
+  /// To post a call: begin_post() writes its record, the caller says where its data lies (fill(),
+  /// if it has none), and post() shows it to the peers.
   PostedCall& begin_post(const Call& call);
   void fill(PostedCall& posted, const Call& call);
   void post(const Call& call);

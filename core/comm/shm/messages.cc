@@ -25,8 +25,7 @@ namespace tessera::internal::shm {
 // Up to ProcessGroup::kBufferedBytes the sender copies the data into its arena, and is done. Larger
 // tensors stay where they are if that is in the arena, and are copied there otherwise. A copy is
 // freed when it is taken, a page when all its records are taken and the receiver has gone on to the
-// next one. What a receiver never took stays in the arena, because the receiver may look there
-// later.
+// next one. What was never taken stays, because the receiver may look there.
 
 /// One message, in shared memory. The sender writes it; both sides write `state`.
 struct MessageRecord {
@@ -72,8 +71,7 @@ class Outbox {
     slot.outbox = *world_.arena()->find(first, bytes);
     slot.has_outbox.store(1, std::memory_order_release);
   }
-  /// Frees what it can. Receivers may still read the rest, and the first and last page of each
-  /// list.
+  /// Frees what it can. Receivers may still read the rest, as each list's first and last page.
   ~Outbox() { collect(); }
   Outbox(const Outbox&) = delete;
   Outbox& operator=(const Outbox&) = delete;

@@ -13,7 +13,7 @@ namespace {
 
 using Tensors = OpTraits::Tensors;
 
-/// Whether the input has a part for each rank, and the output a part of each rank.
+/// splits_input(): the input has a part for each rank; joins_output(): the output has one of each.
 bool splits_input(Tensors tensors) {
   return tensors == Tensors::kScatter || tensors == Tensors::kExchange;
 }
@@ -54,8 +54,7 @@ class Move final : public ChunkedTransfer {
     int64_t* counts() { return reinterpret_cast<int64_t*>(this + 1); }
   };
 
-  /// What one rank gives another, and where that lies in the giver's input and in the taker's
-  /// output.
+  /// What one rank gives another, and its place in the giver's input and the taker's output.
   struct Part {
     int64_t in_input;
     int64_t in_output;

@@ -20,8 +20,8 @@ namespace tessera::internal::shm {
 static_assert(std::atomic<uint32_t>::is_always_lock_free);
 static_assert(std::atomic<uint64_t>::is_always_lock_free);
 
-/// Blocks until `word` differs from `value`, a wake-up comes, or `limit` (less than a second) has
-/// passed. May return early.
+/// Blocks until `word` differs from `value`, a wake-up or `limit`, below a second. May return
+/// early.
 void futex_wait(std::atomic<uint32_t>& word, uint32_t value, std::chrono::nanoseconds limit);
 void futex_wake_all(std::atomic<uint32_t>& word);
 
@@ -81,8 +81,8 @@ class Poison {
 /// because most calls leave it unused: peers read only the two cache lines before it.
 struct alignas(64) PostedCall {
   SharedRange source;
-  /// `source` is a staging area through which the data passes in chunks. For a window: its memory
-  /// is not shared.
+  /// `source` is a staging area that passes the data in chunks. For a window: its memory is
+  /// private.
   bool is_private = false;
   CallRecord record;
 };

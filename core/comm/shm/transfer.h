@@ -74,8 +74,7 @@ class ChunkedTransfer : public Transfer {
 std::unique_ptr<Transfer> make_reduction(Link& link, const Call& call);
 std::unique_ptr<Transfer> make_move(Link& link, const Call& call);
 
-/// A call without data. Opens what the call makes when all ranks have called; over when all have
-/// done so.
+/// A call without data. When all ranks have called, opens what it makes; over when all have.
 class Meeting final : public Transfer {
  public:
   Meeting(Link& link, Call& call) : link_(link), call_(call) {}

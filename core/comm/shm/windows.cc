@@ -20,8 +20,7 @@ namespace {
 /// pages with the failure state, but neither the link nor the world.
 class Memory final : public RemoteMemory {
  public:
-  /// Requires that all ranks have posted `call`, a make_window(). Maps segments that are not mapped
-  /// yet.
+  /// Requires that all ranks have posted `call`, a make_window(). Maps segments if necessary.
   Memory(const Link& link, const Call& call)
       : group_poison_(link.memory(), &link.channel().poison),
         world_poison_(link.world().segment(), &link.world().poison()),

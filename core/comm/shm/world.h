@@ -102,8 +102,8 @@ class World final : public HostRanks {
   /// " (pid 7)", or " (pid 7 on nodeB)" if the job has several hosts.
   std::string place_of(int rank) const;
 
-  /// Local. Returns the state of another rank's process, such as "is stopped"; "" if it is this
-  /// process, or unknown.
+  /// Local. Returns the state of another rank's process ("is stopped"); "" if unknown, or if it is
+  /// this process.
   std::string activity_of(int rank) const;
 
   std::string failure() override;
