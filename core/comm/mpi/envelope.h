@@ -14,13 +14,14 @@ namespace tessera::internal::mpi {
 /// alike.
 ///
 /// Note [Envelopes]
-/// ~~~~~~~~~~~~~~~~ Every rank sends every other rank of the group an envelope with its call before
-/// it sends data. So each knows which ranks have come, compares all calls, and names the missing
-/// ranks. Small data travels in the envelope itself. Other data is sent with a tag that its sender
-/// has drawn for this call and says in the envelope. So groups need no communicators of their own:
-/// making one blocks, in an order that threads of the ranks may not share, and libraries have room
-/// for few. A world has one, whose tag 0 is for envelopes. Only messages between two ranks are
-/// used: an MPI collective cannot be given up when a rank does not come, or say what it moves.
+/// ~~~~~~~~~~~~~~~~
+/// Every rank sends every other rank of the group an envelope with its call before it sends data.
+/// So each knows which ranks have come, compares all calls, and names the missing ranks. Small data
+/// travels in the envelope itself. Other data is sent with a tag that its sender has drawn for this
+/// call and says in the envelope. So groups need no communicators of their own: making one blocks,
+/// in an order that threads of the ranks may not share, and libraries have room for few. A world
+/// has one, whose tag 0 is for envelopes. Only messages between two ranks are used: an MPI
+/// collective cannot be given up when a rank does not come, or say what it moves.
 struct Envelope {
   enum class Kind : uint32_t {
     kCall = 1,  ///< a collective of the group

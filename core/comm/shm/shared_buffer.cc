@@ -52,10 +52,10 @@ bool is_copied(uint64_t word) {
 /// One segment of the first rank, mapped twice by every rank: shared, and private (copy on write).
 ///
 /// Note [Proof of sharing]
-/// ~~~~~~~~~~~~~~~~~~~~~~~ A mistaken write through the private mapping detaches a page of one rank
-/// from the others'. Later steps would not notice, unless the kernel shows which pages this rank
-/// has written, and can drop them. Not every system does. So every rank tests this first; if it
-/// fails on any, no rank shares.
+/// ~~~~~~~~~~~~~~~~~~~~~~~
+/// A mistaken write through the private mapping detaches a page of one rank from the others'. Later
+/// steps would not notice, unless the kernel shows which pages this rank has written, and can drop
+/// them. Not every system does. So every rank tests this first; if it fails on any, no rank shares.
 class SharedPages final : public SharedBuffer {
  public:
   /// Throws c10::Error if this rank cannot map a view, or cannot see or drop what it writes.
