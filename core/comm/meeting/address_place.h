@@ -9,7 +9,7 @@
 
 namespace tessera::internal {
 
-/// A TCP address, the only one at which rank 0 listens. Every frame has a MAC (Note [Message
+/// A TCP address, the only one where rank 0 listens. Frames have a MAC (Note [Message
 /// authentication]).
 class AddressPlace final : public Place {
  public:

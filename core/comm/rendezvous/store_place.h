@@ -14,11 +14,11 @@
 
 namespace tessera::internal {
 
-/// Ranks that meet by a c10d store. Rank 0 leaves a note there, with a MAC (Note [Message
-/// authentication]): where it listens, and a random secret for this meeting. All else goes over
-/// connections. A note of an earlier meeting leads to no process, and is read again until it
-/// changes. A call of the store that does not return by its deadline is left behind in a thread of
-/// its own, with a reference to the store.
+/// Ranks that meet by a c10d store. Rank 0 leaves there where it listens, and a random secret for
+/// this meeting, with a MAC (Note [Message authentication]). All else goes over connections. What
+/// an earlier meeting has left leads to no process, and is read again until it changes. A call of
+/// the store that does not return by its deadline is left behind in a thread of its own, with a
+/// reference to the store.
 class StorePlace final : public Place {
  public:
   using Store = c10::intrusive_ptr<c10d::Store>;
