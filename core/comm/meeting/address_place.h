@@ -9,8 +9,8 @@
 
 namespace tessera::internal {
 
-/// A TCP address, the only one where rank 0 listens. Frames have a MAC (Note [Message
-/// authentication]).
+/// A TCP address, the only one where rank 0 listens. Every frame has a MAC.
+/// See Note [Message authentication].
 class AddressPlace final : public Place {
  public:
   /// `source` says where it was given, for messages: "MASTER_ADDR and MASTER_PORT", "store_url".
