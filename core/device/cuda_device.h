@@ -9,7 +9,7 @@
 
 namespace tessera::internal {
 
-/// What LibTorch's CUDA half registers with its CPU half; it must be loaded.
+/// Returns what LibTorch's CUDA half, which must be loaded, registers with its CPU half.
 const c10::impl::DeviceGuardImplInterface& cuda_interface();
 
 /// A GPU, through what LibTorch's CUDA half registers with its CPU half (c10's device guard): no
@@ -29,8 +29,8 @@ class CudaDevice final : public Device {
   /// GPU `index`. Throws c10::Error unless load_cuda_library() went well and there is such a GPU.
   explicit CudaDevice(c10::DeviceIndex index);
 
-  /// Local; creates the context, which takes a fraction of a second. The device is the calling
-  /// thread's current one from now on. Throws c10::Error if it cannot be used.
+  /// Local. Creates the context, which takes a fraction of a second, and makes the device the
+  /// calling thread's current one. Throws c10::Error if it cannot be used.
   void make_current();
 
   at::Device torch_device() const override { return device_; }

@@ -37,12 +37,12 @@ constexpr const char* kOpenedLater[] = {"libcaffe2_nvrtc.so", "libtorch_cuda_lin
 
 constexpr int kInsufficientDriver = 35;  // cudaErrorInsufficientDriver
 
-/// Where the CPU half lies that this process has loaded; "" if it is linked statically.
+/// Returns the path of the CPU half that this process has loaded; "" if it is linked statically.
 std::string cpu_library() {
   return path_of_library(::dlopen(kCpuLibrary, RTLD_LAZY | RTLD_NOLOAD));
 }
 
-/// Why the library at `path`, which the loader has refused, does not open.
+/// Says why the library at `path`, which the loader has refused, does not open.
 std::string refusal(const std::string& path, const std::string& reason) {
   if (absl::StrContains(reason, "undefined symbol") || absl::StrContains(reason, "version `")) {
     return absl::StrCat("[cuda] library: got '", path, "', which does not fit '", cpu_library(),
@@ -53,8 +53,8 @@ std::string refusal(const std::string& path, const std::string& reason) {
                       "), expected it with all of NVIDIA's libraries that it needs; ", kRemedy);
 }
 
-/// What is wrong with `path` if another CPU half lies beside it than the one that is loaded. The
-/// loader would not say so as long as all symbols are found.
+/// Says what is wrong with `path` if another CPU half lies beside it than the one that is loaded.
+/// The loader does not notice that as long as all symbols are found.
 std::string mismatch(const fs::path& path) {
   const fs::path loaded = cpu_library();
   const fs::path beside = path.parent_path() / kCpuLibrary;
@@ -62,7 +62,7 @@ std::string mismatch(const fs::path& path) {
   if (loaded.empty() || !fs::exists(beside, error) || fs::equivalent(beside, loaded, error)) {
     return "";
   }
-  // No release says its version inside the CUDA half; two builds never have one size.
+  // No release says its version inside the CUDA half, but two builds never have one size.
   const auto loaded_bytes = fs::file_size(loaded, error);
   const auto beside_bytes = fs::file_size(beside, error);
   if (error || loaded_bytes == beside_bytes) return "";
@@ -72,19 +72,19 @@ std::string mismatch(const fs::path& path) {
                       " bytes), expected the CUDA half of LibTorch " TORCH_VERSION "; ", kRemedy);
 }
 
-/// Opens the library at `path`. Nothing if there is no such file.
+/// Opens the library at `path`. nullopt if there is no such file.
 std::optional<absl::StatusOr<void*>> open_at(const fs::path& path) {
   std::error_code error;
   if (!fs::exists(path, error)) return std::nullopt;
   const std::string other = mismatch(path);
   if (!other.empty()) return absl::FailedPreconditionError(other);
-  // All symbols now: one that is missing would end the process at its first use.
+  // Resolves all symbols now: one that is missing would end the process at its first use.
   void* library = ::dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) {
     return absl::FailedPreconditionError(refusal(path.string(), loader_error()));
   }
   if (path.parent_path() != fs::path(cpu_library()).parent_path()) {
-    // Best effort: the first cannot open without a driver, and few need either.
+    // Best effort: the first cannot open without a driver, and few programs need either.
     for (const char* name : kOpenedLater) {
       ::dlopen((path.parent_path() / name).c_str(), RTLD_LAZY | RTLD_LOCAL);
     }
@@ -171,16 +171,16 @@ std::string problem_of_driver(void* library) {
          " the CPU";
 }
 
-/// Whether LibTorch had decided that there is no CUDA when the CUDA half came.
+/// Returns true if LibTorch had decided that there is no CUDA before the CUDA half was loaded.
 bool came_too_late() {
-  // Asked only now: to ask before is what decides.
+  // Asked only now, because asking is what decides.
   return typeid(at::detail::getCUDAHooks()) == typeid(at::CUDAHooksInterface);
 }
 
 }  // namespace
 
 absl::StatusOr<CudaLibrary> load_cuda_library(const EnvironmentLookup& lookup) {
-  static std::mutex mutex;  // ranks that are threads come together
+  static std::mutex mutex;  // ranks that are threads call this at the same time
   const std::lock_guard<std::mutex> lock(mutex);
 
   void* library = nullptr;

@@ -14,7 +14,7 @@ namespace tessera::internal {
 /// Note [One build]
 /// ~~~~~~~~~~~~~~~~
 /// Programs link LibTorch's CPU half alone, so one binary serves machines with and without CUDA and
-/// starts without reading gigabytes. The CUDA half is opened when somebody asks for a GPU: its
+/// starts without reading gigabytes. The CUDA half is opened when the program asks for a GPU: its
 /// initialisers register streams, events, memory and operators with the CPU half, and from then on
 /// LibTorch's own interfaces work on GPUs. But LibTorch determines only once whether there is CUDA:
 /// if the program asks before (torch::cuda::is_available(), torch::manual_seed(), backward()), the

@@ -14,10 +14,10 @@ class Event {
   Event(const Event&) = delete;
   Event& operator=(const Event&) = delete;
 
-  /// Local, never blocks. Whether all that was in the stream when the event was recorded last has
-  /// run; true before the first recording.
+  /// Local, never blocks. Returns true if all that was in the stream when the event was recorded
+  /// last has run, and before the first recording.
   virtual bool is_done() = 0;
-  /// Blocks the host until is_done().
+  /// Blocks the calling thread until is_done().
   virtual void synchronize() = 0;
 
  protected:
@@ -50,7 +50,7 @@ class Stream {
   Stream() = default;
 };
 
-/// The streams, events and memory of a device that communication beside computation needs. One
+/// The streams, events and memory of a device that communication alongside computation needs. One
 /// object per rank. It does not know of other ranks and does not communicate.
 class Device {
  public:

@@ -20,7 +20,7 @@
 namespace tessera::internal {
 namespace {
 
-/// What is queued on `later` from now on runs behind what `earlier` holds.
+/// What is queued on `later` from now on runs after what `earlier` holds.
 void order(const c10::Stream& earlier, const c10::Stream& later) {
   if (earlier == later) return;
   c10::Event event(c10::DeviceType::CUDA);
@@ -38,12 +38,12 @@ class ModuleGraph final : public Graph {
                 "', expected a graph; build Tessera with the CUDA Toolkit of LibTorch's CUDA");
   }
 
-  // The graph first: it ends its capture on the stream that is current.
+  // Destroys the graph first: it ends its capture on the stream that is current.
   ~ModuleGraph() override {
     api_->destroy(graph_);
     try {
       leave();
-    } catch (...) {  // a device that fails has no use for it
+    } catch (...) {  // a device that fails does not need it back
     }
   }
 
@@ -144,7 +144,7 @@ bool is_capturing() {
     if (ask == nullptr) return false;
     found.store(ask, std::memory_order_relaxed);
   }
-  // To ask would make a context, and where there is none nothing is captured.
+  // Asking would make a context; without a context nothing is captured.
   const c10::Device device = cuda_interface().getDevice();
   if (!at::detail::getCUDAHooks().hasPrimaryContext(device.index())) return false;
   int status = 0;

@@ -13,12 +13,13 @@ namespace tessera::internal {
 ///
 /// Note [What a graph holds]
 /// ~~~~~~~~~~~~~~~~~~~~~~~~~
-/// Kernels and the addresses that they use. What the host computes, decides or prints happens once,
-/// during the capture. Tensors from before the capture are read and written at their addresses and
-/// must stay alive: copy inputs into the same tensors before each replay. Tensors that the capture
-/// makes are undefined before the first replay, and hold the results of the last replay after it;
-/// their memory lives as long as the graph and as they do. The code must have run a few times
-/// before, on stream(), so that libraries have made their handles and chosen their kernels.
+/// A graph holds kernels and the addresses that they use. What the CPU computes, decides or prints
+/// happens once, during the capture. Tensors from before the capture are read and written at their
+/// addresses and must stay alive: copy inputs into the same tensors before each replay. Tensors
+/// that the capture makes are undefined before the first replay, and hold the results of the last
+/// replay after it; their memory lives as long as the graph and as they do. The code must have run
+/// a few times before, on stream(), so that libraries have made their handles and chosen their
+/// kernels.
 ///
 /// Note [Backward in a capture]
 /// ~~~~~~~~~~~~~~~~~~~~~~~~~~~~
@@ -35,27 +36,28 @@ class Graph {
   Graph(const Graph&) = delete;
   Graph& operator=(const Graph&) = delete;
 
-  /// Where it captures; never the default stream. The same for its whole life.
+  /// The stream on which it captures; never the default stream. The same for its whole life.
   virtual c10::Stream stream() const = 0;
 
-  /// Local, non-blocking. Makes stream() the calling thread's current stream, behind what the
-  /// current one holds, and captures: until end(), what is queued on it, or on streams that wait
+  /// Local, non-blocking. Makes stream() the calling thread's current stream, after what the
+  /// current one holds, and captures. Until end(), what is queued on it, or on streams that wait
   /// for it, is recorded and does not run. What would have to wait for the device (item(), a copy
   /// to memory that is not pinned, a synchronisation) throws, and so does end() then.
   ///
   /// Throws c10::Error if this graph has been captured, or the current stream is being captured.
   virtual void begin() = 0;
 
-  /// Local; instantiates the graph, which takes milliseconds. On the thread of begin(). The current
-  /// stream is the one before begin() again, behind stream(). Every stream that joined must have
-  /// been waited for by stream(). Throws c10::Error if something in between was not allowed; the
-  /// current stream is still restored, and the graph cannot be used.
+  /// Local. Instantiates the graph, which takes milliseconds. On the thread of begin(). Restores
+  /// the current stream from before begin(), and has it wait for stream(). Every stream that joined
+  /// must have been waited for by stream(). Throws c10::Error if something in between was not
+  /// allowed; the current stream is still restored, and the graph cannot be used.
   virtual void end() = 0;
 
-  /// Local, non-blocking; any thread. Queues the whole on the calling thread's current stream. Two
-  /// replays must not overlap, nor one and whatever uses the same tensors: queue them on one
-  /// stream, or order the streams. Random numbers of the device's default generator go on from
-  /// replay to replay as they would without a graph. Throws c10::Error before end() went well.
+  /// Local, non-blocking; any thread. Queues the whole graph on the calling thread's current
+  /// stream. A replay must not overlap with another one, nor with other users of the same tensors:
+  /// queue them on one stream, or order the streams. Random numbers of the device's default
+  /// generator go on from replay to replay as they would without a graph. Throws c10::Error before
+  /// end() went well.
   virtual void replay() = 0;
 
  protected:
@@ -67,16 +69,16 @@ class Graph {
 /// does not fit, or load_cuda_library() has not gone well.
 std::unique_ptr<Graph> make_graph(at::Device device);
 
-/// Local. A graph of the same device, on the same stream and from the same memory as `other`, which
-/// may be destroyed first: two graphs that never run at once need the memory of the larger one
-/// only. What a replay of one leaves in tensors that nothing refers to any more, the other
-/// overwrites. Throws c10::Error as above.
+/// Local. Makes a graph of the same device, on the same stream and from the same memory as `other`,
+/// which may be destroyed first: two graphs that never run at once need the memory of the larger
+/// one only. A replay of one overwrites what the other left in tensors that nothing refers to any
+/// more. Throws c10::Error as above.
 std::unique_ptr<Graph> make_graph_beside(const Graph& other);
 
-/// Local, never blocks; any thread, LibTorch's threads of backward as well. Whether what the
-/// calling thread's operators queue now is captured instead of run: the current stream of the
-/// current device is being captured, by a Graph or by anybody else. False without LibTorch's CUDA
-/// half. Costs a call of the CUDA runtime.
+/// Local, never blocks; any thread, LibTorch's threads of backward as well. Returns true if what
+/// the calling thread's operators queue now is captured instead of run: the current stream of the
+/// current device is being captured, by a Graph or otherwise. False without LibTorch's CUDA half.
+/// Costs a call of the CUDA runtime.
 bool is_capturing();
 
 }  // namespace tessera::internal

@@ -25,7 +25,7 @@ struct GraphApi {
   decltype(&cuda_graph::tessera_cuda_graph_destroy) destroy;
 };
 
-/// Local. Opens the module, behind LibTorch's CUDA half (load_cuda_library()), from which it takes
+/// Local. Opens the module after LibTorch's CUDA half (load_cuda_library()), from which it takes
 /// at::cuda::CUDAGraph. Looked for in this order: the path in TESSERA_CUDA_GRAPH_MODULE, if it is
 /// set, and nowhere else; beside the program and in ../lib and ../lib64 from there (build trees and
 /// installed prefixes); where the loader looks. The error says what was looked for, where, and what

@@ -12,13 +12,13 @@ class EntryPoints {
   /// `library`: a handle of dlopen; not null.
   explicit EntryPoints(void* library) : library_(library) {}
 
-  /// `target` becomes the function of that name, or null.
+  /// Sets `target` to the function of that name, or null.
   template <typename Function>
   void find(Function*& target, const char* name) const {
     target = reinterpret_cast<Function*>(address(name));
   }
 
-  /// As find(); one that is not there is missing().
+  /// As find(); a function that is not there is in missing().
   template <typename Function>
   void require(Function*& target, const char* name) {
     find(target, name);
@@ -34,10 +34,10 @@ class EntryPoints {
   std::vector<std::string> missing_;
 };
 
-/// Where the loader found an open library; "" if that is unknown or `library` null.
+/// Returns where the loader found an open library; "" if that is unknown or `library` null.
 std::string path_of_library(void* library);
 
-/// Why the loader refused the calling thread last. Never empty.
+/// Returns why the loader last refused the calling thread. Never empty.
 std::string loader_error();
 
 }  // namespace tessera::internal

@@ -22,7 +22,7 @@ std::filesystem::path own_folder() {
   return std::filesystem::path(info.dli_fname).parent_path();
 }
 
-/// Paths to try.
+/// Returns the paths to try, in this order.
 std::vector<std::string> candidates(const char* file, const std::optional<std::string>& named) {
   if (named && !named->empty()) return {*named};
   std::vector<std::string> paths;

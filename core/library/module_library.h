@@ -12,9 +12,9 @@ namespace tessera::internal {
 
 /// A shared library of Tessera that is opened on demand, and the texts for its errors.
 struct ModuleLibrary {
-  const char* part;      ///< of messages: "cuda", "graph"
+  const char* part;      ///< its name in messages: "cuda", "graph"
   const char* file;      ///< "libtessera_cuda.so"
-  const char* variable;  ///< of the environment, that may hold its path
+  const char* variable;  ///< environment variable that may hold its path
   const char* what;      ///< "Tessera's module for GPUs"
   const char* remedy;    ///< how to get one
 };

@@ -13,7 +13,7 @@
 namespace tessera::internal {
 namespace {
 
-/// Microseconds of CPU time in each period of as many microseconds.
+/// CPU time per period, both in microseconds.
 struct Quota {
   int64_t time = -1;  // negative: no limit
   int64_t period = 0;
@@ -32,7 +32,7 @@ Quota quota_of(const std::string& folder) {
 }  // namespace
 
 std::vector<int> cores_of(const std::vector<int>& pids) {
-  constexpr size_t kSets = 8;  // as many cores as any kernel knows: else it refuses to answer
+  constexpr size_t kSets = 8;  // as many cores as any kernel knows; with fewer it refuses to answer
   cpu_set_t all[kSets];
   cpu_set_t of_one[kSets];
   CPU_ZERO_S(sizeof(all), all);

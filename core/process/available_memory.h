@@ -5,9 +5,10 @@
 
 namespace tessera::internal {
 
-/// Local. Bytes of memory that this process can still get: what the host has, swap included, or the
-/// least that is left below a limit of its control groups (a container's), where the cache of files
-/// counts as free as the kernel gives it up for the asking. `root`: as of control_group_folders().
+/// Local. Returns the bytes of memory that this process can still get: what the host has, swap
+/// included, or the least that is left below a limit of its control groups (a container's). The
+/// page cache counts as free: the kernel gives it up on demand. `root`: see
+/// control_group_folders().
 int64_t available_memory_bytes(const std::string& root = "");
 
 }  // namespace tessera::internal

@@ -14,7 +14,7 @@
 namespace tessera::internal {
 namespace {
 
-// A thread that hangs hangs the end of the process no longer than this.
+// A thread that hangs delays the end of the process by this at most.
 constexpr auto kPatience = std::chrono::seconds(5);
 
 }  // namespace
@@ -23,7 +23,7 @@ struct EndingThread::Entry {
   const Origin origin;
   std::function<void()> ask_to_end;
   std::thread thread;
-  std::thread::id id;  // of the thread, which whoever joins it changes
+  std::thread::id id;  // kept, because a join changes that of the thread
   bool is_over = false;
   bool is_detached = false;
   bool is_joined = false;  // or is about to be
@@ -31,8 +31,7 @@ struct EndingThread::Entry {
   bool is_other_thread() const { return origin.is_here() && id != std::this_thread::get_id(); }
 };
 
-/// All that run, or wait to be joined. Never destroyed: a thread that did not end in time comes
-/// back to it.
+/// All threads that run or wait to be joined. Never destroyed: late threads still use it.
 struct EndingThread::All {
   static All& get() {
     static auto* const all = new All;
@@ -61,7 +60,7 @@ struct EndingThread::All {
     if (entry->is_over) forget(entry);
   }
 
-  /// The entry, and what it holds, goes behind this, without the lock.
+  /// The entry, and what it holds, is destroyed after this, without the lock.
   void finish(const std::shared_ptr<Entry>& entry) {
     const std::lock_guard lock(mutex);
     entry->is_over = true;

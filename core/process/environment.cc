@@ -19,7 +19,7 @@ namespace {
 
 using internal::VariableReader;
 
-/// Whether it is a directory, and no link to one, that only this user can enter.
+/// Returns true if it is a directory, and no link to one, that only this user can enter.
 bool is_own_directory(const std::string& path) {
   constexpr mode_t kForOthers = 0077;
   struct stat status {};
@@ -27,7 +27,7 @@ bool is_own_directory(const std::string& path) {
          status.st_uid == ::geteuid() && (status.st_mode & kForOthers) == 0;
 }
 
-/// Whether it can be the name or address of a host.
+/// Returns true if it can be the name or address of a host.
 bool is_host(absl::string_view text) {
   return !text.empty() && text.find_first_of(" \t\r\n") == absl::string_view::npos;
 }
@@ -54,7 +54,7 @@ void read_master(VariableReader& reader, Environment& environment) {
                 "it is left over from another job");
 }
 
-/// Where srun's tasks on several hosts meet: where rank 0 is, at a port that all of them derive.
+/// Sets where srun's tasks on several hosts meet: on the host of rank 0, at a port that all derive.
 void derive_master(const VariableReader& reader, Environment& environment) {
   constexpr int64_t kFirstPort = 20000, kPorts = 10000;  // below those that the kernel chooses
   const auto job = internal::whole_number(reader.text("SLURM_JOB_ID"));
@@ -65,7 +65,7 @@ void derive_master(const VariableReader& reader, Environment& environment) {
   environment.master_port = static_cast<int>(port);
 }
 
-/// Where ranks meet to whom no variable says it. Those of a scheduler on one host need none.
+/// For ranks that no variable tells where to meet. Those of a scheduler on one host need no place.
 void read_no_store(VariableReader& reader, Environment& environment) {
   std::string size = absl::StrCat(environment.world_size);
   if (reader.has_problems()) size = reader.text("WORLD_SIZE", size);
@@ -87,7 +87,7 @@ void read_place(VariableReader& reader, Environment& environment) {
   if (!is_somewhere) read_no_store(reader, environment);
 }
 
-/// What a process is told beside who it is and where its ranks meet.
+/// Reads what a process is told besides who it is and where its ranks meet.
 void read_rest(VariableReader& reader, Environment& environment) {
   constexpr size_t kLongest = 64;
   constexpr const char* kLetters =

@@ -21,7 +21,7 @@ namespace {
 constexpr size_t kLongestFile_bytes = 1 << 20;
 constexpr size_t kLongestMessage_bytes = 4000;
 
-/// As a terminal may show it: a rank's text may hold anything.
+/// Makes a text fit for a terminal: a rank's text may hold anything.
 std::string shown(std::string text) {
   text.resize(std::min(text.size(), kLongestMessage_bytes));
   std::replace_if(
@@ -30,7 +30,7 @@ std::string shown(std::string text) {
   return text;
 }
 
-/// Writes the file at `path`, which `flags` open; returns errno, or 0.
+/// Writes the file at `path`, opened with `flags`; returns errno, or 0.
 int write_file(const std::string& path, int flags, const std::string& text) {
   constexpr int kAlways = O_WRONLY | O_CREAT | O_CLOEXEC | O_NONBLOCK | O_NOCTTY;
   const FileDescriptor file(open(path.c_str(), kAlways | flags, 0600));
@@ -43,7 +43,7 @@ int write_file(const std::string& path, int flags, const std::string& text) {
 /// Writes a file that is not there yet; returns errno, or 0.
 int write_new_file(const std::string& path, const std::string& text) {
   const std::string part = absl::StrCat(path, ".", getpid());
-  unlink(part.c_str());  // of a process of that number that was killed here
+  unlink(part.c_str());  // of a process with that number that was killed here
   int error = write_file(part, O_EXCL, text);
   if (error == 0 && rename(part.c_str(), path.c_str()) != 0) error = errno;
   if (error != 0) unlink(part.c_str());

@@ -8,17 +8,16 @@
 
 namespace tessera::internal {
 
-/// what() without the backtrace that c10::Error carries and no user or peer wants to read; the type
-/// where there is no text. Never empty.
+/// Returns what() without c10::Error's backtrace; the type if there is no text. Never empty.
 std::string error_text(const std::exception& error);
 
-/// The same of the exception that is being handled, whatever its type.
+/// The same for the exception that is being handled, whatever its type.
 std::string present_error_text();
 
-/// The exit code of a program that ends because of it: record_errors() says which.
+/// Returns the exit code of a program that ends because of that exception: see record_errors().
 int present_error_exit_code();
 
-/// The text of what `body` throws; "" if it returns.
+/// Returns the text of what `body` throws; "" if it returns.
 template <typename Body>
 std::string thrown_by(const Body& body) {
   try {
@@ -29,8 +28,8 @@ std::string thrown_by(const Body& body) {
   return "";
 }
 
-/// What `predicate`, a function of the user's, says of the parameter or module `name`. What it
-/// throws, of whatever type, becomes a c10::Error that names it (`what`) and `name`.
+/// Returns what `predicate`, a function of the user's, says of the parameter or module `name`.
+/// Whatever it throws becomes a c10::Error that names the predicate (`what`) and `name`.
 template <typename Predicate, typename... Arguments>
 bool ask(const Predicate& predicate, std::string_view what, std::string_view name,
          const Arguments&... arguments) {

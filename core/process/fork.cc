@@ -52,7 +52,7 @@ struct ForkHandlers {
   }
 
   static std::vector<Held>& held() {
-    static auto* const all = new std::vector<Held>;  // never destroyed: others may fork at the end
+    static auto* const all = new std::vector<Held>;  // never destroyed: threads may fork at the end
     return *all;
   }
 

@@ -14,14 +14,14 @@ namespace tessera::internal {
 /// Note [Fork]
 /// ~~~~~~~~~~~
 /// A child of fork() has a copy of every object but none of the threads, and it must not
-/// communicate in its parent's name. So what a program holds and calls (groups, works, windows,
+/// communicate in its parent's name. So whatever a program holds and calls (groups, works, windows,
 /// shared buffers, engines, their scopes, checkpoints) compares its Origin with the present
-/// process: in a child calls throw, and destructors leave alone all that lies behind, which may be
-/// locked or half changed by a thread that does not exist there. What lies behind does not ask
-/// again. What the process itself calls asks, too: observers of operators, handlers at exit.
+/// process. In a child, calls throw, and destructors leave inner objects alone, which may be locked
+/// or half changed by a thread that does not exist there. Inner objects do not check again.
+/// Observers of operators and handlers at exit, which the process itself calls, check, too.
 ///
-/// Shared segments become private mappings in the child, copied at the first write (Segment).
-/// Until then the child sees later writes of the parent there, so it has no snapshot, and reading
+/// Shared segments become private mappings in the child, copied at the first write (Segment). Until
+/// then the child sees later writes of the parent there, so it has no snapshot, and reading
 /// parameters throws (ThrowingStorage). Process-wide locks that any thread may hold at any time are
 /// held across fork().
 ///
@@ -35,29 +35,30 @@ class Origin {
   /// Throws std::runtime_error if the C library has no room for fork handlers.
   Origin();
 
-  /// Whether this process is that one, and no child of it. One load; may be called anywhere.
+  /// True in the process that made the object, false in its children. One load; for any code.
   bool is_here() const { return forks_ == forks_so_far_.load(std::memory_order_relaxed); }
 
-  /// What to say elsewhere: "this process is a fork of <whom> (pid 12), which ...; ...".
+  /// Returns the error text for a child: "this process is a fork of <whom> (pid 12), which ...;
+  /// ...".
   std::string fork_error(std::string_view whom) const;
 
  private:
   friend struct ForkHandlers;
 
-  /// Between the first process of this program and the calling one.
+  /// Forks between the first process of this program and the calling one.
   static inline std::atomic<uint32_t> forks_so_far_{0};
 
   uint32_t forks_;
   pid_t pid_;
 };
 
-/// Local. Keeps `what` and never destroys it. In sight of leak checkers.
+/// Local. Keeps `what` and never destroys it. Leak checkers see it.
 void never_destroy(std::shared_ptr<void> what);
 
 /// Local. Has `mutex`, which lives as long as the process, held around every fork(), so that a
-/// child finds it free and what it guards whole; then runs `in_child`, if any, in the child: it
-/// allocates nothing and takes no lock. Whoever holds one such mutex takes no other. Called without
-/// holding it.
+/// child finds it free and the data that it guards whole. Then runs `in_child`, if any, in the
+/// child; it must allocate nothing and take no lock. A thread that holds one such mutex takes no
+/// other. To be called without holding it.
 void hold_across_fork(std::mutex& mutex, void (*in_child)() noexcept = nullptr);
 
 }  // namespace tessera::internal

@@ -45,7 +45,7 @@ constexpr const Launcher& kByName = kLaunchers[0];
 constexpr const Launcher& kSlurm = kLaunchers[1];
 constexpr const Launcher& kOpenMpi = kLaunchers[2];
 
-// Without a rank these say that several processes were wanted; SLURM's, if the number is more.
+// Without a rank these are signs of several processes; SLURM's only if the number is more.
 constexpr const char* kSignsOfSeveral[] = {
     "TESSERA_STORE", "MASTER_ADDR",           "PET_RDZV_ENDPOINT",   "PET_NNODES",  "SLURM_NTASKS",
     "SLURM_NPROCS",  "SLURM_NTASKS_PER_NODE", "SLURM_JOB_NUM_NODES", "SLURM_NNODES"};
@@ -54,15 +54,15 @@ constexpr const char* kHowToStart =
     "start the program by srun, mpirun, tessera-run or torchrun --no-python, set RANK and "
     "WORLD_SIZE for each process, or set TESSERA_WORLD=single to train alone";
 
-/// Who a launcher says that this process is.
+/// What a launcher says of this process.
 struct Identity {
   const Launcher* launcher;
   Environment says;              // rank to host_of_rank_0
   bool is_by_torchrun = false;   // or by tessera-run
-  bool is_one_per_node = false;  // as those are that start others
+  bool is_one_per_node = false;  // as for processes that start others
 };
 
-/// Adds a problem if only some of the variables are set that this launcher sets.
+/// Adds a problem if only some of this launcher's variables are set.
 void require_family(VariableReader& reader, const Launcher& launcher) {
   const bool has_all = reader.is_set(launcher.rank) && reader.is_set(launcher.size);
   const bool has_local = reader.is_set(launcher.local_rank) || reader.is_set(launcher.local_size);
@@ -124,7 +124,7 @@ std::optional<Identity> read_launcher(VariableReader& reader, const Launcher& la
   return identity;
 }
 
-/// Whether `outer` is of a process that has started the launcher of `inner`, or may have.
+/// Returns true if `outer` may be of a process that has started the launcher of `inner`.
 bool may_have_started(const Identity& outer, const Identity& inner) {
   if (outer.launcher == &kByName) return false;
   if (outer.says.world_size == 1) return true;
@@ -145,8 +145,8 @@ void disagree(VariableReader& reader, const Launcher& own, const Launcher& other
       "over from another job (env -u), or set TESSERA_WORLD=single to train alone"));
 }
 
-/// A launcher of which there may be several ranks, however many it says: one with any rank, or with
-/// another one than 0. Not SLURM: a batch script has its rank, too.
+/// Returns a launcher that may have several ranks, whatever number it says: one with any rank if
+/// `is_any`, else with another rank than 0. Not SLURM's: a batch script has its rank, too.
 const Launcher* find_rank(const VariableReader& reader, bool is_any) {
   for (const Launcher& launcher : kLaunchers) {
     const bool is_sign =
@@ -196,7 +196,7 @@ void reconcile(VariableReader& reader, const std::vector<Identity>& found, Ident
 }  // namespace
 
 std::optional<int> tasks_of_node(const std::string& list, int node) {
-  int64_t first = 0;  // node of the entry
+  int64_t first = 0;  // first node of the entry
   std::optional<int> found;
   for (absl::string_view entry : absl::StrSplit(list, ',')) {
     const bool is_repeated = absl::ConsumeSuffix(&entry, ")");
@@ -236,7 +236,7 @@ Environment read_identity(VariableReader& reader) {
     return alone;
   }
   std::vector<Identity> found;
-  VariableReader unheeded = reader;  // what is wrong beside RANK and WORLD_SIZE
+  VariableReader unheeded = reader;  // problems of other launchers where RANK and WORLD_SIZE win
   for (const Launcher& launcher : kLaunchers) {
     const bool is_heeded = found.empty() || found.front().launcher != &kByName;
     const auto identity = read_launcher(is_heeded ? reader : unheeded, launcher);

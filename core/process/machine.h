@@ -8,12 +8,12 @@ namespace tessera::internal {
 /// watch each other and share memory.
 std::string machine_id();
 
-/// Local. The host that this process is on, as MPI's ranks tell hosts apart: machine_id(), and its
-/// network and UTS namespaces, so that containers and namespaces with a network of their own are
-/// hosts.
+/// Local. Identifies the host that this process is on, as MPI's ranks tell hosts apart:
+/// machine_id(), with its network and UTS namespaces. So a container with its own network is a
+/// host.
 std::string host_id();
 
-/// Local. What this machine is called, for messages.
+/// Local. Returns the name of this machine, for messages.
 std::string machine_name();
 
 }  // namespace tessera::internal

@@ -50,7 +50,7 @@ std::string process_activity(int pid) {
 }
 
 std::string access_problem(int pid) {
-  // The kernel asks here what it asks for the files that are open.
+  // The kernel checks here what it checks for open files.
   char target[PATH_MAX];
   const std::string path = absl::StrCat("/proc/", pid, "/exe");
   if (::readlink(path.c_str(), target, sizeof(target)) >= 0) return "";

@@ -13,19 +13,19 @@ struct ProcessStatus {
   uint64_t start_time = 0;  ///< in ticks since boot: a pid may be used again
 
   bool has_ended() const { return state == 'Z' || state == 'X'; }
-  /// "is stopped (SIGSTOP or a debugger)", "computes", "sleeps"; "" for what a program is not in.
+  /// "is stopped (SIGSTOP or a debugger)", "computes", "sleeps"; "" for other states.
   std::string describe() const;
 };
 
-/// Local. Nothing if there is no such process, or /proc does not show it.
+/// Local. nullopt if there is no such process, or /proc does not show it.
 std::optional<ProcessStatus> process_status(int pid);
 
-/// Local. What ProcessStatus::describe() says of it; "" where nothing is known.
+/// Local. Returns ProcessStatus::describe() of the process; "" if nothing is known.
 std::string process_activity(int pid);
 
-/// Local. Why this process may not open the files that process `pid` of this host has open, as in
-/// "it is closed to this process (Permission denied): start all ranks as one user ..."; "" if it
-/// may, or if the process has ended.
+/// Local. Returns why this process may not open the files that process `pid` of this host has open,
+/// as in "it is closed to this process (Permission denied): start all ranks as one user ..."; "" if
+/// it may, or if the process has ended.
 std::string access_problem(int pid);
 
 }  // namespace tessera::internal

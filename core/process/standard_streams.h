@@ -12,9 +12,9 @@ namespace tessera::internal {
 /// would be written into it. Local. Throws c10::Error if /dev/null cannot be opened.
 void open_standard_streams();
 
-/// `fd`, or if that is one of 0 to 2, because a stream was closed meanwhile, a duplicate above
-/// them, close-on-exec, in whose favour `fd` is closed; -1, with errno set, if there is none or
-/// `fd` is negative. Local; free of LibTorch.
+/// Returns `fd`. If that is one of 0 to 2, because a stream was closed meanwhile, closes it and
+/// returns a duplicate above them, close-on-exec. -1, with errno set, if there is none or `fd` is
+/// negative. Local; free of LibTorch.
 inline int above_standard_streams(int fd) {
   if (fd < 0 || fd > STDERR_FILENO) return fd;
   const int above = ::fcntl(fd, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);

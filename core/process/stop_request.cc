@@ -12,7 +12,7 @@ namespace tessera {
 
 namespace {
 
-// A handler knows nothing but the process.
+// A signal handler can reach nothing but process-wide state.
 std::atomic<bool> requested = false;
 static_assert(std::atomic<bool>::is_always_lock_free);
 
@@ -55,7 +55,7 @@ StopRequest::StopRequest(std::initializer_list<int> signals) {
     all.earlier[signal] = earlier;
   }
   ++all.requests;
-  // Whoever started this process may have blocked them, and then none would ever come.
+  // The process that started this one may have blocked them, and then none would ever come.
   sigset_t wanted;
   sigemptyset(&wanted);
   for (const int signal : signals) sigaddset(&wanted, signal);

@@ -9,7 +9,7 @@
 
 namespace tessera::internal {
 
-/// Blocks, while it lives, all signals of the calling thread but those that a thread's own
+/// Blocks, while it lives, all signals of the calling thread except those that a thread's own
 /// instructions cause. Threads that are started meanwhile inherit that.
 class SignalBlock {
  public:
@@ -25,11 +25,11 @@ class SignalBlock {
 /// Throws std::runtime_error: no thread for `purpose` could be started, because of `error`.
 [[noreturn]] void throw_no_thread(std::string_view purpose, const std::system_error& error);
 
-/// A thread of ours, for `purpose`. The system gives a signal that is sent to the process to any
-/// thread that does not block it. So a program that blocks SIGTERM in its threads and takes it by
-/// sigwait(), or whose handler relies on running in one of them, needs all other threads to block
-/// it: ours do. Throws std::runtime_error that names the purpose and the limits where no thread can
-/// be started.
+/// Starts a thread of the library, for `purpose`. The system gives a signal that is sent to the
+/// process to any thread that does not block it. A program may block SIGTERM in its threads and
+/// take it by sigwait(), or have a handler that relies on running in one of them; so the library's
+/// threads block it. Throws std::runtime_error that names the purpose and the limits if no thread
+/// can be started.
 template <typename Run>
 std::thread thread_without_signals(std::string_view purpose, Run run) {
   const SignalBlock block;

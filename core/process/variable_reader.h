@@ -14,9 +14,9 @@
 
 namespace tessera::internal {
 
-constexpr int kGreatest = std::numeric_limits<int>::max();  ///< number that a variable may have
+constexpr int kGreatest = std::numeric_limits<int>::max();  ///< largest number of a variable
 
-/// Local. The number that `text` is, if it is digits only and the number is in the range.
+/// Local. Returns the number in `text`, if that has digits only and the number is in the range.
 std::optional<int64_t> whole_number(absl::string_view text, int64_t least = 0,
                                     int64_t greatest = std::numeric_limits<int64_t>::max());
 
@@ -32,21 +32,21 @@ class VariableReader {
     return is_set(name) ? *lookup_(name) : otherwise;
   }
 
-  /// The value if it is set and good; a problem if it is set and bad, which says the range, and
-  /// the variable `limit` that it follows from, if that is set.
+  /// Returns the value if it is set and good. Adds a problem if it is set and bad, which says the
+  /// range, and the variable `limit` that the range follows from, if that is set.
   std::optional<int> integer(const char* name, int least, int greatest,
                              const char* limit = nullptr);
 
-  /// A problem if the variable is set and not good, with its value and what was expected.
+  /// Adds a problem, with its value and what was expected, if the variable is set and not good.
   void expect(const char* name, bool is_good, const std::string& expected);
 
-  /// A problem if some are set and some are not, which lists both and ends with `remedy`.
+  /// Adds a problem, which lists both and ends with `remedy`, if some are set and some are not.
   void whole_family(const std::vector<const char*>& names, const std::string& remedy);
 
   void problem(std::string text) { problems_.push_back(std::move(text)); }
   bool has_problems() const { return !problems_.empty(); }
 
-  /// All problems, of which there is one, a line each.
+  /// Returns all problems, a line each. There must be one.
   absl::Status error() const;
 
  private:

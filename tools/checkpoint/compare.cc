@@ -21,7 +21,7 @@ std::string text_of(const EntryForm& form) {
                       "] with strides [", absl::StrJoin(form.strides, ", "), "]");
 }
 
-/// How many elements of the entry `name`, of one form in both, differ; and the first.
+/// How many elements of entry `name`, which has one form in both, differ; and the first.
 struct Differences {
   int64_t count = 0;
   int64_t first = -1;

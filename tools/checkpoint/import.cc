@@ -40,7 +40,7 @@ std::map<std::string, Origin> origins_in(const std::vector<TensorFile>& files) {
   return origins;
 }
 
-/// All tensors, also two of one name, which no layout takes.
+/// Contains all tensors, also two of one name, which no layout accepts.
 absl::StatusOr<ShardLayout> layout_of(const std::vector<TensorFile>& files,
                                       const std::string& nonce) {
   std::vector<ShardPiece> pieces;

@@ -22,7 +22,7 @@ bool can_redraw(std::FILE* out) {
          std::string_view(terminal) != "dumb";
 }
 
-/// How many columns the terminal `out` has; more than any line where that is not known.
+/// Returns how many columns the terminal `out` has; if that is unknown, more than any line.
 size_t columns_of(std::FILE* out) {
   winsize size = {};
   const bool is_known = ::ioctl(::fileno(out), TIOCGWINSZ, &size) == 0 && size.ws_col > 0;

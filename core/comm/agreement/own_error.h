@@ -8,8 +8,8 @@
 
 namespace tessera::internal {
 
-/// Runs code of the user and returns its result. Any exception of it is this rank's only, even
-/// another engine's ErrorOnAllRanks.
+/// Runs code of the user and returns its result. Any exception of it is an error of this rank
+/// alone, even another engine's ErrorOnAllRanks.
 template <typename Body>
 auto as_own_error(Body&& body) {
   try {

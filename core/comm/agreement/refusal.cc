@@ -31,7 +31,7 @@ std::string shortened(const std::string& problem) {
   return absl::StrCat(absl::StrJoin(lines, "\n"), "\n... and ", more, " more");
 }
 
-/// Every line with a 0 byte behind it, so that different lists never have the same bytes.
+/// Appends a 0 byte to every line, so that different lists never have the same bytes.
 std::string serialize(const std::vector<std::string>& lines) {
   std::string bytes;
   for (const std::string& line : lines) (bytes += line) += '\0';
@@ -48,7 +48,7 @@ std::string entry(const std::vector<std::string>& lines, size_t index) {
   return index < lines.size() ? absl::StrCat("'", lines[index], "'") : "nothing";
 }
 
-/// Of two lists that differ.
+/// Says where two lists differ.
 std::string difference(int rank, const std::vector<std::string>& lines,
                        const std::vector<std::string>& expected) {
   const auto first =
@@ -66,7 +66,7 @@ std::string difference(int rank, const std::vector<std::string>& lines,
 
 std::string refusal_text(const std::vector<std::string>& problems, std::string_view what) {
   const int size = static_cast<int>(problems.size());
-  std::vector<std::pair<std::string, std::vector<int>>> entries;  // by problem, as first had
+  std::vector<std::pair<std::string, std::vector<int>>> entries;  // by problem, in rank order
   for (int rank = 0; rank < size; ++rank) {
     if (problems[rank].empty()) continue;
     auto entry = std::find_if(entries.begin(), entries.end(),
@@ -76,7 +76,7 @@ std::string refusal_text(const std::vector<std::string>& problems, std::string_v
   }
   const std::string tag = absl::StrCat("[", absl::string_view(what.data(), what.size()), "] ");
   return absl::StrJoin(entries, "\n", [&](std::string* text, const auto& entry) {
-    // What comes from the same room has its tag already.
+    // A problem of the same part of the library has its tag already.
     absl::StrAppend(text, tag, name_of(entry.second, size), ": ",
                     absl::StripPrefix(shortened(entry.first), tag));
   });

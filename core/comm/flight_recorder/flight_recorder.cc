@@ -21,7 +21,7 @@
 namespace tessera::internal {
 namespace {
 
-// Of the word that end() changes alone.
+// The only word that end() changes.
 constexpr size_t kEndWord = offsetof(FlightRecord, end_ns) / sizeof(uint64_t);
 
 std::string ago(int64_t then_ns, int64_t now_ns) {
@@ -41,13 +41,12 @@ std::string place_of(const RankFlight& rank) {
   return absl::StrCat(" (pid ", rank.pid, rank.host.empty() ? "" : " on ", rank.host, ")");
 }
 
-/// Of a rank that others wait for: its state, and the first of its calls that are under way, else
-/// the last.
+/// Describes a rank that others wait for: its state, and its first call under way, else its last.
 std::string last_seen(const RankFlight& rank, int64_t now_ns) {
   const std::string state =
       absl::StrCat("rank ", rank.rank, place_of(rank), ", which ", rank.state, ", last seen ");
   if (rank.records.empty()) return absl::StrCat(state, "nowhere");
-  // Of several that are under way it waits in the first.
+  // If several are under way, it waits in the first.
   const auto open = std::ranges::find(rank.records, 0, &FlightRecord::end_ns);
   if (open != rank.records.end()) {
     return absl::StrCat(state, "in ", open->text(), ", begun ", ago(open->begin_ns, now_ns));
@@ -80,8 +79,8 @@ uint64_t FlightRing::begin(const CallSignature& signature, int64_t sequence, std
   std::memcpy(words.data(), &record, sizeof(record));
   const uint64_t number = begun_.fetch_add(1, std::memory_order_relaxed);
   Slot& slot = slots_[number % kRecords];
-  // A thread that was kept waiting here while others made kRecords calls meets one of them in its
-  // slot, which keeps it.
+  // A thread that was delayed here while others made kRecords calls leaves the later call in its
+  // slot.
   uint64_t version = slot.version.load(std::memory_order_relaxed);
   if (version > number || !slot.version.compare_exchange_strong(version, kWritten)) return number;
   // Each word is released after this: a reader that sees one sees that the old record is gone.
@@ -149,7 +148,7 @@ void write_flight_dump(const std::string& directory, int rank, const std::vector
   try {
     const std::string path =
         absl::StrCat(directory, "/", std::string(name), "-", rank, "-", ::getpid(), ".txt");
-    std::error_code ignored;  // a file that cannot be written says the same
+    std::error_code ignored;  // the error of the file below says the same
     std::filesystem::create_directories(directory, ignored);
     errno = 0;
     std::ofstream file(path, std::ios::trunc);
@@ -161,7 +160,7 @@ void write_flight_dump(const std::string& directory, int rank, const std::vector
       std::fprintf(stderr, "[comm] flight recorder: cannot write '%s' (%s)\n", path.c_str(),
                    std::strerror(errno));
     }
-  } catch (const std::exception&) {  // no memory; the error itself goes on
+  } catch (const std::exception&) {  // no memory for the dump
   }
 }
 

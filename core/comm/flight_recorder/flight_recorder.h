@@ -19,14 +19,14 @@ namespace tessera::internal {
 
 /// One call of a rank, as its recorder has it. Plain bytes. Times are of CLOCK_REALTIME.
 struct FlightRecord {
-  int64_t sequence = -1;  ///< -1: a message, or what has no number
+  int64_t sequence = -1;  ///< -1: a message, or a call without a number
   int64_t begin_ns = 0;
   int64_t end_ns = 0;  ///< 0: not over
   CallSignature signature;
   CallTag<64> tag;
   CallTag<48> group;
 
-  /// Whether its group is called so.
+  /// Returns true if its group has this name.
   bool is_of(std::string_view name) const { return group.hash == hash_of_tag(name); }
   /// "#8 all_reduce SUM float32[10] 'bucket 7' on group 'world'".
   std::string text() const;
@@ -41,16 +41,16 @@ class FlightRing {
  public:
   static constexpr uint64_t kRecords = 128;
 
-  /// Records that a call begins, now. Returns its number, for end().
+  /// Records that a call begins now. Returns its number, for end().
   uint64_t begin(const CallSignature& signature, int64_t sequence, std::string_view tag,
                  std::string_view group);
-  /// The call is over, now. No effect on what is no longer recorded.
+  /// Records that the call is over now. No effect if the call is no longer kept.
   void end(uint64_t number);
 
   /// How many calls have begun.
   uint64_t begun() const { return begun_.load(std::memory_order_acquire); }
-  /// The last calls, the oldest first, but those that are being written, and those whose thread was
-  /// kept waiting in begin() while others made kRecords calls.
+  /// Returns the last calls, the oldest first. Leaves out those that are being written, and those
+  /// whose thread was delayed in begin() while others made kRecords calls.
   std::vector<FlightRecord> last() const;
 
  private:
@@ -68,8 +68,8 @@ class FlightRing {
   Slot slots_[kRecords];
 };
 
-/// One call in its rank's recorder: begun when this is made, over at end(). One that was never made
-/// of a ring records nothing.
+/// One call in its rank's recorder: begins when this is made, is over at end(). Or nothing, without
+/// a ring.
 class Flight {
  public:
   Flight() = default;
@@ -113,13 +113,12 @@ std::string merged_text(const std::vector<RankFlight>& ranks, std::string_view c
 /// The directory that TESSERA_FLIGHT_DUMP names; "": nothing is written.
 std::string flight_dump_directory();
 
-/// Local. Writes merged_text() as <name>-<rank>-<pid>.txt into the directory, if one is named,
-/// which is made if it is not there, and says so on stderr. Never throws: what cannot be written is
-/// said there, too.
+/// Local. Writes merged_text() as <name>-<rank>-<pid>.txt into the directory, which is made if it
+/// is missing, and says so on stderr; "": does nothing. Never throws: errors go to stderr.
 void write_flight_dump(const std::string& directory, int rank, const std::vector<RankFlight>& ranks,
                        std::string_view cause, std::string_view name = "flight-rank") noexcept;
 
-/// Of a wait that is long: "<call>: <waiter> has waited 30001 ms for rank 2 (pid 812), which
+/// Describes a long wait: "<call>: <waiter> has waited 30001 ms for rank 2 (pid 812), which
 /// <state>, last seen in <call>, over 30.2 s ago; and for ...".
 std::string wait_report(std::string_view call, std::string_view waiter,
                         std::chrono::milliseconds waited, const std::vector<RankFlight>& missing);

@@ -15,7 +15,7 @@ Call::Call(std::shared_ptr<const Caller> caller, Form form, std::shared_ptr<Flig
       tag_(form_.collective.tag),
       record_(form_.collective, form_.sequence),
       flight_(std::move(flights), record_.signature, form_.sequence, tag_, caller_->group) {
-  form_.collective.tag = tag_;  // the caller's may go
+  form_.collective.tag = tag_;  // the caller's text may go away
 }
 
 Call::~Call() = default;

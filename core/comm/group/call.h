@@ -28,11 +28,11 @@ class Transfer;
 /// How long a rank waits for another one.
 struct Patience {
   std::chrono::milliseconds timeout;
-  /// A wait as long as this is reported once; 0: none is.
+  /// A wait that lasts this long is reported once; 0: never.
   std::chrono::milliseconds report_after = std::chrono::seconds(5);
 };
 
-/// What a call makes beside data, once all ranks have called.
+/// What a call makes besides moving data, once all ranks have called.
 struct Made {
   std::unique_ptr<Link> link;            ///< of a subgroup, on its ranks
   std::shared_ptr<RemoteMemory> memory;  ///< of a window
@@ -48,16 +48,16 @@ class Call final : public Work {
   /// The rank that calls, and its group: one for all calls of a Member.
   struct Caller {
     std::weak_ptr<Member> member;
-    Origin origin;  ///< of the rank
+    Origin origin;  ///< the rank's process
     std::string group;
     int rank = 0;
-    int number = 0;  ///< of the rank, in the job
+    int number = 0;  ///< the rank's number in the job
   };
-  /// What it is about. `ranks`: of the subgroup that it makes.
+  /// What is called. `ranks`: of the subgroup that the call makes.
   struct Form {
     Collective collective;
     int64_t sequence = -1;
-    bool has_thread = false;  ///< that goes on with it, while others wait
+    bool has_thread = false;  ///< a thread goes on with it, while others wait
     std::vector<int> ranks = {};
     const char* name = nullptr;  ///< what errors call it, if not by its Op
   };
@@ -69,7 +69,7 @@ class Call final : public Work {
   bool wait_for(std::chrono::milliseconds longest) override;
   int source() const override { return source_; }
 
-  /// While it has not ended.
+  /// Valid until the call has ended.
   const Collective& collective() const { return form_.collective; }
   const CallRecord& record() const { return record_; }
   const std::string& tag() const { return tag_; }
@@ -84,39 +84,39 @@ class Call final : public Work {
   std::string text() const;
   CommError error(const std::string& cause) const;
 
-  // Its member's part, one thread at a time.
+  // For its Member, one thread at a time.
 
-  /// Whether what it goes on with (Collective::after) has finished. Throws what that failed with.
+  /// Returns true if Collective::after has finished; rethrows its error.
   bool may_begin();
   std::unique_ptr<Transfer>& transfer() { return transfer_; }
-  /// That the ranks' calls were found equal.
+  /// Returns true once the ranks' calls were found equal.
   bool is_compared() const { return is_compared_; }
   void set_compared() { is_compared_ = true; }
   Made& made() { return made_; }
 
-  /// Of a receive, once its message has come.
+  /// For a receive, once its message has come.
   void set_source(int rank) { source_ = rank; }
-  /// It has ended well. Lets go of the tensors.
+  /// Ends the call well, and drops the tensors.
   void finish() { end(std::nullopt); }
-  /// It throws this cause.
+  /// Ends the call: wait() throws this cause.
   void fail(const std::string& cause) { end(cause); }
 
-  /// Of one that is recorded only if it takes long.
+  /// Records a call that is recorded only if it takes long.
   void record(const std::shared_ptr<FlightRing>& flights);
 
-  /// Whether it has ended, well or not.
+  /// Returns true if the call has ended, well or not.
   bool is_over() const { return is_over_.load(std::memory_order_acquire); }
-  /// Blocks until it has, without going on with it; at most so long.
+  /// Blocks until the call ends, at most for `longest`, without going on with it. True if it has
+  /// ended.
   bool await_end(std::chrono::milliseconds longest = kMaxTimeOut);
 
-  /// Whether its member has it.
+  /// Returns true once its Member has taken it up.
   bool is_accepted() const { return is_accepted_.load(std::memory_order_relaxed); }
   void set_accepted() { is_accepted_.store(true, std::memory_order_relaxed); }
 
-  /// Lets its clock run from the next look at it on. Until the first of these calls it does not
-  /// run.
+  /// Restarts its clock at the next waited(). Before the first start the clock does not run.
   void restart_clock() { clock_.store(Clock::time_point::min(), std::memory_order_relaxed); }
-  /// The same, unless it runs.
+  /// The same, unless the clock runs.
   void start_clock() {
     Clock::time_point none = Clock::time_point::max();
     clock_.compare_exchange_strong(none, Clock::time_point::min());
@@ -130,7 +130,7 @@ class Call final : public Work {
     }
     return begin == Clock::time_point::max() ? Clock::duration::zero() : now - begin;
   }
-  /// Whether it has waited for so long; true once.
+  /// Returns true once: when it has been waited for this long.
   bool is_to_be_reported(Clock::time_point now, std::chrono::milliseconds after) {
     if (is_reported_ || after.count() <= 0 || waited(now) < after) return false;
     return is_reported_ = true;

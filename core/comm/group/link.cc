@@ -1,4 +1,4 @@
-// What a rank says of the others, from what its link knows of them.
+// What a rank says about other ranks, from what its link knows of them.
 #include "tessera/core/comm/group/link.h"
 
 #include <algorithm>
@@ -59,8 +59,8 @@ void Link::report_wait(Call& call, const std::vector<int>& missing, Call::Clock:
   for (const int rank : missing) {
     RankFlight& flight = flights.emplace_back(flight_of(rank));
     if (!flight.records.empty()) continue;
-    // Where links do not tell: the last call of the group that the rank is known to have finished,
-    // as this rank has it in its own recorder.
+    // The link does not know the rank's calls. Use the last call of this group that the rank is
+    // known to have finished, as this rank's own recorder has it.
     for (const FlightRecord& own : this->flights()->last()) {
       if (own.sequence == finished_by(rank) - 1 && own.is_of(call.group())) flight.records = {own};
     }

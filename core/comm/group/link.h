@@ -27,35 +27,35 @@ struct Failure {
   static constexpr int kOutsider = -2;  ///< no rank of the group
 
   std::string cause;
-  int64_t calls = 0;     ///< those with smaller numbers may still end well, within kGrace
-  int author = kNobody;  ///< who has failed the world: what it has begun may end well, too
+  int64_t calls = 0;     ///< calls with smaller numbers may still end well, within kGrace
+  int author = kNobody;  ///< the rank that failed the world: its begun calls may end well, too
 };
 
-/// What a part of a call throws when the ranks cannot go on: the group fails with this cause. Its
-/// Member catches it.
+/// Thrown by a part of a call when the ranks cannot go on. Its Member fails the group with this
+/// cause.
 struct Fault {
   std::string cause;
-  int culprit = Failure::kNobody;  ///< the rank of the group that began it
-  bool is_of_world = false;        ///< all groups that were made of the world fail
+  int culprit = Failure::kNobody;  ///< the rank of the group that caused it
+  bool is_of_world = false;        ///< fails all groups made from the world
 };
 
-/// This rank's part in moving the data of a call. It begins when the ranks' calls were found equal;
-/// of a message, at once.
+/// This rank's part in moving the data of a call. It begins when the calls were found equal; for a
+/// message, at once.
 class Transfer {
  public:
   enum class State : uint8_t {
     kMoving,
-    kGiven,  ///< what is left is the others' to do, so the group's next call may begin
+    kGiven,  ///< the rest is up to other ranks, so the group's next call may begin
     kOver,
   };
 
   virtual ~Transfer() = default;
 
-  /// Tells the others what this rank calls, and where its data is. Not of a message.
+  /// Tells the others what this rank calls, and where its data is. Not for messages.
   virtual void announce() {}
   /// Goes on as far as it can without waiting. Throws Fault.
   virtual State advance() = 0;
-  /// The ranks of the group whose part this one waits for.
+  /// Returns the ranks of the group whose part this one waits for.
   virtual std::vector<int> awaited() = 0;
 };
 
@@ -63,15 +63,14 @@ class Transfer {
 struct Arrival {
   int from = 0;
   CallRecord record;
-  void* place = nullptr;  ///< where the link has it
-  at::Tensor copy = {};   ///< of one to itself, which the link does not have
+  void* place = nullptr;  ///< where the link keeps it
+  at::Tensor copy = {};   ///< of a message to itself, which the link does not keep
 };
 
-/// One rank's end of what connects the ranks of one group. A Group numbers and compares calls,
-/// matches messages, watches the time and fails; a link carries what ranks say and their data. All
-/// of it is local. Nothing waits for what ranks do but rest(); a look at a rank that is ending may
-/// take some seconds. One thread at a time uses it, but where "any
-/// thread" is said.
+/// One rank's end of the connection between the ranks of a group. A Group numbers and compares
+/// calls, matches messages, enforces time-outs and fails; a Link carries what ranks say and their
+/// data. All functions are local. Only rest() waits for other ranks; looking at a rank that is
+/// ending may take some seconds. One thread at a time, except where "any thread" is said.
 class Link {
  public:
   virtual ~Link() = default;
@@ -82,93 +81,93 @@ class Link {
   virtual int size() const = 0;
   virtual std::string_view backend() const = 0;
   virtual Capabilities can() const = 0;
-  /// The process of the rank.
+  /// This rank's process.
   virtual const Origin& origin() const = 0;
   /// As ProcessGroup::allocate().
   virtual at::Tensor allocate(int64_t numel, at::ScalarType dtype) = 0;
-  /// Whether a posted call with this input goes on while its rank does something else.
+  /// Returns true if a posted call with this input goes on while its rank does something else.
   virtual bool is_in_place(const at::Tensor& tensor) const = 0;
-  /// Whether a thread of its own goes on with the group, of all groups of a world the same one: it
-  /// calls Member::go_on(), looks for trouble now and then, and keeps the Member until this rank
-  /// has left. Whatever any thread may not do, leave(), too, is that thread's then.
+  /// Returns true if the link has a thread of its own, one for all groups of a world. It calls
+  /// Member::go_on(), looks for trouble now and then, and keeps the Member until this rank has
+  /// left. Only that thread then makes the calls that are not for any thread, and leave().
   virtual bool has_thread() const { return false; }
-  /// Whether the group needs a thread that goes on with its calls, whatever its options say: a call
-  /// has stages that wait for each other, and would keep the caller.
+  /// Returns true if the group needs a thread for its calls whatever its options say, because the
+  /// stages of a call wait for each other and would block the caller.
   virtual bool wants_thread() const { return false; }
-  /// As ProcessGroup::make_shared_buffer(), over `group`, which this is the link of.
+  /// As ProcessGroup::make_shared_buffer(), over `group`, whose link this is.
   virtual std::unique_ptr<SharedBuffer> make_shared_buffer(ProcessGroup& /*group*/,
                                                            int64_t /*bytes*/,
                                                            std::string_view /*name*/) {
     return nullptr;
   }
 
-  // Calls, in the order of their numbers, which are announced once this rank has come to them.
+  // Calls, in the order of their numbers. Each is announced once this rank has come to it.
 
-  /// Whether call `call` may be announced while `under_way` earlier ones are not over.
+  /// Returns true if `call` may be announced while `under_way` earlier ones are not over.
   virtual bool may_announce(const Call& call, int64_t under_way) const = 0;
-  /// This rank's part in a call. If that makes a link or a window, it puts it into Call::made().
+  /// Makes this rank's part in a call. A link or window that the call makes goes into Call::made().
   virtual std::unique_ptr<Transfer> prepare(Call& call) = 0;
-  /// What a rank has announced as call number `sequence`; null if nothing is known of it. Valid
+  /// Returns what a rank has announced as call number `sequence`; null if that is not known. Valid
   /// until this rank's call is over.
   virtual const CallRecord* record_of(int rank, int64_t sequence) const = 0;
-  /// Whether all ranks have.
+  /// Returns true if all ranks have announced that call.
   virtual bool have_all_called(int64_t sequence) const = 0;
   /// This rank's call number `sequence` is over.
   virtual void note_over(int64_t sequence) = 0;
-  /// The call is given up. Keeps what peers may still read or write.
+  /// Gives up a call, and keeps the memory that peers may still read or write.
   virtual void abandon(std::unique_ptr<Transfer> transfer, const Collective& collective) = 0;
-  /// A call or a message fails, and is abandoned if it has begun.
+  /// Fails a call or a message, and abandons it if it has begun.
   void give_up(Call& call, const std::string& cause);
 
   // Messages.
 
-  /// What carries them instead of this link, if something does.
+  /// Returns what carries messages instead of this link; null if nothing does.
   virtual Member* messages() { return nullptr; }
-  /// Over when the tensor may be changed; null if that is at once: up to
-  /// ProcessGroup::kBufferedBytes are copied.
+  /// Starts a send. The transfer is over when the tensor may be changed. Null if it may be at once:
+  /// up to ProcessGroup::kBufferedBytes are copied.
   virtual std::unique_ptr<Transfer> send(const Call& call) = 0;
-  /// Each message once, in the order in which its sender has sent them.
+  /// Returns each message once, in the order in which its sender sent them.
   virtual std::optional<Arrival> next_arrival() = 0;
-  /// Brings it into the tensor of the call, whose record fits; null if it is there at once.
+  /// Brings a message into the tensor of a call that it fits. Null if it is there at once.
   virtual std::unique_ptr<Transfer> receive(const Arrival& arrival, const Call& call) = 0;
-  /// It is never received.
+  /// The message will never be received.
   virtual void drop(const Arrival& /*arrival*/) {}
 
-  /// Goes on with what is neither a call's part nor a message, as reads. Throws Fault.
+  /// Goes on with what is neither a call's part nor a message, such as reads. Throws Fault.
   virtual void go_on() {}
 
   // What is known of the ranks.
 
-  /// What the job calls it.
+  /// Returns the rank's number in the job.
   virtual int number_of(int rank) const = 0;
-  /// "rank 1", or "rank 3 of the world" where its number there is another one.
+  /// "rank 1", or "rank 3 of the world" if its number there differs.
   std::string name_of(int rank) const;
   std::string own_name() const { return name_of(rank()); }
   /// " (pid 7 on nodeB)"; "" if unknown.
   virtual std::string place_of(int /*rank*/) const { return ""; }
   /// What its process does, such as "is stopped (SIGSTOP)"; "" if it is unknown.
   virtual std::string activity_of(int /*rank*/) const { return ""; }
-  /// How many calls the rank has begun, and finished, as far as is known. The first: any thread, of
-  /// a link that has one.
+  /// How many calls the rank has begun, and finished, as far as is known. called_by(): any thread,
+  /// if the link has a thread.
   virtual int64_t called_by(int rank) const = 0;
   virtual int64_t finished_by(int rank) const = 0;
-  /// Whether it has left the group.
+  /// Returns true if the rank has left the group.
   virtual bool has_left(int rank) const = 0;
   /// Its last calls.
   virtual RankFlight flight_of(int rank) const = 0;
   /// This rank's own.
   virtual std::shared_ptr<FlightRing> flights() const = 0;
-  /// The first two of the ranks' calls with this number that differ, of those that are known:
-  /// "rank 1 called ... where rank 0 called ..."; or two that ask for one slice. "" if none do.
-  /// Equal on all ranks when all are known.
+  /// Compares the known calls with this number, and describes the first two that differ: "rank 1
+  /// called ... where rank 0 called ...", or two that ask for the same slice. "" if none do. Equal
+  /// on all ranks once all calls are known.
   std::string difference(int64_t sequence) const;
-  /// Whether the rank is known to be in another call than this one.
+  /// Returns true if the rank is known to be in another call.
   bool is_in_other_call(int rank, const Call& call) const;
-  /// Warns of a call that has waited long: for which ranks, and where those were last seen.
+  /// Warns that a call has waited long: for which ranks, and where those were last seen.
   void report_wait(Call& call, const std::vector<int>& missing, Call::Clock::time_point now,
                    std::chrono::milliseconds timeout) const;
-  /// How much longer than the time-out this rank waits for that one: another rank knows better who
-  /// is missing, and shall name it first.
+  /// Returns how much longer than the time-out this rank waits for `rank`, because another rank
+  /// knows better which rank is missing and should name it first.
   virtual std::chrono::milliseconds extra_patience(int /*rank*/, const Call& /*call*/) const {
     return {};
   }
@@ -177,61 +176,61 @@ class Link {
 
   // Note [Failure]
   // ~~~~~~~~~~~~~~
-  // A group that has failed stays failed, on every rank and with the first cause. A failure says
-  // how many calls its author had finished: what others have begun of these, or of those that the
-  // author has begun since, may have finished elsewhere, so they may finish for kGrace, and only
-  // then throw; later ones throw with them, or at once. So may whatever a
-  // group has begun that the author is no rank of. After a death nothing is waited for: a call ends
-  // well only if all that it needs has come by then.
-  // fail() fails one group, fail_world() all that were made of one world.
+  // A group that has failed stays failed, on every rank and with the first cause. fail() fails one
+  // group, fail_world() all groups made from one world.
+  //
+  // A call may end well on one rank although the group has failed, so others may finish it, too,
+  // for kGrace, and only then throw. These are the calls that the failure's author has finished (a
+  // failure of the group says how many) or begun (a failure of the world says which rank it is),
+  // and all begun calls if the author is no rank of the group. All other calls, and messages, throw
+  // at once. After a death nothing is waited for: a call ends well only
+  // if all that it needs has come by then.
 
   static constexpr auto kGrace = std::chrono::seconds(1);
 
-  /// Any thread. Whether it has failed; cheap.
+  /// Any thread. Returns true if the group has failed; cheap.
   virtual bool has_failed() const = 0;
   virtual Failure failure() const = 0;
-  /// Any thread. Returns whether this was the first failure.
+  /// Any thread. Returns true if this was the first failure.
   virtual bool fail(const Failure& failure) noexcept = 0;
-  /// Tells the launcher, too.
+  /// The same for the world. Also tells the launcher.
   virtual bool fail_world(std::string_view cause) noexcept = 0;
-  /// This rank is going to throw the failure: who may not have heard of it hears it before.
+  /// Called before this rank throws the failure: tells the ranks that may not know it yet.
   virtual void pass_on_failure() noexcept {
     const Failure known = failure();
     if (known.author != Failure::kNobody) fail_world(known.cause);
   }
-  /// Looks whether the process of a rank has ended, and fails the world if so. `describe` makes of
-  /// a cause what the launcher is told.
+  /// Fails the world if the process of a rank has ended. `describe` makes the launcher's text.
   virtual void look_for_dead(const std::function<std::string(const std::string&)>& /*describe*/) {}
-  /// Of all ranks, as far as this one knows them, once; where TESSERA_FLIGHT_DUMP says.
+  /// Writes the ranks' last calls, as far as known, where TESSERA_FLIGHT_DUMP says. Once.
   virtual void dump_flights(std::string_view /*cause*/) noexcept {}
 
   // The end.
 
-  /// This rank makes no more calls: who waits for one hears it. Any thread, unless the link has
-  /// one.
+  /// This rank makes no more calls; tells ranks that wait. Any thread, unless the link has one.
   virtual void leave() noexcept = 0;
 
-  // How a thread of this rank waits for what peers do.
+  // How a thread of this rank waits for peers.
 
   struct Rest {
     int looks = 0;
     uint32_t seen = 0;
-    bool is_slow = false;  ///< enough looks were in vain, so that what is wrong is looked for
+    bool is_slow = false;  ///< so many looks were in vain that it is time to look for trouble
     bool is_asleep = false;
   };
-  /// Before each look whether something has come.
+  /// Called before each look for something new.
   virtual void before_look(Rest& rest) = 0;
-  /// After a look in vain: blocks until a peer has done something, or for some milliseconds.
+  /// Called after a look in vain: blocks until a peer has done something, or for some milliseconds.
   virtual void rest(Rest& rest) = 0;
-  /// After the last look.
+  /// Called after the last look.
   virtual void end_rest(Rest& /*rest*/) {}
-  /// Any thread. Wakes the threads of this rank that rest.
+  /// Any thread. Wakes the threads of this rank that are in rest().
   virtual void wake() = 0;
-  /// From now on whoever waits in another group of the world goes on with this one, too. Once.
+  /// From now on, threads that wait in another group of the world go on with this one, too. Once.
   virtual void attach(std::weak_ptr<Member> member) = 0;
-  /// This group has something under way, or nothing any more.
+  /// Notes whether this group has something under way.
   virtual void note_busy(bool /*is_busy*/) {}
-  /// Goes on with the groups of the world, of which this one has something under way.
+  /// Goes on with the world's other groups. This group must have something under way.
   virtual void advance_others() = 0;
 };
 

@@ -39,7 +39,7 @@ void Mailbox::send(const std::shared_ptr<Call>& call) {
   }
   call->transfer() = link_.send(*call);
   if (call->transfer() == nullptr) return call->finish();
-  open_.push_back(call);  // first: with the others it fails
+  open_.push_back(call);  // before it advances, so that it fails with the others
   if (advance(*call)) open_.pop_back();
 }
 
@@ -64,7 +64,7 @@ void Mailbox::take(Arrival arrival) {
   }
 }
 
-/// Whether the receive, which is open, is over.
+/// Returns true if the receive, which is open, is over.
 bool Mailbox::deliver(Call& receive, const Arrival& arrival) {
   const CallSignature& sent = arrival.record.signature;
   const CallSignature& expected = receive.record().signature;
@@ -83,7 +83,7 @@ bool Mailbox::deliver(Call& receive, const Arrival& arrival) {
   return advance(receive);
 }
 
-/// Whether it is over: nothing is left to move.
+/// Returns true if the call is over: nothing is left to move.
 bool Mailbox::advance(Call& call) {
   if (call.transfer() != nullptr && call.transfer()->advance() != Transfer::State::kOver) {
     return false;
@@ -110,7 +110,7 @@ bool Mailbox::keeps_sender_waiting() const {
   });
 }
 
-/// Of kAnySource: all others.
+/// For kAnySource: all other ranks.
 std::vector<int> Mailbox::awaited(const Call& call) const {
   if (peer_of(call) >= 0) return {peer_of(call)};
   std::vector<int> ranks;
@@ -120,7 +120,7 @@ std::vector<int> Mailbox::awaited(const Call& call) const {
   return ranks;
 }
 
-/// Whether nobody is left who could send or take it.
+/// Returns true if no rank is left that could send or take it.
 bool Mailbox::is_lost(Call& call) const {
   if (call.is_over() || (!sends(call) && call.transfer() != nullptr)) return false;
   const std::vector<int> ranks = awaited(call);

@@ -10,23 +10,23 @@
 
 namespace tessera::internal {
 
-/// This rank's messages in one group. A message meets its receive without the rest of the group: by
-/// sender and tag, in the order of the calls. Part of a Member; throws Fault where the group fails.
+/// This rank's messages in one group. A message meets its receive by sender and tag, in the order
+/// of the calls, without the rest of the group. Throws Fault where the group fails.
 class Mailbox {
  public:
   explicit Mailbox(Link& link) : link_(link) {}
 
-  /// A send or a receive of this rank begins.
+  /// Starts a send or a receive of this rank.
   void start(const std::shared_ptr<Call>& call);
   /// Takes what has come and goes on with what is under way.
   void advance();
   /// Fails if a rank that is waited for has left, or a wait lasts too long; reports a long one.
   void look_for_late(Call::Clock::time_point now, const Patience& patience);
-  /// What is under way fails.
+  /// Fails what is under way.
   void end_all(const std::string& cause);
 
   bool is_busy() const { return !open_.empty(); }
-  /// Whether a receive is open whose sender waits for it.
+  /// Returns true if a receive is open whose sender waits for it.
   bool keeps_sender_waiting() const;
 
  private:
@@ -42,8 +42,8 @@ class Mailbox {
   [[noreturn]] void time_out(const Call& call, std::chrono::milliseconds timeout) const;
 
   Link& link_;
-  std::list<Arrival> waiting_;             // which no receive has asked for
-  std::list<std::shared_ptr<Call>> open_;  // whose data is under way, and receives without any
+  std::list<Arrival> waiting_;             // messages that no receive has asked for
+  std::list<std::shared_ptr<Call>> open_;  // with data under way, or receives without data yet
 };
 
 }  // namespace tessera::internal

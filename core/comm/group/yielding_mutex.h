@@ -6,8 +6,8 @@
 
 namespace tessera::internal {
 
-/// For std::lock_guard and std::unique_lock. Gives its core away until it has it. A thread that
-/// holds it may try to take it again, in vain; and a child of fork() may find it held.
+/// lock() yields the core until it has the lock. Unlike with std::mutex, the thread that holds it
+/// may call try_lock(), which fails, and a child of fork() may find it held.
 class YieldingMutex {
  public:
   void lock() {

@@ -28,9 +28,9 @@ struct CallTag {
     tag.copy(text, kBytes);
   }
 
-  /// Its beginning.
+  /// Returns the first kBytes.
   std::string_view beginning() const { return {text, std::min<size_t>(length, kBytes)}; }
-  /// The same, with "..." where that is not all.
+  /// The same, with "..." if the tag is longer.
   std::string shown() const {
     std::string shown(beginning());
     if (shown.size() < length) shown += "...";
@@ -42,11 +42,11 @@ struct CallTag {
   }
 };
 
-/// What a rank calls, as the ranks compare it. Plain bytes, which peers read.
+/// A call in the form that ranks compare. Plain bytes, which peers read.
 struct CallRecord {
-  int64_t sequence = -1;  ///< its number in the group; -1 of a message
+  int64_t sequence = -1;  ///< its number in the group; -1 for a message
   CallSignature signature;
-  int32_t slice = -1;  ///< which slice of a reduce_scatter comes to this rank; may differ
+  int32_t slice = -1;  ///< slice of a reduce_scatter that this rank takes; may differ between ranks
   CallTag<128> tag;
 
   CallRecord() = default;
@@ -62,7 +62,7 @@ struct CallRecord {
 };
 static_assert(std::is_trivially_copyable_v<CallRecord>);
 
-/// Whether a message that was sent by `sent` fits a receive with an equal tag.
+/// Returns true if a message sent by `sent` fits a receive with an equal tag.
 bool fits(const CallSignature& sent, const CallSignature& received);
 
 /// "rank 1 called recv float32[3] from rank 0 'x' where rank 0 called send int64[3] to rank 1 'x'".

@@ -17,7 +17,7 @@ namespace {
 
 at::Tensor flat(const at::Tensor& tensor) { return tensor.detach().view({tensor.numel()}); }
 
-/// Between the tensors and their parts of the buffer, which follow each other.
+/// Copies between the tensors and the buffer, in which they follow each other.
 void copy_all(const at::Tensor& buffer, const std::vector<at::Tensor>& tensors,
               bool into_buffer = true) {
   const at::NoGradGuard no_grad;
@@ -29,7 +29,7 @@ void copy_all(const at::Tensor& buffer, const std::vector<at::Tensor>& tensors,
   }
 }
 
-/// Takes the results out of the buffer when they are there.
+/// wait() copies the results out of the buffer.
 std::shared_ptr<Work> with_results(std::shared_ptr<Work> work, const at::Tensor& buffer,
                                    std::vector<at::Tensor> results) {
   return continued(std::move(work), [buffer, results = std::move(results)] {
@@ -38,8 +38,8 @@ std::shared_ptr<Work> with_results(std::shared_ptr<Work> work, const at::Tensor&
   });
 }
 
-/// A buffer with room for so many times these tensors, which it checks: memory that is communicated
-/// without staging, where getting it is local.
+/// Checks the tensors; returns a buffer for `times` times their elements. On the CPU it is from
+/// allocate(), so it needs no staging; on a device, allocate() may be collective.
 at::Tensor buffer_for(ProcessGroup& group, const char* op, const std::vector<at::Tensor>& tensors,
                       int times = 1) {
   int64_t numel = 0;
@@ -56,13 +56,13 @@ at::Tensor buffer_for(ProcessGroup& group, const char* op, const std::vector<at:
   return at::empty({numel}, at::TensorOptions().dtype(dtype).device(group.device()));
 }
 
-/// This rank's part of a buffer that has one for each rank.
+/// Returns this rank's part of a buffer that has one for each rank.
 at::Tensor own_part(const ProcessGroup& group, const at::Tensor& buffer) {
   const int64_t numel = buffer.numel() / group.size();
   return buffer.narrow(0, group.rank() * numel, numel);
 }
 
-/// Checks each pair as a `call` of its own.
+/// Checks each pair as if it were a `call` of its own.
 void check_pairs(const ProcessGroup& group, Collective call, const std::vector<at::Tensor>& outputs,
                  const std::vector<at::Tensor>& inputs) {
   TORCH_CHECK(outputs.size() == inputs.size(), "[comm] ", to_string(call.op), "_coalesced: got ",
@@ -75,7 +75,7 @@ void check_pairs(const ProcessGroup& group, Collective call, const std::vector<a
   }
 }
 
-/// Says how many tensors there are and how large they are, so that comparing tags compares that.
+/// Adds the number of tensors and their sizes, so that comparing tags compares those.
 std::string tag_of(std::string_view tag, const std::vector<at::Tensor>& tensors) {
   std::string text =
       absl::StrCat(std::string(tag), tag.empty() ? "" : " ", "of ", tensors.size(), " tensors:");

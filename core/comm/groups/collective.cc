@@ -37,7 +37,8 @@ bool is_bitwise(ReduceOp op) {
 
 const char* name_of(at::ScalarType dtype) { return c10::toString(dtype); }
 
-/// What adds in a tree: the kernels of the CPU, whose result then composes to sums of more ranks.
+/// Only CPU kernels add in a tree; over a power of two of ranks their sum is a subtree of larger
+/// ones.
 void check_order(const char* op, const Collective& call, int size) {
   if (call.order == SumOrder::kRanks) return;
   const at::Tensor& tensor = call.input;
@@ -69,8 +70,8 @@ void check_reduce_op(const char* op, const Collective& call, int size) {
               ", expected AVG over 1.2e-38 to 3.4e38, or 0 for the number of ranks");
 }
 
-/// Operators see other values in a lazily negated tensor than its memory holds, and zeros in one
-/// that has none. Freed storages keep their tensors' sizes.
+/// Memory holds other values than operators see in a lazily negated or zero tensor. The tensors of
+/// a freed storage keep their sizes.
 void check_memory(const char* op, const char* argument, const at::Tensor& tensor) {
   TORCH_CHECK(
       !tensor.is_neg() && !tensor._is_zerotensor(), "[comm] ", op, ": got ", argument,
@@ -83,7 +84,7 @@ void check_memory(const char* op, const char* argument, const at::Tensor& tensor
               ", expected its memory; it has been freed, fill or gather it first");
 }
 
-/// A tensor that a caller has given, and as what.
+/// An argument of a call, and its name.
 struct Argument {
   const char* name;
   const at::Tensor& tensor;
@@ -96,8 +97,8 @@ void check_same_dtype(const char* op, Argument one, Argument other) {
               ", expected one dtype; convert one of them first");
 }
 
-/// A gather and a scatter have a slice on each rank, and of all of them the whole: on every rank,
-/// or only on the root. This rank's is slice number `own`, in place or apart.
+/// Checks a gather or a scatter: each rank has a slice, and every rank or only the root has the
+/// whole. This rank's slice is number `own` of it, in place or apart.
 void check_slice(const char* op, Argument slice, Argument whole, bool has_whole, int own, int size,
                  at::Device device) {
   check_collective_tensor(op, slice.name, slice.tensor, device);

@@ -9,8 +9,8 @@
 
 namespace tessera::internal {
 
-/// A group that is another one but for what a derived class overrides: it is who the inner one is
-/// and does what that does. run() sees every collective and every message.
+/// Decorator: forwards every call to inner_ unless a derived class overrides it. run() sees every
+/// collective and every message.
 class ForwardingGroup : public ProcessGroup {
  public:
   int rank() const override { return inner_->rank(); }
@@ -41,7 +41,7 @@ class ForwardingGroup : public ProcessGroup {
  protected:
   explicit ForwardingGroup(std::shared_ptr<ProcessGroup> inner) : inner_(std::move(inner)) {}
 
-  /// A subgroup as this group gives it; by default as it is.
+  /// Wraps a subgroup of inner_; by default returns it as it is.
   virtual std::shared_ptr<ProcessGroup> wrap(std::shared_ptr<ProcessGroup> inner) { return inner; }
 
   const std::shared_ptr<ProcessGroup> inner_;

@@ -9,12 +9,12 @@
 
 namespace tessera::internal {
 
-/// Where a tensor's elements begin; null of an undefined one.
+/// Returns the address of the first element; null if the tensor is undefined.
 inline char* data_of(const at::Tensor& tensor) {
   return tensor.defined() ? static_cast<char*>(tensor.data_ptr()) : nullptr;
 }
 
-/// Whether they have a byte in common.
+/// Returns true if the tensors have a byte in common.
 inline bool share_memory(const at::Tensor& one, const at::Tensor& other) {
   return one.defined() && other.defined() && data_of(one) < data_of(other) + other.nbytes() &&
          data_of(other) < data_of(one) + one.nbytes();
@@ -25,7 +25,7 @@ inline bool share_memory(const Collective& one, const Collective& other) {
          share_memory(one.output, other.input) || share_memory(one.output, other.output);
 }
 
-/// Local. Does nothing in place and for no bytes, whose addresses may be null.
+/// Local. Does nothing if `to` is `from`, or for no bytes, where the addresses may be null.
 inline void copy_bytes(char* to, const char* from, int64_t bytes) {
   if (bytes > 0 && to != from) std::memcpy(to, from, static_cast<size_t>(bytes));
 }

@@ -42,7 +42,7 @@ struct LoopbackGroup::World {
   }
 };
 
-/// What the window of the only rank reads.
+/// The memory that the windows of the only rank read.
 class LoopbackGroup::OwnMemory final : public RemoteMemory {
  public:
   OwnMemory(std::shared_ptr<World> world, at::Tensor own)

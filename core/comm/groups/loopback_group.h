@@ -14,13 +14,13 @@
 
 namespace tessera::internal {
 
-/// The world of one: every collective, and every message to itself, is a local copy or nothing,
-/// after the same checks as on any other backend. Needs no launcher, no store and no environment.
-/// Memory from allocate() is ordinary memory, of the host aligned to a page.
+/// The world of one rank: every collective, and every message to itself, is a local copy or a
+/// no-op, after the same checks as on other backends. Needs no launcher, store or environment.
+/// allocate() returns ordinary memory, page-aligned on the CPU.
 ///
-/// On a device copies are queued on the current stream, and nothing waits for the device. There are
-/// no windows then, as on every backend of devices, so that a program does not work for one rank
-/// only; the host could not load their words either.
+/// On a device, copies are queued on the current stream and nothing waits for the device. As on
+/// every device backend there are no windows, so that no program works for one rank only; besides,
+/// the CPU could not load their words.
 class LoopbackGroup final : public ProcessGroup {
  public:
   /// Tensors lie on `device`; null: on the host.
@@ -42,9 +42,9 @@ class LoopbackGroup final : public ProcessGroup {
 
   std::shared_ptr<Work> run(const Collective& collective) override;
   at::Tensor allocate(int64_t numel, at::ScalarType dtype) override;
-  /// Takes any memory of the host, because no peer has to find it. Throws c10::Error on a device.
+  /// Accepts any host memory, because no peer has to find it. Throws c10::Error on a device.
   std::unique_ptr<Window> make_window(const at::Tensor& own, std::string_view name) override;
-  /// Null.
+  /// Returns null.
   std::unique_ptr<SharedBuffer> make_shared_buffer(int64_t bytes, std::string_view name) override;
   std::shared_ptr<ProcessGroup> subgroup(const std::vector<int>& ranks,
                                          std::string_view name) override;

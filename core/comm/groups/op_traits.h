@@ -8,22 +8,22 @@
 
 namespace tessera::internal {
 
-/// What is true of an operation whatever backend carries it out.
+/// Properties of an operation that do not depend on the backend.
 struct OpTraits {
   /// How its tensors relate on one rank.
   enum class Tensors : uint8_t {
     kNone,
-    kInPlace,   ///< one, that is both input and output
+    kInPlace,   ///< one tensor, both input and output
     kScatter,   ///< the output is a slice of the whole input
     kGather,    ///< the input is a slice of the whole output
     kExchange,  ///< input and output have a part for each rank
-    kMessage,   ///< one, that goes to another rank or comes from it
+    kMessage,   ///< one tensor, sent to or received from another rank
   };
-  /// Which part the root has, where there is one.
+  /// What the root does, if there is one.
   enum class Root : uint8_t {
     kNone,
-    kGives,  ///< it alone gives values; the others take them
-    kTakes,  ///< it alone takes the result
+    kGives,  ///< the root alone gives values; the others take them
+    kTakes,  ///< the root alone takes the result
   };
 
   Op op;
@@ -31,15 +31,15 @@ struct OpTraits {
   bool is_collective = false;  ///< ProcessGroup::run() takes it
   Tensors tensors = Tensors::kNone;
   Root root = Root::kNone;
-  bool reduces = false;     ///< it combines values, by a ReduceOp
-  bool is_on_host = false;  ///< its tensors lie on the CPU wherever the group's lie
+  bool reduces = false;     ///< combines values by a ReduceOp
+  bool is_on_host = false;  ///< its tensors lie on the CPU, wherever the group's lie
 
-  /// Whether what rank `rank` has in the input counts.
+  /// Returns true if the input of rank `rank` is read.
   constexpr bool gives(int rank, int root_rank) const {
     if (tensors == Tensors::kMessage) return op == Op::kSend;
     return tensors != Tensors::kNone && (root != Root::kGives || rank == root_rank);
   }
-  /// Whether the output of rank `rank` is written.
+  /// Returns true if the output of rank `rank` is written.
   constexpr bool takes(int rank, int root_rank) const {
     if (tensors == Tensors::kNone) return false;
     if (tensors == Tensors::kMessage) return op == Op::kRecv;
@@ -81,8 +81,7 @@ static_assert([] {
   return static_cast<size_t>(Op::kAllocate) + 1 == kOps.size();
 }());
 
-/// The row of `op`; of a number that is no operation, as another process may write it, one that
-/// says "unknown".
+/// Returns the row of `op`. For a number that is no operation, returns "unknown".
 constexpr OpTraits traits_of(Op op) {
   const auto index = static_cast<size_t>(op);
   return index < kOps.size() ? kOps[index] : OpTraits{op, "unknown"};

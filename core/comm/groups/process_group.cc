@@ -29,7 +29,7 @@ std::string text_of(const at::Tensor& bytes) {
   return {static_cast<const char*>(bytes.const_data_ptr()), static_cast<size_t>(bytes.numel())};
 }
 
-/// By rank. Collective.
+/// Collective. Returns the lengths by rank.
 std::vector<int64_t> gather_lengths(ProcessGroup& group, size_t length, std::string_view tag) {
   const at::Tensor own = at::full({1}, static_cast<int64_t>(length), at::kLong);
   const at::Tensor all = at::zeros({group.size()}, at::kLong);
@@ -38,7 +38,7 @@ std::vector<int64_t> gather_lengths(ProcessGroup& group, size_t length, std::str
   return {first, first + group.size()};
 }
 
-/// The beginnings of equal parts, by rank.
+/// Cuts `all` into equal parts and returns the beginning of each, by rank.
 std::vector<std::string> cut(const at::Tensor& all, const std::vector<int64_t>& lengths) {
   const auto count = static_cast<int64_t>(lengths.size());
   const int64_t part = all.numel() / count;

@@ -10,25 +10,24 @@
 
 namespace tessera::internal {
 
-/// Reads of windows that are under way together. Whatever is thrown in between, it waits for all of
-/// them, for they write to memory of the caller.
+/// Concurrent window reads. The destructor waits for them: they write to the caller's memory.
 class ReadBatch {
  public:
   ~ReadBatch() {
     try {
       wait();
-    } catch (...) {  // what made the caller leave says more
+    } catch (...) {  // an error that is already unwinding says more
     }
   }
 
-  /// What Window::start_read() has returned.
+  /// Adds what Window::start_read() returned.
   void add(std::shared_ptr<Work> read) { reads_.push_back(std::move(read)); }
 
-  /// Blocks until all have ended; then throws what the first one that failed has thrown.
+  /// Blocks until all have ended, then rethrows the error of the first that failed.
   void wait() {
     std::exception_ptr first;
     const auto reads = std::exchange(reads_, {});
-    // Other ranks of the host may wait for any of them, with patience once this rank does, too.
+    // Shows that this rank waits: others then wait longer for what it fetches (hosts::ReadCache).
     for (const auto& read : reads) read->wait_for(std::chrono::milliseconds(0));
     for (const auto& read : reads) {
       try {

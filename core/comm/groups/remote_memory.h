@@ -11,22 +11,22 @@
 
 namespace tessera::internal {
 
-/// The ranks' parts of a window. Outlives the group.
+/// The ranks' parts of a window. May outlive the group.
 class RemoteMemory {
  public:
   virtual ~RemoteMemory() = default;
 
-  /// Why reads fail; "" if they do not.
+  /// Returns why reads fail; "" if they do not.
   virtual std::string failure() const = 0;
-  /// Reads from rank `rank`'s part, at that byte, as many bytes as `to` has. `version`: as
+  /// Reads `to.nbytes()` bytes from byte `begin_bytes` of rank `rank`'s part. `version`: as in
   /// Window::start_read().
   virtual std::shared_ptr<Work> read(int rank, int64_t begin_bytes, const at::Tensor& to,
                                      std::string_view tag, int64_t version) = 0;
-  /// One int64, with acquire order.
+  /// Loads one int64 with acquire order.
   virtual int64_t load(int rank, int64_t begin_bytes) = 0;
 };
 
-/// Which rank of which group has a window. `number`: what the job calls the rank.
+/// The rank and the group that hold a window. `number`: the rank's number in the job.
 struct WindowPlace {
   int rank = 0;
   int size = 1;
@@ -34,9 +34,9 @@ struct WindowPlace {
   std::string group;
 };
 
-/// Local. A window over `memory`, where this rank's part is `own`. It may outlive its group: holds
-/// neither that nor its link, so it does not delay this rank's leaving them. In a child of fork()
-/// all calls throw CommError.
+/// Local. Makes a window over `memory`, in which this rank's part is `own`. It may outlive its
+/// group: it keeps neither the group nor its link, so it does not delay leaving them. In a child of
+/// fork() all calls throw CommError.
 std::unique_ptr<Window> window_over(std::shared_ptr<RemoteMemory> memory, at::Tensor own,
                                     WindowPlace place);
 

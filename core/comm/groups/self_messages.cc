@@ -10,7 +10,7 @@
 
 namespace tessera::internal {
 
-/// A send or a receive that waits for the other one of its message. Of a receive also the Work.
+/// A send or a receive that waits for its counterpart. A receive is also the Work of its call.
 class SelfMessages::Half final : public Work {
  public:
   Half(const Collective& message, int rank, const Fail& fail)
@@ -33,7 +33,7 @@ class SelfMessages::Half final : public Work {
 
   int source() const override { return rank_; }
 
-  /// Of a receive.
+  /// Called on a receive.
   void take(const std::shared_ptr<Device>& device, const Half& sent) {
     if (!fits(sent.signature, signature)) {
       const std::string name = absl::StrCat("rank ", rank_);
@@ -47,7 +47,7 @@ class SelfMessages::Half final : public Work {
 
   const std::string tag;
   const CallSignature signature;
-  at::Tensor tensor;  ///< of a send that is kept: a copy
+  at::Tensor tensor;  ///< a copy if this is a send
 
  private:
   std::shared_ptr<Work> find_copied() {

@@ -14,7 +14,7 @@
 namespace tessera::internal {
 
 /// Messages of a rank to itself, for backends that have no other way: copies, matched by tag in
-/// the order of the calls. Thread-safe; Works may outlive it.
+/// call order. Thread-safe; Works may outlive it.
 class SelfMessages {
  public:
   /// Throws CommError for a receive with this tag.
@@ -25,7 +25,7 @@ class SelfMessages {
       : rank_(rank), device_(std::move(device)), fail_(std::move(fail)) {}
 
   /// Local. A send copies the message, and is over when the copy is. wait() of a receive fails if
-  /// nothing has been sent by then: nobody else would send it.
+  /// nothing has been sent by then, because no other rank would send it.
   std::shared_ptr<Work> run(const Collective& message);
 
  private:
@@ -35,7 +35,7 @@ class SelfMessages {
   const std::shared_ptr<Device> device_;
   const Fail fail_;
   std::mutex mutex_;
-  std::list<std::shared_ptr<Half>> open_;  // those of one tag are all sends, or all receives
+  std::list<std::shared_ptr<Half>> open_;  // for each tag, all sends or all receives
 };
 
 }  // namespace tessera::internal

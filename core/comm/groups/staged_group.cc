@@ -16,8 +16,7 @@ StagedGroup::StagedGroup(std::shared_ptr<ProcessGroup> inner, std::shared_ptr<De
       device_(std::move(device)),
       arrived_(device_->make_event()) {}
 
-/// The others wait for this rank in the middle of a collective, so whatever goes wrong there is
-/// everyone's.
+/// The other ranks wait for this one inside a collective, so any error here fails them, too.
 std::shared_ptr<Work> StagedGroup::run(const Collective& collective) {
   const OpTraits traits = traits_of(collective.op);
   if (!traits.is_collective) refuse(collective);
@@ -40,7 +39,7 @@ std::shared_ptr<Work> StagedGroup::run(const Collective& collective) {
   }
 }
 
-/// Brings what this rank gives to the host, runs the collective there and gives the result back.
+/// Copies this rank's input to host memory, runs the collective there and copies the result back.
 std::shared_ptr<Work> StagedGroup::take_part(const Collective& collective) {
   using Tensors = OpTraits::Tensors;
   const OpTraits traits = traits_of(collective.op);
@@ -57,7 +56,7 @@ std::shared_ptr<Work> StagedGroup::take_part(const Collective& collective) {
   }
   auto work = inner_->run(staged);
   if (collective.op == Op::kRecv) {
-    // To the device in wait(), behind what the stream that is current then holds.
+    // wait() copies to the device, after what is queued by then on the current stream.
     return continued(std::move(work),
                      [device = device_, to = collective.output, from = staged.output] {
                        queue_copy(device.get(), to, from);
@@ -72,7 +71,7 @@ std::shared_ptr<Work> StagedGroup::take_part(const Collective& collective) {
   return queued_work(device_);
 }
 
-/// Copies from it may be in flight when it is dropped: it is used again when they are over.
+/// Copies may still use the memory when it is dropped; it is reused only after they end.
 at::Tensor StagedGroup::stage(const at::Tensor& tensor) {
   if (!tensor.defined()) return {};
   return device_->allocate_on_host(tensor.numel(), tensor.scalar_type());

@@ -13,10 +13,10 @@ namespace tessera::internal {
 /// ranks can share one device. Results, comparison of calls and errors are those of `inner` for CPU
 /// tensors, to the bit. For tests, and for GPUs without NCCL.
 ///
-/// Each collective waits on the host for the current stream, runs on the host in the call, and
-/// queues its result on the current stream. Staging is host memory that the device copies from and
-/// to directly (Device::allocate_on_host), allocated for each call. A failure throws the same
-/// CommError on every rank. There are no windows and no shared buffers.
+/// Each collective blocks until the current stream has produced this rank's input, if it has any,
+/// runs on the CPU inside the call, and queues its result on the current stream. Staging is host
+/// memory that the device copies directly (Device::allocate_on_host), allocated for each call. A
+/// failure throws the same CommError on every rank. There are no windows and no shared buffers.
 class StagedGroup final : public ForwardingGroup {
  public:
   /// `inner` is a group of CPU tensors; neither may be null.
@@ -27,7 +27,7 @@ class StagedGroup final : public ForwardingGroup {
   }
   at::Device device() const override { return device_->torch_device(); }
 
-  /// A barrier waits until what the current stream holds has run on every rank, too.
+  /// A barrier also waits for what is queued on the current stream of every rank.
   std::shared_ptr<Work> run(const Collective& collective) override;
   at::Tensor allocate(int64_t numel, at::ScalarType dtype) override;
   std::unique_ptr<Window> make_window(const at::Tensor& own, std::string_view name) override {

@@ -6,8 +6,8 @@
 
 namespace tessera::internal {
 
-/// Part of a group: says at its end whether an error of this rank unwinds the stack, so that the
-/// peers, who do not know of it, must be told.
+/// Member of a group. Tells the group's destructor whether an error of this rank alone unwinds the
+/// stack; the peers, which do not know of it, must then be told.
 class Unwinding {
  public:
   bool is_by_own_error() const;
@@ -16,9 +16,9 @@ class Unwinding {
   const int uncaught_at_start_ = std::uncaught_exceptions();
 };
 
-/// While one lives, an ErrorOnAllRanks of this thread may destroy groups: all ranks leave them in
-/// the same call, so nobody is told, and the world can be used again. For code that ends with the
-/// first such error. Scopes of a thread nest.
+/// While one lives, an ErrorOnAllRanks of this thread may destroy groups without telling the peers:
+/// all ranks leave them in the same call, and the world can be used again. For code that ends with
+/// the first such error. Scopes of a thread nest.
 class CommonErrorScope {
  public:
   CommonErrorScope();

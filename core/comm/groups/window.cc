@@ -62,7 +62,7 @@ class RemoteWindow final : public Window {
   const std::shared_ptr<RemoteMemory> memory_;
 };
 
-/// One dimension of what collectives take, on the host.
+/// Checks a one-dimensional CPU tensor that collectives accept.
 void check_flat(const char* op, const char* argument, const at::Tensor& tensor) {
   check_collective_tensor(op, argument, tensor, at::kCPU);
   TORCH_CHECK(tensor.dim() == 1, "[comm] ", op, ": got ", argument, " of sizes ", tensor.sizes(),

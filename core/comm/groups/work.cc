@@ -63,7 +63,7 @@ class StreamWork final : public Work {
   }
 
  private:
-  // Only now, because hardly anyone asks; later than need be, never too early.
+  // Recorded on demand, because few callers ask: later than necessary, never too early.
   void record() {
     end_ = device_->make_event();
     stream_->record(*end_);

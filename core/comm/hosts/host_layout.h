@@ -6,14 +6,13 @@
 
 namespace tessera::internal::hosts {
 
-/// How the ranks of a group lie on hosts: equally many on each, numbered host by host. A plain
-/// value, equal on all of them.
+/// How the ranks of a group are placed on hosts: equally many on each, numbered host by host. A
+/// plain value, equal on all ranks.
 struct HostLayout {
   int hosts = 1;
-  int locals = 1;  ///< ranks of a host
+  int locals = 1;  ///< ranks per host
 
-  /// `host_of_rank[r]` says which host rank r is on, by any numbers. None where ranks lie
-  /// otherwise.
+  /// `host_of_rank[r]` says which host rank r is on, by any numbers. Else nullopt.
   static std::optional<HostLayout> of(const std::vector<int>& host_of_rank);
 
   int ranks() const { return hosts * locals; }
@@ -33,10 +32,9 @@ struct HostLayout {
     return ranks;
   }
 
-  /// Whether two levels are a gain: several hosts with several ranks each.
+  /// Returns true if two levels are a gain: several hosts with several ranks each.
   bool is_two_level() const { return hosts > 1 && locals > 1; }
-  /// Whether sums inside each host and then over hosts, each as a binary tree, are the one tree
-  /// over all ranks.
+  /// Returns true if binary trees inside hosts, and then over hosts, are the tree over all ranks.
   bool sums_are_one_tree() const {
     return std::has_single_bit(static_cast<unsigned>(hosts)) &&
            std::has_single_bit(static_cast<unsigned>(locals));

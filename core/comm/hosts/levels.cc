@@ -15,7 +15,7 @@ Levels::Levels(Links links, HostLayout host_layout, const std::string& group,
   const Member::Patience endless{kMaxTimeOut, std::chrono::milliseconds(0)};
   const auto make = [&](std::unique_ptr<internal::Link> link, const char* part,
                         Member::Patience of_part) {
-    // Threads that wait for the group sleep in the memory of its host, whose link comes first here.
+    // Threads that wait for the group sleep on `inside`, which is made first; other calls wake it.
     const std::weak_ptr<Member> waits = inside;
     auto member = std::make_shared<Member>(std::move(link), group + part, Lane::Mode::kInline,
                                            of_part, [waits] {

@@ -17,30 +17,28 @@ namespace tessera::internal::hosts {
 
 /// The links of a group of several hosts.
 struct Links {
-  /// All ranks: messages, windows, failures, and collectives that gain nothing by levels.
+  /// All ranks: messages, windows, failures, and collectives that gain nothing from two levels.
   std::unique_ptr<internal::Link> flat;
-  std::unique_ptr<internal::Link> calls;   ///< one rank of each host: what ranks call
-  std::unique_ptr<internal::Link> across;  ///< the same: data
-  std::unique_ptr<internal::Link> inside;  ///< of this host: what comes before anything is sent
-  std::unique_ptr<internal::Link> last;    ///< of this host: what comes after that
+  std::unique_ptr<internal::Link> calls;   ///< one rank per host: what ranks call
+  std::unique_ptr<internal::Link> across;  ///< the same ranks: data
+  std::unique_ptr<internal::Link> inside;  ///< this host's ranks: before data goes between hosts
+  std::unique_ptr<internal::Link> last;    ///< this host's ranks: after that
 };
 
 inline constexpr int64_t kEveryCall = std::numeric_limits<int64_t>::max();
 
-/// This rank's calls of each of these links, which all ranks of the link make alike and in one
-/// order.
+/// This rank's calls of each of these links. All its ranks make the same calls in one order.
 class Levels {
  public:
-  /// `patience`: of messages and reads.
+  /// `patience`: for messages and reads.
   Levels(Links links, HostLayout layout, const std::string& group, Member::Patience patience);
-  /// Fails these links, of which `flat` has failed. Calls that all ranks have begun may still end
-  /// well, within kGrace.
+  /// Fails the other links when `flat` has failed. Begun calls may still end well within kGrace.
   void fail(const std::string& cause);
   /// Ends the calls under way.
   ~Levels();
   Levels(const Levels&) = delete;
   Levels& operator=(const Levels&) = delete;
-  /// No more calls are made, of which the ranks of this host hear now.
+  /// Tells the ranks of this host that this one makes no more calls.
   void leave();
 
   const HostLayout layout;
@@ -57,16 +55,16 @@ class Levels {
   at::Tensor scratch(int64_t numel, at::ScalarType dtype) const {
     return inside->link().allocate(numel, dtype);
   }
-  /// Whom these calls wait for, as ranks of the group.
+  /// Returns the ranks of the group that these calls wait for.
   std::vector<Member::Awaited> awaited() const;
 };
 
-/// Begins the next call of one of these links.
+/// Starts the next call of one of these links.
 std::shared_ptr<Call> start_all_gather(Member& member, const at::Tensor& all, const at::Tensor& own,
                                        std::string_view tag);
 
-/// Elements [begin, begin + numel) of `tensor`, which they keep. No operator, so that no observer
-/// of operators takes it for the model's.
+/// Returns elements [begin, begin + numel) of `tensor`, which they keep alive. Not an operator, so
+/// that observers of operators do not take it for the model's.
 at::Tensor part_of(const at::Tensor& tensor, int64_t begin, int64_t numel);
 
 }  // namespace tessera::internal::hosts

@@ -18,14 +18,14 @@
 namespace tessera::internal::hosts {
 namespace {
 
-// How much longer than the time-out a rank waits for one of another host, whose neighbours shall
-// name it first, and for one of its own host that waits itself.
+// How much longer than the time-out a rank waits for a rank of another host, which that host's
+// ranks should name first, and for a rank of its own host that waits itself.
 constexpr auto kForOtherHost = std::chrono::seconds(1);
 constexpr auto kForWaiting = std::chrono::seconds(2);
 
 constexpr const char* kTag = "calls";
 
-/// Bytes of shared memory have no type of their own.
+/// Shared memory holds bytes without a type, so values are copied out and in.
 template <typename T>
 T value_at(const at::Tensor& bytes, int64_t begin) {
   T value;
@@ -87,7 +87,7 @@ class Link final : public internal::Link {
     rounds_.erase(sequence);
     finished_ = sequence + 1;
   }
-  /// The calls that it is made of keep their tensors. They fail with the group.
+  /// The calls that it is made of keep their tensors, and fail with the group.
   void abandon(std::unique_ptr<Transfer> transfer, const Collective& /*collective*/) override {
     transfer.reset();
     if (has_failed()) levels_.fail(failure().cause);
@@ -127,7 +127,7 @@ class Link final : public internal::Link {
     pass_on_failure();
     return is_first;
   }
-  /// Which tells the ranks of this host, too.
+  /// Tells the ranks of this host, too.
   bool fail_world(std::string_view cause) noexcept override { return flat().fail_world(cause); }
   void pass_on_failure() noexcept override;
   void look_for_dead(const std::function<std::string(const std::string&)>& describe) override {
@@ -135,8 +135,7 @@ class Link final : public internal::Link {
   }
   void dump_flights(std::string_view cause) noexcept override { inside().dump_flights(cause); }
 
-  /// Tells the ranks of this host. Other hosts are told when this is destroyed, or the process
-  /// leaves MPI.
+  /// Tells the ranks of this host. Other hosts are told when this is destroyed, or at MPI's end.
   void leave() noexcept override { levels_.leave(); }
 
   void before_look(Rest& rest) override { inside().before_look(rest); }
@@ -148,11 +147,11 @@ class Link final : public internal::Link {
   void advance_others() override { inside().advance_others(); }
 
  private:
-  /// What the ranks have called.
+  /// What the ranks call under one number.
   struct Round {
     std::vector<std::optional<CallRecord>> calls;  // by rank
-    int64_t inside = 0;        // the number of the exchange among this host's calls
-    bool is_complete = false;  // all are known, or two that differ
+    int64_t inside = 0;        // the number of the exchange among the calls of `inside`
+    bool is_complete = false;  // all calls are known, or two that differ
     Steps exchange;
   };
 
@@ -199,7 +198,7 @@ class Link final : public internal::Link {
   Levels levels_;
   const GroupSetting setting_;
   std::map<int64_t, Round> rounds_;  // by sequence
-  int64_t given_ = 0;                // calls after which the next one may be announced
+  int64_t given_ = 0;                // the number of the call that may be announced next
   int64_t finished_ = 0;
 };
 
@@ -254,7 +253,7 @@ Steps Link::begin(Call& call) {
   return steps_of(std::move(context));
 }
 
-/// Until all ranks of this host have called, those of other hosts are not reported as missing.
+/// Ranks of other hosts are not reported as missing until all ranks of this host have called.
 int64_t Link::called_by(int rank) const {
   const auto round = rounds_.find(finished_);
   if (round == rounds_.end()) return finished_;
@@ -267,8 +266,8 @@ int64_t Link::called_by(int rank) const {
   return has_come ? finished_ + 1 : finished_;
 }
 
-/// A rank has finished what this one has, which waits for it. Of one of another host that has left
-/// its last exchange of calls tells.
+/// Other ranks have finished what this one has, because it waits for them. If a rank of another
+/// host has left, its last exchange of calls tells what it has finished.
 int64_t Link::finished_by(int rank) const {
   const bool has_exchanged = have_all_called(finished_) || !has_left(rank);
   return is_here(rank) || has_exchanged
@@ -276,8 +275,8 @@ int64_t Link::finished_by(int rank) const {
              : levels_.calls->link().finished_by(levels_.layout.host_of(rank));
 }
 
-/// Once all have called, who has left is missed only if its data has not come. Of another host's
-/// rank only its column knows. Why it left has come before the word of `flat`.
+/// Once all have called, a rank that left is missed only if its data has not come. Of another host,
+/// only the rank of this column is known to have left, once `flat` says so: that comes after why.
 bool Link::has_left(int rank) const {
   if (have_all_called(finished_)) return has_gone(rank);
   if (is_here(rank)) return inside().has_left(local_of(rank));
@@ -293,9 +292,8 @@ bool Link::has_gone(int rank) const {
                      [rank](const auto& one) { return one.rank == rank && one.has_gone; });
 }
 
-/// A rank of this host that waits, in another call or in this one once all have called, may keep
-/// this one waiting only because another one does not come there: that is the cause which all
-/// shall hear.
+/// A rank of this host that itself waits, in another call or in this one once all have called, may
+/// keep this rank waiting because a third one does not come: the cause that all should hear.
 std::chrono::milliseconds Link::extra_patience(int rank, const Call& call) const {
   if (!is_here(rank)) return kForOtherHost;
   if (absl::StartsWith(activity_of(rank), "is stopped")) return {};
@@ -303,8 +301,8 @@ std::chrono::milliseconds Link::extra_patience(int rank, const Call& call) const
   return waits ? kForWaiting : std::chrono::milliseconds();
 }
 
-/// The ranks of this host hear of each other's failures sooner. Then what `flat` says, which is
-/// more exact, is still on its way.
+/// The ranks of this host hear of each other's failures sooner through `inside`; what `flat` says,
+/// which is more exact, is then still on its way.
 Failure Link::failure() const {
   if (flat().has_failed()) return flat().failure();
   Failure failure = inside().failure();
@@ -312,8 +310,8 @@ Failure Link::failure() const {
   return failure;
 }
 
-/// All ranks know the cause before they can see that this one leaves because of it. That a rank of
-/// this host has died fails the world, whose other groups may wait for it, too.
+/// Tells all ranks the cause before they can see that this one leaves because of it. The death of a
+/// rank of this host fails the world, because the world's other groups may wait for it, too.
 void Link::pass_on_failure() noexcept {
   const Failure known = failure();
   if (known.author != Failure::kNobody || !inside().host_ranks()->lost_rank().empty()) {

@@ -11,33 +11,33 @@
 
 namespace tessera::internal::hosts {
 
-/// What a group of several hosts has beside its links.
+/// What a group of several hosts has besides its links.
 struct GroupSetting {
   HostLayout layout;
   Member::Patience of_messages;
-  std::shared_ptr<ReadCache> cache;  ///< of all groups of this rank's host
+  std::shared_ptr<ReadCache> cache;  ///< shared by all groups of this rank's host
   uint64_t id = 0;                   ///< equal on all ranks, different for each group
 
-  /// Of the group or window that its call with this number makes.
+  /// The id of the group or window that its call with this number makes.
   uint64_t id_of_made(int64_t sequence) const;
 };
 
-/// Ranks of several hosts: shared memory inside each, and between them what connects columns, the
-/// ranks with one number on every host. A collective is calls of these links, one after the other
-/// (transfers.h).
+/// Makes the link of ranks of several hosts. It uses shared memory inside each host, and between
+/// hosts the links of the columns. A column is the ranks with one local number, one on every host.
+/// A collective is a sequence of calls of these links (transfers.h).
 ///
 /// Note [Calls of two levels]
 /// ~~~~~~~~~~~~~~~~~~~~~~~~~~
-/// If ranks' collectives differed, an error that compared the calls they are made of would name
-/// sizes that nobody has asked for. So the ranks of a host exchange their calls first; if these are
-/// equal, each exchanges its host's call, and which slices the host's ranks ask for, with its
-/// column. Then every rank has seen all calls, and all find the same difference. If they differ
-/// inside a host, its ranks fail the group, and the others, which wait for them, throw the same
-/// cause. A barrier consists of this exchange only.
+/// If ranks called different collectives, comparing the calls of these links would name sizes that
+/// nobody asked for. So the ranks of a host first exchange what they call. If it is equal, each
+/// rank exchanges its host's call, and the slices that the host's ranks ask for, with its column.
+/// Then every rank knows all calls, and all find the same difference. If calls differ inside a
+/// host, its ranks fail the group, and the others, which wait for them, throw the same cause. A
+/// barrier is this exchange and nothing else.
 ///
-/// Calls inside a host come in one order on all its ranks: a collective is announced when the one
-/// before has handed on what goes between hosts, and shares what has come there when all before it
-/// are over.
+/// Calls inside a host need the same order on all its ranks. So a collective is announced when the
+/// one before has handed on what goes between hosts. It shares what has come from other hosts when
+/// all collectives before it are over.
 std::unique_ptr<internal::Link> make_link(Links links, const std::string& group,
                                           GroupSetting setting);
 

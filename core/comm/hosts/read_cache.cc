@@ -25,7 +25,7 @@ constexpr int kYields = 100;
 constexpr auto kSleep = std::chrono::microseconds(50);
 constexpr auto kBetweenChecks = std::chrono::milliseconds(20);
 constexpr auto kPatience = std::chrono::seconds(30);
-// With a rank that does not wait for what it fetches, and may wait for this one instead.
+// For a rank that does not wait for what it fetches, and may wait for this one instead.
 constexpr auto kPatienceUnawaited = std::chrono::milliseconds(500);
 
 int64_t rounded(int64_t bytes) { return round_up(bytes, kAlignment); }
@@ -36,7 +36,7 @@ enum State : uint32_t {
   kFailed,  // something may still write to its memory
 };
 
-/// One part. What is pinned stays where it is.
+/// One part. While it is pinned it stays where it is.
 struct Entry {
   ReadKey key;
   int64_t offset = 0;
@@ -51,8 +51,8 @@ struct Entry {
   void unpin() { pins.fetch_sub(1, std::memory_order_release); }
 };
 
-/// The beginning of the segment, which is zeros at first; the data follows. Entries [first, end)
-/// are a queue in a ring. Whoever uses them holds the lock.
+/// The beginning of the segment, zero at first; the data follows. Entries [first, end) are a queue
+/// in a ring, which is used with the lock held.
 struct Ring {
   std::atomic<uint32_t> lock;
   std::atomic<int64_t> capacity;
@@ -63,7 +63,7 @@ struct Ring {
   static Ring& in(const shm::Segment& segment) { return *reinterpret_cast<Ring*>(segment.data()); }
   Entry& entry(int64_t number) { return entries[number % kEntries]; }
 
-  /// Not where its holder has died.
+  /// Fails if the holder has died.
   bool try_lock() {
     for (int i = 0; i < kTries; ++i) {
       uint32_t expected = 0;
@@ -93,8 +93,8 @@ Entry* Ring::find(const ReadKey& key) {
   return nullptr;
 }
 
-/// Where the next part of this size begins, behind the newest, once older ones have gone that lie
-/// there; negative if they cannot.
+/// Returns where the next part of this size begins, after the newest, and drops the older parts
+/// that lie there. Negative if they cannot be dropped.
 int64_t Ring::place_for(int64_t bytes) {
   const int64_t room = capacity.load();
   if (bytes > room) return -1;
@@ -107,7 +107,7 @@ int64_t Ring::place_for(int64_t bytes) {
   const auto is_in_the_way = [&](const Entry& one) {
     return one.offset < begin + bytes && begin < one.offset + rounded(one.key.bytes);
   };
-  // The oldest go first. Those that end behind the newest are the oldest, too.
+  // The oldest go first: those that lie after the newest are the oldest.
   const auto blocks = [&] {
     if (end - first == kEntries) return true;
     for (int64_t number = first; number < end; ++number) {
@@ -122,7 +122,7 @@ int64_t Ring::place_for(int64_t bytes) {
   return begin;
 }
 
-/// Null if there is no room.
+/// Returns null if there is no room.
 Entry* Ring::claim(const ReadKey& key) {
   const int64_t offset = place_for(rounded(key.bytes));
   if (offset < 0) return nullptr;
@@ -138,7 +138,7 @@ Entry* Ring::claim(const ReadKey& key) {
 /// A part that this rank fetches, for itself and the others.
 class Fetching final : public Work {
  public:
-  /// What goes wrong here, or later, lets the others read for themselves.
+  /// If this fails, here or later, the others read for themselves.
   Fetching(std::shared_ptr<shm::Segment> segment, Entry& entry, at::Tensor to,
            const ReadCache::Fetch& fetch)
       : segment_(std::move(segment)), entry_(entry), to_(std::move(to)) {
@@ -154,16 +154,16 @@ class Fetching final : public Work {
   ~Fetching() override {
     try {
       wait();
-    } catch (...) {  // nobody asks any more
+    } catch (...) {  // nobody waits for it any more
     }
   }
 
   bool is_completed() override {
     const std::unique_lock<std::mutex> lock(mutex_, std::try_to_lock);
-    return lock.owns_lock() && (is_over_ || inner_->is_completed());  // else a thread waits for it
+    return lock.owns_lock() && (is_over_ || inner_->is_completed());  // else a thread is in wait()
   }
 
-  /// From then on those of the others that wait for this rank do so with patience.
+  /// From then on, other ranks that wait for this one have more patience.
   bool wait_for(std::chrono::milliseconds longest) override {
     {
       const std::lock_guard<std::mutex> lock(mutex_);
@@ -216,7 +216,7 @@ class Waiting final : public Work {
 
   bool is_completed() override {
     const std::unique_lock<std::mutex> lock(mutex_, std::try_to_lock);
-    if (!lock.owns_lock()) return false;  // a thread waits for it
+    if (!lock.owns_lock()) return false;  // a thread is in wait()
     return is_over_ || entry_.state.load(std::memory_order_acquire) != kFetching;
   }
 
@@ -234,7 +234,7 @@ class Waiting final : public Work {
   }
 
  private:
-  /// Waits for that, as long as there is hope.
+  /// Waits for the part. Returns false if the fetch has failed or takes too long.
   bool is_ready() const {
     const auto begin = Clock::now();
     auto next_check = begin + kBetweenChecks;
@@ -282,7 +282,7 @@ std::shared_ptr<ReadCache> ReadCache::make(ProcessGroup& inside) {
   }
   inside.broadcast(word, 0, "read cache")->wait();
   if (!is_first) segment = shm::Segment::open(range);
-  inside.barrier("read cache");  // the first has it until all do
+  inside.barrier("read cache");  // the first keeps it until all have opened it
   return std::shared_ptr<ReadCache>(new ReadCache(std::move(segment), is_first));
 }
 
@@ -295,7 +295,7 @@ void ReadCache::reserve(int64_t bytes) {
   if (more <= 0) return;
   try {
     segment_->grow(more);
-  } catch (const c10::Error&) {  // what there is serves
+  } catch (const c10::Error&) {  // go on with what there is
     return;
   }
   capacity.fetch_add(more);
@@ -318,7 +318,7 @@ std::shared_ptr<Work> ReadCache::start_read(const ReadKey& key, const at::Tensor
   if (is_own) return std::make_shared<Fetching>(segment_, *entry, to, fetch);
   auto waiting =
       std::make_shared<Waiting>(segment_, *entry, to, std::move(fetch), std::move(check));
-  if (waiting->is_completed()) waiting->wait();  // a copy, now that it is there
+  if (waiting->is_completed()) waiting->wait();  // it is there: copies it
   return waiting;
 }
 

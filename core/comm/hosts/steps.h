@@ -10,10 +10,9 @@
 
 namespace tessera::internal::hosts {
 
-/// What a rank does for one collective of several hosts, one thing after the other: a coroutine,
-/// which waits by `co_await` without keeping a thread. `co_yield Given()` says that the group's
-/// next collective may begin. No braced aggregate stands in the expression of a co_await: GCC 12
-/// destroys it twice.
+/// What a rank does for one collective of several hosts, step by step: a coroutine, which waits by
+/// `co_await` without keeping a thread. `co_yield Given()` says that the group's next collective
+/// may begin. Put no braced aggregate into the expression of a co_await: GCC 12 destroys it twice.
 class Steps {
  public:
   struct promise_type;
@@ -53,7 +52,7 @@ class Steps {
     void unhandled_exception() { error = std::current_exception(); }
 
     Awaiter await_transform(Condition condition) { return {std::move(condition), nullptr}; }
-    /// Null: nothing is waited for.
+    /// Null is not waited for.
     Awaiter await_transform(std::shared_ptr<Work> work) {
       return {[work] { return work == nullptr || work->is_completed(); }, work};
     }
@@ -70,7 +69,7 @@ class Steps {
     return *this;
   }
 
-  /// Goes on as far as it can; whether it is over. Throws what it throws. An empty one is over.
+  /// Goes on as far as it can; rethrows. Returns true if it is over, as an empty one is.
   bool go_on() {
     if (!handle_) return true;
     promise_type& promise = handle_.promise();

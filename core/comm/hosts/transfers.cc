@@ -10,7 +10,7 @@ namespace {
 
 constexpr int64_t kSmallBytes = 512;
 
-/// What each level does of a reduction: Note [Sums of two levels].
+/// What each level does in a reduction: Note [Sums of two levels].
 class TwoLevels {
  public:
   TwoLevels(const Levels& levels, const Collective& call)
@@ -25,7 +25,7 @@ class TwoLevels {
     dividing.divisor = call.divisor != 0.0 ? call.divisor : levels.layout.ranks();
   }
 
-  /// `which`: the root, or of a reduce-scatter the slice of `input` that comes to `output`.
+  /// `which`: the root, or for a reduce_scatter the slice of `input` that goes to `output`.
   std::shared_ptr<Work> inside(Op op, const at::Tensor& output, const at::Tensor& input,
                                int which = -1) const {
     return start(*levels_.inside, inside_, op, output, input, which);
@@ -50,8 +50,8 @@ class TwoLevels {
   Collective across_;
 };
 
-/// A tensor as the ranks of a host share it out: a part for each, and fewer elements than ranks
-/// that all of them take.
+/// How the ranks of a host share out a tensor: an equal part for each, and a rest of fewer elements
+/// than ranks that all of them take.
 struct Shares {
   Shares(const Levels& levels, const at::Tensor& tensor)
       : part(tensor.numel() / levels.locals()),
@@ -65,7 +65,7 @@ struct Shares {
   int64_t own_begin;
 };
 
-/// The slices that the columns ask for, brought together by column.
+/// Copies the slices of the input so that those of each column are adjacent.
 at::Tensor packed_by_column(const Levels& levels, const Collective& call,
                             const std::vector<int>& slices) {
   const int hosts = levels.hosts();
@@ -159,13 +159,13 @@ Steps reduce_scatter(StepContext context) {
   const TwoLevels two(levels, call);
   const int locals = levels.locals();
   const at::Tensor sums = levels.scratch(numel * levels.hosts(), call.output.scalar_type());
-  if (std::is_sorted(slices.begin(), slices.end())) {  // each host's are neighbours
+  if (std::is_sorted(slices.begin(), slices.end())) {  // those of each host are adjacent
     for (int host = 0; host < levels.hosts(); ++host) {
       co_await two.inside(Op::kReduceScatter, part_of(sums, host * numel, numel),
                           part_of(call.input, host * locals * numel, locals * numel),
                           levels.local());
     }
-  } else {  // in any other order they are brought together first
+  } else {  // otherwise they are brought together first
     const at::Tensor packed = packed_by_column(levels, call, slices);
     co_await two.inside(Op::kReduceScatter, sums, packed, levels.local());
   }
@@ -215,7 +215,7 @@ Steps broadcast(StepContext context) {
   co_await give(*levels.last, tensor, root_local, call.tag);
 }
 
-/// What gains nothing by levels.
+/// For collectives that gain nothing from two levels.
 Steps move_flat(StepContext context) {
   const std::shared_ptr<Work> work = context.levels.flat->start(context.call);
   co_yield Steps::Given();

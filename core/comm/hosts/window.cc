@@ -15,10 +15,10 @@ namespace tessera::internal::hosts {
 namespace {
 
 /// The ranks' parts of a window. Those of this host are read in its shared memory, others between
-/// hosts; of these, what has a version comes to a host once: Note [One copy for a host].
+/// hosts. Of the latter, a part with a version comes to a host once: Note [One copy for a host].
 class Memory final : public RemoteMemory {
  public:
-  /// `number`: of the window among those that share the cache.
+  /// `number`: of the window, among those that share the cache.
   Memory(const Levels& levels, std::string group, std::shared_ptr<RemoteMemory> inside,
          std::shared_ptr<RemoteMemory> flat, std::shared_ptr<ReadCache> cache, int64_t number)
       : layout_(levels.layout),
@@ -104,8 +104,8 @@ Steps make_window(const Levels& levels, const GroupSetting& setting, Call& call)
   const std::shared_ptr<Call> flat = levels.flat->start(made);
   co_yield Steps::Given();
   co_await flat;
-  // Of each unit a part as large as this from every rank of another host: for one that some ranks
-  // still read, one that is read, one that comes and one that is asked for.
+  // Room for four units: one that some ranks still read, one that is read, one that comes and one
+  // that is asked for. Each takes a part as large as this from every rank of another host.
   constexpr int64_t kUnits = 4;
   const int64_t others = levels.layout.ranks() - levels.locals();
   setting.cache->reserve(kUnits * others * static_cast<int64_t>(own.nbytes()));

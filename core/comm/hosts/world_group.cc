@@ -1,4 +1,4 @@
-// Groups of several hosts: of all ranks, and those that are made of such a one.
+// Groups of several hosts: the world, and groups made from it.
 #include "tessera/core/comm/hosts/world_group.h"
 
 #include <numeric>
@@ -15,17 +15,17 @@
 
 namespace tessera::internal::hosts {
 
-/// One of the links of a group, which one of the links it is made of makes. A coroutine keeps it,
-/// so its type has a name.
+/// One of the links of a group, which the link inside the host or the one of all ranks makes. A
+/// coroutine keeps it, so it is not in the anonymous namespace.
 struct LinkPart {
-  bool is_inside;          // or of all ranks
-  std::vector<int> ranks;  // of it
+  bool is_inside;          // else of all ranks
+  std::vector<int> ranks;  // of the link
   std::unique_ptr<internal::Link> Links::*place;
 };
 
 namespace {
 
-/// In the order in which they are made. `ranks` has this layout; `locals`: those of this host.
+/// Returns the links in the order in which they are made. `locals`: the ranks on this host.
 std::vector<LinkPart> link_parts(const HostLayout& layout, const std::vector<int>& ranks,
                                  const std::vector<int>& locals) {
   std::vector<LinkPart> parts;
@@ -116,8 +116,8 @@ std::shared_ptr<ProcessGroup> make_group(const std::shared_ptr<internal::Group>&
     links = make_links(*flat, *inside, layout);
     flat->link().watch(inside->link().host_ranks());
   } catch (const CommError& error) {
-    // The others have made theirs and gone on, and failed. What unwinds here would be another cause
-    // for the ranks of this host.
+    // The others may have made theirs, gone on and failed. Without this, the unwinding would give
+    // the ranks of this host another cause.
     inside->abort(error.cause());
     flat->abort(error.cause());
     throw;

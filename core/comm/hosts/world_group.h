@@ -7,9 +7,9 @@
 
 namespace tessera::internal::hosts {
 
-/// Collective over `flat`, the world of all ranks, whose places `layout` says, which has two
-/// levels; `inside`: the world of this host's ranks, in their order, whose memory they share.
-/// Tensors lie on the CPU.
+/// Collective over `flat`, the world of all ranks, placed as `layout` says, with two levels.
+/// `inside`: the world of this host's ranks, in their order, which share memory. Tensors lie on the
+/// CPU.
 std::shared_ptr<ProcessGroup> make_group(const std::shared_ptr<internal::Group>& flat,
                                          const std::shared_ptr<internal::Group>& inside,
                                          HostLayout layout);

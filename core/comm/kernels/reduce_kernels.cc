@@ -31,7 +31,7 @@ constexpr int64_t kBlockNumel = 1024;
 template <typename T>
 constexpr bool kIsNarrow = std::is_same_v<T, c10::BFloat16> || std::is_same_v<T, c10::Half>;
 
-/// What an element is compared or added as: itself, or fp32 for the 16-bit types.
+/// The type in which elements are compared and added: their own, or fp32 for the 16-bit types.
 template <typename T>
 using Value = std::conditional_t<kIsNarrow<T>, float, T>;
 
@@ -51,7 +51,7 @@ struct Sum {
   }
 };
 
-// A NaN is taken, and never given up.
+// Once a NaN is taken, it stays.
 struct Min {
   template <typename V>
   [[gnu::always_inline]] static V combine(V least, V value) {
@@ -83,8 +83,8 @@ template <typename T, typename Operation>
   }
 }
 
-/// Division by a power of two and multiplication with its inverse round the same exact number,
-/// hence give the same bits; the multiplication is several times as fast. Not where the inverse is
+/// Dividing by a power of two and multiplying by its inverse round the same exact number, hence
+/// give the same bits; the multiplication is several times as fast. False where the inverse is
 /// subnormal or infinite.
 template <typename V>
 [[gnu::always_inline]] inline bool has_inverse(V divisor) {
@@ -114,7 +114,7 @@ template <typename T>
   }
 }
 
-/// What every rank gave, where it goes, and what becomes of it.
+/// The sources, targets and options of one reduction.
 struct Job {
   ReduceOp op;
   double divisor;
@@ -127,7 +127,7 @@ struct Job {
   SumOrder order;
 };
 
-/// Elements [first_element, end).
+/// Reduces elements [first_element, end).
 template <typename T, typename Operation>
 [[gnu::always_inline]] inline void reduce_range(const Job& job, int64_t first_element,
                                                 int64_t end) {
@@ -166,8 +166,8 @@ template <typename T, typename Operation>
 // reference only: the calling convention for vectors by value depends on the target.
 constexpr int kLinesAtOnce = 4;
 
-/// `count` elements from `begin` on, whole steps of kLinesAtOnce; streamed ones begin on a line.
-/// kLeaves: of the tree that adds; 0 adds in rank order.
+/// Sums `count` elements from `begin` on, in whole steps of kLinesAtOnce; streamed ones begin on a
+/// line. kLeaves: leaves of the tree; 0 adds in rank order.
 template <typename T, Stores kStores, int kLeaves>
 [[gnu::always_inline]] inline void sum_lines(const Job& job, int64_t begin, int64_t count) {
   constexpr int64_t kStepBytes = kLinesAtOnce * kLineBytes;
@@ -203,12 +203,12 @@ template <typename T, Stores kStores, int kLeaves>
     }
   }
 #ifdef __SSE2__
-  // These stores are not ordered by the release that follows ordinary ones.
+  // A later release store does not order streaming stores.
   if constexpr (kStores == Stores::kStreaming) _mm_sfence();
 #endif
 }
 
-/// What are no whole lines: elements [begin, end).
+/// Sums elements [begin, end), which are not whole lines.
 template <typename T, int kLeaves>
 [[gnu::always_inline]] inline void sum_elements(const Job& job, int64_t begin, int64_t end) {
   if constexpr (kLeaves == 0) return reduce_range<T, Sum>(job, begin, end);
@@ -244,7 +244,7 @@ template <typename T, int kLeaves>
 
 template <typename T>
 [[gnu::always_inline]] inline void sum(const Job& job) {
-  // Two numbers have one order.
+  // Two sources have only one order.
   if (job.order == SumOrder::kRanks || job.ranks <= 2) return sum_in_order<T, 0>(job);
   if (job.ranks == 4) return sum_in_order<T, 4>(job);
   sum_in_order<T, kLeavesInRegisters>(job);
@@ -274,11 +274,11 @@ TESSERA_VECTOR_TARGETS void run_double(const Job& job) { run<double>(job); }
 TESSERA_VECTOR_TARGETS void run_bfloat16(const Job& job) { run<c10::BFloat16>(job); }
 TESSERA_VECTOR_TARGETS void run_half(const Job& job) { run<c10::Half>(job); }
 
-// Targets may be sources, so a block is finished before it is written. Too small for LibTorch to
-// share out among threads.
+// Targets may be sources, so a block is finished before it is written. Blocks are so small that
+// LibTorch does not split them among threads.
 constexpr int64_t kPlainBlockNumel = 8192;
 
-/// A copy of `numel` elements in the dtype in which they are combined.
+/// Returns a copy of `numel` elements in the dtype in which they are combined.
 at::Tensor operand(const char* memory, int64_t numel, c10::ScalarType dtype) {
   const auto as = [&](c10::ScalarType type) {
     return at::from_blob(const_cast<char*>(memory), {numel}, type);
@@ -307,19 +307,19 @@ at::Tensor combined(ReduceOp op, const at::Tensor& one, const at::Tensor& other)
     case ReduceOp::kBitXor:
       return one ^ other;
     case ReduceOp::kAvg:
-      break;  // the checks let it pass for floating dtypes only
+      break;  // the checks allow it for floating dtypes only
   }
   TORCH_INTERNAL_ASSERT(false);
 }
 
-/// Rounds what was combined in fp32. Of a NaN LibTorch's own conversion gives other bits where it
-/// is vectorised, so that they would depend on the element's place.
+/// Rounds what was combined in fp32. LibTorch's own conversion gives NaNs other bits where it is
+/// vectorised, so the bits would depend on the element's position.
 template <typename T>
 void store_rounded(char* target, const at::Tensor& result) {
   store_block(reinterpret_cast<T*>(target), result.const_data_ptr<float>(), result.numel());
 }
 
-/// Products, bit-wise operations and all dtypes of integers and bool, by LibTorch's operators.
+/// Products, bitwise operations, and all integer and bool dtypes, by LibTorch's operators.
 void reduce_plainly(c10::ScalarType dtype, const Job& job) {
   const auto element = static_cast<int64_t>(c10::elementSize(dtype));
   for (int64_t begin = 0; begin < job.numel; begin += kPlainBlockNumel) {
@@ -355,7 +355,7 @@ void reduce(c10::ScalarType dtype, ReduceOp op, const char* const* sources, int 
                 .numel = numel,
                 .stores = stores,
                 .order = order};
-  // What training's path does not have.
+  // Not on training's path.
   if (op >= ReduceOp::kProduct || !c10::isFloatingType(dtype)) return reduce_plainly(dtype, job);
   switch (dtype) {
     case c10::ScalarType::Float:

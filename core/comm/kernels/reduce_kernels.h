@@ -19,11 +19,11 @@ enum class Stores { kCached, kStreaming };
 /// fp32 and fp64 are summed in their own precision, bf16 and fp16 in fp32 and rounded once; AVG is
 /// one true division of the sum by `divisor`, or by `ranks` if that is 0; MIN and MAX give NaN
 /// where any source is NaN; integers wrap. Products of bf16 and fp16 are in fp32 and rounded once.
-/// Of bool SUM, MAX and BOR are "or", PRODUCT, MIN and BAND "and".
+/// For bool, SUM, MAX and BOR mean "or"; PRODUCT, MIN and BAND mean "and".
 ///
 /// kStreaming is for results that no cache would keep until they are used, in one target that is no
-/// source and begins on an element. It is a hint; sums of fp32 and fp64 follow it. The results are
-/// visible to other ranks as ordinary ones are: through whatever synchronises afterwards.
+/// source and begins on an element. It is a hint that only sums of fp32 and fp64 follow. Other
+/// ranks see the results as they see ordinary ones: after whatever synchronises later.
 void reduce(c10::ScalarType dtype, ReduceOp op, const char* const* sources, int ranks,
             char* const* targets, int target_count, int64_t numel, Stores stores = Stores::kCached,
             double divisor = 0.0, SumOrder order = SumOrder::kRanks);

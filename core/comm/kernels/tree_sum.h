@@ -42,16 +42,16 @@ struct Line {
   }
 };
 
-// Sums of many sources, a power of two, as SumOrder::kBinaryTree says: each source is read once, as
-// by a sum in rank order. Inlined into the functions that are compiled for several vector widths.
+// Sums of a power of two of sources, in the order of SumOrder::kBinaryTree. Each source is read
+// once, as in a sum in rank order. Inlined into code for several vector widths.
 
-/// Of more leaves some partial sums lie in memory, in the first-level cache.
+/// With more leaves, some partial sums lie in memory, in the first-level cache.
 inline constexpr int kLeavesInRegisters = 8;
 
-/// Any int has fewer bits.
+/// Enough for any int.
 inline constexpr int kMaxTreeDepth = 32;
 
-/// The line at byte `at` of sources[0, kLeaves).
+/// Sums the lines at byte `at` of sources[0, kLeaves).
 template <typename T, int kLeaves>
 [[gnu::always_inline]] inline void add_leaves(const char* const* sources, int64_t at,
                                               Line<T>& sum) {
@@ -66,13 +66,13 @@ template <typename T, int kLeaves>
   }
 }
 
-/// The line at byte `at` of sources[0, count), `count` a multiple of kLeaves.
+/// Sums the lines at byte `at` of sources[0, count), `count` a multiple of kLeaves.
 template <typename T, int kLeaves>
 [[gnu::always_inline]] inline void add_as_tree(const char* const* sources, int count, int64_t at,
                                                Line<T>& sum) {
   add_leaves<T, kLeaves>(sources, at, sum);
   if (count == kLeaves) return;
-  Line<T> partial[kMaxTreeDepth];  // [i] of 2^i groups of leaves: a binary counter
+  Line<T> partial[kMaxTreeDepth];  // [i]: the sum of 2^i groups of leaves; a binary counter
   partial[0] = sum;
   const int groups = count / kLeaves;
   for (int group = 1; group < groups; ++group) {
@@ -83,7 +83,7 @@ template <typename T, int kLeaves>
   }
 }
 
-/// Element `index` of sources[0, count).
+/// Sums element `index` of sources[0, count).
 template <typename T>
 [[gnu::always_inline]] inline T add_as_tree(const char* const* sources, int count, int64_t index) {
   T partial[kMaxTreeDepth];

@@ -9,8 +9,8 @@
 
 namespace tessera::internal {
 
-/// A TCP address at which rank 0 listens, and nobody else on other interfaces. Every frame has a
-/// MAC (Note [Message authentication]).
+/// A TCP address, the only one where rank 0 listens. Every frame has a MAC.
+/// See Note [Message authentication].
 class AddressPlace final : public Place {
  public:
   /// `source` says where it was given, for messages: "MASTER_ADDR and MASTER_PORT", "store_url".
@@ -21,8 +21,8 @@ class AddressPlace final : public Place {
         credentials_(std::move(credentials)),
         warn_(std::move(warn)) {}
 
-  /// FailedPrecondition if the host is unknown or no address of this one, and if there is no token
-  /// although other machines reach it. Warns that there is none where there need not be one.
+  /// FailedPrecondition if the host is unknown or no address of this machine, or if there is no
+  /// token although other machines reach it. Warns if there is no token and none is required.
   absl::StatusOr<std::unique_ptr<Listener>> listen(Deadline deadline) override;
   /// NotFound if the network does not know the name yet.
   absl::StatusOr<FileDescriptor> connect(Deadline deadline) override;

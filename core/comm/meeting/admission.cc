@@ -18,7 +18,7 @@ using Clock = std::chrono::steady_clock;
 
 // How long ranks that have not come yet may take to come and hear of a conflict.
 constexpr auto kConflictLinger = std::chrono::seconds(2);
-// Before it first says whom it waits for.
+// Time before it first says which ranks it waits for.
 constexpr auto kSilenceBeforeNames = std::chrono::seconds(5);
 
 }  // namespace
@@ -126,7 +126,7 @@ class Meeting::Admission {
     if (!conflict.empty()) conflicts_.try_emplace(hello->rank, conflict);
   }
 
-  /// Of two processes with one rank.
+  /// The conflict of two processes with one rank.
   static std::string conflict_of_two(const Hello& first, const Hello& second) {
     const auto pids = std::minmax(first.pid, second.pid);
     return absl::StrCat("RANK ", first.rank, " was given twice, to pid ", pids.first,
@@ -186,7 +186,7 @@ class Meeting::Admission {
     return ranks;
   }
 
-  /// This rank's time-out, or the first one of another.
+  /// At this rank's time-out, or at the first one of another rank.
   void time_out(int64_t milliseconds) {
     if (!conflicts_.empty()) fail(conflicts_.begin()->second);
     const std::string begin = absl::StrCat("timed out after ", milliseconds, " ms: ");
@@ -230,7 +230,7 @@ class Meeting::Admission {
   const Deadline end_;
   std::map<int, Server::Member> numbers_;  // by rank; without this one
   std::map<Server::Member, Member> members_;
-  std::map<int, std::string> conflicts_;  // by rank, so that it is the same one each time
+  std::map<int, std::string> conflicts_;  // by rank, so that the first one is the same each time
 };
 
 void Meeting::admit_all(Server& server, const std::string& place, Transport& transport,

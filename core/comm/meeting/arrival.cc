@@ -19,7 +19,7 @@ constexpr auto kPauseAfterRefusal = std::chrono::milliseconds(200);
 constexpr auto kSilentSearch = std::chrono::seconds(5);  // before a rank says what it waits for
 // A server that is there answers in microseconds, and one that is flooded in seconds.
 constexpr auto kMaxProof = std::chrono::seconds(10);
-// For an answer about a place that is taken: by a rank 0 of this job or by another program?
+// Time to learn whether a rank 0 of this job or another program has taken the place.
 constexpr auto kTimeToTell = std::chrono::seconds(2);
 
 }  // namespace
@@ -63,7 +63,7 @@ class Meeting::Search {
                          /*is_place_wrong=*/true};
   }
 
-  /// Remembers why not yet; throws what no waiting mends.
+  /// Records a transient error; throws permanent ones.
   void note(const absl::Status& status) {
     if (absl::IsFailedPrecondition(status) || absl::IsPermissionDenied(status)) refuse(status);
     problem_ = std::string(status.message());
@@ -71,7 +71,7 @@ class Meeting::Search {
     if (!refusal_.empty()) problem_ = absl::StrCat(refusal_, "; by now ", problem_);
   }
 
-  /// Null, and a note, if nobody is there or who listens does not let this rank in.
+  /// Returns null, and notes why, if no process listens, or if it does not let this rank in.
   std::unique_ptr<Connection> enter(Deadline deadline) {
     auto socket = place_.connect(deadline);
     if (!socket.ok()) {
@@ -82,7 +82,7 @@ class Meeting::Search {
     auto connection =
         Connection::enter(*std::move(socket), place_.credentials(), options_.own, deadline);
     if (connection.ok()) return *std::move(connection);
-    // What is cut short by the time-out says less than what came before it.
+    // An error that the time-out cuts short says less than the one before.
     const bool is_cut = absl::IsDeadlineExceeded(connection.status()) && !refusal_.empty();
     if (!is_cut) problem_ = absl::StrCat(who(), " ", std::string(connection.status().message()));
     if (absl::IsDataLoss(connection.status())) refusal_ = problem_;
@@ -119,10 +119,10 @@ class Meeting::Search {
   const MeetingOptions& options_;
   const Deadline start_ = Clock::now();
   const Deadline end_;
-  int pid_ = 0;  // who listens, where the kernel says it
+  int pid_ = 0;  // the process that listens, if the kernel says it
   bool has_warned_ = false;
   std::string problem_ = "nobody came";
-  std::string refusal_;  // of who turned this rank away
+  std::string refusal_;  // of a process that turned this rank away
   std::chrono::milliseconds pause_{1};
 };
 

@@ -11,7 +11,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// For rank 0 to say what it knows of a time-out, which is more than this rank does.
+// Time for rank 0 to say what it knows of a time-out, which is more than this rank knows.
 constexpr auto kAnswerGrace = std::chrono::milliseconds(500);
 
 }  // namespace
@@ -36,7 +36,7 @@ class Meeting::Attendance {
   }
 
  private:
-  /// Waits for what rank 0 says, and acts on it. Returns whether the ranks have met.
+  /// Waits for what rank 0 says, and acts on it. Returns true if the ranks have met.
   bool hear_until(Deadline deadline) {
     const auto received = connection_.receive(deadline);
     if (received.ok()) return hear(*received);
@@ -59,7 +59,7 @@ class Meeting::Attendance {
   void enter(const std::string& text) {
     const absl::Status entered = transport_.enter(text);
     if (!entered.ok()) {
-      hear_until(Clock::now() + kAnswerGrace);  // what rank 0 shared may have gone with it
+      hear_until(Clock::now() + kAnswerGrace);  // rank 0 may be gone, and what it shared with it
       const std::string cause(entered.message());
       options_.report(-1, cause);
       tell(Message::of(MessageKind::kGaveUp, {cause}));
@@ -69,7 +69,7 @@ class Meeting::Attendance {
     tell(Message::of(MessageKind::kEntered));
   }
 
-  /// If rank 0 has gone, receive() says so, after what rank 0 has said.
+  /// Ignores errors: if rank 0 has gone, receive() says so, after what rank 0 has said.
   void tell(const Message& message) {
     static_cast<void>(connection_.send(message, Clock::now() + kAnswerGrace));
   }

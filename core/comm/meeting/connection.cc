@@ -61,7 +61,7 @@ absl::Status Connection::prove(const Credentials& credentials, const Hello& own,
   sent = send(Message::of(MessageKind::kMember, {own.to_text()}), deadline);
   if (!sent.ok()) return sent;
   const auto proof = receive(deadline);
-  // A server that knows another token hangs up.
+  // A server that knows another token closes the connection.
   if (absl::IsUnavailable(proof.status())) return rejected();
   if (!proof.ok()) return proof.status();
   if (!proof->is(MessageKind::kServer, 1)) return senseless();

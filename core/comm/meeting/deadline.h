@@ -10,7 +10,7 @@ namespace tessera::internal {
 /// When to stop waiting.
 using Deadline = std::chrono::steady_clock::time_point;
 
-/// The time that is left, as poll() takes it: rounded up, 0 if none is.
+/// Returns the time that is left, for poll(): rounded up, 0 if none is left.
 inline int milliseconds_until(Deadline deadline) {
   const auto left =
       std::chrono::ceil<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now());

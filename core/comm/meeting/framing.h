@@ -15,7 +15,7 @@ namespace tessera::internal {
 class Framing {
  public:
   enum class Side : uint8_t { kMember, kServer };
-  /// What a frame may hold before the other side has proved anything, and after.
+  /// The most that a frame may hold before the other side has proved anything, and after.
   static constexpr size_t kMaxUnproven = 1024;
   static constexpr size_t kMax = size_t{64} << 20;
 
@@ -31,8 +31,8 @@ class Framing {
 
   /// Takes bytes that were received.
   void add(std::string_view bytes) { received_.append(bytes); }
-  /// The next whole frame's payload, if there is one. A frame that is too long or does not verify
-  /// is the last: is_broken() from then on.
+  /// Returns the next whole frame's payload, if there is one. After a frame that is too long or
+  /// does not verify, is_broken() is true and no more frames come.
   std::optional<std::string> take();
   bool is_broken() const { return is_broken_; }
 
@@ -43,7 +43,7 @@ class Framing {
   std::optional<MacKey> key_;
   bool is_trusted_ = false;
   uint64_t sent_ = 0;   // frames with a MAC
-  uint64_t taken_ = 0;  // the same
+  uint64_t taken_ = 0;  // likewise
   std::string received_;
   bool is_broken_ = false;
 };

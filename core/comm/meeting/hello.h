@@ -17,13 +17,12 @@ struct Hello {
   std::string build;      ///< versions and sizes of what ranks share
   std::string device;     ///< the kind: "cpu" or "cuda"
 
-  /// Local. This process. `build` describes what ranks share beside the meeting's protocol.
+  /// Local. Describes this process. `build`: what ranks share besides the meeting's protocol.
   static Hello of_this_process(int rank, int world_size, const std::string& device,
                                const std::string& build);
 
   std::string to_text() const;
-  /// Nothing unless every field is what it can be: 0 <= rank < world_size <= kMaxRanks, a positive
-  /// pid.
+  /// nullopt unless every field is valid: 0 <= rank < world_size <= kMaxRanks, a positive pid.
   static std::optional<Hello> from_text(const std::string& text);
 
   /// Local. "rank 1 (pid 12)", or "rank 1 (pid 12 on node7)" if it is on another machine.

@@ -5,7 +5,7 @@
 
 namespace tessera::internal {
 
-/// Whether there is room for it.
+/// Returns false if there is no room.
 bool JobTable::put(const std::string& key, const std::string& text) {
   const auto found = texts_.find(key);
   const size_t freed = found == texts_.end() ? 0 : key.size() + found->second.size();

@@ -9,15 +9,15 @@
 
 namespace tessera::internal {
 
-/// The table in memory. Bounded: a full one refuses texts.
+/// The table in memory. Bounded: refuses texts when it is full.
 class JobTable : public SharedTable {
  public:
   static constexpr size_t kMaxBytes = size_t{1} << 30;
 
-  /// For keys and texts of so many bytes together.
+  /// For keys and texts of at most `most_bytes` bytes together.
   explicit JobTable(size_t most_bytes = kMaxBytes) : most_bytes_(most_bytes) {}
 
-  /// Rank 0 looks again and again: no copy of the keys.
+  /// Copies no keys, because rank 0 calls it again and again.
   bool has(const std::vector<std::string>& keys) override;
   Message reply(const Message& request) override;
 

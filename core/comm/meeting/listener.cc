@@ -8,7 +8,7 @@
 namespace tessera::internal {
 namespace {
 
-/// Of a socket that is no Unix socket: process 0, of no user.
+/// For other sockets than Unix sockets: process 0, of no user.
 ucred peer_of(int socket) {
   ucred peer{.pid = 0, .uid = static_cast<uid_t>(-1), .gid = static_cast<gid_t>(-1)};
   socklen_t length = sizeof(peer);
@@ -33,7 +33,7 @@ FileDescriptor Listener::accept() {
 void Listener::close() {
   if (!socket_.is_open()) return;
   if (!path_.empty()) ::unlink(path_.c_str());
-  // A child of this process may have the socket, too: it ends for all.
+  // A child of this process may have the socket, too: this ends it for all.
   ::shutdown(socket_.get(), SHUT_RDWR);
   socket_.close();
 }

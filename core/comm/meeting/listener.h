@@ -8,17 +8,16 @@
 
 namespace tessera::internal {
 
-/// Local. The process at the other end of a Unix socket, as the kernel says it; 0 of another kind.
+/// Local. Returns the process at the other end of a Unix socket, 0 for other sockets.
 int peer_pid(int socket);
 
-/// Local. Whether the process at the other end of a Unix socket is this user's.
+/// Local. Returns true if the process at the other end of a Unix socket is this user's.
 bool is_of_this_user(int socket);
 
 /// A listening socket for the members of a job.
 class Listener {
  public:
-  /// A Unix socket lets in processes of this user only. `path`: its file, if it has one, which is
-  /// removed with it.
+  /// A Unix socket lets in processes of this user only. close() removes its file, `path`.
   enum class Kind : uint8_t { kTcp, kUnix };
   Listener(FileDescriptor socket, Kind kind, std::string path = "")
       : socket_(std::move(socket)), kind_(kind), path_(std::move(path)) {}
@@ -27,7 +26,7 @@ class Listener {
   Listener& operator=(const Listener&) = delete;
 
   int fd() const { return socket_.get(); }
-  /// Local, never blocks. A waiting connection that is admitted; else not open.
+  /// Local, never blocks. Returns a waiting connection that is admitted; else one that is not open.
   FileDescriptor accept();
   /// Local. Closes the socket and removes its file.
   void close();

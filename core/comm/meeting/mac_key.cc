@@ -58,7 +58,7 @@ MacKey Credentials::connection_key(std::string_view member_nonce,
 }
 
 std::string MacKey::new_nonce() {
-  // Makes what follows safe in threads.
+  // Makes the calls that follow thread-safe.
   [[maybe_unused]] static const int is_ready = sodium_init();
   std::array<char, 16> random;
   randombytes_buf(random.data(), random.size());

@@ -23,10 +23,10 @@ enum class MessageKind : uint8_t {
   kServer = 104,       ///< the Hello of rank 0
   kEnter = 105,        ///< from the server: what Transport::open() made
   kEntered = 106,      ///< from a member: it has entered the transport
-  kGo = 107,           ///< from the server: all have
+  kGo = 107,           ///< from the server: all ranks have entered
   kGaveUp = 108,       ///< from a member: why it leaves
   kTimedOut = 109,     ///< from a member: its time-out, which is over, in milliseconds
-  kFailure = 110,      ///< from the server: why nobody meets
+  kFailure = 110,      ///< from the server: why the ranks do not meet
   kNote = 111,         ///< in a store: a secret, rank 0's port, its addresses (StorePlace)
 };
 
@@ -47,7 +47,7 @@ struct Message {
   static Message of(Kind kind, std::vector<std::string> fields = {}) {
     return {.kind = static_cast<uint8_t>(kind), .fields = std::move(fields)};
   }
-  /// Whether it is of this kind, with so many fields.
+  /// Returns true if it is of this kind and has that many fields.
   template <typename Kind>
   bool is(Kind of_kind, size_t count) const {
     return kind == static_cast<uint8_t>(of_kind) && fields.size() == count;
@@ -57,12 +57,12 @@ struct Message {
 
   std::string to_bytes() const;
 
-  /// Nothing unless `bytes` are exactly one message. For any input, uses no more memory than a few
-  /// times its size.
+  /// nullopt unless `bytes` are exactly one message. Whatever the input, uses no more memory than a
+  /// few times its size.
   static std::optional<Message> from_bytes(std::string_view bytes);
 };
 
-/// Local. The nonce in a message that is valid.
+/// Local. Returns the nonce in a message that is valid.
 std::optional<std::string> parse_nonce(const Message& message, MessageKind kind);
 
 }  // namespace tessera::internal

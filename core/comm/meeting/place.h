@@ -13,7 +13,7 @@
 
 namespace tessera::internal {
 
-/// Takes what a user is to read while ranks look for each other.
+/// Called with text that a user should read while ranks look for each other.
 using Warn = std::function<void(const std::string& text)>;
 
 /// Where the ranks of a job meet: rank 0 listens there, and the others connect to it. There are
@@ -22,19 +22,19 @@ using Warn = std::function<void(const std::string& text)>;
 /// - AddressPlace: a TCP address of rank 0, and a token;
 /// - StorePlace: a store, the user's or torchrun's, where rank 0 leaves a note of where it listens.
 ///
-/// A status is FailedPrecondition or PermissionDenied where no waiting helps; its text then begins
-/// with what was given and ends with the remedy. Any other text continues "rank 1 waits: ".
+/// A status is FailedPrecondition or PermissionDenied if waiting does not help; its text then
+/// begins with what was given and ends with the remedy. Any other text continues "rank 1 waits: ".
 class Place {
  public:
   virtual ~Place() = default;
 
-  /// Rank 0: listens there. AlreadyExists if somebody does already, with a text as above.
+  /// Rank 0 listens there. AlreadyExists, with a text as above, if another process does already.
   virtual absl::StatusOr<std::unique_ptr<Listener>> listen(Deadline deadline) = 0;
 
-  /// Connects to who listens there, once.
+  /// Connects once to the process that listens there.
   virtual absl::StatusOr<FileDescriptor> connect(Deadline deadline) = 0;
 
-  /// What the sides of a connection must know. Asked for after listen() or connect().
+  /// What the sides of a connection must know. To be called after listen() or connect().
   virtual Credentials credentials() const = 0;
 
   /// The place for people: "MASTER_ADDR and MASTER_PORT node1:29500". Contains no secret.

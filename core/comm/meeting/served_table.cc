@@ -11,7 +11,7 @@
 namespace tessera::internal {
 namespace {
 
-// In which the thread notices that it is to end.
+// How soon the thread notices that it is to end.
 constexpr auto kSlice = std::chrono::milliseconds(50);
 
 }  // namespace
@@ -28,7 +28,7 @@ ServedTable::~ServedTable() {
 void ServedTable::serve() {
   const auto answer = [this](const Server::Event& event) {
     const bool is_request =
-        event.message && !event.message->is(MessageKind::kMember, 1);  // who it is
+        event.message && !event.message->is(MessageKind::kMember, 1);  // its Hello
     if (is_request) server_->send(event.member, reply(*event.message));
   };
   while (!is_to_end_.load()) {

@@ -31,7 +31,7 @@ class ServedTable final : public JobTable {
 };
 
 /// The other ranks' side: each call is a request to rank 0 and waits for its reply, up to
-/// `timeout`. After an error, which names rank 0 and its state, every call throws it.
+/// `timeout`. After an error, which names rank 0 and its state, every call throws that error.
 class RemoteTable final : public SharedTable {
  public:
   RemoteTable(std::unique_ptr<Connection> connection, std::chrono::milliseconds timeout)

@@ -24,7 +24,7 @@ using Clock = std::chrono::steady_clock;
 
 constexpr auto kServerLinger = std::chrono::seconds(1);
 constexpr auto kPauseAtLimit = std::chrono::milliseconds(10);
-// How long serve() waits at most: then sessions that have not proved themselves are looked at.
+// The longest wait of serve(): then connections that have not proved themselves are looked at.
 constexpr auto kServerSlice = std::chrono::milliseconds(50);
 
 }  // namespace
@@ -88,7 +88,7 @@ void Server::poll_once(std::chrono::milliseconds patience) {
   if (listens && waiting[place].revents != 0) accept_all();
 }
 
-/// Whether another one may come in and try.
+/// Returns true if another connection may come in and try.
 bool Server::has_room() const {
   const auto count = absl::c_count_if(sessions_, std::mem_fn(&Session::is_unproven));
   return static_cast<size_t>(count) < kMaxUnproven && sessions_.size() < kMaxMembers + kMaxUnproven;
@@ -133,7 +133,7 @@ void Server::stop_listening() {
   }
 }
 
-/// Lets go of sessions that are over, and of those that have had their time to prove themselves.
+/// Drops connections that are over, and rejects those that have not proved themselves in time.
 void Server::sweep() {
   const auto now = Clock::now();
   for (Session& session : sessions_) {
@@ -148,7 +148,7 @@ void Server::receive(Session& session) {
   std::array<char, 65536> bytes;
   const ssize_t count = ::recv(session.socket.get(), bytes.data(), bytes.size(), MSG_DONTWAIT);
   if (count < 0 && (errno == EAGAIN || errno == EINTR)) return;
-  // Who leaves without a proof is no news: it may have looked whether somebody is here.
+  // It is no news if a process leaves without a proof: it may have looked whether a server is here.
   if (count <= 0) return lose(session);
   session.framing.add({bytes.data(), static_cast<size_t>(count)});
   while (session.stage != Session::Stage::kLost) {
@@ -161,7 +161,7 @@ void Server::receive(Session& session) {
   if (session.framing.is_broken()) drop(session);
 }
 
-/// Of a connection that sends what nobody understands.
+/// Ends a connection that sends what is not a message.
 void Server::drop(Session& session) { session.is_unproven() ? reject(session) : lose(session); }
 
 void Server::understand(Session& session, Message message) {

@@ -16,11 +16,11 @@
 
 namespace tessera::internal {
 
-/// Rank 0's side of a meeting: it listens, admits those who prove that they belong to the job
+/// Rank 0's side of a meeting. It listens, admits processes that prove that they belong to the job
 /// (members), and exchanges messages with them. Any process may connect and send anything: a
 /// connection that does not prove within seconds that it belongs to the job is closed. The number
-/// of such connections is limited; others wait until they are let in. They are counted, and the
-/// first one is told to `warn`; they never end the job. One thread at a time.
+/// of such connections is limited; others wait until they are accepted. They are counted, and
+/// `warn` hears of the first; they never end the job. One thread at a time.
 class Server {
  public:
   static constexpr size_t kMaxUnproven = 128;
@@ -29,8 +29,7 @@ class Server {
 
   /// A member's number in this server.
   using Member = int64_t;
-  /// What a member has sent, first its proof (MessageKind::kMember); without a message: that it has
-  /// gone.
+  /// What a member has sent, first its proof (kMember). Without a message: the member has gone.
   struct Event {
     Member member;
     std::optional<Message> message;
@@ -43,23 +42,22 @@ class Server {
   Server(const Server&) = delete;
   Server& operator=(const Server&) = delete;
 
-  /// Local. Serves connections for a moment, at most `patience`, and returns what has happened to
-  /// members, often nothing.
+  /// Local. Serves connections for at most `patience`. Returns what members did, often nothing.
   std::vector<Event> serve(std::chrono::milliseconds patience);
 
-  /// Local, does not block: what the member does not take at once goes out in serve().
+  /// Local, does not block: what the member does not take at once is sent in serve().
   void send(Member member, const Message& message);
   void send_to_all(const Message& message);
 
-  /// Local. Nobody is admitted from now on, and the place is free for the next job. Members are
-  /// served as before.
+  /// Local. From now on no process is admitted, and the place is free. Members are served as
+  /// before.
   void stop_listening();
 
   /// Local. Waits up to a second for the members to disconnect, because they may have a message to
-  /// read, and answers what they still say; then closes what is left.
+  /// read, and answers what they still send. Then closes what is left.
   void finish(const std::function<void(const Event&)>& answer);
 
-  /// How many connections were closed because they did not prove to belong to the job.
+  /// Returns how many connections were closed without a proof that they belong to the job.
   int64_t rejected() const { return rejected_; }
 
  private:

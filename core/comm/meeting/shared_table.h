@@ -33,10 +33,10 @@ class SharedTable {
   virtual ~SharedTable() = default;
 
   virtual void set(const std::string& key, const std::string& text);
-  /// Sets it unless it is there. Returns what is there then.
+  /// Sets it unless the key is there. Returns the text that is there then.
   virtual std::string set_first(const std::string& key, const std::string& text);
   virtual std::optional<std::string> get(const std::string& key);
-  /// Whether all of them are there.
+  /// Returns true if all of them are there.
   virtual bool has(const std::vector<std::string>& keys);
   virtual void erase(const std::string& key);
 

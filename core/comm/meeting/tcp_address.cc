@@ -39,8 +39,7 @@ FileDescriptor new_socket(int family, int type) {
       above_standard_streams(::socket(family, type | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)));
 }
 
-/// Whether a peer whose machine has gone is noticed: within half a minute. Small messages go out at
-/// once.
+/// Has the system notice in half a minute that a peer's machine has gone, and send at once.
 void set_up(int socket) {
   const auto set = [socket](int level, int option, int value) {
     ::setsockopt(socket, level, option, &value, sizeof(value));
@@ -52,7 +51,7 @@ void set_up(int socket) {
   set(IPPROTO_TCP, TCP_KEEPCNT, 4);
 }
 
-/// 0 once it is connected, else the system's reason; ETIMEDOUT at the deadline.
+/// Returns 0 once it is connected, else the system's reason; ETIMEDOUT at the deadline.
 int finish_connecting(int socket, Deadline deadline) {
   pollfd waiting{socket, POLLOUT, 0};
   int ready;
@@ -161,7 +160,7 @@ absl::StatusOr<std::unique_ptr<Listener>> TcpAddress::listen() const {
       return std::make_unique<Listener>(std::move(socket), Listener::Kind::kTcp);
     }
     reason = errno;
-    // Members try the addresses of a name in this order, and would find who uses it.
+    // Members try the addresses of a name in this order, and would find the other program.
     if (reason == EADDRINUSE) return absl::AlreadyExistsError("another program uses it");
   }
   return absl::UnavailableError(std::strerror(reason));

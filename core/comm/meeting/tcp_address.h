@@ -17,19 +17,19 @@ namespace tessera::internal {
 /// A TCP port of a host, where ranks of several hosts meet.
 class TcpAddress {
  public:
-  /// Local, but asks the resolver, for as long as that takes. The addresses of one process under
-  /// these names, which are tried in this order; those that are unknown are left out. NotFound,
-  /// with the resolver's reason, if all are.
+  /// Local, but asks the resolver, for as long as that takes. Returns the addresses of one process
+  /// under these names, to be tried in this order. Unknown names are left out. NotFound, with the
+  /// resolver's reason, if all are unknown.
   static absl::StatusOr<TcpAddress> resolve(const std::vector<std::string>& hosts, int port);
 
   /// Local. This machine's address on the route to `other`, with a port that the kernel chooses.
   /// Unavailable if there is no route.
   static absl::StatusOr<TcpAddress> own_towards(const TcpAddress& other);
 
-  /// Whether no other machine can reach it.
+  /// Returns true if no other machine can reach it.
   bool is_loopback() const;
 
-  /// Local, but waits for the other side until `deadline`. NotFound if nobody listens there,
+  /// Local, but waits for the other side until `deadline`. NotFound if no process listens there,
   /// DeadlineExceeded if nothing answers, Unavailable with the system's reason.
   absl::StatusOr<FileDescriptor> connect(Deadline deadline) const;
 

@@ -21,18 +21,18 @@ namespace {
 
 std::string directory_of(const std::string& path) { return path.substr(0, path.rfind('/') + 1); }
 
-/// An address takes 107 bytes: a longer path begins with its directory, which is open.
+/// A socket address holds 107 bytes, so a longer path goes through its directory, which is open.
 std::string short_path(const std::string& path, int directory) {
   return absl::StrCat("/proc/self/fd/", directory, path.substr(path.rfind('/')));
 }
 
-/// A socket that never blocks, for which `call` (bind, connect) has been called with this name; not
-/// open, with errno set, if the system refuses one or the other.
+/// Returns a socket that never blocks, for which `call` (bind, connect) has been called with this
+/// name; not open, with errno set, if the system refuses one or the other.
 template <typename Call>
 FileDescriptor socket_at(std::string name, bool is_path, Call call) {
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
-  const size_t zeros = is_path ? 0 : 1;  // a name that begins with one is none of the file system's
+  const size_t zeros = is_path ? 0 : 1;  // an abstract name begins with a 0 byte
   FileDescriptor directory;
   if (is_path && name.size() >= sizeof(address.sun_path)) {
     directory = FileDescriptor(above_standard_streams(
@@ -92,13 +92,13 @@ absl::StatusOr<FileDescriptor> UnixPlace::connect(Deadline /*deadline*/) {
 }
 
 absl::StatusOr<std::unique_ptr<Listener>> UnixPlace::listen(Deadline deadline) {
-  // Another process may be between bind() and listen(): its socket is not a dead one's.
+  // Another process may be between bind() and listen(): its socket is not that of a dead one.
   FileDescriptor directory;
   if (is_path()) {
     directory = FileDescriptor(above_standard_streams(
         ::open(directory_of(name_).c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)));
     if (!directory.is_open()) return system_error("open");
-    // A file system that has no locks leaves this unguarded.
+    // On a file system without locks this is unguarded.
     if (::flock(directory.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
       return absl::UnavailableError("another process listens at a path in this directory just now");
     }

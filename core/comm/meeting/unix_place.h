@@ -23,9 +23,9 @@ class UnixPlace final : public Place {
       : name_(std::move(name)), source_(std::move(source)), credentials_(std::move(credentials)) {}
 
   /// Does not block. Processes that listen in one directory at the same moment do so one by one:
-  /// Unavailable where another one is at it.
+  /// Unavailable while another one does.
   absl::StatusOr<std::unique_ptr<Listener>> listen(Deadline deadline) override;
-  /// Does not block. NotFound if nobody listens, Unavailable if who does lets nobody in now.
+  /// Does not block. NotFound if no process listens, Unavailable if it lets nobody in now.
   absl::StatusOr<FileDescriptor> connect(Deadline deadline) override;
   Credentials credentials() const override { return credentials_; }
   /// The path, or "@name".

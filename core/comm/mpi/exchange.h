@@ -12,8 +12,7 @@
 
 namespace tessera::internal::mpi {
 
-/// Messages of data that are under way with the ranks of one group. Used by the progress thread
-/// alone.
+/// Messages with data that are under way with the ranks of one group. For the progress thread only.
 class Exchange {
  public:
   /// `world_ranks` by rank of the group; `own_tag` marks what this rank sends. References must
@@ -22,27 +21,27 @@ class Exchange {
   Exchange(const Exchange&) = delete;
   Exchange& operator=(const Exchange&) = delete;
 
-  /// What rank `rank` marks its data with.
+  /// Sets the tag that marks the data of rank `rank`.
   void set_tag_of(int rank, int tag) { tags_[static_cast<size_t>(rank)] = tag; }
 
   static constexpr int64_t kWhole = std::numeric_limits<int64_t>::max();
-  /// The largest message that MPI sends unasked: Open MPI over TCP asks from 64 KiB on. Note [Steps
-  /// under way].
+  /// The largest message that MPI sends eagerly, without asking the receiver: Open MPI over TCP
+  /// asks from 64 KiB on. Note [Steps under way].
   static constexpr int64_t kUnaskedBytes = int64_t{60} << 10;
 
-  /// In messages of `most` bytes, which both ranks say alike.
+  /// In messages of at most `most` bytes, which must be equal on both ranks.
   void send(int to, const char* data, int64_t bytes, int64_t most = kWhole);
   void receive(int from, char* data, int64_t bytes, int64_t most = kWhole);
 
-  /// Whether all of them are over. Looks.
+  /// Returns true if all messages are over. Tests them.
   bool is_over() { return is_over_but_for(0); }
-  /// Whether all are over that began before the last `steps` steps. Looks.
+  /// Returns true if all messages from before the last `steps` steps are over. Tests them.
   bool is_over_but_for(int64_t steps);
-  /// What begins from now on belongs to the next step.
+  /// Messages that begin from now on belong to the next step.
   void begin_step() { ++step_; }
   /// Gives up receives that have not begun.
   void cancel();
-  /// Ranks whose messages are not over. Looks.
+  /// Returns the ranks whose messages are not over. Tests them.
   std::vector<int> open_ranks();
 
  private:
@@ -61,8 +60,8 @@ class Exchange {
   int64_t step_ = 0;
 };
 
-/// One with one rank of the world, which is number 0 here, and the memory of its data, which either
-/// side marks with `tag`.
+/// An exchange with one rank of the world, which is number 0 here, and the memory of its data. Both
+/// sides mark the data with `tag`.
 struct PairExchange {
   PairExchange(Communicator& communicator, int world_rank, int tag, at::Tensor kept)
       : ranks{world_rank}, memory(std::move(kept)), exchange(communicator, ranks, tag) {

@@ -26,10 +26,10 @@ constexpr const char* kModuleRemedy =
     "build Tessera where CMake finds the headers of this MPI (cmake/bootstrap.sh --mpi fetches "
     "them), or set TESSERA_MPI_MODULE to its path";
 
-/// A family of MPIs whose binary interfaces are one.
+/// A family of MPIs that share a binary interface.
 struct Abi {
   std::string name;
-  std::vector<std::string> files;  ///< what its library is called
+  std::vector<std::string> files;  ///< the names of its library
   std::vector<std::string> signs;  ///< variables that its launchers set
 };
 
@@ -43,20 +43,20 @@ const std::vector<Abi>& abis() {
   return all;
 }
 
-/// Which ABI the MPI has whose symbols are there.
+/// Returns the ABI of the MPI whose symbols are there.
 const Abi& abi_of(void* library) {
   return abis()[::dlsym(library, "ompi_mpi_comm_world") != nullptr ? 0 : 1];
 }
 
-/// The likely one first.
+/// The likeliest first.
 std::vector<std::string> files_to_try() {
   const std::string named = process_environment("TESSERA_MPI").value_or("");
   for (const Abi& abi : abis()) {
     if (named == abi.name) return abi.files;
   }
   if (!named.empty()) return {named};
-  // In another MPI than its launcher's every process would be a world of one. The variables of an
-  // outer launcher may be there, too: who says the rank comes first.
+  // With an MPI other than its launcher's, every process would be a world of one. Variables of an
+  // outer launcher may be set, too, so the variable that gives the rank comes first.
   const auto environment = read_environment(process_environment, {.store = false});
   const std::string says_rank = environment.ok() ? environment->rank_variable : std::string();
   for (const Abi& abi : abis()) {
@@ -114,7 +114,7 @@ absl::StatusOr<const Calls*> load_library() {
   static std::mutex mutex;
   const std::lock_guard<std::mutex> lock(mutex);
   static absl::StatusOr<const Calls*> opened = absl::UnknownError("not opened yet");
-  if (!opened.ok()) opened = load();  // there can be one MPI in a process
+  if (!opened.ok()) opened = load();  // a process can have only one MPI
   return opened;
 }
 

@@ -8,8 +8,8 @@ namespace tessera::internal::mpi {
 
 using tessera::mpi::Calls;
 
-/// Local. How MPI is called. Opens one, with its symbols visible to the whole process, as its own
-/// parts expect, and Tessera's module for its ABI; neither is ever closed. Which one:
+/// Local. Returns how MPI is called. Opens an MPI, with its symbols visible to the whole process as
+/// its own parts expect, and Tessera's module for its ABI; neither is ever closed. Which MPI:
 /// - the one that the program has loaded already;
 /// - TESSERA_MPI: "openmpi", "mpich" (or any MPI of its ABI: Intel MPI, MVAPICH), or the path of a
 ///   libmpi;

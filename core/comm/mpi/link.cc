@@ -12,13 +12,13 @@
 namespace tessera::internal::mpi {
 namespace {
 
-/// What was given up, until MPI has ended it.
+/// What was given up, kept until MPI has ended it.
 struct Abandoned {
   std::unique_ptr<internal::Transfer> transfer;
   Collective collective;
 };
 
-/// Whether the last messages need no other memory than the call's.
+/// Returns true if the last messages of the op need no memory but the call's.
 bool is_stream(Op op) {
   return op == Op::kAllReduce || op == Op::kReduceScatter || op == Op::kAllGather;
 }
@@ -27,10 +27,9 @@ bool is_stream(Op op) {
 ///
 /// Note [Calls that follow]
 /// ~~~~~~~~~~~~~~~~~~~~~~~~
-/// Calls are over one after the other. But when all messages of one have begun, what is under way
-/// takes a while to come, and the wire would lie idle until both ranks have seen its end: the next
-/// call begins meanwhile, if this one is of the ops whose last messages need no other memory than
-/// the call's.
+/// Calls end one after the other. But when all messages of a call have begun, they take a while to
+/// arrive, and the wire would lie idle until both ranks have seen the end. So the next call begins
+/// meanwhile, if the last messages of this call's op need no memory but the call's.
 class CallTransfer final : public Transfer {
  public:
   CallTransfer(Link& link, Call& call) : link_(link), call_(call), ranks_(link.ranks()) {}
@@ -72,7 +71,7 @@ class CallTransfer final : public Transfer {
                          .scratch = link_.scratch()});
   }
 
-  /// As many as can begin now; whether there are no more.
+  /// Takes as many steps as can begin now. Returns true if there are no more.
   bool take_steps() {
     while (steps_ != nullptr && exchange_->is_over_but_for(steps_->lag())) {
       exchange_->begin_step();
@@ -83,10 +82,11 @@ class CallTransfer final : public Transfer {
 
   Link& link_;
   Call& call_;
-  const std::shared_ptr<Ranks> ranks_;  // which MPI may use when it is given up, as what follows
+  // MPI may still use these after the call was given up.
+  const std::shared_ptr<Ranks> ranks_;
   std::shared_ptr<const Round> round_;
   std::unique_ptr<Exchange> exchange_;
-  std::unique_ptr<Steps> steps_;  // null where nothing is to be moved
+  std::unique_ptr<Steps> steps_;  // null if nothing is to be moved
   bool has_begun_all_ = false;
 };
 
@@ -107,7 +107,7 @@ Round& Link::make_round(int64_t sequence) {
 
 void Link::announce(const Call& call) {
   const Collective& collective = call.collective();
-  // First, for others may read as soon as they know of this rank's call.
+  // First, because others may read as soon as they know of this rank's call.
   if (collective.op == Op::kMakeWindow) windows_->open(call.sequence(), collective.input);
   Envelope made = ranks_->envelope(Envelope::Kind::kCall);
   made.record = call.record();
@@ -163,7 +163,7 @@ std::string Link::activity_of(int rank) const {
   return world().is_neighbour(number) ? process_activity(world().place(number).pid) : "";
 }
 
-/// Who has come to a call has finished those that are over here.
+/// A rank that has come to a call has finished those that are over here.
 int64_t Link::finished_by(int rank) const {
   if (has_left(rank)) return ranks_->told(rank).left_after;
   return rank == this->rank() ? finished_ : std::min(finished_, called_by(rank));
@@ -198,7 +198,7 @@ bool Link::fail_world(std::string_view cause) noexcept {
   return true;
 }
 
-/// The failure first: who has not heard of it yet would take it that this rank has just left.
+/// Tells the failure first: otherwise ranks would think that this one has just left.
 void Link::leave() noexcept {
   if (std::exchange(is_gone_, true)) return;
   world().guard([this] {

@@ -19,10 +19,10 @@
 
 namespace tessera::internal::mpi {
 
-/// A transfer whose data MPI may still move when it is given up.
+/// A transfer whose data MPI may still move after it was given up.
 class Transfer : public internal::Transfer {
  public:
-  /// What MPI has not ended; null if there is nothing.
+  /// Returns the messages that MPI has not ended; null if there are none.
   virtual Exchange* exchange() = 0;
 };
 
@@ -83,14 +83,14 @@ class Link final : public internal::Link {
 
   void leave() noexcept override;
 
-  // Nobody rests: the progress thread does not wait for a group.
+  // Not used: the progress thread does not wait for a group.
   void before_look(Rest& /*rest*/) override {}
   void rest(Rest& /*rest*/) override {}
   void advance_others() override {}
   void wake() override;
   void attach(std::weak_ptr<Member> member) override;
 
-  // For transfers, by the progress thread.
+  // For transfers, on the progress thread.
 
   World& world() const { return ranks_->world(); }
   const std::shared_ptr<Ranks>& ranks() const { return ranks_; }
@@ -101,20 +101,20 @@ class Link final : public internal::Link {
   at::Tensor& scratch() { return scratch_; }
   /// How many calls are over.
   int64_t finished() const { return finished_; }
-  /// The window or the link that the call makes, for which all ranks have called.
+  /// Opens the window or the link that the call makes, once all ranks have called.
   void open(Call& call);
-  /// Whether rank `rank` has said that it has what was sent to it with this tag; true once.
+  /// Returns true, once, if rank `rank` has said that it has what was sent to it with this tag.
   bool take_receipt(int rank, int data_tag) { return receipts_.erase({rank, data_tag}) != 0; }
 
   // For the world.
 
   uint64_t key() const { return ranks_->key(); }
   void take(int world_rank, const Envelope& envelope);
-  /// That rank of the world has ended.
+  /// A rank of the world has ended.
   void note_ended(int world_rank);
   void end_at_once() { ranks_->end_at_once(); }
   Windows& windows() const { return *windows_; }
-  /// Whether this rank has left, and nothing is read any more.
+  /// Returns true if this rank has left, and nothing is read any more.
   bool is_over() const { return is_gone_ && windows_->is_empty(); }
 
  private:
@@ -129,10 +129,10 @@ class Link final : public internal::Link {
   std::weak_ptr<Member> member_;
   std::map<int64_t, std::shared_ptr<Round>> rounds_;  // by sequence
   int64_t finished_ = 0;
-  std::map<const void*, std::unique_ptr<Received>> arrived_;  // messages that nobody has received
-  std::deque<Received*> new_;                                 // of them
-  std::set<std::pair<int, int>> receipts_;                    // rank and tag
-  bool is_gone_ = false;                                      // this rank has left
+  std::map<const void*, std::unique_ptr<Received>> arrived_;  // messages that no call has received
+  std::deque<Received*> new_;               // those of them that were not handed out yet
+  std::set<std::pair<int, int>> receipts_;  // rank and tag
+  bool is_gone_ = false;                    // this rank has left
 };
 
 }  // namespace tessera::internal::mpi

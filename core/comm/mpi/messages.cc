@@ -13,15 +13,15 @@ namespace tessera::internal::mpi {
 
 namespace {
 
-/// One message. A large one is sent when its receiver says that it has it, for that MPI has moved
-/// the data does not tell a receiver from one that has failed and drains it.
+/// One message. A large send is over when the receiver says so. It is not enough that MPI has moved
+/// the data: it also moves data that a failed receiver drains.
 class MessageTransfer final : public Transfer {
  public:
-  /// The tag is the sender's.
+  /// `data_tag` is the sender's.
   MessageTransfer(Link& link, int peer, int data_tag, bool sends, bool is_large)
       : link_(link), peer_(peer), data_tag_(data_tag), sends_(sends), is_large_(is_large) {}
 
-  /// Its data follows. Else it has come inside the envelope, or never comes.
+  /// Moves the data that follows. Otherwise the data has come inside the envelope, or never comes.
   void move(const at::Tensor& tensor) {
     const auto bytes = static_cast<int64_t>(tensor.nbytes());
     data_.emplace(link_.world().communicator(), link_.number_of(peer_), data_tag_, tensor);
@@ -73,7 +73,7 @@ std::unique_ptr<internal::Transfer> Link::send(const Call& call) {
   if (is_inside) copy_bytes(envelope.payload(), data_of(tensor), bytes);
   const bool has_left = this->has_left(to);
   if (!has_left) ranks_->send(envelope, to);
-  if (is_large) {  // who has left never receives it
+  if (is_large) {  // a rank that has left never receives it
     auto sent = std::make_unique<MessageTransfer>(*this, to, envelope.data_tag, /*sends=*/true,
                                                   /*is_large=*/true);
     if (!has_left) sent->move(tensor);

@@ -17,31 +17,30 @@
 namespace tessera::internal::mpi {
 namespace {
 
-// How often the thread gives its core away before it sleeps between looks, and for how long. Ranks
-// often outnumber cores, and whoever is waited for needs them.
+// How often the thread yields its core before it sleeps between looks, and how long it sleeps.
+// Ranks often outnumber cores, and the ranks that are waited for need them.
 constexpr int kYields = 100;
 constexpr auto kShortSleep = std::chrono::microseconds(50);
 constexpr int kLongAfter = 2000;
 constexpr auto kLongSleep = std::chrono::milliseconds(1);
-// Where only others may want something: their requests come in clumps. A look costs about 12 us of
-// a core that may have more to do, and one that is late delays a reader.
+// While only others may want something: their requests come in clumps. A look costs about 12 us of
+// a core that may have more to do; a look that is late delays a reader.
 constexpr int kClump = 40;
 constexpr auto kRequestSleep = std::chrono::microseconds(500);
 // Where nothing is expected.
 constexpr auto kIdleSleep = std::chrono::milliseconds(50);
 constexpr std::chrono::milliseconds kMaxWait = kMaxTimeOut;  // as MPI_Finalize waits
-// After a failure, for the others to leave, too: of the world, which ends what all of them do, or
-// of one of its groups, after which they may go on for some time. Longer than calls may still end
-// well.
+// How long others have to leave, too, after a failure of the world, or of one of its groups, after
+// which they may go on for some time. Longer than calls may still end well.
 constexpr auto kLinger = internal::Link::kGrace + std::chrono::seconds(1);
 constexpr auto kLingerOfGroup = std::chrono::seconds(3);
-// For the launcher to read what this rank has written: MPICH's drops the rest when it hears of the
-// end (4 of 14 runs).
+// Time for the launcher to read what this rank has written: MPICH's drops the rest at the end (4 of
+// 14 runs).
 constexpr auto kBeforeAbort = std::chrono::milliseconds(100);
-// How much later rank 0 finalises MPI. MPICH 4.0 over UCX and TCP, whose ranks may wait for each
-// other there without an end, was not seen to do so then (docs/hosts.md has the figures).
+// How much later rank 0 finalises MPI. The ranks of MPICH 4.0 over UCX and TCP may wait for each
+// other in MPI_Finalize for ever; with this they were not seen to (docs/hosts.md).
 constexpr auto kLastOne = std::chrono::milliseconds(200);
-// For MPI_Finalize when all ranks have come to it.
+// Time for MPI_Finalize when all ranks have come to it.
 constexpr auto kPatience = std::chrono::seconds(5);
 
 }  // namespace
@@ -86,7 +85,7 @@ void Progress::run_soon(std::function<void()> job) {
 
 bool Progress::wake() {
   if (std::this_thread::get_id() == thread_.load(std::memory_order_relaxed)) {
-    has_moved_ = true;  // and no look more, where an application may call MPI now
+    has_moved_ = true;  // without another look, because an application may call MPI now
     return true;
   }
   {
@@ -98,7 +97,7 @@ bool Progress::wake() {
   return true;
 }
 
-/// Between two looks: nothing where something has just moved.
+/// Waits between two looks; not where something has just moved.
 void Progress::pause(int idle_rounds) {
   bool is_busy = false;   // something under way ends
   bool is_asked = false;  // others ask for parts of windows
@@ -127,8 +126,8 @@ void Progress::pause(int idle_rounds) {
   }
 }
 
-/// A thread that was woken for a call may find that call over already. Where an application may
-/// call MPI then, this one must not touch it.
+/// A thread that was woken for a call may find that call over already. If an application may call
+/// MPI then, this thread must not touch it.
 bool Progress::has_to_look() const {
   return !gives_way() || std::any_of(worlds_.begin(), worlds_.end(), [](const auto& world) {
     return world->is_busy() || world->is_asked() || world->is_closing();
@@ -160,7 +159,7 @@ void Progress::loop() {
     if (has_to_end()) break;
     pause(idle_rounds);
   }
-  thread_ = std::thread::id();  // the system gives it to another thread
+  thread_ = std::thread::id();  // the system may give the id to another thread
 }
 
 void Progress::ask_to_end() {
@@ -171,7 +170,7 @@ void Progress::ask_to_end() {
   changed_.notify_one();
 }
 
-/// Behind it nothing is under way that a thread of this process could wait for.
+/// After it, nothing is under way that a thread of this process could wait for.
 bool Progress::has_to_end() {
   {
     const std::lock_guard<std::mutex> lock(mutex_);
@@ -199,8 +198,8 @@ void Progress::leave_to_application(const Calls& calls) {
   });
 }
 
-/// Whether the worlds may be left as they are: all have retired, or one that has failed is not
-/// waited for any longer. `failed`: when one was first seen to have failed.
+/// Returns true once all worlds have retired. Ends all ranks if a world has failed and its ranks do
+/// not leave in time. `failed`: when one was first seen to have failed.
 bool Progress::is_over(std::optional<Clock::time_point>& failed) {
   for (const auto& world : worlds_) {
     const std::string cause = world->any_failure();
@@ -220,7 +219,7 @@ bool Progress::is_over(std::optional<Clock::time_point>& failed) {
   return worlds_.empty();
 }
 
-/// Leaves all worlds and waits until the others have left them.
+/// Leaves all worlds and waits until the other ranks have left them.
 void Progress::let_go(const char* cause) {
   std::optional<Clock::time_point> failed;
   const auto all = worlds_;
@@ -231,7 +230,7 @@ void Progress::let_go(const char* cause) {
     });
   }
   while (!is_over(failed)) {
-    if (!look_at_worlds()) std::this_thread::sleep_for(kRequestSleep);  // others may read still
+    if (!look_at_worlds()) std::this_thread::sleep_for(kRequestSleep);  // others may still read
   }
   for (const auto& world : all) world->set_failure(cause);
 }
@@ -240,7 +239,7 @@ void Progress::leave(const char* cause) {
   run([this, cause] { let_go(cause); }, kMaxWait);
 }
 
-/// Not on the thread, which goes on with what is waited for. The last world first.
+/// Not on the thread, which goes on with the calls that are waited for. The last world first.
 void Progress::leave_hosts() {
   std::vector<std::shared_ptr<HostRanks>> hosts;
   run(
@@ -253,7 +252,7 @@ void Progress::leave_hosts() {
   }
 }
 
-/// Until all ranks end, as those do that copy this.
+/// Waits until all ranks end: each then duplicates MPI_COMM_WORLD, too.
 void Progress::await_ends() {
   Handle copy = 0;
   Handle request = 0;
@@ -269,7 +268,7 @@ void Progress::await_ends() {
   }
 }
 
-/// Whether it was over within these times: for all ranks to end, and for MPI_Finalize.
+/// Returns true if these times were enough: for all ranks to end, and for MPI_Finalize.
 bool Progress::finalizes(std::chrono::milliseconds others, std::chrono::milliseconds own) {
   if (!run([this] { await_ends(); }, others)) return false;
   return run([this] { owned_->finalize(); }, own);
@@ -280,7 +279,7 @@ void Progress::end() {
   leave_hosts();
   leave(kFinalised);
   if (has_failed_) {
-    // It waits for the others, and for the launcher's daemons, whose network may be gone.
+    // MPI_Finalize waits for the others, and for the launcher's daemons, whose network may be gone.
     if (finalizes(kLinger, kLinger)) return;
     std::fprintf(stderr,
                  "[mpi] this rank ends after a failure, without MPI_Finalize, which waits\n");

@@ -17,54 +17,56 @@
 
 namespace tessera::internal::mpi {
 
-/// The cause of what is under way, or comes, when that thread has ended.
+/// The cause of calls that are under way, or begin, when the progress thread has ended.
 inline constexpr const char* kProcessEnds = "this process ends";
 
 /// The one thread of the process that calls MPI, so MPI_THREAD_SERIALIZED is enough. While nothing
-/// is under way it looks twenty times a second whether others ask something, and where they may
-/// read windows a thousand times or more; but where an application has an MPI of its own at
-/// MPI_THREAD_SERIALIZED it sleeps, for the application may call MPI then. It is started by the
-/// first call.
+/// is under way it looks for requests of others twenty times a second, or a thousand times and more
+/// where they may read windows. But where an application has an MPI of its own at
+/// MPI_THREAD_SERIALIZED it sleeps, for the application may call MPI then. Started by the first
+/// call.
 ///
 /// Note [End of MPI]
 /// ~~~~~~~~~~~~~~~~~
-/// MPI can be initialised once in a process, so what is initialised here stays until the process
-/// ends. Then (atexit) this rank leaves its worlds and waits until the others have, as MPI_Finalize
-/// would. The ranks of its host, who may wait for a collective that this rank will never start,
-/// hear before that nothing follows what it has begun. A rank that crashes instead is what mpirun
-/// ends all others for. After a failure some rank may never come: the wait is short, and MPI_Abort
-/// ends all ranks; so is that for MPI_Finalize. That is short, too, once all ranks have come to it:
-/// MPICH 4.0 over UCX and TCP does not always return from it then, and the process ends by itself.
-/// An application's own MPI is left to it; at mpi::leave(), or else its MPI_Finalize, this thread
-/// lets go. Behind all that the thread ends (Note [End of the process]); an application that
-/// finalises its MPI later still does what is left itself.
+/// MPI can be initialised once in a process, so an MPI that was initialised here stays until the
+/// process ends. Then (atexit) this rank leaves its worlds and waits until the others have, as
+/// MPI_Finalize would. Before that it tells the ranks of its host, which may wait for a collective
+/// that this rank will never start, that nothing follows what it has begun. If a rank crashes
+/// instead, mpirun ends all others.
+///
+/// After a failure some rank may never come. So the wait is short, and MPI_Abort then ends all
+/// ranks; the wait for MPI_Finalize is short, too. It is also short once all ranks have come to
+/// MPI_Finalize: MPICH 4.0 over UCX and TCP may not return from it; the process ends by itself.
+///
+/// An application's own MPI is left to it: this thread lets go at mpi::leave(), or else in the
+/// application's MPI_Finalize. After all that the thread ends (Note [End of the process]). If an
+/// application finalises its MPI even later, its own thread does what is left.
 class Progress {
  public:
   /// Never destroyed.
   static Progress& instance();
 
   /// Any thread. Runs `job` on the thread, after earlier ones. It must not throw. Returns false,
-  /// and nothing runs, once the thread has ended.
+  /// and runs nothing, once the thread has ended.
   bool post(std::function<void()> job);
-  /// Runs it and waits, at most that long; false if it has not ended by then (it may yet). Throws
-  /// what it throws. Once the thread has ended, the caller's does it.
+  /// Runs `job` and waits, at most that long; false if it has not ended by then (it may yet).
+  /// Throws what `job` throws. Once the thread has ended, the calling thread runs it.
   bool run(std::function<void()> job, std::chrono::milliseconds timeout);
-  /// Any thread. Runs it at once on the thread, else posts it.
+  /// Any thread. Runs `job` at once if this is the thread, else posts it.
   void run_soon(std::function<void()> job);
-  /// Any thread. The thread looks at the worlds soon. Returns false once it has ended.
+  /// Any thread. Has the thread look at the worlds soon. Returns false once it has ended.
   bool wake();
-  /// Any thread: leaves all worlds, whose calls then fail with that cause, and waits until their
-  /// other ranks have, too. Then nothing calls MPI until a world is made.
+  /// Any thread. Leaves all worlds, whose calls then fail with `cause`, and waits until their other
+  /// ranks have left, too. Then nothing calls MPI until a world is made.
   void leave(const char* cause);
-  /// The thread's: from now on `world` is looked at.
+  /// On the thread. From now on `world` is looked at.
   void attach(std::shared_ptr<World> world) { worlds_.push_back(std::move(world)); }
-  /// The thread's. Whether an application may call MPI as soon as nothing is under way, so that
-  /// this thread must not.
+  /// On the thread. Returns true if an application may call MPI when nothing is under way, and this
+  /// thread must not.
   bool gives_way() const { return !may_look_; }
-  /// The thread's: it has initialised this MPI, as on all ranks, and finalises it when the process
-  /// ends.
+  /// On the thread. It has initialised this MPI, as on all ranks, and finalises it at exit.
   void own(const Calls& calls);
-  /// The thread's: an application finalises it, unless it is owned.
+  /// On the thread. An application finalises this MPI, unless it is owned.
   void leave_to_application(const Calls& calls);
 
  private:
@@ -95,10 +97,10 @@ class Progress {
   bool has_ended_ = false;
   std::vector<std::shared_ptr<World>> worlds_;
   const Calls* owned_ = nullptr;
-  bool hears_finalize_ = false;  // of an application's
-  bool may_look_ = false;    // while nothing is under way: an application does not call MPI then
-  bool has_moved_ = false;   // the thread has woken itself
-  bool has_failed_ = false;  // a world had when this process ended
+  bool hears_finalize_ = false;  // an application's MPI_Finalize calls leave()
+  bool may_look_ = false;        // also while nothing is under way: no application calls MPI then
+  bool has_moved_ = false;       // the thread has woken itself
+  bool has_failed_ = false;      // a world had failed when this process ended
 };
 
 }  // namespace tessera::internal::mpi

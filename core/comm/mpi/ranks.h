@@ -14,11 +14,11 @@
 
 namespace tessera::internal::mpi {
 
-/// The ranks of one group: who they are in the world, what each has told, and why they have failed.
-/// Any thread, but for send().
+/// The ranks of one group: their numbers in the world, what each has told, and why they have
+/// failed. Any thread, but for send().
 class Ranks {
  public:
-  /// `world_ranks` in ascending order; `key`: of the group in envelopes.
+  /// `world_ranks` in ascending order; `key`: the group's in envelopes.
   Ranks(std::shared_ptr<World> world, uint64_t key, std::vector<int> world_ranks, int rank)
       : world_(std::move(world)),
         key_(key),
@@ -33,7 +33,7 @@ class Ranks {
   int size() const { return static_cast<int>(world_ranks_.size()); }
   const std::vector<int>& world_ranks() const { return world_ranks_; }
   int world_rank(int rank) const { return world_ranks_[static_cast<size_t>(rank)]; }
-  /// -1 of a rank that is not in the group.
+  /// Returns -1 for a rank that is not in the group.
   int rank_of(int world_rank) const {
     const auto found = std::lower_bound(world_ranks_.begin(), world_ranks_.end(), world_rank);
     const bool is_in = found != world_ranks_.end() && *found == world_rank;
@@ -43,13 +43,13 @@ class Ranks {
   // What a rank has told.
 
   struct Told {
-    std::atomic<int64_t> called{0};       ///< it has begun so many calls
-    std::atomic<int64_t> left_after{-1};  ///< and left after so many, all of which it had finished
+    std::atomic<int64_t> called{0};       ///< how many calls it has begun
+    std::atomic<int64_t> left_after{-1};  ///< after how many calls it left, all of them finished
   };
   Told& told(int rank) { return told_[static_cast<size_t>(rank)]; }
   const Told& told(int rank) const { return told_[static_cast<size_t>(rank)]; }
 
-  // Failure: of the group, else of the world.
+  // Failure of the group, else of the world.
 
   bool has_failed() const { return has_failed_ || world_->has_failed(); }
   Failure failure() const {
@@ -62,12 +62,12 @@ class Ranks {
     if (ends_at_once_) failure = {.cause = failure.cause};
     return failure;
   }
-  /// Of the group alone, and not of its world; without a cause if there is none.
+  /// The failure of the group alone, not of its world; without a cause if there is none.
   Failure failure_of_group() const {
     const std::lock_guard<std::mutex> lock(mutex_);
     return failure_;
   }
-  /// Of the group, as much of it as others hear; whether there was none before.
+  /// Sets the failure of the group, cut to what others hear. Returns true if there was none before.
   bool set_failure(const Failure& failure) {
     const std::lock_guard<std::mutex> lock(mutex_);
     if (!failure_.cause.empty()) return false;
@@ -76,10 +76,10 @@ class Ranks {
     has_failed_ = true;
     return true;
   }
-  /// After a failure no call ends well any more.
+  /// From now on, no call ends well after a failure.
   void end_at_once() { ends_at_once_ = true; }
 
-  // The progress thread's.
+  // For the progress thread.
 
   Envelope envelope(Envelope::Kind kind) const {
     Envelope made;
@@ -88,7 +88,7 @@ class Ranks {
     return made;
   }
   void send(const Envelope& envelope, int rank) const { world_->send(envelope, world_rank(rank)); }
-  /// To this rank's neighbour first, so that ranks do not all send to rank 0 at once.
+  /// Begins with the next rank, so that ranks do not all send to rank 0 at once.
   void send_to_others(const Envelope& envelope) const {
     for (int peer = 1; peer < size(); ++peer) send(envelope, (rank_ + peer) % size());
   }

@@ -13,16 +13,15 @@ constexpr int64_t kMostPiece = Exchange::kUnaskedBytes;
 constexpr int64_t kLeastPiece = int64_t{8} << 10;
 constexpr int64_t kAlignment = 64;  // elements
 
-/// At least so many bytes of `scratch`, whose content is lost.
+/// Returns at least that many bytes of `scratch`, whose content is lost.
 at::Tensor kept_memory(at::Tensor& scratch, int64_t bytes) {
   if (!scratch.defined() || scratch.numel() < bytes) scratch = at::empty({bytes}, at::kByte);
   return scratch;
 }
 
-/// A step gives pieces to those who reduce them, each in a place of its own, and reduces what came
-/// lag() steps before. A piece is reduced, and its place is written again, only when all messages
-/// of its step are over. Note [Steps under way]; a group holds more if the least pieces of its
-/// ranks take more.
+/// A step sends pieces to the ranks that reduce them, and reduces the pieces that came some steps
+/// before. Each piece has a place of its own. It is reduced, and its place is reused, only when all
+/// messages of its step are over. Note [Steps under way]; many ranks take more.
 class ReduceSteps final : public Steps {
  public:
   explicit ReduceSteps(const StepContext& context)
@@ -64,7 +63,7 @@ class ReduceSteps final : public Steps {
     return std::min(most, std::max(round_up(share, kAlignment), kAlignment));
   }
 
-  /// What `rank` reduces in a step: of its slice, or its share of a chunk of the tensor.
+  /// What `rank` reduces in a step: a part of its slice, or its share of a chunk of the tensor.
   Range range(int64_t step, int rank) const {
     const int64_t begin = step * chunk_;
     const int64_t length = std::min(chunk_, numel_ - begin);
@@ -77,7 +76,7 @@ class ReduceSteps final : public Steps {
     return {data_ + (begin + from) * element_, std::min((rank + 1) * share, length) - from};
   }
 
-  /// Where the piece of a rank comes in a step.
+  /// Where the piece of a rank arrives in a step.
   char* place(int64_t step, int rank) const {
     return data_of(memory_) + (step % places_ * context_.size + rank) * piece_ * element_;
   }
@@ -95,7 +94,7 @@ class ReduceSteps final : public Steps {
     }
   }
 
-  /// Reduces what has come in that step; of all_reduce and reduce the result goes on.
+  /// Reduces what came in that step. For all_reduce and reduce it then sends the result on.
   void take(Exchange& exchange, int64_t step) {
     const Range own = range(step, context_.rank);
     if (scatters_) {
@@ -114,7 +113,7 @@ class ReduceSteps final : public Steps {
     }
   }
 
-  /// Of what has come in that step and this rank's `own`, in rank order.
+  /// Combines what came in that step with this rank's `own`, in rank order.
   void reduce(int64_t step, const Range& own, char* target) {
     sources_.clear();
     for (int rank = 0; rank < context_.size; ++rank) {

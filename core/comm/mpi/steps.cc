@@ -10,7 +10,7 @@
 namespace tessera::internal::mpi {
 namespace {
 
-/// Of a call whose data is all in the envelopes.
+/// For a call whose data is all in the envelopes.
 void take_payloads(const StepContext& context) {
   const Collective& call = context.call;
   const OpTraits traits = traits_of(call.op);
@@ -36,9 +36,10 @@ void take_payloads(const StepContext& context) {
                   call.output.numel(), kernels::Stores::kCached, call.divisor, call.order);
 }
 
-constexpr int64_t kDirectBytes = int64_t{64} << 10;  // a root sends so much to everyone itself
+// Up to this size the root of a broadcast sends to every rank itself.
+constexpr int64_t kDirectBytes = int64_t{64} << 10;
 
-/// Data that goes to and comes from other ranks, a piece of each in a step.
+/// Data that goes to and comes from other ranks, one piece for each of them in a step.
 class Flow {
  public:
   void send(int to, char* data, int64_t bytes) { sends_.push_back({to, data, bytes}); }
@@ -63,7 +64,7 @@ class Flow {
 
  private:
   struct Data {
-    int rank;  // that it goes to or comes from
+    int rank;  // the rank that it goes to or comes from
     char* data;
     int64_t bytes;
   };
@@ -72,12 +73,12 @@ class Flow {
 
   std::vector<Data> sends_;
   std::vector<Data> receives_;
-  int64_t at_ = 0;  // of each
+  int64_t at_ = 0;  // position in each
 };
 
-/// Moves what no rank combines. Two operations need something first, all of it: a large broadcast,
-/// whose root gives each rank a part that it passes on; and all_to_all with counts, of which all
-/// ranks see all, and find the same mismatch.
+/// Moves data that no rank combines. Two operations need something first, and all of it: a large
+/// broadcast, whose root gives each rank a part that it passes on; and all_to_all with counts,
+/// where all ranks see all counts and find the same mismatch.
 class MoveSteps final : public Steps {
  public:
   explicit MoveSteps(const StepContext& context)
@@ -182,7 +183,7 @@ class MoveSteps final : public Steps {
     }
   }
 
-  /// Of all ranks, which are there; then moves what they count.
+  /// Compares the counts of all ranks, which have come; then moves the data.
   void compare_counts() {
     const int ranks = context_.size;
     const auto at = [&](int rank, int index) {
@@ -221,7 +222,7 @@ class MoveSteps final : public Steps {
 
   const StepContext context_;
   const int64_t lag_;
-  std::vector<int64_t> counts_;  // by rank: what it gives to each, what it takes of each
+  std::vector<int64_t> counts_;  // by rank: how much it gives each rank, and takes from each
   std::string problem_;
   Flow first_;
   Flow then_;

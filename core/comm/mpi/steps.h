@@ -35,54 +35,54 @@ class Round {
 
 // Note [Steps under way]
 // ~~~~~~~~~~~~~~~~~~~~~~
-// MPI asks the receiver before it sends a large message, and over TCP both the question and the
-// answer stand behind what is being sent: at 100 Mbit/s for a third of a second. So data goes in
-// pieces that MPI sends unasked (Exchange::kUnaskedBytes), one to each peer in a step, and as many
-// steps are under way at a time as fill a link, but no more than kHeldBytes in all.
+// MPI asks the receiver before it sends a large message. Over TCP both the question and the answer
+// queue after what is being sent: at 100 Mbit/s for a third of a second. So data goes in pieces
+// that MPI sends eagerly (Exchange::kUnaskedBytes), one to each peer in a step. As many steps are
+// under way at a time as fill a link, but no more than kHeldBytes in all.
 constexpr int64_t kMostSteps = 32;
 constexpr int64_t kLeastSteps = 4;
 constexpr int64_t kHeldBytes = int64_t{8} << 20;
 
-/// How many steps of pieces for each of so many ranks are under way at a time.
+/// Returns how many steps, of a piece for each of `ranks` ranks, are under way at a time.
 int64_t steps_under_way(int ranks);
 
-/// Moves the data of one collective, after the ranks' calls were found equal, in steps: each starts
-/// messages, and the next begins when those are over that lag() says.
+/// Moves the data of one collective, after the ranks' calls were found equal, in steps. A step
+/// starts messages; the next one begins when all are over but those of the last lag() steps.
 ///
 /// Note [Traffic]
 /// ~~~~~~~~~~~~~~
-/// What a rank sends, of N ranks and n bytes: all_reduce 2 n (N-1)/N, as every rank reduces the
-/// N-th part and gives the result to all; reduce_scatter and all_gather (N-1) slices; broadcast
-/// at most 2 n (N-1)/N, as ranks pass the root's parts on. Every element is summed by one rank, in
-/// rank order, with the kernels of shared memory: the same bits. Up to
-/// Envelope::kPayloadBytes the data is in the envelopes, so an operation costs one exchange.
+/// Bytes that a rank sends, for N ranks and n bytes. all_reduce: 2 n (N-1)/N, as every rank reduces
+/// the N-th part and gives the result to all. reduce_scatter and all_gather: N-1 slices. broadcast:
+/// at most 2 n (N-1)/N, as ranks pass the root's parts on; up to kDirectBytes the root sends n to
+/// every rank. Every element is summed by one rank, in rank order, with the kernels of shared
+/// memory, so the bits are the same. Up to Envelope::kPayloadBytes the data is in the envelopes, so
+/// an operation costs one exchange.
 class Steps {
  public:
   virtual ~Steps() = default;
-  /// Starts the next step; false if there is none, also when asked again.
+  /// Starts the next step. Returns false if there is none, also when asked again.
   virtual bool advance(Exchange& exchange) = 0;
   /// How many of the last steps may still be under way when the next one starts.
   virtual int64_t lag() const = 0;
-  /// Why the ranks' calls do not fit, found on the way, equal on all ranks; "" if they do.
+  /// Returns why the ranks' calls do not fit, if found only now; equal on all ranks; "" if they do.
   virtual std::string problem() const { return ""; }
 };
 
-/// What they work with. References must outlive them.
+/// What the steps work with. References must outlive them.
 struct StepContext {
   const Collective& call;
   const Round& round;
   int rank;
   int size;
   const internal::Link& link;  ///< for names
-  at::Tensor& scratch;         ///< what reductions of the group receive into, kept between them
+  at::Tensor& scratch;  ///< memory into which the group's reductions receive, kept between them
 };
 
 /// Bytes of data that go into the envelope of this call; -1 if it follows in messages. Equal on
 /// ranks whose calls match.
 int64_t payload_bytes(const Collective& call);
 
-/// Null where nothing is to be moved, or all of it has come with the calls, and is in its place
-/// now.
+/// Returns null if nothing is to be moved, or all data came with the calls and is in place.
 std::unique_ptr<Steps> make_steps(const StepContext& context);
 
 std::unique_ptr<Steps> make_reduce_steps(const StepContext& context);

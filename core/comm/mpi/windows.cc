@@ -81,7 +81,7 @@ class Memory final : public RemoteMemory {
 // The owner's side.
 
 void Windows::open(int64_t number, at::Tensor own) {
-  if (ranks_->has_failed()) return;  // nobody would end it
+  if (ranks_->has_failed()) return;  // nothing would end it
   Served& served = served_[number];
   served.memory = std::move(own);
   for (int rank = 0; rank < ranks_->size(); ++rank) served.users.insert(rank);
@@ -157,12 +157,12 @@ void Windows::read(const std::shared_ptr<Call>& call, int owner, const ReadReque
   if (ranks_->has_failed()) return call->fail(ranks_->failure().cause);
   owners_[owner].waiting.push_back(
       std::make_shared<Read>(Read{call, call->collective().output, owner, request}));
-  // Words, on which others wait, do not stand behind what is large.
+  // Words, on which others wait, do not queue after large reads.
   if (Envelope::holds(request.bytes)) return ask_for_part(owners_[owner].waiting.back());
   ask(owner);
 }
 
-/// For as much as may be under way.
+/// Asks for as many parts as may be under way.
 void Windows::ask(int owner) {
   Owner& asked = owners_[owner];
   while (asked.open < kPartsUnderWay && !asked.waiting.empty()) {
@@ -205,7 +205,7 @@ void Windows::take(int owner, const Envelope& answer) {
   part->data->exchange.receive(0, part->target(), part->bytes, Exchange::kUnaskedBytes);
 }
 
-/// Its data is there.
+/// Called when the data of a part is there.
 void Windows::finish(const Part& part) {
   Read& read = *part.read;
   read.come_bytes += part.bytes;
@@ -239,7 +239,7 @@ void Windows::look_for_late(const Read& read, bool is_answered, const internal::
                             Call::Clock::time_point now) const {
   const Member::Patience patience = ranks_->world().patience();
   const auto waited = read.call->waited(now);
-  // Who waits for this rank then sees what keeps it.
+  // A rank that waits for this one then sees what delays it.
   if (waited >= kLong) read.call->record(ranks_->world().flights());
   if (waited >= patience.timeout) {
     const std::string& tag = read.call->tag();
@@ -261,7 +261,7 @@ void Windows::end_reads(const std::string& cause) {
   }
   for (const auto& [number, part] : std::exchange(parts_, {})) {
     part->read->call->fail(cause);
-    // Its data is under way: not taking it would keep the owner's send from ending.
+    // Its data is under way: if it were not received, the owner's send would not end.
     if (part->data != nullptr) ranks_->world().keep({part->data, &part->data->exchange});
   }
 }

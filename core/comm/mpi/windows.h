@@ -20,7 +20,7 @@
 
 namespace tessera::internal::mpi {
 
-/// What a rank asks for; the payload of a kRead. It lies inside the window.
+/// A request for a part of a window, which lies inside it; the payload of a kRead.
 struct ReadRequest {
   int64_t window;  ///< its number in the group
   int64_t begin_bytes;
@@ -30,34 +30,33 @@ struct ReadRequest {
 static_assert(std::is_trivially_copyable_v<ReadRequest>);
 static_assert(sizeof(ReadRequest) <= Envelope::kPayloadBytes);
 
-/// The windows of one group: this rank's parts, which others read, and its reads of theirs. Used by
-/// the progress thread alone.
+/// The windows of one group: this rank's parts, and its reads of others'. Progress thread only.
 ///
 /// Note [Windows over MPI]
 /// ~~~~~~~~~~~~~~~~~~~~~~~
-/// A read is a request to the owner, whose progress thread answers while its other threads compute:
-/// with the data inside the envelope, or with the tag of a message that it sends out of the
-/// window's memory. The reader posts its receive when it has the answer, so one that gives up has
-/// nothing that data could come to; what comes later is taken and dropped. MPI's own one-sided
-/// operations are not used: an owner makes progress on them only inside other MPI calls, and they
-/// cannot be given up.
+/// A read is a request to the owner. The owner's progress thread answers while its other threads
+/// compute: with the data inside the envelope, or with the tag of a message that it sends from the
+/// window's memory. The reader posts its receive when it has the answer. So a reader that gives up
+/// has no memory that data could come to; what comes later is received and dropped. MPI's own
+/// one-sided operations are not used: an owner makes progress on them only inside other MPI calls,
+/// and they cannot be given up.
 ///
-/// A window is numbered by the make_window() that made it, and served from before this rank's call
-/// is known to the others. Each rank says when it has destroyed its own (kClosed); until all others
-/// have, or have ended, the memory stays and is served, after the group is gone, too: the group's
+/// A window has the number of the make_window() that made it, and is served before the others know
+/// of this rank's call. Each rank says when it has destroyed its own (kClosed). Until all others
+/// have, or have ended, the memory stays and is served, even after the group is gone: the group's
 /// Link stays in its World until then, and the World does not end before. So a rank that has done
-/// its work waits at the end of its process for those that may still read. A failure of the group,
-/// of which its ranks tell each other, ends all of it: who asks then hears of that instead.
+/// its work waits at the end of its process for ranks that may still read. A failure of the group
+/// ends all this. Its ranks tell each other, so a rank that asks hears of the failure instead.
 ///
-/// A reader has all of its data before it enters a fence, and then MPI has no more to read of the
-/// owner's memory, whenever it reports the send's end: the owner may write after the fence.
+/// A reader has all of its data before it enters a fence. MPI then has no more to read in the
+/// owner's memory, even if it reports the end of the send later. The owner may write then.
 ///
 /// Note [Reads in parts]
 /// ~~~~~~~~~~~~~~~~~~~~~
-/// A large read is asked for in parts, of which few are under way from each owner, whatever has
-/// been asked of it. For what an owner sends at once stands before all that it wants to say later:
-/// before its own requests, too, and where ranks read from each other over a slow link, each would
-/// learn only then what the other wants, and the link would be idle half of the time.
+/// A large read is asked for in parts, and few parts are under way from each owner, whatever has
+/// been asked of it. What an owner sends at once goes before all that it wants to say later, its
+/// own requests included. Where ranks read from each other over a slow link, each would learn too
+/// late what the other wants, and the link would be idle half of the time.
 class Windows {
  public:
   explicit Windows(std::shared_ptr<const Ranks> ranks) : ranks_(std::move(ranks)) {}
@@ -68,36 +67,36 @@ class Windows {
 
   /// This rank's part of window `number` is served from now on.
   void open(int64_t number, at::Tensor own);
-  /// This rank has destroyed its window; all of them.
+  /// This rank has destroyed this window, or all of its windows.
   void close(int64_t number);
   void close_all();
   void answer(int reader, const Envelope& request);
   /// `reader` has destroyed its window.
   void note_closed(int reader, int64_t number) { drop_user(reader, number); }
-  /// Whether others may come with requests at any time.
+  /// Returns true if others may ask at any time.
   bool is_asked() const;
 
   // The reader's side.
 
-  /// Asks rank `owner`; the data comes to the output of `call`.
+  /// Asks rank `owner` for data, which goes to the output of `call`.
   void read(const std::shared_ptr<Call>& call, int owner, const ReadRequest& request);
   void take(int owner, const Envelope& answer);
   bool has_reads() const { return !parts_.empty(); }
 
   // Both.
 
-  /// Goes on with reads and reports long ones, and ends all of it if the group has failed. `link`
-  /// is the group's. Throws Fault if one waits too long.
+  /// Goes on with reads, reports long ones, and ends all of it if the group has failed. `link` is
+  /// the group's. Throws Fault if a read waits too long.
   void advance(const internal::Link& link, Call::Clock::time_point now);
-  /// That rank has left the world: it asks no more.
+  /// A rank has left the world, and asks no more.
   void note_ended(int rank);
-  /// Whether neither others may read of this rank nor this one of them.
+  /// Returns true if no other rank may read from this one, and this one reads from none.
   bool is_empty() const { return served_.empty() && parts_.empty(); }
 
  private:
   struct Served {
     at::Tensor memory;
-    std::set<int> users;  // ranks that have not destroyed theirs
+    std::set<int> users;  // ranks that have not destroyed their part
   };
   struct Read {
     std::shared_ptr<Call> call;
@@ -115,9 +114,9 @@ class Windows {
 
     char* target() const;
   };
-  /// What is wanted of one owner.
+  /// What is wanted from one owner.
   struct Owner {
-    std::deque<std::shared_ptr<Read>> waiting;  // for parts that have not been asked for
+    std::deque<std::shared_ptr<Read>> waiting;  // reads with parts that were not asked for yet
     int open = 0;                               // parts under way
   };
 
@@ -137,8 +136,9 @@ class Windows {
   int64_t last_ = 0;
 };
 
-/// The ranks' parts of the window that the call makes, which has its number; reads are calls of the
-/// same member. Its destructor lets go of this rank's part, which others may read on.
+/// Returns the ranks' parts of the window that the call makes, which has the call's number. Reads
+/// are calls of the same member. Its destructor gives up this rank's part, which others may still
+/// read.
 std::shared_ptr<RemoteMemory> open_memory(std::shared_ptr<Windows> windows, const Call& made_by);
 
 }  // namespace tessera::internal::mpi

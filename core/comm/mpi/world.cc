@@ -19,11 +19,13 @@ namespace tessera::internal::mpi {
 namespace {
 
 constexpr int kEnvelopeTag = 0;
-constexpr auto kBetweenLooks = std::chrono::milliseconds(20);  // for what is late
+constexpr auto kBetweenLooks = std::chrono::milliseconds(20);  // for late ranks
 constexpr auto kBetweenLooksAtHost = std::chrono::milliseconds(100);
-// For a collective of several hosts to go on inside this one; before the thrower may end all.
+// How long a collective of several hosts may go on inside this one; less than kGrace, after which
+// the rank that throws may end all.
 constexpr auto kUntilHostFails = internal::Link::kGrace * 3 / 4;
-// For the host of a rank that has ended to tell of it. Who sends to that rank may learn sooner.
+// How long the host of a rank that died may take to tell of it. A rank that sends to the dead one
+// may get an error of MPI sooner.
 constexpr auto kUntilTold = 3 * kBetweenLooksAtHost;
 
 }  // namespace
@@ -55,7 +57,7 @@ void World::begin() {
 
 void World::get_ready() {
   communicator_.emplace(calls_, made_, [this] {
-    if (is_looking_) return;  // fail_by() does it
+    if (is_looking_) return;  // fail_by() awaits the cause
     await_cause();
     if (has_failed()) throw Fault{failure()};
   });
@@ -79,7 +81,7 @@ void World::send(const Envelope& envelope, int to) {
                                communicator_->comm(), &outgoing.request);
   if (code == 0) return;
   outgoing_.pop_back();
-  // After a failure some ranks may be gone, which keeps nothing from the others.
+  // After a failure some ranks may be gone; the others still get theirs.
   if (!has_failed())
     communicator_->check(code, absl::StrCat("MPI_Isend to rank ", to, place_of(to)));
 }
@@ -187,7 +189,7 @@ void World::look_at_outgoing() {
   kept_.remove_if([](const auto& exchange) {
     try {
       return exchange->is_over();
-    } catch (...) {  // given up already, and its other side may be gone
+    } catch (...) {  // it was given up, and its other side may be gone
       return true;
     }
   });
@@ -249,17 +251,17 @@ void World::retire(Clock::time_point now) {
     patient_until_ = now + patience_.timeout;
     return;
   }
-  // The other side of a transfer may have been given up.
+  // The other side of a transfer may have given it up.
   if (!outgoing_.empty() || !kept_.empty()) {
     if (now > patient_until_) set_failure("what was under way when all ranks left has not ended");
     return;
   }
-  if (!groups_.empty()) {  // that outlive MPI: what is under way there has no end
+  if (!groups_.empty()) {  // groups that outlive MPI: their calls can never end
     end_calls(kFinalised);
     groups_.clear();
   }
   if (!outgoing_.empty() || !kept_.empty()) return;
-  // No rank sends any more, so these have not begun.
+  // No rank sends any more, so these receives have not begun.
   for (UnderWay& incoming : incoming_) {
     calls_.cancel(&incoming.request);
     int is_over = 0;
@@ -271,7 +273,7 @@ void World::retire(Clock::time_point now) {
   retired_ = true;
 }
 
-// How it fails, by what, and who is told.
+// Failure: its causes, and which ranks are told.
 
 std::string World::failure() const {
   const std::lock_guard<std::mutex> lock(mutex_);
@@ -326,8 +328,7 @@ void World::tell_failure() {
   fail_host();
 }
 
-/// The ranks of this host hear of it a little later, for a collective of several hosts goes on
-/// among them.
+/// This host's ranks are told a little later: a collective of hosts may still end well there.
 void World::take_failure(int from, const Envelope& envelope) {
   const bool is_lost = envelope.kind == Envelope::Kind::kLost;
   if (!set_failure(envelope.cause(), is_lost ? -1 : from)) return;
@@ -336,7 +337,7 @@ void World::take_failure(int from, const Envelope& envelope) {
   host_fails_at_ = Clock::now() + kUntilHostFails;
 }
 
-/// An error of MPI itself, or of this rank's part in a call, which the others wait for.
+/// Fails the world because of an error of MPI, or in this rank's part of a call.
 void World::fail_by(const std::exception& error) {
   if (!has_failed()) await_cause();
   const std::string cause = absl::StrCat(
@@ -349,29 +350,29 @@ void World::fail_by(const std::exception& error) {
   }
 }
 
-/// MPI does not tell that a process has ended, and ranks may wait for others that wait for it. When
-/// this rank has ended, who was the first to see all ranks' ends may be gone.
+/// MPI does not tell that a process has ended, and ranks may wait for others that wait for it. Not
+/// after this rank has ended: the first rank that has seen the end of all ranks may be gone.
 void World::look_at_host(Clock::time_point now) {
   if (now < next_look_at_host_ || !is_ready() || ended_) return;
   next_look_at_host_ = now + kBetweenLooksAtHost;
   fail_if_lost();
 }
 
-/// Also where the ranks of this host have failed by themselves.
+/// Also passes on a failure that began among the ranks of this host.
 void World::fail_if_lost() {
   const std::shared_ptr<HostRanks> host = this->host();
   const std::string cause = host == nullptr ? "" : host->failure();
   if (!cause.empty() && set_failure(cause)) tell_failure();
 }
 
-/// An error of MPI's may come of a rank's end, of which its host tells.
+/// An error of MPI may be due to the end of a rank, of which that rank's host tells.
 void World::await_cause() {
   if (!is_ready() || host() == nullptr) return;
   for (const auto end = Clock::now() + kUntilTold; !has_failed() && Clock::now() < end;) {
     try {
       fail_if_lost();
       look();
-    } catch (...) {  // another one
+    } catch (...) {  // another error of MPI
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
@@ -384,8 +385,8 @@ void World::fail_host() {
 }
 
 void World::abort_all() {
-  // Of a duplicate, MPICH tells its ranks one by one, and those that do not call MPI do not hear
-  // it; of MPI_COMM_WORLD it tells the launcher, which ends them.
+  // With a duplicate, MPICH tells its ranks one by one, and a rank that does not call MPI misses
+  // it. With MPI_COMM_WORLD it tells the launcher, which ends all ranks.
   const bool is_of_all = comm_ == calls_.world();
   calls_.abort(is_ready() && !is_of_all ? communicator_->comm() : comm_, 1);
 }

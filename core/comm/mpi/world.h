@@ -27,11 +27,11 @@ namespace tessera::internal::mpi {
 
 class Link;
 
-/// The cause of what is under way, or comes, when MPI is no more.
+/// The cause of calls that are under way, or begin, when MPI has been finalised.
 inline constexpr const char* kFinalised = "MPI has been finalised";
 
 /// What all groups of one rank share: the communicator, and the envelopes that come and go on it.
-/// What is not marked otherwise is the progress thread's.
+/// For the progress thread, unless it says otherwise.
 class World : public std::enable_shared_from_this<World> {
  public:
   using Clock = std::chrono::steady_clock;
@@ -42,7 +42,7 @@ class World : public std::enable_shared_from_this<World> {
     std::string host;
   };
 
-  /// Any thread. Of the ranks of `comm`, which is duplicated: begin().
+  /// Any thread. For the ranks of `comm`, which begin() duplicates.
   World(const Calls& calls, Handle comm, Member::Patience patience)
       : calls_(calls), comm_(comm), patience_(patience) {}
   World(const World&) = delete;
@@ -50,35 +50,35 @@ class World : public std::enable_shared_from_this<World> {
 
   // Any thread.
 
-  /// The process of the rank.
+  /// This rank's process.
   const Origin& origin() const { return origin_; }
   Member::Patience patience() const { return patience_; }
-  /// Whether begin() is over: all ranks have called it. Then rank() and size() are known.
+  /// Returns true once all ranks have called begin(). Then rank() and size() are known.
   bool is_ready() const { return ready_.load(std::memory_order_acquire); }
   int rank() const { return communicator_->rank(); }
   int size() const { return communicator_->size(); }
   bool has_failed() const { return has_failed_.load(std::memory_order_acquire); }
-  /// Why calls fail; "" if they do not.
+  /// Returns why calls fail; "" if they do not.
   std::string failure() const;
-  /// The rank whose earlier calls may still end well; -1: none may.
+  /// The rank that failed the world, whose earlier calls may still end well; -1: none may.
   int author_of_failure() const { return author_.load(std::memory_order_relaxed); }
-  /// Sets that, or as much of it as others hear; false if there was a cause before.
+  /// Sets the cause, cut to what others hear. Returns false if there was one before.
   bool set_failure(std::string_view cause, int author = -1);
-  /// Says where ranks are, for messages.
+  /// Sets where ranks are, for messages.
   void set_places(std::vector<Place> places);
   /// {} if that is not known.
   Place place(int rank) const;
   /// " (pid 7 on nodeB)"; "" if that is not known.
   std::string place_of(int rank) const;
-  /// Whether it is known to be on this rank's host, as another process.
+  /// Returns true if the rank is known to be another process of this rank's host.
   bool is_neighbour(int rank) const;
-  /// This rank's flight recorder: its host's, if there is one.
+  /// This rank's flight recorder: that of host(), if there is one.
   std::shared_ptr<FlightRing> flights() const;
-  /// The ranks of its host, which fail with this world, and it with them.
+  /// The ranks of this host. They fail with this world, and it fails with them.
   void watch(std::weak_ptr<HostRanks> host);
   std::shared_ptr<HostRanks> host() const;
-  /// A group of this rank has been made, which add() is going to be called for: until then this
-  /// rank does not leave, though its other groups go.
+  /// A group of this rank has been made, and add() will follow. Until then this rank does not
+  /// leave, though its other groups go.
   void note_made() { made_groups_.fetch_add(1); }
 
   // The progress thread's part.
@@ -88,61 +88,60 @@ class World : public std::enable_shared_from_this<World> {
   Communicator& communicator() { return *communicator_; }
   void send(const Envelope& envelope, int to);
   void send_to_others(const Envelope& envelope);
-  /// A group of this rank, until Link::is_over().
+  /// Adds a group of this rank, until Link::is_over().
   void add(const std::shared_ptr<Member>& member, Link& link);
-  /// Looks at it until it is over.
+  /// Keeps it, and looks at it until it is over.
   void keep(std::shared_ptr<Exchange> exchange) { kept_.push_back(std::move(exchange)); }
-  /// Takes data that comes with a message which nobody receives, or its sender would keep it.
+  /// Receives the data of a message that no call receives; its sender would keep it otherwise.
   void drain(int from, const Envelope& message);
-  /// Writes down this rank's calls, where TESSERA_FLIGHT_DUMP says so; once.
+  /// Writes this rank's calls, once, where TESSERA_FLIGHT_DUMP says.
   void dump_flights(std::string_view cause);
   /// Tells the others the cause of failure.
   void tell_failure();
-  /// One of its groups has failed, and the others of that may never leave.
+  /// One of its groups has failed, and that group's other ranks may never leave.
   void note_failed_group(const std::string& cause) { failed_group_ = cause; }
   /// The failure of the world or of one of its groups; "" if there was none.
   std::string any_failure() const {
     const std::string cause = failure();
     return cause.empty() ? failed_group_ : cause;
   }
-  /// What is under way here fails at once; the others are not told.
+  /// Fails what is under way here at once, without telling the others.
   void end_calls(std::string_view cause);
-  /// This rank leaves: tells the others when its calls under way are over and none of them may read
-  /// of it any more.
+  /// This rank leaves. Tells the others when its calls under way are over and no other rank may
+  /// read its memory any more.
   void end();
-  /// This rank makes no more calls, because of `cause`: the others, who may wait for one, hear it
-  /// of every group.
+  /// This rank makes no more calls, because of `cause`. Tells the ranks of every group.
   void make_no_calls(const char* cause);
 
-  /// Runs it; what it throws fails the world, because the others wait for this rank.
+  /// Runs `body`. An exception fails the world, because the others wait for this rank.
   template <typename Body>
   void guard(Body&& body) {
     try {
       body();
-    } catch (const Fault&) {  // which it has failed with
+    } catch (const Fault&) {  // the world has failed with it already
     } catch (const std::exception& error) {
       fail_by(error);
     }
   }
-  /// Goes on with what is under way; whether anything moved.
+  /// Goes on with what is under way. Returns true if anything moved.
   bool advance(Clock::time_point now);
-  /// Whether it has to be looked at.
+  /// Returns true if it has to be looked at.
   bool is_busy() const;
-  /// Whether one of its groups is to leave.
+  /// Returns true if one of its groups is to leave.
   bool is_closing() const;
-  /// Whether a call may end. Where an application may call MPI as soon as it has, the thread must
-  /// be through with all that it sends.
+  /// Returns true if a call may end. If an application may call MPI as soon as the call has ended,
+  /// all that this rank sends must be over first.
   bool has_sent() const;
-  /// Whether others may want something of it at any time.
+  /// Returns true if others may ask for something at any time.
   bool is_asked() const;
-  /// Whether MPI has no more to do with it: all ranks have ended.
+  /// Returns true if all ranks have ended: MPI has no more to do with it.
   bool is_retired() const { return retired_; }
   /// Ends the other ranks, too.
   void abort_all();
 
  private:
   static constexpr size_t kReceives = 8;
-  /// One that comes or goes.
+  /// An envelope that comes or goes.
   struct UnderWay {
     Handle request = 0;
     Envelope envelope;
@@ -174,7 +173,7 @@ class World : public std::enable_shared_from_this<World> {
   std::atomic<bool> ready_{false};
   std::atomic<bool> has_failed_{false};
   std::atomic<int> author_{-1};
-  std::atomic<int> made_groups_{0};  // that are not in groups_ yet
+  std::atomic<int> made_groups_{0};  // not in groups_ yet
   mutable std::mutex mutex_;
   std::string failure_;
   std::vector<Place> places_;
@@ -185,12 +184,12 @@ class World : public std::enable_shared_from_this<World> {
   bool is_making_ = false;
   std::optional<Communicator> communicator_;
   std::array<UnderWay, kReceives> incoming_;
-  size_t next_ = 0;  // of them, as MPI fills them in this order
+  size_t next_ = 0;  // the one of incoming_ that MPI fills next
   bool is_looking_ = false;
   std::list<UnderWay> outgoing_;
   std::list<std::shared_ptr<Exchange>> kept_;
   std::map<uint64_t, Group> groups_;                 // by key
-  std::map<uint64_t, std::vector<Received>> early_;  // for groups that this rank has not made
+  std::map<uint64_t, std::vector<Received>> early_;  // for groups that this rank has not made yet
   std::set<uint64_t> gone_;
   std::set<int> ended_ranks_;
   Clock::time_point next_look_for_trouble_;

@@ -28,7 +28,7 @@ std::string version_text(int version) {
 absl::StatusOr<std::shared_ptr<const Api>> load_api(const EnvironmentLookup& lookup) {
   const std::optional<std::string> named = lookup("TESSERA_NCCL");
   const std::string wanted = named && !named->empty() ? *named : "libnccl.so.2";
-  // By its name alone the loader gives the NCCL that LibTorch has loaded, if there is one.
+  // By its name alone, the loader gives the NCCL that LibTorch has loaded, if there is one.
   void* const library = ::dlopen(wanted.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) {
     return absl::NotFoundError(absl::StrCat("[nccl] library: got none, looked for '", wanted, "' (",

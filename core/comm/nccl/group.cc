@@ -20,9 +20,8 @@
 namespace tessera::internal::nccl {
 namespace {
 
-/// Has NCCL queue what `call` begins, on the lane behind what the current stream holds. NCCL's
-/// calls return before their work is on the stream; an event recorded before it is would be over
-/// too early.
+/// Has NCCL queue what `call` begins on the lane, after what the current stream holds. NCCL's calls
+/// return before their work is on the stream, too early to record an event.
 template <typename Call>
 void queue_on(StreamLane& lane, Communicator& communicator, Pending& pending, Call&& call) {
   lane.follow_current();
@@ -32,7 +31,7 @@ void queue_on(StreamLane& lane, Communicator& communicator, Pending& pending, Ca
   pending.mark_launched();
 }
 
-/// Throws on all ranks if one has a problem; a rank alone throws it as it is.
+/// Throws on all ranks if one has a problem; a single rank throws it as it is.
 void refuse_together(Pending& pending, const std::string& problem) {
   const auto problems = exchange(pending, "problem", problem);
   const std::string text = refusal_text(problems, "init_process_group");
@@ -76,12 +75,12 @@ Group::~Group() {
   }
 }
 
-/// Of the two lanes.
+/// The communicators of the two lanes.
 std::vector<std::shared_ptr<Communicator>> Group::communicators() const {
   return {gather_.communicator(), reduce_.communicator()};
 }
 
-/// A call in which the others do not take part, so it has no number.
+/// Makes a call in which the others take no part, so it has no number.
 std::shared_ptr<Pending> Group::make_unnumbered(NumberedCall call, std::shared_ptr<Event> end,
                                                 std::vector<at::Tensor> tensors) {
   auto pending = std::make_shared<Pending>(world_, progress_, rank_, std::move(call),
@@ -168,7 +167,7 @@ std::vector<std::shared_ptr<Work>> Group::run_batch(const std::vector<Collective
 
 std::shared_ptr<Work> Group::run(const Collective& collective) {
   check_supported(collective);
-  if (collective.after != nullptr) collective.after->wait();  // the current stream does
+  if (collective.after != nullptr) collective.after->wait();  // makes the current stream wait
   if (traits_of(collective.op).reduces || collective.op == Op::kAllGather) makes_windows_ = false;
   switch (collective.op) {
     case Op::kAllReduce:
@@ -264,7 +263,7 @@ std::shared_ptr<ProcessGroup> Group::subgroup(const std::vector<int>& ranks,
   return made;
 }
 
-/// This rank's part in making a group of `ranks`; null if it is none of them.
+/// This rank's part in making a group of `ranks`; null if it is not one of them.
 std::shared_ptr<Group> Group::split_off(Pending& pending, const std::vector<int>& ranks,
                                         const std::string& group) {
   const auto found = std::find(ranks.begin(), ranks.end(), rank());
@@ -297,7 +296,7 @@ Communicator& Group::communicator_for(Pending& pending, int slice) {
 }
 
 /// NCCL gives rank r slice r, so other slices need a communicator whose ranks are the slices. A
-/// rank cannot see that others ask for other slices than theirs; hence all tell all, once.
+/// rank cannot see which slices others ask for, so all ranks tell each other, once.
 void Group::agree_on_slices(Pending& pending, int slice) {
   const auto texts = exchange(pending, "slice", absl::StrCat(slice));
   bool is_usual = true;
@@ -317,7 +316,7 @@ void Group::agree_on_slices(Pending& pending, int slice) {
   slice_ = slice;
 }
 
-/// Splitting a communicator asks that nothing is in flight on it.
+/// Waits until nothing is in flight on the reduce lane, as a split of its communicator requires.
 void Group::drain(Pending& pending) {
   const auto end = reduce_.take_event();
   reduce_.stream()->record(*end);
@@ -332,7 +331,7 @@ std::shared_ptr<Group> make_world(WorldOptions options) {
   const auto world = World::start(std::move(options), progress);
   try {
     const NcclOptions& nccl = world->options().nccl;
-    const std::string wanted = text_of(nccl);  // options that differ are calls that differ
+    const std::string wanted = text_of(nccl);  // different options show as different calls
     const auto pending = std::make_shared<Pending>(
         world, progress, rank, NumberedCall::of({.op = Op::kInit, .tag = wanted}), nullptr,
         std::vector<at::Tensor>());

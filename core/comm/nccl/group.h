@@ -20,9 +20,9 @@ namespace tessera::internal::nccl {
 /// Ranks that communicate by NCCL, each on a device of its own. Differences from the contract of
 /// ProcessGroup:
 /// - Collectives run on the streams of two lanes (reductions and barriers on the reduce lane, the
-///   rest and messages on the gather lane), behind what the current stream held at the call.
-///   Work::wait() makes the current stream wait, not the host.
-/// - Calls are not compared in advance, but for what goes through the table (Note [Calls that do
+///   rest and messages on the gather lane), after what the current stream held at the call.
+///   Work::wait() makes the current stream wait, not the calling thread.
+/// - Calls are not compared in advance, except those that go through the table (Note [Calls that do
 ///   not fit]).
 /// - Sums are NCCL's, in no defined order; kMin and kMax may lose NaN.
 /// - A rank's slice of reduce_scatter stays what the first reduce_scatter on the group asked for.
@@ -47,22 +47,22 @@ class Group final : public ProcessGroup {
   }
   at::Device device() const override { return world_->options().device->torch_device(); }
 
-  /// A barrier is a collective of one element and waits for it on the host. A gather on the host
-  /// goes through the table and is always compared; after the call the others have this rank's
-  /// part, and the time-out counts from wait() on. A Work that is dropped instead leaves the group
-  /// usable; this rank then does not see whether calls differ. Throws c10::Error while another
-  /// gather on the host is open.
+  /// A barrier is an all_reduce of one element, and blocks until it has run. A gather on the host
+  /// goes through the table and is always compared. After the call the others have this rank's
+  /// part; the time-out counts from wait() on. If the Work is dropped instead, the group stays
+  /// usable, and this rank does not see whether calls differ. Throws c10::Error while another one
+  /// is open.
   std::shared_ptr<Work> run(const Collective& collective) override;
   /// Local, except for windows: see NcclOptions::Memory. Registered memory is known to the two
   /// lanes of this group, not to other groups, nor to the communicator of permuted slices.
   at::Tensor allocate(int64_t numel, at::ScalarType dtype) override;
-  /// Null; throws CommError if the world has failed.
+  /// Returns null; throws CommError if the world has failed.
   std::unique_ptr<SharedBuffer> make_shared_buffer(int64_t bytes, std::string_view name) override;
-  /// Waits until this rank's collectives on the group are over, as ncclCommSplit asks.
+  /// Waits until this rank's reductions and barriers on the group are over, as ncclCommSplit asks.
   std::shared_ptr<ProcessGroup> subgroup(const std::vector<int>& ranks,
                                          std::string_view name) override;
   void abort(std::string_view cause) noexcept override;
-  /// One group of NCCL's calls.
+  /// Starts all of them in one group of NCCL's calls.
   std::vector<std::shared_ptr<Work>> run_batch(const std::vector<Collective>& messages) override;
 
  private:
@@ -90,8 +90,8 @@ class Group final : public ProcessGroup {
   const int rank_;
   StreamLane gather_;
   StreamLane reduce_;
-  std::shared_ptr<Communicator> permuted_;  // on the reduce lane, where slices are no ranks
-  std::optional<int> slice_;                // once the ranks have agreed on them
+  std::shared_ptr<Communicator> permuted_;  // on the reduce lane, if slices are not the ranks
+  std::optional<int> slice_;                // once the ranks have agreed on slices
   std::set<std::string, std::less<>> subgroup_names_;
   const std::shared_ptr<HostChannel> host_channel_ = std::make_shared<HostChannel>();
   bool makes_windows_;  // until the first reduction or gather

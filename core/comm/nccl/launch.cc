@@ -13,7 +13,7 @@ RedOp red_op_of(const Collective& collective) {
               std::string(collective.tag), "': got divisor ", collective.divisor,
               ", expected 0: NCCL divides by the number of ranks; reduce with SUM and divide "
               "yourself");
-  // NCCL knows no bool; of zeros and ones, bytes give the same: see ReduceOp.
+  // NCCL knows no bool. With zeros and ones, operations on bytes give the same: see ReduceOp.
   const bool is_bool = collective.input.scalar_type() == at::kBool;
   switch (collective.reduce) {
     case ReduceOp::kSum:
@@ -47,12 +47,12 @@ DataType dtype_of(at::ScalarType dtype) {
       return DataType::kInt32;
     case at::kChar:
       return DataType::kInt8;
-    default:  // the checks let nothing else pass; int16, which NCCL does not know, moves as bytes
+    default:  // the checks allow nothing else; int16, which NCCL does not know, moves as bytes
       return DataType::kUint8;
   }
 }
 
-/// The elements that NCCL sees for one of the tensor's.
+/// How many elements NCCL sees for one of the tensor's.
 int64_t scale_of(at::ScalarType dtype) { return dtype == at::kShort ? 2 : 1; }
 
 /// Where element `begin` of the tensor lies.
@@ -67,7 +67,7 @@ class Calls {
     api_.group_start();
   }
 
-  /// `numel` elements of `whole` from element `begin` on, to the peer or from it.
+  /// Sends or receives `numel` elements of `whole` from element `begin` on.
   void move(bool sends, const at::Tensor& whole, int64_t begin, int64_t numel, int peer) {
     if (numel == 0) return;
     const at::ScalarType dtype = whole.scalar_type();
@@ -77,7 +77,7 @@ class Calls {
               : api_.recv(data, count, dtype_of(dtype), peer, comm_, stream_));
   }
 
-  /// The result of a call.
+  /// Notes the result of a call.
   void add(Result result) {
     const bool is_well = result == Result::kSuccess || result == Result::kInProgress;
     if (!is_well && failure_ == Result::kSuccess) failure_ = result;
@@ -94,7 +94,8 @@ class Calls {
   Result failure_ = Result::kSuccess;
 };
 
-/// Between the root's whole tensor and every rank's part of it. The root's own part may lie there.
+/// Moves data between the root's whole tensor and every rank's part. The root's own may be in
+/// place.
 void gather_or_scatter(Calls& calls, const Collective& collective, int rank, int size) {
   const bool gathers = collective.op == Op::kGather;
   const at::Tensor& part = gathers ? collective.input : collective.output;

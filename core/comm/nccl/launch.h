@@ -17,8 +17,8 @@ Result launch(const Api& api, const Collective& collective, int rank, int size, 
 Result launch_messages(const Api& api, const std::vector<Collective>& messages, int rank,
                        OpaqueComm* comm, void* stream);
 
-/// What of the collective NCCL lacks, as ProcessGroup::refuse() names it; "" for nothing: bit-wise
-/// operations, sums of int16, messages from any rank.
+/// Returns what NCCL lacks of the collective, as ProcessGroup::refuse() names it: bitwise
+/// operations, sums of int16, messages from any rank. "" if it lacks nothing.
 std::string find_lacking(const Collective& collective);
 
 }  // namespace tessera::internal::nccl

@@ -29,7 +29,7 @@ auto at_table(Pending& pending, Body&& body) {
   }
 }
 
-/// What a rank has called, which lies before its text.
+/// The call of a rank, which precedes its text.
 absl::string_view call_in(const std::string& given) { return given.c_str(); }
 
 /// Puts this rank's text into the table, also in a world of one. Returns the key that it has there.
@@ -41,7 +41,7 @@ std::string give(Pending& pending, std::string_view what, std::string_view text)
   return key;
 }
 
-/// Every rank's text, which this waits for.
+/// Waits for every rank's text, and returns them.
 std::vector<std::string> take(Pending& pending, std::string_view what) {
   std::vector<std::string> keys;
   for (int rank = 0; rank < pending.size(); ++rank) {
@@ -91,15 +91,15 @@ class HostGather final : public Work {
   }
 
  private:
-  /// Every rank's part into the output.
+  /// Copies every rank's part into the output.
   void take_parts() {
     const std::vector<std::string> parts = take(*pending_, kHostChannel);
-    // All have given this one, so all are through with the ones before.
+    // All have given this part, so all are done with the ones before.
     auto& keys = channel_->keys;
     for (; keys.size() > 1; keys.erase(keys.begin())) {
       pending_->world().options().table->erase(keys.front());
     }
-    // They come from outside this process, whatever the calls say.
+    // The parts come from outside this process, so their sizes are checked.
     const size_t part_bytes = output_.nbytes() / parts.size();
     auto* to = static_cast<char*>(output_.mutable_data_ptr());
     for (size_t rank = 0; rank < parts.size(); ++rank, to += part_bytes) {
@@ -160,7 +160,7 @@ std::shared_ptr<Communicator> split(Pending& pending, Communicator& parent, int 
   auto child = std::make_shared<Communicator>(world.options().api, name, uses_copy_engines);
   world.adopt(child);
   check_result(pending, parent, parent.split(color, key, *child));
-  // Until the parent is ready, the child is not there to be asked.
+  // The child cannot be polled before the parent is ready.
   await_ready(pending, parent);
   child->complete_split();
   if (color == kNoColor) return nullptr;
@@ -176,7 +176,7 @@ std::shared_ptr<Communicator> meet(Pending& pending) {
   if (options.rank == 0) {
     check_result(pending, *communicator, options.api->get_unique_id(&id));
   }
-  // All ranks are there before NCCL is asked to meet them: it could not say who is missing.
+  // All ranks must be there before NCCL connects them: it could not say which one is missing.
   const std::vector<std::string> ids =
       exchange(pending, "id", std::string_view(id.internal, UniqueId::kBytes));
   ids[0].copy(id.internal, UniqueId::kBytes);

@@ -32,12 +32,12 @@ struct Block {
                                                     ends = std::move(ends),
                                                     communicators = std::move(communicators)] {
         try {
-          // NCCL makes the device current and goes back; from none, that is GPU 0.
+          // NCCL makes the device current and then restores the one before: in this thread, GPU 0.
           const c10::DeviceGuard here(world->options().device->torch_device());
           for (const auto& end : ends) end->synchronize();
           for (const auto& communicator : communicators) communicator->deregister_memory(data);
           world->options().api->mem_free(data);
-        } catch (...) {  // a device that fails has no use for it
+        } catch (...) {  // a device that fails does not need it back
         }
       }).detach();
     } catch (...) {  // no memory, or a device that is gone: it stays until the process ends

@@ -23,7 +23,7 @@ bool Pending::look() {
   if (end_ == nullptr || !launched_.load(std::memory_order_acquire) || !end_->is_done()) {
     return false;
   }
-  // Aborting ends what hangs on the device, which looks like success. The failure is marked first.
+  // What an abort ends on the device looks like success. So a failure is marked first.
   if (world_->is_failed()) return false;
   mark_finished();
   return true;
@@ -35,11 +35,10 @@ void Pending::wait() {
   if (!look()) {
     throw_if_failed();
     world_->options().device->current_stream()->wait(*end_);
-    // Where the current stream is the host's own order, this took until the collective's end, and
-    // one that was aborted has brought nothing.
+    // A stream of the CPU has blocked until the collective's end; if aborted, it has no result.
     throw_if_failed();
   }
-  // From here on the current stream orders whatever reuses their memory.
+  // From here on, the current stream orders whatever reuses the tensors' memory.
   release();
 }
 

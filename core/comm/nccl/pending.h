@@ -19,11 +19,11 @@
 namespace tessera::internal::nccl {
 
 /// A collective on a stream of a lane. Holds its tensors until wait(), or until it is over. After
-/// wait() their memory may be reused by what the current stream runs from then on, as LibTorch's
-/// allocator for CUDA does, but not by the host.
+/// wait(), what the current stream runs from then on may reuse their memory, as with LibTorch's
+/// allocator for CUDA; the CPU may not.
 class Pending final : public Work {
  public:
-  /// `end` is recorded behind the collective; null for what happens on the host alone.
+  /// `end` is recorded after the collective; null for a call without work on the device.
   Pending(std::shared_ptr<World> world, std::shared_ptr<Progress> progress, int rank,
           NumberedCall call, std::shared_ptr<Event> end, std::vector<at::Tensor> tensors);
 
@@ -32,32 +32,32 @@ class Pending final : public Work {
     return call_.signature.op == Op::kRecv ? call_.signature.peer : -1;
   }
 
-  /// The current stream waits for the collective; the host does not, so what it does next may be
-  /// queued at once. Throws CommError if the world has failed by now; a later failure is thrown by
+  /// Makes the current stream wait for the collective. Does not block, so the caller may queue more
+  /// work at once. Throws CommError if the world has failed by now; a later failure is thrown by
   /// the next call on the group.
   void wait() override;
 
   /// Blocks until the collective has run. Throws CommError if it failed.
   void wait_on_host();
 
-  /// The collective is on its stream, and `end` recorded behind it.
+  /// The collective is on its stream, and `end` recorded after it.
   void mark_launched() { launched_.store(true, std::memory_order_release); }
   /// Has no time-out until rewind(): for a call that is started now and waited for later.
   void hold_clock() { begin_.store(Clock::time_point::max(), std::memory_order_relaxed); }
   /// The time-out counts from now on.
   void rewind() { begin_.store(Clock::now(), std::memory_order_relaxed); }
-  /// What happens on the host alone is over.
+  /// A call without work on the device is over.
   void mark_finished() {
     if (!finished_.exchange(true, std::memory_order_acq_rel)) flight_.end();
   }
-  /// Its place in the flight recorder. Before any other thread knows it.
+  /// Sets its place in the flight recorder, before any other thread knows it.
   void record(Flight flight) { flight_ = std::move(flight); }
 
-  /// Whether it has ended well, as far as it was looked at.
+  /// Returns true if it has ended well, as far as it was looked at.
   bool look();
   bool is_late(std::chrono::steady_clock::time_point now) const;
 
-  /// Whether it is a collective on a stream, or happens on the host alone.
+  /// Returns true for a collective on a stream, false for a call without work on the device.
   bool is_on_device() const { return end_ != nullptr; }
   Event& end() { return *end_; }
   World& world() const { return *world_; }

@@ -35,7 +35,7 @@ class Progress {
 
   const std::string& group() const { return group_; }
   const std::vector<int>& world_ranks() const { return world_ranks_; }
-  /// "rank 1", and its number in the world where that is another one.
+  /// "rank 1", or "rank 3 of the world" if its number there differs.
   std::string name_of(int rank) const {
     const int world_rank = world_ranks_[rank];
     return absl::StrCat("rank ", world_rank, world_rank == rank ? "" : " of the world");

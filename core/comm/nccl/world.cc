@@ -22,7 +22,7 @@ namespace tessera::internal::nccl {
 namespace {
 
 // How long the first call that fails waits until its cause is published and the communicators are
-// down; an abort that hangs must not hang it.
+// down. An abort that hangs must not hang the call.
 constexpr auto kTimeToSettle = std::chrono::seconds(5);
 
 }  // namespace
@@ -62,7 +62,7 @@ void World::propose(std::string_view cause) noexcept {
 std::optional<std::string> World::failure() {
   std::unique_lock<std::mutex> lock(mutex_);
   if (proposal_.empty() && !failed_) return std::nullopt;
-  // Only then does nothing on the device touch the memory that an unwinding caller frees.
+  // Only after that does nothing on the device touch the memory that an unwinding caller frees.
   if (!gave_up_) gave_up_ = !settled_.wait_for(lock, kTimeToSettle, [this] { return is_down_; });
   return failed_ ? cause_ : proposal_;
 }
@@ -105,8 +105,8 @@ void World::leave(const std::shared_ptr<Progress>& progress,
 }
 
 void World::run() {
-  // NCCL makes the device current where it needs it and then goes back; from none, that is GPU 0,
-  // where it would make a context.
+  // NCCL makes the device current where it needs it, and then restores the one before: in this
+  // thread GPU 0, where it would make a context.
   c10::OptionalDeviceGuard here;
   if (options_.device != nullptr) here.reset_device(options_.device->torch_device());
   while (sleep()) {
@@ -117,19 +117,19 @@ void World::run() {
     if (is_failed()) drop();
     take_down();
   }
-  // At the end of the process: says at least who has left, and why.
+  // The process ends: publishes at least that this rank has left, and why.
   if (const std::string cause = proposal(); !cause.empty() && !is_failed()) publish({cause});
   take_down();
 }
 
-/// The process ends.
+/// Called when the process ends.
 void World::end() {
   const std::lock_guard<std::mutex> lock(mutex_);
   is_ending_ = true;
   changed_.notify_all();
 }
 
-/// Until there may be something to do. False when there never will be.
+/// Waits until there may be something to do. Returns false when there never will be.
 bool World::sleep() {
   std::unique_lock<std::mutex> lock(mutex_);
   if (is_ending_) return false;
@@ -166,7 +166,7 @@ void World::settle(const Cause& cause) {
   settled_.notify_all();
 }
 
-/// Ends all that a failed world does, also what was begun while it failed.
+/// Ends everything in a failed world, also what began while it failed.
 void World::drop() {
   std::vector<std::shared_ptr<Communicator>> communicators;
   std::list<std::shared_ptr<Pending>> pending;
@@ -261,9 +261,9 @@ std::string difference(const Progress& progress, const std::vector<Report>& repo
   return "";
 }
 
-/// Why the call has not finished after `waited_ms`, according to the ranks' reports: which rank is
-/// missing, else which rank called something else, else neither. Of a message, which has no number,
-/// it is the other rank that is missing.
+/// Returns why the call has not finished after `waited_ms`, according to the ranks' reports: a rank
+/// is missing, else a rank called something else, else neither. A message has no number; for it the
+/// other rank is missing.
 Cause explain_time_out(const Pending& pending, int64_t waited_ms,
                        const std::vector<Report>& reports) {
   const Progress& progress = pending.progress();
@@ -290,7 +290,7 @@ Cause explain_time_out(const Pending& pending, int64_t waited_ms,
 
 }  // namespace
 
-/// What the ranks of a group, in order, say of a collective.
+/// What the ranks of a group, in order, report about a collective.
 struct World::Answers {
   std::vector<Report> reports;
   int asker = -1;
@@ -353,14 +353,14 @@ Cause World::look_at_table() {
     if (answered_) return {};
     if (const auto inquiry = options_.table->get(kInquiry)) answer(*inquiry);
   } catch (const std::exception&) {
-    // Who hosts the table may leave first. What hangs because of it runs into its time-out.
+    // The rank that serves the table may leave first. What hangs because of that times out.
     table_lost_ = true;
   }
   return {};
 }
 
-/// Says, once, how far this rank has come on the group, and what it has called there. The inquiry:
-/// who asks, the collective's number, and its group.
+/// Reports, once, how far this rank has come on the group, and what it has called there. The
+/// inquiry has the rank that asks, the collective's number, and its group.
 void World::answer(const std::string& inquiry) {
   if (std::exchange(answered_, true)) return;
   const std::vector<std::string> parts = absl::StrSplit(inquiry, absl::MaxSplits(' ', 2));
@@ -381,11 +381,11 @@ void World::answer(const std::string& inquiry) {
   options_.table->set(answer_key(options_.rank), report);
 }
 
-/// Its thread may have ended when somebody asks.
+/// This thread may have ended by the time another rank asks.
 void World::say_left(const std::string& group, const std::string& report) noexcept {
   try {
     options_.table->set(left_key(options_.rank, group), report);
-  } catch (const std::exception&) {  // then it is one that does not answer
+  } catch (const std::exception&) {  // then this rank counts as one that does not answer
   }
 }
 
@@ -438,8 +438,8 @@ Cause World::explain(const Pending& pending) {
   }
 }
 
-/// `cause`, where NCCL has lost a rank and does not say which: who has left, or does not answer,
-/// began it.
+/// Completes a cause when NCCL has lost a rank and does not say which: the one that has left, or
+/// does not answer, is the culprit.
 Cause World::name_lost(Cause cause) {
   try {
     const Answers answers = ask(*all_, -1);
@@ -458,8 +458,8 @@ Cause World::name_lost(Cause cause) {
   return cause;
 }
 
-/// Makes it the cause of all ranks unless they have one. Returns theirs. The launcher is told
-/// before they are, and not of what another rank has found.
+/// Makes `cause` the cause of all ranks unless they have one, and returns theirs. Tells the
+/// launcher first, except what another rank has found.
 std::string World::publish(const Cause& cause) {
   bool is_first = !cause.is_published;
   try {

@@ -31,7 +31,7 @@ struct WorldOptions {
   std::shared_ptr<const Api> api = {};  ///< load_api()
   /// This rank's own.
   std::shared_ptr<Device> device = {};
-  /// What the ranks agree by; kept as long as the world. New for each world, or an earlier world's
+  /// By which the ranks agree; kept as long as the world. New for each world, or an earlier world's
   /// id would be taken.
   std::shared_ptr<SharedTable> table;
   int rank = 0;
@@ -51,7 +51,7 @@ struct WorldOptions {
 /// Why a world fails.
 struct Cause {
   std::string text;           ///< "": it does not
-  int culprit = -1;           ///< the rank of the world that began it; negative: this one
+  int culprit = -1;           ///< the rank of the world that caused it; negative: this one
   bool is_published = false;  ///< by another rank
 };
 
@@ -59,46 +59,45 @@ struct Cause {
 ///
 /// Note [Watch]
 /// ~~~~~~~~~~~~
-/// The host does not wait for collectives on a device. Instead a watch thread per rank polls the
-/// events of pending collectives (time-outs), the communicators (asynchronous errors) and the table
-/// (failures of other ranks). Any thread that notices a failure proposes a cause; the watch thread
-/// reports it to the launcher (Note [First failure]) and publishes it in the table. The first cause
-/// published is the cause on all ranks. Then the thread aborts all communicators of the world,
-/// which ends what hangs on the device. A cause that another rank has published is not reported to
-/// the launcher again. A cause that is proposed while the process ends is still published. Only
-/// this thread destroys and aborts communicators, so a call into NCCL that hangs in doing so hangs
-/// no other thread. No thread joins it; it ends when the last group and the last communicator are
+/// No thread waits for collectives on a device. Instead a watch thread per rank polls the events of
+/// pending collectives (time-outs), the communicators (asynchronous errors) and the table (failures
+/// of other ranks). Any thread that notices a failure proposes a cause; the watch thread reports it
+/// to the launcher (Note [First failure]) and publishes it in the table. The first cause published
+/// is the cause on all ranks. Then the thread aborts all communicators of the world, which ends
+/// what hangs on the device. A cause that another rank has published is not reported to the
+/// launcher again. A cause that is proposed while the process ends is still published. Only this
+/// thread destroys and aborts communicators, so a call into NCCL that hangs in doing so hangs no
+/// other thread. No thread joins it; it ends when the last group and the last communicator are
 /// destroyed, or when the process ends (Note [End of the process]), which leaves remaining
 /// communicators alone.
 ///
 /// Note [Calls that do not fit]
 /// ~~~~~~~~~~~~~~~~~~~~~~~~~~~~
 /// shm compares every call before it touches data. With NCCL a comparison would cost a round trip
-/// through the table and a wait of the host, where the launch itself costs microseconds. So, as in
+/// through the table and block the caller, where the launch itself costs microseconds. So, as in
 /// PyTorch, nothing is compared in advance: every rank keeps a record of its last calls, at a
 /// time-out the ranks tell each other theirs, and the error names the rank that is missing or the
 /// two calls that differ. What goes through the table anyway is compared at once: subgroup(),
 /// all_gather_on_host(), the first reduce_scatter() of a group, and making a window.
 class World : public std::enable_shared_from_this<World> {
  public:
-  /// Starts the thread, and the use of the first group, of all ranks. Local.
+  /// Local. Starts the thread, and enters the first group, of all ranks.
   static std::shared_ptr<World> start(WorldOptions options, std::shared_ptr<Progress> all);
   ~World();
 
   const WorldOptions& options() const { return options_; }
 
-  /// Any thread. Makes `cause` the cause of all ranks' failure unless there is one; does not wait
-  /// until it is.
+  /// Any thread. Begins to make `cause` the cause of all ranks' failure, unless there is one.
   void propose(std::string_view cause) noexcept;
-  /// The cause of failure, if there is one; then waits, for a limited time, until it is published
-  /// and communicators are aborted.
+  /// Returns the cause of failure, if there is one, after waiting for a limited time until it is
+  /// published and communicators are aborted.
   std::optional<std::string> failure();
   bool is_failed() const { return failed_.load(std::memory_order_acquire); }
 
-  /// Watched until it is over.
+  /// Watches a call until it is over.
   void watch(std::shared_ptr<Pending> pending);
 
-  /// A group begins to be used, and its communicators, one by one.
+  /// enter(): a group begins to be used. adopt(): a communicator does.
   void enter(std::shared_ptr<Progress> progress);
   void adopt(std::shared_ptr<Communicator> communicator);
   /// The group is gone: takes its communicators down when what is in flight has ended, or aborts
@@ -138,12 +137,12 @@ class World : public std::enable_shared_from_this<World> {
   const std::shared_ptr<FlightRing> flights_ = std::make_shared<FlightRing>();
 
   std::mutex mutex_;
-  std::condition_variable changed_;  // something for the thread
+  std::condition_variable changed_;  // there is something for the thread
   std::condition_variable settled_;
   std::string proposal_;
   std::string cause_;
   bool is_down_ = false;  // what a failure ends has ended
-  bool gave_up_ = false;  // on waiting for that
+  bool gave_up_ = false;  // no longer waits for is_down_
   std::list<std::shared_ptr<Pending>> pending_;
   std::vector<std::shared_ptr<Communicator>> communicators_;
   std::map<std::string, std::shared_ptr<Progress>> progress_;  // by group; also of those gone

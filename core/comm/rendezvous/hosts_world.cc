@@ -24,11 +24,11 @@ namespace {
 
 using hosts::HostLayout;
 
-// Beyond the time-out between hosts, so that a rank that does not come is named by its own host,
-// which knows it, and not by others that miss who waits for it there.
+// Added to the time-out between hosts. So a rank that does not come is named by its own host, which
+// knows it; other hosts would name the ranks that wait for it.
 constexpr auto kGrace = std::chrono::seconds(1);
 
-/// By rank.
+/// Returns the number of each rank's host, by rank.
 std::vector<int> find_hosts(ProcessGroup& flat, const Environment& environment) {
   const std::string id =
       environment.host.empty() ? host_id() : absl::StrCat("TESSERA_HOST ", environment.host);
@@ -42,7 +42,7 @@ std::vector<int> find_hosts(ProcessGroup& flat, const Environment& environment) 
   return host_of_rank;
 }
 
-/// The world of this host's ranks. All ranks throw if some host cannot make its own.
+/// Makes the world of this host's ranks. All ranks throw if some host cannot make its own.
 std::shared_ptr<Group> meet_on_hosts(ProcessGroup& flat, const HostLayout& layout,
                                      const ProcessGroupOptions& options,
                                      const Environment& environment) {

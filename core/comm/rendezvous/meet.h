@@ -8,8 +8,8 @@
 
 namespace tessera::internal {
 
-/// Local. Where the ranks of a job meet: the program's store or URL, or what the environment says.
-/// Throws c10::Error that names the variable or option, its value and the remedy.
+/// Local. Returns where the ranks of a job meet: the program's store or URL, or what the
+/// environment says. Throws c10::Error that names the variable or option, its value and the remedy.
 std::unique_ptr<Place> find_place(const ProcessGroupOptions& options,
                                   const Environment& environment);
 

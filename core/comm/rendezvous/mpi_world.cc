@@ -32,7 +32,7 @@ void share_cores_of_host(const mpi::World& world, const Environment& environment
   share_cores(available_cores(pids), environment.local_world_size);
 }
 
-/// Where all ranks are.
+/// Tells all ranks where each of them is.
 void exchange_places(const mpi::WorldGroup& made, const std::string& host) {
   std::vector<mpi::World::Place> places;
   for (const std::string& text :
@@ -61,7 +61,7 @@ std::shared_ptr<Group> make_mpi_world(ProcessGroupOptions options, const Environ
       mpi::MpiOwner::kTessera);
   std::shared_ptr<Group>& group = made.group;
   const int size = group->size();
-  // Alike on all ranks, each of which is alone: its group ends in order and says nothing itself.
+  // All ranks find this, each in a world of its own. So the group ends first, and reports nothing.
   if (size != environment.world_size) group.reset();
   TORCH_CHECK(
       size == environment.world_size, "[mpi] world: got ", size, " ranks from ", calls.library(),
@@ -77,7 +77,7 @@ std::shared_ptr<Group> make_mpi_world(ProcessGroupOptions options, const Environ
                                          ", as the environment says; unset RANK "
                                          "and WORLD_SIZE, or set them as MPI does"),
                       "init_process_group");
-  // Here, and not by the first calls that differ, which say nothing to who has set the variable.
+  // Compared here, because an error of the first calls that differ would not name the variable.
   require_equal(*group,
                 {absl::StrCat("backend ", options.backend == "hosts" ? "hosts" : "mpi",
                               " (TESSERA_BACKEND, ProcessGroupOptions::backend, TESSERA_HOST)")},

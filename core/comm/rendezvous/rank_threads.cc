@@ -10,12 +10,12 @@
 namespace tessera::internal {
 
 RankThreads::RankThreads(int size, std::function<void(int rank)> body) : body_(std::move(body)) {
-  threads_.reserve(static_cast<size_t>(size));  // grows nowhere while a rank forks
+  threads_.reserve(static_cast<size_t>(size));  // so that it does not grow while a rank forks
   try {
-    // With the caller's signals: a body is the program's own code.
+    // With the caller's signal mask, because a body is the program's own code.
     for (int rank = 0; rank < size; ++rank) threads_.emplace_back([this, rank] { run(rank); });
   } catch (const std::system_error& error) {
-    let_go(/*may_begin=*/false);  // or those that are there would wait for the others
+    let_go(/*may_begin=*/false);  // otherwise those that are there would wait for the others
     for (std::thread& thread : threads_) thread.join();
     throw_no_thread(absl::StrCat("rank ", threads_.size(), " of ", size), error);
   }

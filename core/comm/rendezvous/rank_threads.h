@@ -10,28 +10,26 @@
 
 namespace tessera::internal {
 
-/// Ranks that are threads of this process. They have what a thread inherits of the one that makes
-/// them, such as the signals that it blocks.
+/// Ranks that are threads of this process. They inherit its blocked signals, as threads do.
 class RankThreads {
  public:
-  /// What left a rank's body.
+  /// An exception that has left a rank's body.
   struct Failure {
     int rank;
     std::exception_ptr error;
   };
 
-  /// Local. Starts `size` threads, each of which calls `body` with its number, once all are there.
-  /// Throws std::runtime_error where the system refuses a thread; then no body has begun.
+  /// Local. Starts `size` threads. Once all are there, each calls `body` with its number. Throws
+  /// std::runtime_error if the system refuses a thread; then no body has begun.
   RankThreads(int size, std::function<void(int rank)> body);
   /// Blocks until all bodies have ended.
   ~RankThreads();
   RankThreads(const RankThreads&) = delete;
   RankThreads& operator=(const RankThreads&) = delete;
 
-  /// Blocks, but no longer than that. Returns whether all bodies have ended.
+  /// Blocks for at most `limit`. Returns true if all bodies have ended.
   bool wait_for(std::chrono::milliseconds limit);
-  /// Blocks until all bodies have ended; returns the failures in the order in which they ended
-  /// bodies.
+  /// Blocks until all bodies have ended. Returns the failures in the order in which they happened.
   std::vector<Failure> wait();
 
  private:

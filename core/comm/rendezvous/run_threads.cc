@@ -45,7 +45,7 @@ void check_run_threads(int n, const ProcessGroupOptions& options) {
       "beside that of the job; start one process, or one rank for each device");
 }
 
-/// Whether it may only say that another rank has failed.
+/// Returns true if the error may only say that another rank has failed.
 bool is_consequence(const std::exception_ptr& error) {
   try {
     std::rethrow_exception(error);

@@ -40,7 +40,7 @@ std::shared_ptr<Group> group_of(const ProcessGroupOptions& options,
   const int cores = world->cores();
   const int ranks = world->size();
   const Lane::Mode mode = mode_of(options.lane, cores, ranks);
-  // Spinning ranks take the cores away from those they wait for.
+  // Spinning ranks would take the cores away from those they wait for.
   const int threads = (mode == Lane::Mode::kThread ? 2 : callers) * ranks;
   const int spin_count = threads <= cores ? kSpinCount : 0;
   shm::Channel& channel = world->channel();
@@ -52,7 +52,7 @@ std::shared_ptr<Group> group_of(const ProcessGroupOptions& options,
                                  Member::Patience{options.timeout, options.report_after});
 }
 
-/// One text on every rank, each of which knows it from its own variables.
+/// Throws one text on every rank, each of which knows it from its own variables.
 void check_one_host(const Environment& environment) {
   TORCH_CHECK(!environment.is_of_scheduler() || environment.is_one_host(), "[rendezvous] ",
               environment.launcher, ": got ranks on several hosts (", environment.local_world_size,
@@ -135,7 +135,7 @@ std::shared_ptr<ProcessGroup> make_shm_world(ProcessGroupOptions options,
   const GpuChoice gpu = gpu_of(options, environment, GpuChoice::Use::kShared);
   auto host = meet_on_host(std::move(options), environment);
   if (is_on_host) return host;
-  // The ranks have met first, so that what one of them lacks is everyone's error.
+  // The ranks have met first, so that all of them throw what one of them lacks.
   std::shared_ptr<Device> device;
   const std::string problem = thrown_by([&] { device = take_gpu(gpu); });
   refuse_on_all_ranks(*host, problem, "init_process_group");

@@ -24,7 +24,7 @@
 namespace tessera::internal {
 namespace {
 
-// For a note that an earlier meeting has left: its address may swallow what is sent there.
+// For a note of an earlier meeting: its address may swallow what is sent there.
 constexpr auto kTimeForOldNote = std::chrono::seconds(2);
 constexpr auto kTimeToAnswer = std::chrono::milliseconds(100);
 
@@ -50,7 +50,7 @@ StorePlace::StorePlace(Store store, Options options)
 
 absl::StatusOr<StorePlace::Store> StorePlace::connect_to_agent(Deadline deadline) const {
   const std::string& host = options_.agent_host;
-  // c10d's constructor waits, and logs, for as long as it likes where nobody listens.
+  // If nothing listens, c10d's constructor waits, and logs, without a limit.
   const auto address = TcpAddress::resolve({host}, options_.agent_port);
   if (!address.ok()) return address.status();
   const auto socket = address->connect(deadline);
@@ -109,8 +109,7 @@ Credentials StorePlace::credentials() const {
   return credentials;
 }
 
-/// Makes the note, and reads it: it is a frame, whose MAC also covers which job and attempt this
-/// is.
+/// Makes the note, and reads it. It is a frame whose MAC also covers the job and the attempt.
 Framing StorePlace::framing(Framing::Side side) const {
   const Credentials& job = options_.credentials;
   Framing framing(side);
@@ -132,7 +131,7 @@ absl::StatusOr<std::unique_ptr<Listener>> StorePlace::open_listener() {
     return socket_called(hosts_.front()).listen({});
   }
   const bool is_anywhere = options_.agent_host.empty();
-  // Where there is no IPv6, the second one listens.
+  // If there is no IPv6, the second one listens.
   absl::StatusOr<TcpAddress> own =
       is_anywhere ? TcpAddress::resolve({"::", "0.0.0.0"}, 0)
                   : TcpAddress::resolve({options_.agent_host}, options_.agent_port);
@@ -168,9 +167,9 @@ absl::StatusOr<std::unique_ptr<Listener>> StorePlace::listen(Deadline deadline) 
   return listener;
 }
 
-/// Fills in what rank 0 has said.
+/// Takes over what rank 0 has left there.
 absl::Status StorePlace::read_note(Deadline deadline) {
-  // get() of a key that is not there would block, and others with it.
+  // get() of a key that is not there would block, also for other callers.
   const auto text = ask_store(deadline, [key = options_.key](c10d::Store& store) {
     return store.check({key}) ? std::optional(store.get_to_str(key)) : std::nullopt;
   });
@@ -204,7 +203,7 @@ absl::StatusOr<FileDescriptor> StorePlace::connect(Deadline deadline) {
     return absl::NotFoundError(absl::StrCat("rank 0 is not where it said, or on another host: ",
                                             std::string(socket.status().message())));
   }
-  // Rank 0 names no port then, and following one could lead to another user.
+  // Rank 0 names no port then, and a port could lead to another user.
   if (options_.is_one_host) {
     return absl::UnavailableError(
         "rank 0's address in the store is not a socket of this host: somebody else wrote it, or "

@@ -30,32 +30,32 @@ std::shared_ptr<ProcessGroup> make_nccl_world(ProcessGroupOptions options,
 /// those that the environment names.
 std::shared_ptr<Group> make_mpi_world(ProcessGroupOptions options, const Environment& environment);
 
-/// The same, in shared memory inside each host and by MPI between hosts. Hosts are what
-/// TESSERA_HOST or else the kernel tells apart. All on one host: a world in shared memory alone.
-/// Where hosts have unequal numbers of ranks, or one each: by MPI alone. Throws as make_mpi_world()
-/// does, and c10::Error on every rank where some host's ranks can share no memory.
+/// The same, in shared memory inside each host and by MPI between hosts. TESSERA_HOST, or else the
+/// kernel, tells hosts apart. If all ranks are on one host: a world in shared memory alone. If
+/// hosts have unequal numbers of ranks, or one each: by MPI alone. Throws as make_mpi_world() does,
+/// and c10::Error on every rank if some host's ranks cannot share memory.
 std::shared_ptr<ProcessGroup> make_hosts_world(ProcessGroupOptions options,
                                                const Environment& environment);
 
-/// Those ranks of a job that are on this host, where the job has more.
+/// The ranks of a job that are on this host, if the job has more.
 struct HostPart {
   std::vector<int> ranks;       ///< of the job, ascending
-  int own = 0;                  ///< which of them this one is
-  std::string host;             ///< what messages call it
+  int own = 0;                  ///< which of them this rank is
+  std::string host;             ///< its name in messages
   std::string name;             ///< of the abstract socket at which the first one listens
   std::string group = "world";  ///< the group's name
 };
 
-/// Collective over these ranks: their world, in shared memory, for the threads of a group of
-/// several hosts. Where it cannot be made they learn of it in seconds.
+/// Collective over these ranks. Makes their world, in shared memory, for the threads of a group of
+/// several hosts. If it cannot be made they learn of it in seconds.
 std::shared_ptr<Group> make_shm_part(const ProcessGroupOptions& options,
                                      const Environment& environment, HostPart part);
 
-/// Local. Which GPU is this rank's.
+/// Local. Returns which GPU is this rank's.
 GpuChoice gpu_of(const ProcessGroupOptions& options, const Environment& environment,
                  GpuChoice::Use use);
 
-/// Local. What messages call this rank's host.
+/// Local. Returns the name of this rank's host in messages.
 std::string host_name(const Environment& environment);
 
 }  // namespace tessera::internal

@@ -12,7 +12,7 @@
 namespace tessera::internal::shm {
 namespace {
 
-/// Small blocks share a step: taking memory costs a look at how much there is.
+/// Small blocks share a step, because each step looks up how much memory there is.
 constexpr int64_t kStepBytes = int64_t{1} << 20;
 
 /// The room of the first segment, which takes addresses and no memory.
@@ -25,8 +25,8 @@ std::shared_ptr<Arena> Arena::create() { return std::shared_ptr<Arena>(new Arena
 char* Arena::allocate(int64_t bytes) {
   const int64_t rounded = round_up(std::max<int64_t>(bytes, 1), kPageBytes);
   std::lock_guard<std::mutex> lock(mutex_);
-  // The smallest hole that fits: large ones stay whole for large blocks, so a program that repeats
-  // itself never grows.
+  // The smallest hole that fits: large ones stay whole for large blocks, so that a program that
+  // repeats itself never grows.
   Region* best = nullptr;
   int64_t best_offset = 0;
   int64_t best_bytes = std::numeric_limits<int64_t>::max();
@@ -41,7 +41,7 @@ char* Arena::allocate(int64_t bytes) {
   return best != nullptr ? take(*best, best_offset, rounded) : grow(rounded);
 }
 
-/// A block behind all others of a segment, together with the hole that may be there.
+/// Takes a block at the end of a segment, together with the hole that may be there.
 char* Arena::grow(int64_t bytes) {
   for (Region& region : regions_) {
     const int64_t end = region.memory_bytes();

@@ -14,23 +14,22 @@
 
 namespace tessera::internal::shm {
 
-/// The shared memory of one rank. A segment grows by what is asked for, or 1 MiB, and the next one
-/// has at least as much room as all before it: many blocks take few descriptors. Reuses freed
-/// blocks; thread-safe. Tensors share ownership of the arena, so it outlives the groups if they do.
-/// A child of fork() may let go of what it inherited, and nothing else: see Note [Fork].
+/// The shared memory of one rank. A segment grows by what is asked for, or 1 MiB. A new segment has
+/// at least as much room as all before it, so that many blocks take few descriptors. Reuses freed
+/// blocks; thread-safe. Tensors share ownership of the arena, so it may outlive the groups. A child
+/// of fork() may free what it inherited, and do nothing else: see Note [Fork].
 class Arena : public std::enable_shared_from_this<Arena> {
  public:
   static std::shared_ptr<Arena> create();
 
-  /// A block aligned to a page. Throws c10::Error that names the size if there is no space, and in
-  /// a child of fork().
+  /// Returns a block aligned to a page. Throws c10::Error if there is no space, or in a child.
   char* allocate(int64_t bytes);
   void free(char* block);
 
-  /// Uninitialised, 1-d, contiguous; gives its block back when the last reference goes.
+  /// Returns an uninitialised, contiguous 1-d tensor. Its last reference frees the block.
   at::Tensor allocate_tensor(int64_t numel, at::ScalarType dtype);
 
-  /// Where [data, data + bytes) lies, if it is inside this arena.
+  /// Returns where [data, data + bytes) lies, if it is inside this arena.
   std::optional<SharedRange> find(const void* data, int64_t bytes);
 
  private:
@@ -45,7 +44,7 @@ class Arena : public std::enable_shared_from_this<Arena> {
     std::map<int64_t, Block> blocks;  // by offset; they cover the segment's memory without gaps
 
     int64_t memory_bytes() const;
-    /// Of the hole that ends where the memory ends; 0 if there is none.
+    /// Size of the hole at the end of the memory; 0 if there is none.
     int64_t last_hole_bytes() const;
   };
 

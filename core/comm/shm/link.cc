@@ -63,7 +63,7 @@ bool Link::have_all_ended(int64_t steps) const {
 }
 
 bool Link::may_announce(const Call& call, int64_t under_way) const {
-  const int64_t before = call.sequence() - ChannelSlot::kCalls;  // whose slot it takes
+  const int64_t before = call.sequence() - ChannelSlot::kCalls;  // the call whose slot it reuses
   if (before >= done_by_all_) {
     if (!are_all_done(before)) return false;
     done_by_all_ = call.sequence();
@@ -71,7 +71,7 @@ bool Link::may_announce(const Call& call, int64_t under_way) const {
       done_by_all_ = std::min(done_by_all_, channel_.slot(rank).done.load());
     }
   }
-  // The staging area is one call's.
+  // Only one call at a time can use the staging area.
   return under_way == 0 || is_in_place(call.collective().input);
 }
 
@@ -143,7 +143,7 @@ void Link::note_over(int64_t sequence) {
 }
 
 /// A peer that was stopped in the call may go on later, and then reads and writes these tensors and
-/// the staging area: they stay.
+/// the staging area. So they are kept.
 void Link::abandon(std::unique_ptr<Transfer> transfer, const Collective& collective) {
   transfer.reset();
   staging_ = nullptr;
@@ -245,8 +245,8 @@ void Link::before_look(Rest& rest) {
   }
 }
 
-/// Gives the core to a peer that shares it before it sleeps. A core on which everyone sleeps halts,
-/// and waking it costs more than all of these together.
+/// Yields the core to a peer that shares it, before this thread sleeps. A core on which all threads
+/// sleep halts, and waking it costs more than all of these looks together.
 void Link::rest(Rest& rest) {
   Bell& bell = world_->bell_of(world_->rank());
   if (rest.is_asleep) {

@@ -27,7 +27,7 @@ class Link final : public internal::Link {
   static constexpr int64_t kStagingBytes = int64_t{256} << 10;
 
   /// Rank `rank` of the channel, which lies in `memory`. `spin_count`: how often a wait looks
-  /// before it gives its core away; 0 where their threads outnumber the cores.
+  /// before it yields its core; 0 if the ranks' threads outnumber the cores.
   Link(std::shared_ptr<World> world, std::shared_ptr<Segment> memory, Channel& channel, int rank,
        int spin_count);
   ~Link() override;
@@ -86,22 +86,22 @@ class Link final : public internal::Link {
   const std::shared_ptr<Segment>& memory() const { return memory_; }
   Channel& channel() const { return channel_; }
   int world_rank(int rank) const { return channel_.slot(rank).world_rank; }
-  /// What a rank has posted as call number `sequence`.
+  /// Returns what a rank has posted as call number `sequence`.
   PostedCall& call_of(int rank, int64_t sequence) const {
     return channel_.slot(rank).call(sequence);
   }
-  /// Posting a call: its record, then where its data lies, then the peers see it. fill(): of a call
-  /// without data.
+  /// To post a call: begin_post() writes its record, the caller says where its data lies (fill(),
+  /// if it has none), and post() shows it to the peers.
   PostedCall& begin_post(const Call& call);
   void fill(PostedCall& posted, const Call& call);
   void post(const Call& call);
-  /// When all ranks have posted it: opens the window, or the link, that it makes.
+  /// Opens the window, or the link, that the call makes, when all ranks have posted it.
   void open_window(Call& call);
   void open_subgroup(Call& call);
-  /// The address here of a peer's memory, which is mapped from its first use on. Throws Fault if
-  /// the peer has died, c10::Error if it cannot be mapped.
+  /// Returns the address here of a peer's memory, and maps it at its first use. Throws Fault if the
+  /// peer has died, c10::Error if the memory cannot be mapped.
   char* resolve(const SharedRange& range);
-  /// Where this memory lies; nothing if peers cannot map it.
+  /// Returns where this memory lies; nullopt if peers cannot map it.
   std::optional<SharedRange> find(const void* data, int64_t bytes) const {
     return world_->arena()->find(data, bytes);
   }
@@ -111,13 +111,13 @@ class Link final : public internal::Link {
   char* staging();
   /// This rank neither reads nor writes for the call any more.
   void mark_done(int64_t sequence);
-  /// The same of a barrier, for the end of which nobody waits: it rings no bells. Who waits for its
-  /// slot, ChannelSlot::kCalls calls later, looks now and then.
+  /// The same for a barrier. Rings no bells, because no rank waits for its end. A rank that waits
+  /// for its slot, ChannelSlot::kCalls calls later, looks now and then.
   void note_done(int64_t sequence) {
     channel_.slot(rank_).done.store(sequence + 1, std::memory_order_release);
   }
   bool are_all_done(int64_t sequence) const;
-  /// The ranks of which that is true.
+  /// Returns the ranks for which the condition is true.
   template <typename Condition>
   std::vector<int> ranks_where(Condition&& condition) const {
     std::vector<int> ranks;
@@ -126,8 +126,8 @@ class Link final : public internal::Link {
     }
     return ranks;
   }
-  /// This rank has ended one more part of a call in chunks. `steps()`: how many all have ended
-  /// before the next one begins.
+  /// end_step(): this rank has ended one more step of a call in chunks. steps(): how many it has
+  /// ended; equal on all ranks when a call begins.
   void end_step();
   int64_t steps() const { return steps_; }
   bool have_all_ended(int64_t steps) const;
@@ -155,13 +155,13 @@ class Link final : public internal::Link {
   const int spin_count_;
   std::vector<char*> sources_;
   int64_t steps_ = 0;
-  mutable int64_t done_by_all_ = 0;  // leading calls, when this rank last looked
+  mutable int64_t done_by_all_ = 0;  // leading calls that all are done with, when last looked
   char* staging_ = nullptr;
-  std::shared_ptr<Segment> subgroup_;  // that this rank makes for others to open
-  // Of peers. Each keeps its file, so that the system gives its id to no other.
+  std::shared_ptr<Segment> subgroup_;  // made by this rank, for others to open
+  // Peers' segments. Each keeps its file, so that the system gives its id to no other.
   std::unordered_map<SegmentId, std::shared_ptr<Segment>, SegmentId::Hash> segments_;
   std::shared_ptr<Outbox> outbox_;             // from the first message on
-  std::list<std::unique_ptr<Transfer>> sent_;  // copies that their receivers have not taken
+  std::list<std::unique_ptr<Transfer>> sent_;  // copies that their receivers have not taken yet
   std::vector<Cursor> cursors_;                // by sender
   int next_sender_ = 0;
 };

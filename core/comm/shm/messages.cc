@@ -16,19 +16,20 @@ namespace tessera::internal::shm {
 
 // Note [Messages]
 // ~~~~~~~~~~~~~~~
-// A message meets its receive without the rest of the group. A rank that sends writes a record for
-// the receiver into memory of its own arena, its outbox: one list of pages per receiver, found
-// through the sender's ChannelSlot, and rings the receiver's bell. The receiver looks through the
-// lists, copies the data of what it wants out of the sender's arena itself, marks the record as
-// taken and rings the sender's bell. So neither waits for the other's thread. Up to
-// ProcessGroup::kBufferedBytes the sender copies the data into its arena, and is done; larger
-// tensors stay where they are if that is in the arena, and are copied there otherwise. Records and
-// copies go when they are taken and when the receiver has gone on to the next page; what a receiver
-// never took stays in the arena, because it may look there later.
+// A message meets its receive without the rest of the group. The sender writes a record into its
+// outbox, which lies in its own arena, and rings the receiver's bell. An outbox has one list of
+// pages per receiver, found through the sender's ChannelSlot. The receiver looks through the lists,
+// copies the data that it wants out of the sender's arena, marks the record as taken and rings the
+// sender's bell. So neither waits for the other's thread.
+//
+// Up to ProcessGroup::kBufferedBytes the sender copies the data into its arena, and is done. Larger
+// tensors stay where they are if that is in the arena, and are copied there otherwise. A copy is
+// freed when it is taken, a page when all its records are taken and the receiver has gone on to the
+// next one. What was never taken stays, because the receiver may look there.
 
-/// One message. Lies in shared memory, written by the sender but for `state`.
+/// One message, in shared memory. The sender writes it; both sides write `state`.
 struct MessageRecord {
-  /// kReleased: it is taken, and the sender has no more use for it either.
+  /// kReleased: taken, and of no more use to the sender.
   enum State : uint32_t { kPosted, kTaking, kTaken, kWithdrawn, kReleased };
 
   std::atomic<uint32_t> state;
@@ -40,13 +41,13 @@ struct MessageRecord {
 struct MessagePage {
   static constexpr uint32_t kRecords = 16;
 
-  std::atomic<uint32_t> count;     // of records, posted
+  std::atomic<uint32_t> count;     // posted records
   std::atomic<uint32_t> has_next;  // 1 once `next` is set; after the last record
   std::atomic<uint32_t> left;      // 1 once the receiver has read `next`
   SharedRange next;
   MessageRecord records[kRecords];
 
-  /// Whether both sides are through with it. The sender's to ask.
+  /// Returns true if both sides are done with it. For the sender only.
   bool is_over() const {
     const auto is_released = [](const MessageRecord& record) {
       return record.state.load(std::memory_order_relaxed) == MessageRecord::kReleased;
@@ -70,7 +71,7 @@ class Outbox {
     slot.outbox = *world_.arena()->find(first, bytes);
     slot.has_outbox.store(1, std::memory_order_release);
   }
-  /// The rest, the first and last page of each list, a receiver may still read.
+  /// Frees what it can. Receivers may still read the rest, as each list's first and last page.
   ~Outbox() { collect(); }
   Outbox(const Outbox&) = delete;
   Outbox& operator=(const Outbox&) = delete;
@@ -94,7 +95,7 @@ class Outbox {
   }
 
  private:
-  /// The one after `last` in its list.
+  /// Adds the page after `last` to its list.
   MessagePage* add_page(MessagePage& last) {
     auto* const made = new (world_.arena()->allocate(sizeof(MessagePage))) MessagePage();
     pages_.push_back(made);
@@ -103,7 +104,7 @@ class Outbox {
     return made;
   }
 
-  /// Frees what both sides are through with.
+  /// Frees the pages that both sides are done with.
   void collect() {
     std::erase_if(pages_, [this](MessagePage* page) {
       const bool is_over = page->is_over();
@@ -115,13 +116,13 @@ class Outbox {
   World& world_;
   Channel& channel_;
   std::vector<MessagePage*> last_;   // by receiver
-  std::vector<MessagePage*> pages_;  // but the first of each list; all that are not freed
+  std::vector<MessagePage*> pages_;  // without the first of each list, until freed
 };
 
 namespace {
 
-/// A message that this rank has sent, until its receiver has taken it. One that goes with it is
-/// withdrawn, but a copy stays for a receiver that may look there later.
+/// A message that this rank has sent, until its receiver has taken it. The destructor withdraws a
+/// message that is sent in place; a copy stays for a receiver that may look there later.
 class Sent final : public Transfer {
  public:
   Sent(Link& link, Outbox& outbox, const Call& call)
@@ -145,7 +146,7 @@ class Sent final : public Transfer {
     uint32_t posted = MessageRecord::kPosted;
     const bool is_withdrawn =
         record_->state.compare_exchange_strong(posted, MessageRecord::kWithdrawn);
-    // The receiver is reading it right now, and this must not wait for that.
+    // The receiver is reading it, and the destructor must not wait for that.
     if (!is_withdrawn) link_.world().progress().keep(std::move(in_place_));
   }
 
@@ -233,7 +234,7 @@ std::optional<Arrival> Link::next_arrival_from(int sender) {
       page.left.store(1, std::memory_order_release);
     }
   } catch (const c10::Error&) {
-    // Its memory went with it, and so did its messages.
+    // The sender's memory is gone, and its messages with it.
     if (!has_left(sender)) throw;
   }
   return std::nullopt;

@@ -13,7 +13,7 @@ namespace {
 
 using Tensors = OpTraits::Tensors;
 
-/// Whether an input has a part for each rank, and an output one of each rank.
+/// splits_input(): the input has a part for each rank; joins_output(): the output has one of each.
 bool splits_input(Tensors tensors) {
   return tensors == Tensors::kScatter || tensors == Tensors::kExchange;
 }
@@ -21,15 +21,15 @@ bool joins_output(Tensors tensors) {
   return tensors == Tensors::kGather || tensors == Tensors::kExchange;
 }
 
-/// What one rank gives another.
+/// How much one rank gives another, unless the call has counts.
 int64_t part_numel(const Collective& call, int size) {
   const Tensors tensors = traits_of(call.op).tensors;
   if (tensors == Tensors::kExchange) return call.input.numel() / size;
   return tensors == Tensors::kScatter ? call.output.numel() : call.input.numel();
 }
 
-/// all_gather, gather, broadcast, scatter and all_to_all. Where the ranks say how much each gives
-/// each, they post a block with these counts, and where their data lies.
+/// all_gather, gather, broadcast, scatter and all_to_all. If the ranks give counts, each posts a
+/// block with its counts, and with where its data lies.
 class Move final : public ChunkedTransfer {
  public:
   Move(Link& link, const Call& call)
@@ -54,13 +54,13 @@ class Move final : public ChunkedTransfer {
     int64_t* counts() { return reinterpret_cast<int64_t*>(this + 1); }
   };
 
-  /// What a rank gives a rank, and where that is in the one's input and the other's output.
+  /// What one rank gives another, and its place in the giver's input and the taker's output.
   struct Part {
     int64_t in_input;
     int64_t in_output;
     int64_t numel;
 
-    /// Of [begin, begin + count), how much of it there is.
+    /// How many elements of [begin, begin + count) are in it.
     int64_t clamped(int64_t begin, int64_t count) const {
       return std::clamp<int64_t>(numel - begin, 0, count);
     }

@@ -13,19 +13,19 @@
 
 namespace tessera::internal::shm {
 
-/// What a rank has promised its peers and goes on with while any of its threads waits for them: see
-/// Note [Calls under way]. Thread-safe. Not to be used in a child of fork().
+/// The groups of a rank, which go on while any of its threads waits: see Note [Calls under way].
+/// Thread-safe. Not to be used in a child of fork().
 class Progress {
  public:
-  /// Also in a call that is gone on with, which may make a group.
+  /// Also called inside advance(), because a call may make a group.
   void add(std::weak_ptr<Member> member) {
     const std::lock_guard lock(added_mutex_);
     added_.push_back(std::move(member));
   }
-  /// So many more groups (negative: fewer) have something under way.
+  /// That many more groups (negative: fewer) have something under way.
   void count(int groups) { busy_.fetch_add(groups, std::memory_order_relaxed); }
-  /// Local. Goes on with all groups, if more than the caller's has something under way; returns at
-  /// once if another thread is at it.
+  /// Local. Goes on with all groups, if more than one (the caller's) has something under way.
+  /// Returns at once if another thread is at it.
   void advance() noexcept {
     if (busy_.load(std::memory_order_relaxed) <= 1) return;
     const std::unique_lock lock(mutex_, std::try_to_lock);
@@ -40,12 +40,12 @@ class Progress {
     std::unique_lock lock(mutex_);
     take_added();
     const auto members = members_;
-    lock.unlock();  // what is waited for may make groups
+    lock.unlock();  // the calls that leave() waits for may make groups
     for (const auto& one : members) {
       if (const auto member = one.lock()) member->leave();
     }
   }
-  /// Keeps memory that peers may still write to as long as this is there.
+  /// Keeps memory that peers may still write to, as long as this object lives.
   void keep(at::Tensor tensor) {
     const std::lock_guard lock(added_mutex_);
     kept_.push_back(std::move(tensor));
@@ -61,7 +61,7 @@ class Progress {
   }
 
   std::atomic<int> busy_{0};
-  YieldingMutex mutex_;  // a call that is gone on with may ask for another one
+  YieldingMutex mutex_;  // advance() may be called again by a call that it goes on with
   std::vector<std::weak_ptr<Member>> members_;
   std::mutex added_mutex_;
   std::vector<std::weak_ptr<Member>> added_;  // since members_ were last looked at

@@ -12,8 +12,8 @@ namespace {
 // Slices of a reduction begin at multiples of this, so that ranks write to different cache lines.
 constexpr int64_t kSliceMultiple = 64;
 
-// From this size on the result of a reduction is written past the caches: no core's own cache holds
-// it, and in training a whole backward passes before it is used.
+// Results of this size or more are written past the caches: no core's own cache holds them, and in
+// training a whole backward passes before they are used.
 constexpr int64_t kStreamedBytes = int64_t{1} << 20;
 
 /// The part of [0, numel) that a rank reduces for all.
@@ -28,7 +28,7 @@ Slice slice_of(int64_t numel, int size, int rank) {
   return {begin, std::min(stride, numel - begin)};
 }
 
-/// all_reduce and reduce. For a root alone, the ranks share out the work as well.
+/// all_reduce and reduce. The ranks share the work even if only a root gets the result.
 class ReductionInPlace final : public ChunkedTransfer {
  public:
   ReductionInPlace(Link& link, const Call& call)
@@ -69,7 +69,7 @@ class ReduceScatter final : public ChunkedTransfer {
         slice_(collective().slice) {}
 
  private:
-  // Staged inputs lie as [slice][chunk]; what a rank receives of its own input is read where it is.
+  // Staged inputs lie as [slice][chunk]. A rank reads its own slice of its own input in place.
   void stage(int64_t begin, int64_t count) override {
     for (int slice = 0; slice < size(); ++slice) {
       if (slice == slice_) continue;

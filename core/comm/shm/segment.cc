@@ -30,7 +30,7 @@
 namespace tessera::internal::shm {
 namespace {
 
-/// The device and inode of a file, and its size. A descriptor that is open always has them.
+/// Returns device, inode and size of a file. Does not fail for an open descriptor.
 struct stat status_of(const FileDescriptor& fd) {
   struct stat file {};
   ::fstat(fd.get(), &file);
@@ -41,8 +41,8 @@ std::string path_of(const SharedRange& range) {
   return absl::StrCat("/proc/", range.pid, "/fd/", range.fd);
 }
 
-/// The descriptor of a segment that another rank has made, or this one. A peer that has closed its
-/// own may have given the number to any other file since.
+/// Opens the descriptor of a segment that a rank has made. A peer that has closed its own may have
+/// given the number to another file since.
 FileDescriptor descriptor_of(const SharedRange& range) {
   const std::string path = path_of(range);
   FileDescriptor fd(above_standard_streams(::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NONBLOCK)));
@@ -66,11 +66,11 @@ std::string no_space_text(int64_t bytes) {
                       " bytes, expected a new segment of that size; ");
 }
 
-/// Gives file `fd`, which has `before` bytes, `bytes` more. They are taken now: a sparse file would
-/// be an error at the first write instead, as SIGBUS.
+/// Adds `bytes` to file `fd`, which has `before` bytes. The memory is taken now: with a sparse
+/// file, the first write would be a SIGBUS instead.
 void take_memory(int fd, int64_t before, int64_t bytes) {
   const std::string what = no_space_text(bytes);
-  // The kernel takes page after page for fallocate, and kills a process when there are none left.
+  // fallocate takes page after page, and the kernel kills a process when there are none left.
   const int64_t available = available_memory_bytes();
   TORCH_CHECK(bytes <= available, what, "this host or container has ", available,
               " bytes left; free memory or use less");
@@ -108,9 +108,9 @@ std::optional<SharedRange> SharedRange::from_text(const std::string& text) {
   return range;
 }
 
-/// The segments that this process maps. Process-wide by nature: it is what makes rank threads share
-/// one mapping, and what a child of fork() has to cut off. A mapping that is not in here yet, or no
-/// more, belongs to a thread that no child has.
+/// The segments that this process maps. Process-wide, so that rank threads share one mapping, and a
+/// child of fork() can cut off all of them. A mapping that is not in here yet, or no longer,
+/// belongs to a thread that no child has.
 struct Segment::Mapped {
   static Mapped& get() {
     static Mapped* const mapped = [] {
@@ -123,8 +123,8 @@ struct Segment::Mapped {
     return *mapped;
   }
 
-  /// With the mutex held. The live mapping of a segment, if there is one; it keeps the file, so no
-  /// other has its id. One from before a fork() is none.
+  /// Requires the mutex. Returns the live mapping of a segment, if there is one; it keeps the file,
+  /// so no other file has its id. A mapping from before a fork() does not count.
   std::shared_ptr<Segment> find(const SegmentId& id) const {
     for (Segment* const segment : segments) {
       if (segment->id_ != id || segment->is_private_) continue;
@@ -135,7 +135,7 @@ struct Segment::Mapped {
 
   static inline constinit Mapped* held = nullptr;
 
-  std::mutex mutex;  // a Segment that goes takes it: whoever holds it lets none go
+  std::mutex mutex;  // ~Segment() takes it, so no segment goes while it is held
   std::vector<Segment*> segments;
 };
 
@@ -158,8 +158,8 @@ Segment::~Segment() {
   if (fd_ >= 0) ::close(fd_);
 }
 
-/// In a child, before fork() returns there. The parent goes on writing to what it maps; nothing
-/// that the child writes may reach it.
+/// Called in a child before fork() returns there. The parent goes on writing to what it maps;
+/// nothing that the child writes may reach it.
 void Segment::make_private() noexcept {
   if (std::exchange(is_private_, true)) return;
   const auto remap = [this](int kind, int fd) {
@@ -201,7 +201,7 @@ void Segment::grow(int64_t bytes) {
   TESSERA_DCHECK(bytes % kPageBytes == 0);
   TESSERA_DCHECK(bytes <= room_bytes_ - memory_bytes_);
   take_memory(fd_, memory_bytes_, bytes);
-  // The huge page at the end is not whole yet; the next ones take it along.
+  // Begins with the last huge page, which was not whole yet.
   char* const begin = data_ + memory_bytes_ / kHugePageBytes * kHugePageBytes;
   memory_bytes_ += bytes;
   move_into_huge_pages(begin, data_ + memory_bytes_ - begin);

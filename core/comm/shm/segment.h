@@ -8,7 +8,7 @@
 
 namespace tessera::internal::shm {
 
-/// What segments are made of.
+/// Segments consist of whole pages.
 inline constexpr int64_t kPageBytes = 4096;
 
 /// The identity of a segment: no other file of this host has the same device and inode as long as
@@ -29,13 +29,13 @@ struct SegmentId {
 struct SharedRange {
   SegmentId segment;
   uint64_t offset_bytes = 0;
-  uint64_t segment_bytes = 0;  ///< its room; 0: no range
-  int32_t pid = 0;             ///< who created the segment
+  uint64_t segment_bytes = 0;  ///< its room_bytes(); 0: no range
+  int32_t pid = 0;             ///< the process that created the segment
   int32_t fd = -1;             ///< its descriptor in that process
 
-  /// Five numbers.
+  /// Returns five numbers.
   std::string to_text() const;
-  /// Nothing unless the text is five valid numbers with a valid process and descriptor. The text
+  /// nullopt unless the text is five valid numbers with a valid process and descriptor. The text
   /// contains no offset.
   static std::optional<SharedRange> from_text(const std::string& text);
 };
@@ -43,39 +43,38 @@ struct SharedRange {
 /// One memfd mapped into this process. The threads of a process share a single mapping of each
 /// segment: with two mappings of one memfd the thread sanitizer would miss races.
 ///
-/// In a child of fork() the mapping is a private one, a copy at the first write; zeros if its
-/// creator has gone. Nobody there shares it. See Note [Fork].
+/// In a child of fork() the mapping is private (copy on write), or zeros if its creator has gone.
+/// No process shares it. See Note [Fork].
 class Segment : public std::enable_shared_from_this<Segment> {
  public:
-  /// Local. A new segment of `bytes` (rounded up to pages), backed by memory from the start,
-  /// close-on-exec. Its creator can make it larger: grow(). Mappings cover `room_bytes` from the
-  /// start, here and in peers, which takes addresses and no memory, and `bytes` at least. Throws
+  /// Local. Makes a segment of `bytes` (rounded up to pages), backed by memory from the start,
+  /// close-on-exec. Its creator can make it larger: grow(). Here and in peers, mappings cover
+  /// `room_bytes` from the start, and `bytes` at least; that takes addresses and no memory. Throws
   /// c10::Error that names the size if there is no space.
   static std::shared_ptr<Segment> create(int64_t bytes, int64_t room_bytes = 0);
 
-  /// Local. The segment that `range` lies in; its creator must be alive. Throws c10::Error if it
-  /// cannot be mapped, or if what is found there is another one.
+  /// Local. Returns the segment that `range` lies in; its creator must be alive. Throws c10::Error
+  /// if it cannot be mapped, or if another file is found there.
   static std::shared_ptr<Segment> open(const SharedRange& range);
 
-  /// Local. All of the segment that `range` lies in, mapped so that writes stay with this process
-  /// (copy on write). Its creator must be alive. Throws as open() does.
+  /// Local. Maps the whole segment that `range` lies in so that writes stay with this process (copy
+  /// on write). Its creator must be alive. Throws as open() does.
   static std::shared_ptr<char> map_privately(const SharedRange& range);
 
   ~Segment();
   Segment(const Segment&) = delete;
   Segment& operator=(const Segment&) = delete;
 
-  /// Local. Adds `bytes` of memory (whole pages) behind what there is, which peers see where they
-  /// have mapped it. Only the creator may, one thread at a time, and not beyond room_bytes().
-  /// Throws as create() does.
+  /// Local. Adds `bytes` of memory (whole pages) at the end; peers see it in their mappings. For
+  /// the creator only, one thread at a time, and not beyond room_bytes(). Throws as create() does.
   void grow(int64_t bytes);
 
   char* data() const { return data_; }
-  /// What is mapped. Behind the memory that the segment has it must not be touched.
+  /// Size of the mapping. Only the part that has memory may be touched.
   int64_t room_bytes() const { return room_bytes_; }
   int fd() const { return fd_; }
 
-  /// How a peer finds byte `offset_bytes` of this segment. Only the creator may ask.
+  /// Returns how a peer finds byte `offset_bytes` of this segment. For the creator only.
   SharedRange range(int64_t offset_bytes) const;
 
  private:
@@ -88,9 +87,9 @@ class Segment : public std::enable_shared_from_this<Segment> {
   const SegmentId id_;
   const int pid_;
   const int fd_;            // -1: another process made it
-  const std::string path_;  // of that one's descriptor
+  const std::string path_;  // of the creator's descriptor
   char* const data_;
-  int64_t memory_bytes_;  // its creator's to know; 0 elsewhere
+  int64_t memory_bytes_;  // known to the creator only; 0 elsewhere
   const int64_t room_bytes_;
   bool is_private_ = false;  // in a child of the process that mapped it
 };

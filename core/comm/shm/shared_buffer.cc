@@ -40,9 +40,9 @@ int64_t page_bytes() {
   return bytes;
 }
 
-/// Whether a word of the page map is one of a page that the kernel has copied because this process,
-/// and not a child of it, wrote it. Bit 63: present, 62: swapped out, 61: belongs to a file or to
-/// shared memory. Source: Documentation/admin-guide/mm/pagemap.rst.
+/// Returns true if a word of the page map is for a page that the kernel has copied because this
+/// process, and not a child of it, wrote to it. Bit 63: present, 62: swapped out, 61: belongs to a
+/// file or to shared memory. Source: Documentation/admin-guide/mm/pagemap.rst.
 bool is_copied(uint64_t word) {
   constexpr uint64_t kThere = uint64_t{3} << 62;
   constexpr uint64_t kOfFile = uint64_t{1} << 61;
@@ -53,10 +53,9 @@ bool is_copied(uint64_t word) {
 ///
 /// Note [Proof of sharing]
 /// ~~~~~~~~~~~~~~~~~~~~~~~
-/// A write by mistake through the private mapping detaches a page of one rank from the others', and
-/// later steps would not notice unless the kernel shows which pages this rank has written, and
-/// drops them. Not every system does. So every rank tests it when the buffer is made; if the test
-/// fails on any rank, no rank shares.
+/// A mistaken write through the private mapping detaches a page of one rank from the others'. Later
+/// steps would not notice, unless the kernel shows which pages this rank has written, and can drop
+/// them. Not every system does. So every rank tests this first; if it fails on any, no rank shares.
 class SharedPages final : public SharedBuffer {
  public:
   /// Throws c10::Error if this rank cannot map a view, or cannot see or drop what it writes.
@@ -96,12 +95,12 @@ class SharedPages final : public SharedBuffer {
   void drop_own_writes() override {
     require_own_process();
     drop(0, pages());
-    // At once: otherwise the next forward meets the pages one by one.
+    // All at once: otherwise the next forward faults them in one by one.
     ::madvise(view_.get(), segment_->room_bytes(), MADV_POPULATE_READ);
   }
 
  private:
-  /// Throws c10::Error unless the system is as Note [Proof of sharing] asks for.
+  /// Throws c10::Error unless the system does what Note [Proof of sharing] needs.
   void try_own_write() const {
     const int64_t last = pages() - 1;
     TORCH_CHECK(next_copied(0) == pages(), "pages show as copied that nobody has written");
@@ -133,8 +132,8 @@ class SharedPages final : public SharedBuffer {
         at::TensorOptions().dtype(dtype));
   }
 
-  /// The first page of the view from number `page` on that was copied; pages() if there is none.
-  /// Throws c10::Error if the system does not show it.
+  /// Returns the first page of the view from number `page` on that was copied; pages() if there is
+  /// none. Throws c10::Error if the system does not show it.
   int64_t next_copied(int64_t page) const {
     constexpr auto kWordBytes = static_cast<int64_t>(sizeof(uint64_t));
     const auto first =
@@ -156,7 +155,7 @@ class SharedPages final : public SharedBuffer {
     return pages();
   }
 
-  /// What this rank has written to `count` pages from `page` on gives way to the common memory.
+  /// Replaces what this rank has written to `count` pages from `page` on by the common memory.
   void drop(int64_t page, int64_t count) const {
     TORCH_CHECK(
         ::madvise(view_.get() + page * page_bytes(), count * page_bytes(), MADV_DONTNEED) == 0,
@@ -177,9 +176,9 @@ class SharedPages final : public SharedBuffer {
 
 }  // namespace
 
-/// `bytes` zero bytes. If the first rank has no space, or another cannot map them, all ranks throw
-/// c10::Error that names it. Null on all ranks if one cannot map a view, or does not see what it
-/// writes; the first one warns with the reason, once per process.
+/// Makes `bytes` zero bytes. If the first rank has no space, or another rank cannot map them, all
+/// ranks throw c10::Error that names it. Returns null on all ranks if one cannot map a view, or
+/// does not see what it writes; the first rank then warns with the reason, once per process.
 std::unique_ptr<SharedBuffer> Link::make_shared_buffer(ProcessGroup& group, int64_t bytes,
                                                        std::string_view name) {
   const std::string what = absl::StrCat("shared buffer '", std::string(name), "'");
@@ -209,7 +208,7 @@ std::unique_ptr<SharedBuffer> Link::make_shared_buffer(ProcessGroup& group, int6
   });
   refuse_on_all_ranks(group, no_segment, what);
 
-  // From here on a problem is one of sharing: ranks can keep copies.
+  // From here on a problem only prevents sharing: ranks can keep copies.
   std::unique_ptr<SharedBuffer> buffer;
   const std::string unshared = thrown_by(
       [&] { buffer = std::make_unique<SharedPages>(segment, offer.range, bytes, rank_); });
@@ -217,7 +216,7 @@ std::unique_ptr<SharedBuffer> Link::make_shared_buffer(ProcessGroup& group, int6
   const auto first = std::find_if(problems.begin(), problems.end(),
                                   [](const std::string& problem) { return !problem.empty(); });
   if (first == problems.end()) return buffer;
-  // All ranks know it, and a later buffer would be told the same.
+  // One warning is enough: later buffers would get the same reason.
   if (rank_ == 0) {
     TORCH_WARN_ONCE("[comm] ", what, ": every rank keeps a copy of its own, for rank ",
                     first - problems.begin(), " cannot share: ", *first);

@@ -20,14 +20,14 @@ namespace tessera::internal::shm {
 static_assert(std::atomic<uint32_t>::is_always_lock_free);
 static_assert(std::atomic<uint64_t>::is_always_lock_free);
 
-/// Blocks until `word` differs from `value`, someone wakes it, or `limit` has passed, which is less
-/// than a second; may return early.
+/// Blocks until `word` differs from `value`, a wake-up or `limit`, below a second. May return
+/// early.
 void futex_wait(std::atomic<uint32_t>& word, uint32_t value, std::chrono::nanoseconds limit);
 void futex_wake_all(std::atomic<uint32_t>& word);
 
 /// What the threads of one rank sleep on, whatever they wait for. A sleeper counts itself, reads
-/// `rings`, looks once more and sleeps until `rings` has changed; who makes something come true
-/// publishes it and calls ring(). Both sides are sequentially consistent, so one sees the other.
+/// `rings`, looks once more and sleeps until `rings` has changed. A peer first publishes what it
+/// did, then calls ring(). Both sides are sequentially consistent, so one sees the other.
 struct alignas(64) Bell {
   std::atomic<uint32_t> rings;
   std::atomic<uint32_t> sleepers;
@@ -39,7 +39,7 @@ struct alignas(64) Bell {
   }
 };
 
-/// Tells the core that this is a loop of waiting.
+/// Tells the core that this is a spin loop.
 inline void spin_pause() {
 #if defined(__x86_64__) || defined(__i386__)
   __builtin_ia32_pause();
@@ -57,9 +57,9 @@ inline void spin_pause() {
 /// of another group). Calls check both before they begin and while they are under way.
 class Poison {
  public:
-  /// Sets the cause unless there is one; whether it did. Wait-free: a rank that dies in here leaves
-  /// a poison without text. `detail`: of a group Failure::calls, of a world the rank that fails it,
-  /// or kNobody.
+  /// Sets the cause, unless one is set; returns true if it did. Wait-free: a rank that dies in here
+  /// leaves a poison without text. `detail`: for a group Failure::calls; for a world the rank that
+  /// fails it, or kNobody.
   bool set(std::string_view cause, int64_t detail) noexcept;
   static constexpr int64_t kNobody = -1;
   bool is_set() const { return state_.load(std::memory_order_acquire) != kClean; }
@@ -77,12 +77,12 @@ class Poison {
   char text_[kTextBytes];
 };
 
-/// A call that a rank has announced, and where its data lies. Last comes the end of the tag, which
-/// most calls leave unused: the rest is two cache lines, which are all that peers read.
+/// A call that a rank has announced, and where its data lies. The end of the tag comes last,
+/// because most calls leave it unused: peers read only the two cache lines before it.
 struct alignas(64) PostedCall {
   SharedRange source;
-  /// `source` is a staging area through which the data passes in chunks; of a window, that its
-  /// memory is not shared.
+  /// `source` is a staging area that passes the data in chunks. For a window: its memory is
+  /// private.
   bool is_private = false;
   CallRecord record;
 };
@@ -90,32 +90,32 @@ static_assert(std::is_trivially_copyable_v<PostedCall>);
 
 /// One rank's side of a channel.
 struct alignas(64) ChannelSlot {
-  /// How many calls a rank may have posted that are not done everywhere.
+  /// How many calls a rank may have posted that are not done on all ranks.
   static constexpr int64_t kCalls = 32;
 
   std::atomic<uint32_t> left;  // 1 once the rank has left the group
   int32_t world_rank;
   alignas(64) std::atomic<int64_t> posted;  // calls this rank has posted
-  std::atomic<int64_t> done;                // leading calls of which it reads and writes no more
-  std::atomic<int64_t> steps;               // parts of calls in chunks, but the last part of each
-  // Finished by this rank. Peers look at the line above all the time, and at this one hardly ever.
+  std::atomic<int64_t> done;                // leading calls whose data it reads and writes no more
+  std::atomic<int64_t> steps;  // ended steps of calls in chunks: two for each part but the last
+  // Calls finished by this rank. Peers look at the line above all the time, and at this one rarely.
   alignas(64) std::atomic<int64_t> collectives;
-  // A ring: call number s is at s % kCalls. A rank posts s when all are done with s - kCalls.
+  // A ring: call number s is at s % kCalls. A rank posts s once all are done with s - kCalls.
   alignas(64) PostedCall calls[kCalls];
 
   PostedCall& call(int64_t sequence) { return calls[sequence % kCalls]; }
   // See Note [Messages].
-  alignas(64) std::atomic<uint32_t> has_outbox;  // 1 once `outbox` says where its messages begin
+  alignas(64) std::atomic<uint32_t> has_outbox;  // 1 once `outbox` is set
   SharedRange outbox;
 };
 
 /// The shared side of a process group. `size` slots follow it in memory. Counters only grow; a rank
-/// that makes something true of all ranks rings their bells.
+/// that completes something for all ranks rings their bells.
 struct alignas(64) Channel {
   const int32_t size;
   Poison poison;
 
-  /// In zeroed memory of bytes(size).
+  /// Requires zeroed memory of bytes(size).
   explicit Channel(int size) : size(size) {
     for (int rank = 0; rank < size; ++rank) new (&slot(rank)) ChannelSlot();
   }

@@ -6,7 +6,7 @@
 namespace tessera::internal::shm {
 namespace {
 
-/// Of the one tensor that every rank has.
+/// Element size of the tensor that every rank has.
 int64_t element_of(const Collective& call) {
   const at::Tensor& tensor = call.input.defined() ? call.input : call.output;
   return static_cast<int64_t>(tensor.element_size());

@@ -10,10 +10,10 @@
 
 namespace tessera::internal::shm {
 
-/// A call that moves data between ranks, which work in each other's memory. Each takes [0, numel)
-/// in one part, or, if any rank passes private memory through its staging area, in parts of
-/// `chunk`: before each, who stages fills its area, and after each, who has results there takes
-/// them; no rank begins with either before all have come so far.
+/// A call that moves data between ranks, which work in each other's memory. Each rank takes [0,
+/// numel) in one part. If any rank passes private memory through its staging area, it is in parts
+/// of `chunk`: before each part such a rank fills its area, and after it takes out the results that
+/// are there. No rank begins a step before all have ended the one before.
 class ChunkedTransfer : public Transfer {
  public:
   void announce() final;
@@ -21,20 +21,20 @@ class ChunkedTransfer : public Transfer {
   std::vector<int> awaited() final;
 
  protected:
-  /// `numel` elements are taken. A rank's staging area has room for a chunk in each of `places`.
+  /// `numel`: the elements to take. A rank's staging area has room for a chunk in each of `places`.
   ChunkedTransfer(Link& link, const Call& call, int64_t numel, int64_t places);
 
-  /// Before the call is posted: says where this rank's data lies, and stages the first part of it.
+  /// Before the call is posted: sets where this rank's data lies, and stages the first part of it.
   virtual void fill(PostedCall& posted);
-  /// Says where `data` lies, which this rank gives.
+  /// Sets where `data` lies, which this rank gives.
   void give(const at::Tensor& data, SharedRange& source, bool& is_private);
 
-  /// When all ranks have posted the call. Throws Fault.
+  /// Called when all ranks have posted the call. Throws Fault.
   virtual void begin() {}
-  /// Fills the staging area with a part of the input, where it lies as in the tensor.
+  /// Fills the staging area with a part of the input, in the order of the tensor.
   virtual void stage(int64_t begin, int64_t count);
   virtual void take(int64_t begin, int64_t count) = 0;
-  /// After all ranks have taken this part.
+  /// Called after all ranks have taken this part: takes the results out of the staging area.
   virtual void bring_back(int64_t /*begin*/, int64_t /*count*/) {}
 
   virtual char* source_of(int peer) {
@@ -53,7 +53,7 @@ class ChunkedTransfer : public Transfer {
   const int64_t element_;
   int64_t numel_;
   const int64_t chunk_;
-  bool stages_ = false;  ///< this rank does
+  bool stages_ = false;  ///< this rank stages its data
 
  private:
   enum class Next : uint8_t { kBegin, kTake, kEndPart, kStage, kEnd, kOver };
@@ -67,14 +67,14 @@ class ChunkedTransfer : public Transfer {
   int64_t target_ = 0;  // steps that all ranks must have ended
 };
 
-/// Bytes: for all_reduce each rank reads numel / size() elements of every rank and writes them to
-/// every rank; for reduce_scatter it reads its slice of every rank's input; for all_gather it
-/// copies every other rank's input, for broadcast the root's. The second: of operations that reduce
-/// nothing.
+/// make_reduction(): for operations that reduce. For all_reduce each rank reads numel / size()
+/// elements of every rank and writes them to every rank; for reduce_scatter it reads its slice of
+/// every rank's input. make_move(): for the others. For all_gather a rank copies every other rank's
+/// input, for broadcast the root's.
 std::unique_ptr<Transfer> make_reduction(Link& link, const Call& call);
 std::unique_ptr<Transfer> make_move(Link& link, const Call& call);
 
-/// A call without data: opens, when all ranks have called, what it is about; over when all have.
+/// A call without data. When all ranks have called, opens what it makes; over when all have.
 class Meeting final : public Transfer {
  public:
   Meeting(Link& link, Call& call) : link_(link), call_(call) {}

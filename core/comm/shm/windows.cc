@@ -20,7 +20,7 @@ namespace {
 /// pages with the failure state, but neither the link nor the world.
 class Memory final : public RemoteMemory {
  public:
-  /// When all ranks have posted `call`, a make_window(). Maps segments that are not mapped yet.
+  /// Requires that all ranks have posted `call`, a make_window(). Maps segments if necessary.
   Memory(const Link& link, const Call& call)
       : group_poison_(link.memory(), &link.channel().poison),
         world_poison_(link.world().segment(), &link.world().poison()),
@@ -43,9 +43,9 @@ class Memory final : public RemoteMemory {
     char* const target = data_of(to);
     const char* const source = sources_[static_cast<size_t>(rank)].get() + begin_bytes;
     const auto bytes = static_cast<int64_t>(to.nbytes());
-    // A rank that reads its own memory may copy to where it reads.
+    // If a rank reads its own memory, source and target may overlap.
     const bool is_apart = target + bytes <= source || source + bytes <= target;
-    // The other reads of a unit are not known here; leaving them out errs towards the caches.
+    // The other reads of a unit are not known here; ignoring them errs towards the caches.
     if (is_apart && streaming_pays(bytes, static_cast<int>(sources_.size()))) {
       copy_streaming(target, source, bytes);
     } else {
@@ -59,10 +59,10 @@ class Memory final : public RemoteMemory {
   }
 
  private:
-  // Each keeps the mapping that it lies in.
+  // Each keeps the mapping that it points into.
   const std::shared_ptr<const Poison> group_poison_;
   const std::shared_ptr<const Poison> world_poison_;
-  std::vector<std::shared_ptr<const char>> sources_;  // by rank; of empty windows none
+  std::vector<std::shared_ptr<const char>> sources_;  // by rank; null for empty windows
 };
 
 }  // namespace

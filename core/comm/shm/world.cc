@@ -21,7 +21,7 @@
 namespace tessera::internal::shm {
 namespace {
 
-// How long a process may take from the loss of its files to its end: it gives back its memory.
+// How long a process may take from the loss of its files to its end, while it frees its memory.
 constexpr auto kEnding = std::chrono::milliseconds(5000);
 
 FileDescriptor open_pidfd(int pid) {
@@ -134,7 +134,7 @@ bool World::check_peers(const std::function<std::string(const std::string&)>& de
     } else {  // it ended before it could be watched, or pidfd_open is not allowed here
       ended = ::kill(state.pid, 0) != 0 && errno == ESRCH;
     }
-    // Asked again: it may have left in an orderly way just before its process ended.
+    // Checked again: it may have left in an orderly way just before its process ended.
     if (ended && state.left.load(std::memory_order_acquire) == 0) {
       const std::string cause = absl::StrCat("rank ", number_of(rank), place_of(rank), " died");
       if (!poison().is_set()) report_failure(number_of(rank), describe(cause));
@@ -164,7 +164,7 @@ void World::dump_flights(std::string_view cause) noexcept {
     std::vector<RankFlight> ranks;
     for (int rank = 0; rank < size_; ++rank) ranks.push_back(flight_of(rank));
     write_flight_dump(directory, number_of(rank_), ranks, cause);
-  } catch (const std::exception&) {  // no memory; the error itself goes on
+  } catch (const std::exception&) {  // no memory for a dump
   }
 }
 

@@ -28,7 +28,7 @@ struct alignas(64) RankState {
 /// The shared page of a world: its ranks, and the cause of a failure. `size` RankStates, the
 /// world's own Channel and `size` FlightRings follow.
 struct alignas(64) ControlPage {
-  std::atomic<uint32_t> dump_claimed;  // 1 once a rank writes down what all have called
+  std::atomic<uint32_t> dump_claimed;  // 1 once a rank writes the flight dump
   int32_t size;
   Poison poison;
 
@@ -45,18 +45,18 @@ struct alignas(64) ControlPage {
   }
 };
 
-/// What messages say of the ranks of a world that is a part of a job's.
+/// How messages name the ranks of a world that is part of a job.
 struct PartOfJob {
-  std::vector<int> numbers = {};  ///< what they are called, by rank; empty: what they are here
-  std::string host = {};          ///< where they are; "": where all are
+  std::vector<int> numbers = {};  ///< the ranks' numbers in the job; empty: as in this world
+  std::string host = {};          ///< their host; "": the job has one host
 };
 
 /// What all groups of one rank share: the control page, the arena, the peers. The rank leaves the
-/// world when the last group, and so this object, is gone. Thread-safe.
+/// world when its last group, and so this object, is gone. Thread-safe.
 class World final : public HostRanks {
  public:
-  /// Local. One rank makes the control page for ranks of these processes; the others open it by the
-  /// range that it made known.
+  /// Local. create(): one rank makes the control page for ranks of these processes. open(): the
+  /// others open it by the range that the first made known.
   static std::shared_ptr<World> create(const std::vector<int>& pids, int own_rank = 0,
                                        const PartOfJob& part = {});
   static std::shared_ptr<World> open(int rank, int size, const SharedRange& page,
@@ -67,59 +67,59 @@ class World final : public HostRanks {
 
   int rank() const { return rank_; }
   int size() const { return size_; }
-  /// What messages call a rank.
+  /// Returns the number by which messages name a rank.
   int number_of(int rank) const {
     return part_.numbers.empty() ? rank : part_.numbers[static_cast<size_t>(rank)];
   }
-  /// The process of the rank.
+  /// This rank's process.
   const Origin& origin() const { return origin_; }
   const std::shared_ptr<Arena>& arena() const { return arena_; }
   const std::shared_ptr<Segment>& segment() const { return segment_; }
   Channel& channel() { return page_->channel(); }
   Poison& poison() { return page_->poison; }
-  /// What wakes the threads of a rank.
+  /// Wakes the threads of a rank.
   Bell& bell_of(int rank) { return page_->rank(rank).bell; }
   /// Wakes the threads of a group's ranks that wait in a collective.
   void ring_bells(Channel& channel) {
     for (int rank = 0; rank < channel.size; ++rank) bell_of(channel.slot(rank).world_rank).ring();
   }
-  /// What this rank has posted and goes on with while it waits for whatever else.
+  /// The groups of this rank, which go on while it waits for anything.
   Progress& progress() { return progress_; }
   SharedRange page() const { return segment_->range(0); }
 
-  /// Local. How many cores the ranks may use together: more than this one's own where ranks are
-  /// bound to cores of their own, fewer where a container has a quota of CPU time.
+  /// Local. Returns how many cores the ranks may use together: more than this one's own if ranks
+  /// are bound to cores of their own, fewer if a container has a quota of CPU time.
   int cores() const;
 
   std::shared_ptr<FlightRing> flights() override { return {segment_, &page_->ring(rank_)}; }
-  /// Local. The last calls of a rank, as many as are kept, whatever has become of its process.
+  /// Local. Returns the last calls of a rank, as many as are kept, even if its process has ended.
   RankFlight flight_of(int rank) const;
   void dump_flights(std::string_view cause) noexcept override;
 
-  /// Local. The process of a rank.
+  /// Local. Returns the process of a rank.
   int pid_of(int rank) const { return page_->rank(rank).pid; }
   std::vector<int> pids() const;
-  /// " (pid 7)", or " (pid 7 on nodeB)" where the job has several hosts.
+  /// " (pid 7)", or " (pid 7 on nodeB)" if the job has several hosts.
   std::string place_of(int rank) const;
 
-  /// Local. The state of another rank's process, such as "is stopped"; "" if it is this process, or
-  /// unknown.
+  /// Local. Returns the state of another rank's process ("is stopped"); "" if unknown, or if it is
+  /// this process.
   std::string activity_of(int rank) const;
 
   std::string failure() override;
   std::string lost_rank() override;
   void fail(std::string_view cause, bool is_author) noexcept override;
   void leave() override { progress_.leave(); }
-  /// Sets the world's poison, unless it has one, and wakes who waits; whether it did. `author`: the
-  /// rank that fails it, or Poison::kNobody.
+  /// Sets the world's poison, unless it is set, and wakes the ranks that wait. Returns true if it
+  /// was not set before. `author`: the rank that fails the world, or Poison::kNobody.
   bool fail_by(int64_t author, std::string_view cause) noexcept;
 
   /// Local, does not block. If the process of a rank has ended without leaving, sets the world's
-  /// poison, tells the launcher what `describe` makes of it and returns true.
+  /// poison, tells the launcher `describe(cause)` and returns true.
   bool check_peers(const std::function<std::string(const std::string& cause)>& describe =
                        [](const std::string& cause) { return cause; });
-  /// Local, blocks. If the process of a rank is ending, until it has ended: it loses its files
-  /// first, and who misses these must see why. Some seconds at most.
+  /// Local. Blocks until the process of a rank has ended, for some seconds at most. A process that
+  /// ends loses its files first; a rank that misses them must see why.
   void await_end_of(int pid) const;
 
  private:
@@ -133,7 +133,7 @@ class World final : public HostRanks {
   const std::shared_ptr<Segment> segment_;
   ControlPage* const page_;
   const std::shared_ptr<Arena> arena_ = Arena::create();
-  // By rank; none for ranks of this process and where the kernel gives none.
+  // By rank; none for ranks of this process, or where the kernel gives none.
   std::vector<FileDescriptor> pidfds_;
   Progress progress_;
 };

@@ -1,8 +1,8 @@
 #pragma once
 
-/// The interface of libtessera_cuda_graph.so, the module that captures CUDA graphs with
-/// at::cuda::CUDAGraph: LibTorch's, because its allocator and its generators take part.
-/// core/device/ graph_api.h looks its functions up at run time; nothing links them.
+/// The interface of libtessera_cuda_graph.so, the module that captures CUDA graphs with LibTorch's
+/// at::cuda::CUDAGraph, because LibTorch's allocator and generators take part.
+/// core/device/graph_api.h looks its functions up at run time; nothing links them.
 ///
 /// A graph is used by one thread at a time. Functions return 0, or 1 with the reason in
 /// tessera_cuda_graph_error_text(). None waits for the device.

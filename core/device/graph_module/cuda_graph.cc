@@ -21,7 +21,7 @@ namespace {
 
 thread_local std::string reason;
 
-/// 0, or 1 with the reason of what `call` threw.
+/// Returns 0, or 1 if `call` throws, with its text in `reason`.
 template <typename Call>
 int report(const Call& call) noexcept {
   try {
@@ -38,7 +38,7 @@ int report(const Call& call) noexcept {
 }
 
 /// Memory that graphs share. LibTorch forgets a pool when its last graph goes, and refuses its
-/// number from then on, so the next graph begins another.
+/// number from then on, so the next graph begins a new pool.
 class SharedPool {
  public:
   c10::MempoolId_t enter() {
@@ -78,10 +78,10 @@ class CudaGraph {
     pool_ = shared_->enter();
     graph_.emplace();
     try {
-      // The calling thread alone is held to what a capture allows: with the usual mode another
-      // thread that asks a driver for anything, as the one that watches communicators does, would
-      // break it. LibTorch's thread of backward queues on the captured stream, which is captured
-      // in every mode, and is left free to allocate. LibTorch registers the default generator.
+      // Only the calling thread is held to what a capture allows. In the usual mode any other
+      // thread that calls the driver, such as the one that watches communicators, would break the
+      // capture. LibTorch's thread of backward queues on the captured stream, which is captured in
+      // every mode, and stays free to allocate. LibTorch registers the default generator.
       graph_->capture_begin(pool_, cudaStreamCaptureModeThreadLocal);
     } catch (...) {
       clean_up();
@@ -107,9 +107,9 @@ class CudaGraph {
   }
 
  private:
-  /// LibTorch leaves its allocators and its generator as they were when a capture failed: memory of
-  /// the device would come from the pool, asked for through a graph that is gone, and the generator
-  /// would refuse to work. Newer ones do some of this in reset(), and then refuse it here.
+  /// After a failed capture LibTorch leaves its allocators and its generator as they were in it:
+  /// memory of the device would come from the pool, through a graph that is gone, and the generator
+  /// would refuse to work. Newer versions do some of this in reset(), and then refuse it here.
   void clean_up() noexcept {
     report([&] { graph_->reset(); });
     report([&] {
@@ -123,8 +123,8 @@ class CudaGraph {
     report([&] { free_generator(); });
   }
 
-  /// One that still believes in a capture refuses to be asked for no numbers at all. A copy has its
-  /// seed and its place in the sequence, but not the belief.
+  /// A generator that still believes in a capture refuses even a request for no numbers. A copy has
+  /// its seed and its place in the sequence, but not that belief.
   void free_generator() {
     at::Generator generator = at::globalContext().defaultGenerator(at::Device(at::kCUDA, device_));
     const std::lock_guard<std::mutex> lock(generator.mutex());
@@ -143,7 +143,7 @@ class CudaGraph {
   bool is_ready_ = false;
 };
 
-/// Sizes and calls are those of the headers this was compiled with.
+/// Sizes and calls are those of the headers this was compiled with, so the runtime must fit them.
 void check_runtime() {
   int version = 0;
   const cudaError_t status = cudaRuntimeGetVersion(&version);
