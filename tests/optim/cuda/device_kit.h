@@ -37,7 +37,7 @@ class DeviceKit {
     kept_.push_back(on_device);
     return on_device;
   }
-  /// Overwrites what lies on the device, queued.
+  /// Queues an overwrite of the device's tensor.
   void write(const at::Tensor& on_device, const at::Tensor& tensor) const {
     device_->current_stream()->copy(on_device, put(tensor));
   }
