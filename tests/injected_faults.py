@@ -85,7 +85,7 @@ _FAULTS = (
     Fault("stale_parameters", "zero/parameters/master_values.cc",
           "  if (has_copy(unit)) show(unit, values_[unit], flat);",
           "  if (has_copy(unit) && unit > 0) show(unit, values_[unit], flat);"),
-    # A norm that clips one group is applied by a parameter's number in its unit.
+    # A parameter's clipping group is looked up by the parameter's number within its unit.
     Fault("wrong_group", "zero/step/gradient_clip.cc",
           "clipping_.group(plan_[unit].parameters[segment.parameter])",
           "clipping_.group(segment.parameter)"),

@@ -16,8 +16,8 @@ bool read_input(std::string_view input);
 /// Valid inputs for every parser, as starting points.
 std::vector<std::string> corpus();
 
-/// Inputs that libFuzzer has found, each of which goes a way through the parsers that the others do
-/// not: corpus.txt, a line of base64 each.
+/// Inputs found by libFuzzer, each with a path through the parsers that no other has: corpus.txt,
+/// one line of base64 each.
 std::vector<std::string> found_inputs();
 
 }  // namespace tessera::internal::fuzz
