@@ -148,8 +148,8 @@ TEST(PowerSgdNegativeControl, ForgettingErrorsIsNoticed) {
 TEST(PowerSgd, OwesExactlyWhatItHasNotSent) {
   run_ranks(3, [](const std::shared_ptr<ProcessGroup>& world) {
     Options options = HookedRank::small_ddp();
-    options.gradient_divide_factor =
-        2.0;  // errors are still proportional to the ranks' gradients then
+    // Errors are then still proportional to the ranks' gradients.
+    options.gradient_divide_factor = 2.0;
     for (const bool warm_start : {true, false}) {
       PowerSgdOptions powersgd = at_once();
       powersgd.warm_start = warm_start;

@@ -22,8 +22,8 @@ namespace tessera::internal::testing {
 /// What can be observed of a job after its end.
 struct JobEnd {
   struct Rank {
-    std::optional<int>
-        exit_code;  ///< 128 + signal; with a launcher only the launcher's code is known
+    /// 128 + signal; with a launcher only the launcher's code is known.
+    std::optional<int> exit_code;
     std::string said;
   };
   std::vector<Rank> ranks;
@@ -31,8 +31,8 @@ struct JobEnd {
   std::string launcher_said;         ///< the launcher's own output
   bool hung = false;
   std::vector<std::string> processes;  ///< processes that are left
-  std::vector<std::string>
-      files;  ///< files that are left, relative to the folder where the job may write
+  /// Files that are left, relative to the folder where the job may write.
+  std::vector<std::string> files;
 };
 
 inline std::ostream& operator<<(std::ostream& out, const JobEnd& end) {

@@ -40,8 +40,8 @@ struct RandomCase {
   int victim = 0;
   Fault fault = Fault::kKill;
   FaultMoment moment = FaultMoment::kBeforeMeeting;
-  int step =
-      0;  ///< training step of the fault, or of the beginning of counting; -1: before training
+  /// The training step of the fault, or of the beginning of counting; -1: before training.
+  int step = 0;
   int count = 1;          ///< number of calls, operators or stops at system calls until the fault
   bool is_after = false;  ///< for a collective: after it
 

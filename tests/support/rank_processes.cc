@@ -113,8 +113,8 @@ int run_body(const std::string& name) {
 struct RankProcesses::Child {
   pid_t pid = -1;
   bool is_executed = false;
-  FileDescriptor
-      end;  // readable when the rank has ended; for a forked rank its status can be read from it
+  // Readable when the rank has ended; for a forked rank its status can be read from it.
+  FileDescriptor end;
   int output_fd = -1;
   bool ended = false;
   RankResult result;

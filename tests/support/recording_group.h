@@ -18,8 +18,8 @@ struct RecordedCall {
                    ///< "window", "read"
   std::string tag;
   std::string group;  ///< name of the group it ran on
-  int64_t tensor_bytes =
-      0;  ///< of the whole tensor: reduce_scatter's input, all_gather's output, or what is read
+  /// Of the whole tensor: reduce_scatter's input, all_gather's output, or the read memory.
+  int64_t tensor_bytes = 0;
   double sent_bytes = 0;  ///< by this rank, by the textbook formula of a ring
 };
 

@@ -50,8 +50,8 @@ class DeviceMemory final : public c10::DeviceAllocator {
     size_t bytes;          // as asked for
     size_t rounded_bytes;  // as counted
     int device;
-    std::vector<DeviceStream*>
-        streams;  // streams that use it; the allocation's stream is the last one
+    // Streams that use it; the allocation's stream is the last one.
+    std::vector<DeviceStream*> streams;
     c10::Storage adopted;
     std::weak_ptr<Capture> capture;  // during which it was allocated
   };

@@ -163,8 +163,8 @@ void call_on_cpu(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   if (!is_view(schema)) {
     DeviceStream& stream = Machine::get().current_queue(device);
     if (const auto capture = stream.capture()) {
-      if (waits_on_gpu(schema.name(), arguments))
-        stream.drain();  // throws, because the stream captures
+      // Throws, because the stream captures.
+      if (waits_on_gpu(schema.name(), arguments)) stream.drain();
       ++Machine::get().counts(device).operators;
       // The kernel runs once now, to learn the shapes, and may read what other streams are writing.
       for (DeviceStream* other : Machine::get().queues(device)) {

@@ -35,8 +35,8 @@ std::shared_ptr<Net> make_wide() {
 }
 
 class SharedParametersTest : public EngineTest {};
-class WholeSharedParametersTest : public EngineTest {
-};  // without configurations whose parameters throw when read
+// Without configurations whose parameters throw when read.
+class WholeSharedParametersTest : public EngineTest {};
 
 /// Every rank calls modify_parameters() with a function that is not idempotent: one rank's values
 /// count, once.

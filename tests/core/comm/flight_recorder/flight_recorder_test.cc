@@ -60,8 +60,8 @@ TEST(FlightRing, KeepsTheLastCallsAndWhenTheyWereOver) {
 
 TEST(FlightRing, ReadersSeeWholeRecordsWhileThreadsWrite) {
   const auto ring = std::make_unique<FlightRing>();
-  constexpr int kWriters = 8,
-                kCalls = 2000;  // more than cores, so that writers are preempted halfway
+  // More writers than cores, so that writers are preempted halfway.
+  constexpr int kWriters = 8, kCalls = 2000;
   std::vector<std::jthread> writers;
   for (int writer = 0; writer < kWriters; ++writer) {
     writers.emplace_back([&, writer] {
@@ -186,8 +186,8 @@ TEST(FlightReport, SoDoesAMessage) {
         }
         warnings.await();
         group->send(tensor, 1, "halo");
-        while (!is_received)
-          std::this_thread::yield();  // a rank that leaves takes its messages along
+        // A rank that leaves takes its messages along.
+        while (!is_received) std::this_thread::yield();
       },
       reporting_soon());
   ASSERT_EQ(warnings.texts().size(), 1U);

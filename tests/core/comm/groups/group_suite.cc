@@ -88,8 +88,8 @@ void test_reductions(const GroupBackend& backend) {
           at::Tensor one = placed(group, input_of(rank, numel, dtype));
           backend.wait(*group.reduce(one, op, root, "one"));
           expect_equal(one, rank == root ? expected : input_of(rank, numel, dtype), what);
-          const int64_t part =
-              numel / 6 * 6;  // makes slices begin with the same values as the whole
+          // Makes slices begin with the same values as the whole.
+          const int64_t part = numel / 6 * 6;
           const at::Tensor input = placed(group, input_of(rank, part * size, dtype));
           at::Tensor slice = placed(group, at::zeros({part}, dtype));
           backend.wait(*group.reduce_scatter(slice, input, op, "slice"));

@@ -272,8 +272,8 @@ TEST(HostFailures, ARankThatLeavesIsNamedAlikeOnAllHosts) {
           auto group = duplicate(*world, "one");
           reduces(1000)(*group);
           if (group->rank() == leaver) group.reset();
-          reduces(1000)(group == nullptr ? *world
-                                         : *group);  // the leaver's call does not end, either
+          // The leaver's call does not end, either.
+          reduces(1000)(group == nullptr ? *world : *group);
         });
     EXPECT_THAT(errors,
                 Each(HasSubstr(absl::StrCat("rank ", leaver, " left the group after 1 coll"))));

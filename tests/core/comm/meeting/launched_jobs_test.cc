@@ -114,8 +114,8 @@ TEST_P(LaunchedJob, RanksThatAreToldNoPlaceMeet) {
 TEST_P(LaunchedJob, SharedMemoryOfSeveralHostsIsRefusedByEachRank) {
   RankProcessOptions options = launched_by(GetParam(), 3, /*on_second_host=*/1);
   options.environment["TESSERA_BACKEND"] = "shm";
-  options.environment["MASTER_ADDR"] =
-      "127.0.0.1";  // without these mpirun's ranks would miss a place first
+  // Without these mpirun's ranks would miss a place first.
+  options.environment["MASTER_ADDR"] = "127.0.0.1";
   options.environment["MASTER_PORT"] = absl::StrCat(testing::free_port());
   const auto results = run_rank_processes(3, "meet_twice", options);
   for (int rank = 0; rank < 3; ++rank) {

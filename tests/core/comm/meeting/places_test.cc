@@ -126,8 +126,8 @@ TEST(Places, ADeadHostIsNamedByWhoIsThere) {
     }
     options.environment["RANK"] = options.environment["LOCAL_RANK"] = "1";
     RankProcesses member(1, "meet_again_and_again", options);
-    ASSERT_TRUE(
-        host.wait_for_output(0, "[rendezvous] rank 2 has not come yet"));  // rank 1 has come
+    // Rank 1 has come.
+    ASSERT_TRUE(host.wait_for_output(0, "[rendezvous] rank 2 has not come yet"));
     host.kill(0);
     host.wait();
     const RankResult result = member.wait()[0];
@@ -168,8 +168,8 @@ TEST(Places, Case24AUrlThatLeadsNowhereIsNamed) {
               HasSubstr("TESSERA_STORE: got no-such-host.invalid:29500, which is unknown"));
   EXPECT_THAT(alone(unknown, 1).output, HasSubstr("TESSERA_STORE no-such-host.invalid:29500: "
                                                   "the host is unknown"));
-  RankProcessOptions foreign =
-      at_url("tcp://192.0.2.1:29500");  // 192.0.2.1 belongs to nobody (RFC 5737)
+  // 192.0.2.1 belongs to nobody (RFC 5737).
+  RankProcessOptions foreign = at_url("tcp://192.0.2.1:29500");
   EXPECT_THAT(alone(foreign, 0).output, HasSubstr("TESSERA_JOB_TOKEN: not set, although"));
   foreign.environment["TESSERA_JOB_TOKEN"] = "secret";
   EXPECT_THAT(alone(foreign, 0).output,
@@ -203,8 +203,8 @@ TEST(Places, Case32RanksWithAnotherTokenAreStrangersAtAnAddress) {
   options.environment["TESSERA_JOB_TOKEN"] = "theirs";
   EXPECT_THAT(alone(options, 1).output, HasSubstr("has another TESSERA_JOB_TOKEN, or"));
   options.environment["TESSERA_JOB_TOKEN"] = "ours";
-  EXPECT_THAT(alone(options, 1, "50000").output,
-              HasSubstr("met"));  // the host ignored the stranger
+  // The host ignored the stranger.
+  EXPECT_THAT(alone(options, 1, "50000").output, HasSubstr("met"));
   EXPECT_EQ(host.wait()[0].exit_code, 0);
 }
 

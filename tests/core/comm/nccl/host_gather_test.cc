@@ -186,8 +186,8 @@ TEST_F(HostGather, ADroppedOneLeavesTheChannelUsable) {
             }
           }
           EXPECT_THAT(group->all_gather_bytes("end", "end"), Each("end"));
-          std::this_thread::sleep_for(5 * impatient().timeout /
-                                      4);  // no rank is late for the dropped gathers
+          // No rank is late for the dropped gathers.
+          std::this_thread::sleep_for(5 * impatient().timeout / 4);
           group->barrier("after");
         },
         impatient());
