@@ -1,4 +1,4 @@
-"""What torch.distributed.checkpoint costs, as CheckpointTimes measures ours."""
+"""The cost of torch.distributed.checkpoint, measured like CheckpointTimes measures Tessera's."""
 
 from __future__ import annotations
 
