@@ -48,9 +48,9 @@ class Ranks:
 
 @contextlib.contextmanager
 def joined_ranks(device: str = "cpu") -> Iterator[Ranks]:
-    """The process group, Gloo or on GPUs NCCL, described by the environment, for the life of the context.
+    """The process group of the environment, Gloo or on GPUs NCCL, during the context.
 
-    Blocks until all ranks have come. One thread per rank computes.
+    Blocks until all ranks have come. Each rank computes with one thread.
     """
     missing = [name for name in _ENVIRONMENT if name not in os.environ]
     if missing:
@@ -99,8 +99,8 @@ def natural(word: str, what: str) -> int:
 def run(main: Callable[[], None]) -> None:
     """Runs `main`; ends the process with status 64 (EX_USAGE) after misuse, 1 after a failure.
 
-    A failing rank leaves without ceremony: tearing down a group whose peers are gone may wait for
-    them.
+    A failing rank leaves without closing the group, because closing it without its peers may wait
+    for them.
     """
     status = 0
     try:

@@ -75,7 +75,7 @@ class Block(nn.Module):
 class Gpt(nn.Module):
     """The GPT of examples/gpt: tied embedding, pre-norm blocks, the same initial values.
 
-    The loss is computed inside `forward`, so that wrappers see the whole of it.
+    The loss is computed inside `forward`, so that wrappers see all of it.
     """
 
     def __init__(self, sizes: GptSizes) -> None:

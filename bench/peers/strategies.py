@@ -224,7 +224,7 @@ NAMES = tuple(_STRATEGIES | _GPU_STRATEGIES)
 def strategy(name: str, device: str = "cpu") -> Callable[[Gpt | Mlp], Wrapped]:
     """The wrapper of this name, one of NAMES.
 
-    Imports what it needs, and no more: the idle mark comes after, and the others start sooner.
+    Imports only what it needs, before the idle mark, so that other strategies start sooner.
     """
     if name == "zero":
         importlib.import_module("torch.distributed.optim")
