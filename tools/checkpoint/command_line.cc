@@ -18,7 +18,7 @@ struct Command {
   const char* arguments;
   size_t count;
   const char* help;
-  /// Whether all is well.
+  /// Returns true if no problem was found.
   std::function<absl::StatusOr<bool>(FileSystem&, const std::vector<std::string>&, std::FILE*)> run;
 };
 

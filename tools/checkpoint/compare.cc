@@ -21,7 +21,8 @@ std::string text_of(const EntryForm& form) {
                       "] with strides [", absl::StrJoin(form.strides, ", "), "]");
 }
 
-/// How many elements of the entry `name`, of one form in both, differ; and the first.
+/// The number of different elements of the entry `name`, which has the same form in both, and the
+/// first one.
 struct Differences {
   int64_t count = 0;
   int64_t first = -1;

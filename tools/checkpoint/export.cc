@@ -19,7 +19,7 @@ namespace {
 
 constexpr std::string_view kModel = "model.";
 
-/// The model's entries, the widest elements first.
+/// The model's entries, those with the widest elements first.
 std::vector<std::string> model_entries(const Manifest& manifest) {
   std::vector<std::string> names;
   for (const auto& [name, entry] : manifest.entries) {
@@ -47,7 +47,7 @@ SafetensorsHeader header_of(const Manifest& manifest, const std::vector<std::str
   return header;
 }
 
-/// The elements of `memory`, which lie as form.strides say, in row-major order.
+/// The elements of `memory`, which is laid out by form.strides, in row-major order.
 std::string in_row_major(const EntryForm& form, const std::string& memory) {
   const auto width = static_cast<size_t>(form.element_bytes());
   std::string ordered;
@@ -67,7 +67,7 @@ std::string in_row_major(const EntryForm& form, const std::string& memory) {
 absl::Status write_values(StepReader& reader, const std::string& name, WritableFile& file,
                           ProgressBar& progress) {
   const EntryForm& form = reader.manifest().entries.at(name).form;
-  std::string memory;  // all of it, where its order has to be changed
+  std::string memory;  // the whole entry, if its order must be changed
   absl::Status status =
       for_each_chunk(reader, name, [&](int64_t /*first*/, absl::Span<char> bytes) -> absl::Status {
         progress.add(static_cast<int64_t>(bytes.size()));

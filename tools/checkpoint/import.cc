@@ -24,7 +24,7 @@ namespace {
 
 constexpr int64_t kStep = 0;
 
-/// Where the values of an entry are.
+/// The location of an entry's values.
 struct Origin {
   const TensorFile* file;
   const SafetensorsTensor* tensor;
@@ -40,7 +40,7 @@ std::map<std::string, Origin> origins_in(const std::vector<TensorFile>& files) {
   return origins;
 }
 
-/// All tensors, also two of one name, which no layout takes.
+/// The layout of all tensors; an error if two have the same name.
 absl::StatusOr<ShardLayout> layout_of(const std::vector<TensorFile>& files,
                                       const std::string& nonce) {
   std::vector<ShardPiece> pieces;
@@ -106,7 +106,7 @@ absl::Status import_model(FileSystem& files, const std::string& from, const std:
                           std::FILE* out) {
   const auto opened = TensorFile::open_all(files, from);
   if (!opened.ok()) return opened.status();
-  // The directory's lock is truncated when it is taken.
+  // Taking the directory's lock truncates the lock file.
   std::error_code error;
   if (std::filesystem::equivalent(from, join_path(directory, kLockName), error)) {
     return absl::InvalidArgumentError(

@@ -22,7 +22,7 @@ bool can_redraw(std::FILE* out) {
          std::string_view(terminal) != "dumb";
 }
 
-/// How many columns the terminal `out` has; more than any line where that is not known.
+/// The number of columns of the terminal `out`; more than any line if unknown.
 size_t columns_of(std::FILE* out) {
   winsize size = {};
   const bool is_known = ::ioctl(::fileno(out), TIOCGWINSZ, &size) == 0 && size.ws_col > 0;

@@ -8,11 +8,11 @@
 
 namespace tessera::internal {
 
-/// Says on a terminal how much of a long work is done, in one line that is drawn again and gone at
-/// the end. Elsewhere it says nothing.
+/// Shows the progress of a long operation on a terminal, in one line that is redrawn and erased at
+/// the end. Without a terminal it prints nothing.
 class ProgressBar {
  public:
-  /// `out` is stderr, but for tests.
+  /// `out` is stderr except in tests.
   ProgressBar(std::string what, int64_t total_bytes, std::FILE* out = stderr);
   ~ProgressBar();
   ProgressBar(const ProgressBar&) = delete;
@@ -20,8 +20,8 @@ class ProgressBar {
 
   void add(int64_t bytes);
 
-  /// What the line says at `done` bytes: the last `columns` of it, as a line that wraps could not
-  /// be drawn again.
+  /// The line at `done` bytes: its last `columns` characters, because a wrapped line could not be
+  /// redrawn.
   std::string line(int64_t done, size_t columns) const;
 
  private:

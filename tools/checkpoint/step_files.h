@@ -14,17 +14,17 @@
 
 namespace tessera::internal {
 
-/// Bytes that a program keeps of a checkpoint at a time.
+/// The largest part of a checkpoint that a program keeps in memory at a time.
 inline constexpr int64_t kChunkBytes = 1 << 20;
 
-/// What is said of a path that is neither a step nor a run with steps.
+/// The error for a path that is neither a step nor a run with steps.
 absl::Status no_step_at(const std::string& path);
 
-/// Opens `path`: a step, or the directory of a run, of which it opens the newest step.
+/// Opens `path`: a step, or the directory of a run, whose newest step it opens.
 absl::StatusOr<std::unique_ptr<StepReader>> open_step(FileSystem& files, const std::string& path);
 
-/// Reads the entry `name` from its first byte to its last and gives `use` at most kChunkBytes at a
-/// time, with the number of the first element among them.
+/// Reads the entry `name` from start to end and calls `use` with at most kChunkBytes at a time and
+/// the number of the first element in them.
 absl::Status for_each_chunk(
     StepReader& reader, const std::string& name,
     const std::function<absl::Status(int64_t first, absl::Span<char> bytes)>& use);
