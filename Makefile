@@ -1,7 +1,7 @@
-# make            what there is
-# JOBS=n          compile this many at once, test twice as many (default: the cores)
-# TORCH=2.15.0    another pinned LibTorch; it gets build folders of its own
-# TESSERA_TORCH=  a folder with a LibTorch that is there already
+# make            list the targets
+# JOBS=n          compile n files at once and run 2n tests at once (default: the cores)
+# TORCH=2.15.0    another pinned LibTorch, with its own build folders
+# TESSERA_TORCH=  a folder with an existing LibTorch
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
@@ -15,20 +15,20 @@ endif
 suffix := $(if $(filter-out 2.11.0,$(TORCH)),-$(TORCH))
 release := build/release$(suffix)
 
-# $(call build,preset,targets): configure and build.
+# $(call build,preset,targets): configures and builds.
 build = torch=$$(cmake/bootstrap.sh path); \
   cmake --preset $(1) -B build/$(1)$(suffix) -DTESSERA_TORCH="$$torch" >build/$(1)$(suffix).log 2>&1 \
     || { cat build/$(1)$(suffix).log; exit 1; }; \
   cmake --build build/$(1)$(suffix) -j $(JOBS) $(if $(2),--target $(2))
 
-# $(call check,preset,ctest arguments): run tests; .ci/run shows the log's summary again. Ranks wait
-# for each other and for time-outs: two programs per core keep it busy.
+# $(call check,preset,ctest arguments): runs tests; .ci/run prints the log's summary again. Ranks
+# wait for each other and for timeouts, so it takes two programs per core to keep the cores busy.
 check = ctest --test-dir build/$(1)$(suffix) -j $$((2 * $(JOBS))) --output-on-failure --no-tests=error \
   --output-log build/$(1)$(suffix)/ctest.log $(2)
 
 .PHONY: help bootstrap build install test test-release test-everything sanitize test-all core-asan core-tsan \
   all-asan all-tsan injected-faults durations demo prove reproduce package tidy format clean
-.NOTPARALLEL:  # the builds take turns; each uses all JOBS
+.NOTPARALLEL:  # the builds run one after another; each uses all JOBS
 
 help:
 	@echo 'make demo        train the GPT example under zero3 and compare the memory of all strategies'
@@ -61,12 +61,12 @@ test-release: bootstrap
 
 test: test-release
 
-# What each change runs, the tests that it leaves out, and all rows of what it takes some rows of.
+# The tests of each change, the tests that it leaves out, and all rows where it takes only some.
 test-everything: build
 	@TESSERA_TEST_ALL=1 $(call check,release,-C All)
 
-# Communication, layout, sched and step are core: it has the threads and the raw memory.
-# Its tests are one program, which leaves the second core idle: both kinds run at once.
+# Only core: it has the threads and the raw memory. Its tests are one program, which leaves the
+# second core idle, so both kinds run at once.
 sanitize: bootstrap
 	@$(call build,asan,core_test)
 	@$(call build,tsan,core_test)
@@ -81,8 +81,8 @@ all-asan all-tsan: all-%: bootstrap
 	@$(call build,$*,all everything)
 	@$(call check,$*,-C All -LE 'install|tree')
 
-# Faults are put into a copy of the tree, which has its build folder where this one has its own: so
-# the compiler cache knows what is compiled there.
+# Faults are put into a copy of the tree. Its build folder has the same relative path as here, so
+# the compiler cache is used for files that have been compiled here.
 injected := build/injected$(suffix)
 injected-faults: bootstrap
 	@rm -rf $(injected) && mkdir -p $(injected)
@@ -97,7 +97,7 @@ test-all: test-everything all-asan all-tsan injected-faults
 durations:
 	@tests/durations.py $(release)
 
-# The first program trains while the others compile.
+# The first program trains while the others are compiled.
 demo: bootstrap
 	@echo 'demo: building the library and a first program: 2 to 4 minutes on 2 cores'
 	@$(call build,release,quickstart tessera-run)

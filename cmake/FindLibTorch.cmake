@@ -1,10 +1,10 @@
-# Finds the CPU half of a LibTorch: a folder with include/ and lib/, as made by
-# bootstrap.sh, unpacked from a LibTorch archive, or site-packages/torch.
+# Finds the CPU half of a LibTorch: a folder with include/ and lib/, created by bootstrap.sh,
+# unpacked from a LibTorch archive, or site-packages/torch.
 #
-# find_package(Torch) is not used: that of a CUDA wheel needs nvcc, adds old
-# -gencode flags and links libtorch_cuda, which costs seconds at every start.
+# find_package(Torch) is not used: in a CUDA wheel it needs nvcc, adds old -gencode flags and links
+# libtorch_cuda, which takes seconds at every start.
 #
-# The first of these that is a LibTorch:
+# Uses the first of these that is a LibTorch:
 #   TESSERA_TORCH            the folder (cache variable or environment)
 #   torch_cpu                a target of find_package(Torch) before this
 #   Torch_DIR                where find_package(Torch) looks
@@ -17,7 +17,7 @@
 #   LibTorch::c10, LibTorch::torch_cpu
 #   LibTorch_VERSION
 
-# Appends to `list` what of `folder` may be a LibTorch.
+# Appends to `list` the folders near `folder` that may be a LibTorch.
 function(_torch_candidates list folder)
   if(folder)
     list(APPEND ${list} ${folder} ${folder}/torch ${folder}/../..)
@@ -58,8 +58,8 @@ foreach(_torch_root IN LISTS _torch_roots)
     file(REAL_PATH "${_torch_root}" _torch_default)
   endif()
 endforeach()
-# Only what is a LibTorch, or what the user says, is remembered: after an error its remedy must help
-# in the same build folder. So must another TESSERA_TORCH: what is in it is looked up each time.
+# Only a real LibTorch or the user's value is cached, so that after an error the remedy works in the
+# same build folder. For the same reason the files in TESSERA_TORCH are searched again each time.
 if(_torch_default OR DEFINED CACHE{TESSERA_TORCH})
   set(TESSERA_TORCH "${_torch_default}" CACHE PATH "LibTorch: a folder with include/ and lib/")
 endif()
@@ -71,7 +71,7 @@ foreach(_torch_root IN ITEMS "$ENV{TESSERA_TORCH}" "${TESSERA_TORCH}")
 endforeach()
 foreach(_torch_part INCLUDE_DIR CPU_LIBRARY C10_LIBRARY)
   unset(LibTorch_${_torch_part})
-  unset(LibTorch_${_torch_part} CACHE)  # of a build folder from before
+  unset(LibTorch_${_torch_part} CACHE)  # of an earlier build folder
 endforeach()
 find_path(LibTorch_INCLUDE_DIR ATen/core/Tensor.h PATHS "${TESSERA_TORCH}/include" NO_DEFAULT_PATH
                                                         NO_CACHE)
@@ -100,7 +100,7 @@ if(LibTorch_FOUND AND NOT TARGET LibTorch::torch_cpu)
     PROPERTIES IMPORTED_LOCATION ${LibTorch_C10_LIBRARY}
                INTERFACE_INCLUDE_DIRECTORIES
                "${LibTorch_INCLUDE_DIR};${LibTorch_INCLUDE_DIR}/torch/csrc/api/include"
-               # Not a choice: see TesseraCompile.cmake.
+               # Required: see TesseraCompile.cmake.
                INTERFACE_COMPILE_DEFINITIONS NDEBUG)
   add_library(LibTorch::torch_cpu SHARED IMPORTED)
   set_target_properties(LibTorch::torch_cpu PROPERTIES IMPORTED_LOCATION ${LibTorch_CPU_LIBRARY})

@@ -1,5 +1,5 @@
-# Flags that hold for every file. They are part of the precompiled header, so
-# all targets share them; a flag for one file belongs to that file (see core/).
+# Flags for every file. They are part of the precompiled header, so all targets share them; a flag
+# for one file belongs to that file (see core/).
 
 if(NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)
   set(CMAKE_BUILD_TYPE Release CACHE STRING "" FORCE)
@@ -7,15 +7,15 @@ endif()
 
 add_compile_options(
   -Wall -Wextra
-  # One set of code-generation flags for libraries and programs: CMake's own
-  # -fPIC/-fPIE split would need two precompiled headers.
+  # One set of code-generation flags for libraries and programs: CMake's own split into -fPIC and
+  # -fPIE would need two precompiled headers.
   -fPIC -fno-semantic-interposition
-  # Same bits on every path: a fused multiply-add in one loop and not in
-  # another would break the equality of the strategies.
+  # The same bits on every path: a fused multiply-add in only one of two loops would make strategies
+  # differ.
   -ffp-contract=off -fno-math-errno)
 
-# at::RecordFunction has another layout without NDEBUG than the one LibTorch
-# was built with, so even debug builds define it. Own checks: TESSERA_DCHECK.
+# The layout of at::RecordFunction depends on NDEBUG, and LibTorch was built with it, so even debug
+# builds define it. Tessera's own checks use TESSERA_DCHECK.
 add_compile_definitions(NDEBUG)
 if(CMAKE_BUILD_TYPE STREQUAL "Debug")
   add_compile_definitions(TESSERA_DEBUG_CHECKS)
@@ -25,16 +25,16 @@ if(TESSERA_SANITIZE)
   add_compile_options(-fsanitize=${TESSERA_SANITIZE} -fno-sanitize-recover=all
                       -fno-omit-frame-pointer)
   if(TESSERA_SANITIZE MATCHES "undefined")
-    # vptr: LibTorch's hidden type information makes it report good casts. The others are half of
-    # what the compiler adds, and AddressSanitizer reports what they are about.
+    # vptr: LibTorch's hidden type information makes it report correct casts. The other checks are
+    # half of the added code, and AddressSanitizer reports the same errors.
     add_compile_options(-fno-sanitize=vptr,null,object-size,pointer-overflow)
   endif()
   add_link_options(-fsanitize=${TESSERA_SANITIZE})
 endif()
 
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
-  # A compiler's heap may have 2 GB before GCC collects garbage in it. Where many files are compiled as
-  # one that saves a seventh of the time; the largest takes 3.0 GB instead of 2.6.
+  # A compiler's heap may grow to 2 GB before GCC collects garbage. If many files are compiled as
+  # one this saves a seventh of the time; the largest compilation takes 3.0 GB instead of 2.6.
   add_compile_options("$<$<COMPILE_LANGUAGE:CXX>:SHELL:--param ggc-min-heapsize=2000000>")
 endif()
 
@@ -45,7 +45,7 @@ endif()
 
 find_program(TESSERA_CCACHE ccache)
 if(TESSERA_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
-  # Another clone of the same sources finds what this one has compiled, precompiled headers included.
+  # Clones of the same sources share compilations, including precompiled headers.
   set(CMAKE_CXX_COMPILER_LAUNCHER
       ${CMAKE_COMMAND} -E env CCACHE_BASEDIR=${PROJECT_SOURCE_DIR} CCACHE_NOHASHDIR=yes
       CCACHE_SLOPPINESS=pch_defines,time_macros,include_file_mtime,include_file_ctime

@@ -1,5 +1,5 @@
-# The first thing that cmake --install does: where something is not built it says so, before
-# anything is copied. Half a prefix would be found by find_package, and refused without a reason.
+# The first step of cmake --install: reports files that are not built before anything is copied.
+# find_package would find half a prefix and refuse it without a reason.
 set(installed_files)
 set(installed_targets tessera_core tessera_optim tessera_ddp tessera_fsdp tessera_zero
                       tessera_data tessera_checkpoint tessera-run tessera-checkpoint tessera_cuda tessera_cuda_graph
@@ -11,7 +11,7 @@ install(CODE "
 set(files \"${installed_files}\")
 set(missing)
 foreach(file IN LISTS files)
-  if(file AND NOT EXISTS \"\${file}\")  # empty: of a target that there is not
+  if(file AND NOT EXISTS \"\${file}\")  # empty: the target does not exist
     cmake_path(GET file FILENAME name)
     string(APPEND missing \" \${name}\")
   endif()

@@ -1,5 +1,5 @@
-# make package: what cmake --install installs, as a .tar.gz and, on Debian and Ubuntu, as a .deb.
-# LibTorch is not in them: programs bring the one that they use.
+# make package: the files of cmake --install as a .tar.gz and, on Debian and Ubuntu, as a .deb.
+# LibTorch is not included: programs use their own.
 string(REGEX MATCH "^[0-9]+[.][0-9]+" torch "${LibTorch_VERSION}")
 
 set(CPACK_PACKAGE_NAME libtessera-dev)
@@ -22,7 +22,7 @@ set(CPACK_STRIP_FILES ON)
 set(CPACK_INSTALL_DEFAULT_DIRECTORY_PERMISSIONS
     OWNER_READ OWNER_WRITE OWNER_EXECUTE GROUP_READ GROUP_EXECUTE WORLD_READ WORLD_EXECUTE)
 
-# Not the component `machine`: where LibTorch is on the machine that builds.
+# Without the component `machine`, which contains LibTorch's path on the building machine.
 set(CPACK_INSTALL_CMAKE_PROJECTS "${PROJECT_BINARY_DIR};${PROJECT_NAME};Unspecified;/;\
 ${PROJECT_BINARY_DIR};${PROJECT_NAME};package;/")
 file(WRITE ${PROJECT_BINARY_DIR}/package.txt "${CPACK_PACKAGE_DESCRIPTION}\n")
@@ -33,7 +33,7 @@ set(CPACK_GENERATOR TGZ)
 find_program(TESSERA_DPKG_QUERY dpkg-query)
 if(TESSERA_DPKG_QUERY)
   list(APPEND CPACK_GENERATOR DEB)
-  # The libraries were compiled against this Abseil, whose names contain its version.
+  # The libraries were compiled with this Abseil, and its version is part of its symbol names.
   execute_process(COMMAND ${TESSERA_DPKG_QUERY} -W -f \${Version} libabsl-dev
                   OUTPUT_VARIABLE absl_package ERROR_QUIET)
   set(depends libsodium-dev libxxhash-dev)
@@ -43,11 +43,11 @@ if(TESSERA_DPKG_QUERY)
     list(APPEND depends libabsl-dev)
   endif()
   list(JOIN depends ", " CPACK_DEBIAN_PACKAGE_DEPENDS)
-  set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS ON)  # those of its programs
+  set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS ON)  # the dependencies of its programs
   set(CPACK_DEBIAN_PACKAGE_RECOMMENDS "cmake (>= ${CMAKE_MINIMUM_REQUIRED_VERSION}), g++")
   set(CPACK_DEBIAN_PACKAGE_SECTION libdevel)
   set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
-  # Debian looks for the license here.
+  # Debian expects the license here.
   install(FILES ${PROJECT_SOURCE_DIR}/LICENSE DESTINATION share/doc/${CPACK_PACKAGE_NAME}
           RENAME copyright COMPONENT debian EXCLUDE_FROM_ALL)
   set(CPACK_PROJECT_CONFIG_FILE ${PROJECT_BINARY_DIR}/package.cmake)
@@ -55,7 +55,7 @@ if(TESSERA_DPKG_QUERY)
 if(CPACK_GENERATOR STREQUAL \"DEB\")
   list(APPEND CPACK_INSTALL_CMAKE_PROJECTS \"${PROJECT_BINARY_DIR}\" ${PROJECT_NAME} debian /)
   find_program(shlibdeps dpkg-shlibdeps)
-  if(NOT shlibdeps)  # CPack would go on without, and name too few packages
+  if(NOT shlibdeps)  # CPack would continue without it and list too few packages
     message(FATAL_ERROR \"no dpkg-shlibdeps: apt-get install dpkg-dev file\")
   endif()
 endif()

@@ -1,9 +1,9 @@
-# How a folder becomes a target. Sources are globbed: a new file needs no edit.
+# Turns folders into targets. Sources are globbed, so a new file needs no edit.
 
 # tessera_library(<folder> <dependencies>...): libtessera_<folder>.a, Tessera::<folder>.
 function(tessera_library name)
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS *.cc)
-  list(FILTER sources EXCLUDE REGEX "_module/")  # libraries of their own, opened at run time
+  list(FILTER sources EXCLUDE REGEX "_module/")  # separate libraries, opened at run time
   if(NOT sources)
     file(TOUCH ${CMAKE_CURRENT_BINARY_DIR}/empty.cc)
     set(sources ${CMAKE_CURRENT_BINARY_DIR}/empty.cc)
@@ -17,8 +17,8 @@ function(tessera_library name)
                            $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
   target_link_libraries(tessera_${name} PUBLIC ${ARGN})
 
-  # Arithmetic loops: vectorised, and without the precompiled header, whose
-  # flags would have to be the same.
+  # Arithmetic loops: vectorised, and without the precompiled header, which would need the same
+  # flags.
   set(kernels ${sources})
   list(FILTER kernels INCLUDE REGEX "kernels[^/]*\\.cc$")
   set_source_files_properties(${kernels} PROPERTIES
@@ -28,9 +28,10 @@ function(tessera_library name)
   endif()
 endfunction()
 
-# tessera_make_pch(): torch/torch.h costs 14 s per file; precompiled once and
-# shared, 5 s, because GCC instantiates its templates anew in every file. Half a
-# minute, and most targets wait for it: ninja begins with what is declared first.
+# tessera_make_pch(): torch/torch.h costs 14 s per file; precompiled once and shared it costs 5 s,
+# because GCC instantiates its templates again in every file. The precompiled header takes half a
+# minute, and most targets wait for it, so it is declared first: ninja starts with the first
+# declared target.
 function(tessera_make_pch)
   file(TOUCH ${PROJECT_BINARY_DIR}/pch.cc)
   add_library(tessera_pch OBJECT ${PROJECT_BINARY_DIR}/pch.cc)
@@ -38,8 +39,8 @@ function(tessera_make_pch)
   target_precompile_headers(tessera_pch PRIVATE ${PROJECT_SOURCE_DIR}/cmake/pch.h)
 endfunction()
 
-# tessera_use_pch(<target>): only for targets whose files include torch/torch.h;
-# core and its tests have a smaller one.
+# tessera_use_pch(<target>): only for targets whose files include torch/torch.h; core and its tests
+# have a smaller precompiled header.
 function(tessera_use_pch target)
   target_precompile_headers(${target} REUSE_FROM tessera_pch)
 endfunction()
@@ -70,9 +71,10 @@ function(tessera_programs library_prefix program_prefix)
   set(${library_prefix}programs ${programs} PARENT_SCOPE)
 endfunction()
 
-# tessera_only_in_everything(<targets>...): targets that `make test` needs not. The target `all` is what
-# is tested after each change; `make build` and `make test-all` build the rest, `everything`, too. Their
-# tests are of ctest's configuration All (`ctest -C All`). docs/testing.md says what is where, and why.
+# tessera_only_in_everything(<targets>...): targets that `make test` does not need. The target `all`
+# is tested after each change; `make build` and `make test-all` also build the rest, `everything`.
+# Its tests belong to ctest's configuration All (`ctest -C All`). docs/testing.md lists them with
+# the reasons.
 add_custom_target(everything)
 function(tessera_only_in_everything)
   set_target_properties(${ARGN} PROPERTIES EXCLUDE_FROM_ALL ON)

@@ -1,8 +1,8 @@
-# What every test runs with.
-#   tessera_test_environment      of a test's property ENVIRONMENT
-#   tessera_test_gpu_environment  of one whose backward runs in autograd's threads
-#   tessera_test_patience         how many times its seconds in a plain build it may take here
-#   tessera_test_launcher         before a command whose ranks are threads
+# The common settings of all tests.
+#   tessera_test_environment      value of a test's property ENVIRONMENT
+#   tessera_test_gpu_environment  the same for a test whose backward runs in autograd's threads
+#   tessera_test_patience         the factor by which this build may exceed a plain build's limit
+#   tessera_test_launcher         prefix of a command whose ranks are threads
 set(tessera_test_environment OMP_NUM_THREADS=1)
 set(tessera_test_gpu_environment ${tessera_test_environment})
 set(tessera_test_patience 1)
@@ -10,7 +10,7 @@ set(tessera_test_launcher)
 if(TESSERA_SANITIZE)
   set(tessera_test_patience 5)
   set(tests ${PROJECT_SOURCE_DIR}/tests)
-  # Scenario 47 measures that memory goes back: freed memory must not be kept by the hundred MB.
+  # Scenario 47 checks that memory is returned, so freed memory must not be kept by the hundred MB.
   list(APPEND tessera_test_environment
        "ASAN_OPTIONS=quarantine_size_mb=16"
        "LSAN_OPTIONS=suppressions=${tests}/lsan.supp"
@@ -21,13 +21,13 @@ if(TESSERA_SANITIZE)
   set(tsan ${tsan}:ignore_noninstrumented_modules=1)
   list(APPEND tessera_test_environment "TSAN_OPTIONS=${tsan}:suppressions=${tests}/tsan.supp")
   if(TESSERA_SANITIZE STREQUAL "thread")
-    # GCC 12's runtime cannot place its shadow under 32 bits of address randomisation.
+    # GCC 12's runtime cannot place its shadow memory with 32 bits of address randomisation.
     set(tessera_test_launcher setarch -R)
   endif()
 endif()
 
-# tessera_test_limit(<variable> <seconds>): how long a test may take that a plain build ends in them.
-# Limits are for hangs, so three times what the slowest machine of ours has needed, or more.
+# tessera_test_limit(<variable> <seconds>): the time limit of a test that has the limit <seconds> in
+# a plain build. Limits are against hangs: at least three times the time on our slowest machine.
 macro(tessera_test_limit variable seconds)
   math(EXPR ${variable} "${seconds} * ${tessera_test_patience}")
 endmacro()

@@ -1,15 +1,15 @@
 #!/usr/bin/env bash
-# Gets what a build needs: packages of Debian or Ubuntu, and LibTorch into a cache
-# outside the tree, shared by all clones. Run again, it does nothing.
+# Installs the requirements of a build: packages of Debian or Ubuntu, and LibTorch in a cache
+# outside the tree, shared by all clones. If all is present, it does nothing.
 #
 #   cmake/bootstrap.sh          install and fetch what is missing
-#   cmake/bootstrap.sh path     print the LibTorch folder, do nothing else
-#   cmake/bootstrap.sh requirements  print packages, versions and how this system
-#                               differs from Debian 12, do nothing else
+#   cmake/bootstrap.sh path     only print the LibTorch folder
+#   cmake/bootstrap.sh requirements  only print packages, versions and the differences of this
+#                               system from Debian 12
 #   cmake/bootstrap.sh format   also clang-format, with which the tests check formatting
 #   cmake/bootstrap.sh lint     also clang-format and clang-tidy
-#   cmake/bootstrap.sh ci       also what continuous integration tests with: clang-format, Open MPI and
-#                               MPICH (and what --mpi does), SLURM, iproute2, ccache, venv
+#   cmake/bootstrap.sh ci       also the packages that continuous integration tests with: clang-format,
+#                               Open MPI and MPICH (and what --mpi fetches), SLURM, iproute2, ccache, venv
 #   cmake/bootstrap.sh --cuda   also LibTorch's CUDA half and NVIDIA's libraries,
 #                               for running on GPUs; no build needs them
 #   cmake/bootstrap.sh --mpi    also the headers of Open MPI and MPICH (Debian's packages,
@@ -19,7 +19,7 @@
 #   TESSERA_TORCH=<folder>      use this LibTorch (include/ and lib/), fetch none
 #   XDG_CACHE_HOME              the cache is $XDG_CACHE_HOME/tessera
 #   CXX=g++-12                  another compiler than g++; CMake reads it, too
-#   OS_RELEASE=<file>           says which system this is, instead of /etc/os-release
+#   OS_RELEASE=<file>           describes this system instead of /etc/os-release
 set -euo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -30,7 +30,7 @@ torch=${TESSERA_TORCH:-$cache/libtorch-$version}
 say() { echo "bootstrap: $*" >&2; }
 die() { say "$@"; exit 1; }
 
-# Each line: package, how to see that it is there, and the oldest version that does.
+# Each line: package, how to check that it is present, and the oldest sufficient version.
 requirements() {
   [[ -n ${CXX:-} ]] || echo "g++ command g++ 11"
   cat <<'LIST'
@@ -67,7 +67,7 @@ LIST
   fi
 }
 
-# How a system differs from Debian 12: docs/dependencies.md says how this is known.
+# Prints how a system differs from Debian 12; docs/dependencies.md describes how this is known.
 differences() {
   local release=${OS_RELEASE:-/etc/os-release} system=unknown
   [[ ! -r $release ]] || system=$(. "$release" && echo "${ID:-unknown} ${VERSION_ID:-}")
@@ -96,7 +96,7 @@ remedy() {
   esac
 }
 
-# What is there and too old, and what to do about it.
+# Prints the programs that are too old, with remedies.
 too_old() {
   local package kind what least found
   while read -r package kind what least; do
@@ -107,7 +107,7 @@ too_old() {
   done < <(requirements "$@")
 }
 
-# A python3 with pip: the user's, or else the system's.
+# A python3 with pip: the user's, or otherwise the system's.
 python_with_pip() {
   local python
   for python in python3 /usr/bin/python3; do
@@ -142,8 +142,8 @@ install_packages() {
   DEBIAN_FRONTEND=noninteractive apt-get -qq install --no-install-recommends "${missing[@]}" >/dev/null
 }
 
-# Of the CPU half include/ and the libraries are unpacked: half a gigabyte, not
-# two. All libraries go into one folder, where LibTorch's own run path finds them.
+# Only include/ and the libraries of the CPU half are unpacked: half a gigabyte instead of two. All
+# libraries are put into one folder, where LibTorch's own run path finds them.
 unpack() {  # half (cpu, cuda), python, folder with wheels, destination
   "$2" - "$1" "$3" "$4" <<'PYTHON'
 import fnmatch, pathlib, shutil, sys, zipfile
@@ -155,7 +155,7 @@ libraries = {
     "cuda": ["torch/lib/lib%s.so" % name for name in
              ("torch_cuda", "c10_cuda", "torch_cuda_linalg", "caffe2_nvrtc", "torch_nvshmem")] +
             ["nvidia/*/lib/*.so.*"]}[half]
-# There already, or asked for by nothing of LibTorch's.
+# Already present, or not needed by LibTorch.
 without = ["libcudart.*", "libcupti.*", "*.alt.so.*", "libcusolverMg.*", "libnvblas.*",
            "libcufftw.*", "libcheckpoint.*", "libnvperf*", "libpcsampling*"]
 for wheel in wheels.glob("*.whl"):
@@ -185,12 +185,12 @@ download() {  # python, folder for the wheels, files with requirements...
   shift 2
   for file in "$@"; do requirements+=(-r "$here/$file"); done
   mkdir -p "$wheels"
-  # Whole files are kept in any case; a newer pip continues within one, too.
+  # Complete files are kept in any case; a newer pip also continues partial ones.
   if "$python" -m pip download --help | grep -q -- --resume-retries; then
     resume=(--resume-retries 20)
   fi
-  # pip checks every hash, also of files that an interrupted run left here. The
-  # wheels are only unpacked, so the Python they are for need not be this one.
+  # pip checks every hash, also of files left here by an interrupted run. The wheels are only
+  # unpacked, so they need not be for this Python.
   "$python" -m pip download --disable-pip-version-check --no-cache-dir --no-deps "${resume[@]}" \
     --require-hashes --only-binary=:all: --implementation cp --python-version 3.11 --abi cp311 \
     --abi none --platform manylinux_2_28_x86_64 --platform manylinux_2_27_x86_64 \
@@ -216,7 +216,7 @@ fetch_cuda() {
   python=$(python_with_pip) || die "no python3 with pip"
   say "fetching the CUDA half of LibTorch $version and NVIDIA's libraries into $cache" \
     "(2.5 GB, unpacked 2.9 GB)"
-  # LibTorch's wheel has both halves. After the CPU half it is gone, unless that came just now.
+  # LibTorch's wheel has both halves. The CPU half deletes it, unless both are fetched in this run.
   download "$python" "$wheels" "wheels-$version.txt" "cuda-wheels-$version.txt"
   say "unpacking into $torch"
   rm -rf "$partial"
@@ -226,12 +226,12 @@ fetch_cuda() {
   for folder in lib licenses; do
     [[ ! -d $partial/$folder ]] || cp -rlf "$partial/$folder" "$torch"
   done
-  mv "$partial/libtorch_cuda.so" "$torch/lib"  # last: where this is, all is
+  mv "$partial/libtorch_cuda.so" "$torch/lib"  # last: if it exists, everything does
   rm -rf "$partial" "$wheels"
 }
 
-# Headers alone, and beside each other: Debian's packages for development would also choose the
-# system's mpicc and mpirun.
+# Only the headers, of both MPIs: Debian's development packages would also choose the system's mpicc
+# and mpirun.
 fetch_mpi() {
   local headers=$cache/mpi-headers partial=$cache/mpi-headers.partial package
   command -v apt-get >/dev/null || die "--mpi needs apt-get; install the headers of the MPIs"
@@ -273,7 +273,7 @@ elif [[ ! -e $here/wheels-$version.txt ]]; then
 fi
 
 mkdir -p "$cache"
-exec 9>"$cache/lock"  # two clones at once: the second waits, then finds all done
+exec 9>"$cache/lock"  # if two clones start at once, the second waits and finds everything done
 flock -n 9 || { say "waiting for another bootstrap"; flock 9; }
 install_packages "$@"
 old=$(too_old "$@")

@@ -1,4 +1,4 @@
-// For core's files: none includes more of LibTorch than it needs, most need this.
+// For core's files: each includes only the parts of LibTorch that it needs, and most need these.
 #pragma once
 
 #include <functional>

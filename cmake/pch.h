@@ -1,4 +1,4 @@
-// The one precompiled header, for files that include torch/torch.h anyway.
+// The only precompiled header with torch/torch.h, for files that include it anyway.
 #pragma once
 
 #include <torch/torch.h>

@@ -4,18 +4,19 @@
 set -euo pipefail
 build=$1
 base=${2:-HEAD}
-# "all" is what differs from no files.
+# "all" means: all files that differ from an empty tree.
 [[ $base != all ]] || base=$(git hash-object -t tree /dev/null)
 changed=$(git diff --name-only --diff-filter=d "$base" -- '*.cc') || exit
 mapfile -t files < <(printf '%s' "$changed")
 if [[ ${#files[@]} == 0 ]]; then echo "tidy: no .cc differs from $base"; exit; fi
 
-# A configuration of its own: clang cannot read GCC's precompiled header, and each file is looked at
-# alone, without what others of its batch include.
+# A separate configuration: clang cannot read GCC's precompiled header, and each file is checked
+# alone, without the includes of other files in its batch.
 cmake --preset release -B "$build" -DTESSERA_TORCH="$(cmake/bootstrap.sh path)" \
   -DCMAKE_DISABLE_PRECOMPILE_HEADERS=ON -DCMAKE_UNITY_BUILD=OFF \
   -DCMAKE_CXX_COMPILER_LAUNCHER= -DTESSERA_CCACHE=OFF >/dev/null
-# Some are no part of this build: other projects' (tests/consumer), other compilers' (fuzzing).
+# Some files do not belong to this build: of other projects (tests/consumer) or other compilers
+# (fuzzing).
 is_built() { grep -qF "/$1\"" "$build/compile_commands.json"; }
 for i in "${!files[@]}"; do
   is_built "${files[i]}" || { echo "tidy: ${files[i]} is not built, left out"; unset "files[i]"; }

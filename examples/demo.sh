@@ -1,12 +1,15 @@
 #!/usr/bin/env bash
-# What Tessera is for: the same training under every strategy, equal to the last digit; a byte-level GPT that learns C++ from
-# LibTorch's headers on two ranks, its parameters split; what every strategy needs of memory; and a run that is killed and
-# goes on. Before that, the small program of examples/quickstart under every strategy.
+# Shows what Tessera is for:
+#  - the small program of examples/quickstart under every strategy;
+#  - the same training under every strategy, equal to the last digit;
+#  - a byte-level GPT that learns C++ from LibTorch's headers on two ranks, its parameters split;
+#  - the memory that each strategy needs;
+#  - a run that is killed and resumed.
 #
-#   examples/demo.sh [folder of the programs]         after `make build`; `make demo` does both
+#   examples/demo.sh [folder of the programs]          after `make build`; `make demo` does both
 #   examples/demo.sh --first <folder of the programs>  examples/quickstart alone, which is built first
 #
-# STEPS: of the training. CHART: where the chart goes.
+# STEPS: number of training steps. CHART: path of the chart.
 set -euo pipefail
 
 first=
@@ -29,21 +32,21 @@ for program in "${programs[@]}"; do
     exit 1
   fi
 done
-# What tessera-run chooses, without its remark for each run.
+# Uses the number of threads that tessera-run chooses, without its remark for each run.
 : "${OMP_NUM_THREADS:=$("$bin/tessera-run" --standalone --nproc-per-node "$ranks" -- \
   sh -c 'echo "$OMP_NUM_THREADS"' 2>/dev/null | sed -n 's/^\[0\] //p')}"
 export OMP_NUM_THREADS
 scratch=$(mktemp -d)
 trap 'pkill -KILL -f -- "--checkpoint=$scratch" || true; rm -rf "$scratch"' EXIT
 
-# on <ranks> <program> <arguments>: only rank 0 prints, so its prefix can go.
+# on <ranks> <program> <arguments>: only rank 0 prints, so its prefix is removed.
 on() {
   local ranks=$1 program=$2
   shift 2
   "$bin/tessera-run" --standalone --nproc-per-node "$ranks" -- "$bin/$program" "$@" | sed -u 's/^\[0\] //'
 }
 
-# What examples/quickstart says of itself, under each strategy.
+# The output of examples/quickstart under each strategy.
 if [[ -n $first ]]; then
   echo "== A first training, $ranks ranks: a classifier of points on a spiral (examples/quickstart/main.cc) =="
   for strategy in "${strategies[@]}"; do

@@ -17,14 +17,14 @@ import re
 import sys
 
 _HEADER = "# ninja log v"
-# "  5/101 Test  #12: name ....***Failed   12.34 sec"; dots may be missing behind a long name.
+# "  5/101 Test  #12: name ....***Failed   12.34 sec"; a long name may have no dots.
 _TEST = re.compile(r"^ *\d+/\d+ +Test +#\d+: +(\S+) [. ]*(\**[A-Za-z][A-Za-z ]*?) +([0-9.]+) sec")
 _REPEATED = re.compile(r"^ +Test +#\d+: +(\S+) [. ]*(\**[A-Za-z][A-Za-z ]*?) +([0-9.]+) sec")
 
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """What took `seconds`, in `parts` commands or tests."""
+    """`seconds` spent in `parts` commands or tests."""
 
     name: str
     seconds: float
@@ -32,7 +32,7 @@ class Row:
 
 
 def target_of(output: str) -> str:
-    """CMake's target that made `output`; of a linked program or library its name."""
+    """The CMake target that made `output`; for a linked program or library its name."""
     folders = re.search(r"CMakeFiles/([^/]+)\.dir/", output)
     if folders:
         return folders.group(1)
@@ -41,7 +41,7 @@ def target_of(output: str) -> str:
 
 
 def targets(ninja_log: str) -> list[Row]:
-    """Seconds by target. ValueError where `ninja_log` is none."""
+    """Seconds by target. Throws ValueError if `ninja_log` is not ninja's."""
     lines = ninja_log.splitlines()
     if not lines or not lines[0].startswith(_HEADER):
         raise ValueError(f"got no log of ninja, expected '{_HEADER}' in its first line")
@@ -98,7 +98,7 @@ def table(title: str, unit: str, rows: list[Row], top: int) -> str:
 
 
 def report(folder: pathlib.Path, top: int) -> str:
-    """Both tables of a build folder. OSError or ValueError where it has no log of ninja."""
+    """Both tables of a build folder. Throws OSError or ValueError if it has no log of ninja."""
     parts = [f"{folder}:", table("target", "commands", targets((folder / ".ninja_log").read_text()), top)]
     log = folder / "ctest.log"
     if log.exists():

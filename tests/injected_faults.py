@@ -20,12 +20,12 @@ import sys
 import time
 
 _PROGRAMS = ("optim_test", "zero_test", "equivalence_test", "core_test")
-_LIMIT_S = 900  # of one program; one that hangs has noticed the fault, too
+_LIMIT_S = 900  # per program; a program that hangs has also noticed the fault
 
 
 @dataclasses.dataclass(frozen=True)
 class Fault:
-    """`before` is in `file` exactly once."""
+    """`before` occurs in `file` exactly once."""
 
     name: str
     file: str
@@ -35,45 +35,45 @@ class Fault:
 
 
 _FAULTS = (
-    # A gradient is taken from where the segment before it begins.
+    # A gradient is read from where the segment before it begins.
     Fault("wrong_slice", "optim/slices/flat_elementwise.cc",
           "gradients + at,", "gradients + (i == 0 ? at : segments[i - 1].buffer_offset),"),
-    # What another rank's slice begins is not updated in this one.
+    # A parameter that another rank's slice begins is not updated in this one.
     Fault("skipped_update", "optim/slices/flat_elementwise.cc",
           "    if (used[segment.parameter] == 0) continue;\n    const size_t group",
           "    if (used[segment.parameter] == 0 || segment.parameter_offset > 0) continue;\n"
           "    const size_t group"),
-    # The all-gather of updates takes the values of the rank at the other end.
+    # The all-gather of updates takes the values of the rank at the opposite end.
     Fault("swapped_ranks", "zero/parameters/parameter_all_gather.cc",
           "axis.group->rank() * slice_numel",
           "(axis.group->size() - 1 - axis.group->rank()) * slice_numel"),
-    # Steps are counted from zero again when state is loaded or moved.
+    # Step counts restart at zero when state is loaded or moved.
     Fault("stale_step_counts", "optim/slices/flat_elementwise.cc",
           "  steps_.assign(counts.begin(), counts.end());\n", ""),
-    # Gradients of three ranks and more are divided by one rank too few.
+    # Gradients of three or more ranks are divided by one rank too few.
     Fault("wrong_divisor", "core/comm/kernels/reduce_kernels.cc",
           ".divisor = divisor == 0.0 ? ranks : divisor,",
           ".divisor = divisor == 0.0 ? (ranks > 2 ? ranks - 1 : ranks) : divisor,"),
-    # Nobody waits until all ranks have updated the parameters that they share.
+    # Ranks do not wait until all have updated the parameters that they share.
     Fault("missed_wait", "zero/parameters/parameter_store.cc",
           '  if (reads_of_others()) group_.barrier("parameters updated");\n', ""),
-    # Owners of matrices read the others' directions before these are there.
+    # Owners of matrices read the others' directions too early.
     Fault("missed_wait_for_directions", "zero/step/direction_exchange.cc",
           "if (window_ != nullptr) return group_->barrier(tag);",
           'if (window_ != nullptr) return tag == "directions" ? void() : group_->barrier(tag);'),
-    # LAMB's norms are those of the rank's own piece.
+    # LAMB's norms cover only the rank's own piece.
     Fault("norm_of_one_piece", "zero/step/direction_exchange.cc",
           "for (int rank = 0; rank < plan_.ranks(); ++rank) {\n      const std::span<const int64_t> words",
           "for (int rank = rank_; rank <= rank_; ++rank) {\n      const std::span<const int64_t> words"),
-    # Results of matrices come from the rank after their owner.
+    # Results of matrices are read from the rank after their owner.
     Fault("wrong_owner", "zero/step/direction_exchange.cc",
           "fetch(entry.owner, plan_.results_begin()",
           "fetch((entry.owner + 1) % plan_.ranks(), plan_.results_begin()"),
-    # States of whole tensors lie on top of each other.
+    # States of whole tensors overlap in memory.
     Fault("states_overlap", "zero/step/whole_tensor_plan.cc",
           "      end += aligned(state.bytes(entries_[i].dtype));\n",
           "      end += 0 * aligned(state.bytes(entries_[i].dtype));\n"),
-    # Two blocks of 8-bit codes have one scale.
+    # Two blocks of 8-bit codes share one scale.
     Fault("shared_scales", "optim/slices/elementwise_optimizer.h",
           "return at < 0 ? -1 : at / block;",
           "return at < 0 ? -1 : block > 1 ? at / block / 2 * 2 : at / block;"),
@@ -85,77 +85,77 @@ _FAULTS = (
     Fault("stale_parameters", "zero/parameters/master_values.cc",
           "  if (has_copy(unit)) show(unit, values_[unit], flat);",
           "  if (has_copy(unit) && unit > 0) show(unit, values_[unit], flat);"),
-    # A norm that clips one group clips what has the number of its parameter in the unit.
+    # A parameter's clipping group is looked up by the parameter's number within its unit.
     Fault("wrong_group", "zero/step/gradient_clip.cc",
           "clipping_.group(plan_[unit].parameters[segment.parameter])",
           "clipping_.group(segment.parameter)"),
-    # State is written as if every piece began its tensor.
+    # State is written as if every piece were at the start of its tensor.
     Fault("state_begins_at_zero", "zero/state/streamed_state.cc",
           "if (entry.has_value()) sink.write(*entry, part.range.begin, part.values.cpu());",
           "if (entry.has_value()) sink.write(*entry, 0, part.values.cpu());", ("zero_test",)),
-    # A loaded state leaves step counts, rates and the engine's counters as they were.
+    # Loading a state does not change step counts, rates and the engine's counters.
     Fault("numbers_not_loaded", "zero/state/streamed_state.cc",
           "  write_numbers(numbers, slices_.parameters(), slices_.optimizer(), counters);\n", "",
           ("zero_test",)),
-    # What a state may lack keeps what was there before.
+    # State that may be missing keeps its previous values.
     Fault("missing_state_kept", "zero/state/streamed_state.cc",
           "  slices_.begin_missing(table, presence, numbers);\n",
           "  if (false) slices_.begin_missing(table, presence, numbers);\n", ("zero_test",)),
-    # Where pieces overlap the last one counts.
+    # If pieces overlap, the last one is used.
     Fault("last_piece_wins", "zero/state/state_transfer.cc",
           "auto piece = entry.pieces.rbegin(); piece != entry.pieces.rend(); ++piece",
           "auto piece = entry.pieces.begin(); piece != entry.pieces.end(); ++piece", ("zero_test",)),
-    # Two ranks bring the same elements, and their bits are added.
+    # Two ranks write the same elements, and their bits are added.
     Fault("claimed_twice", "zero/state/state_claims.cc",
           "if (is_own) claim.own.insert(claim.own.end(), fresh.begin(), fresh.end());",
           "if (is_own) claim.own.push_back({words[next], words[next + 1] - words[next]});",
           ("zero_test",)),
-    # The scaler forgets how many steps went well.
+    # The scaler forgets its number of good steps.
     Fault("scaler_forgets", "zero/engine/engine_state.cc",
           "load_loss_scale({loaded.loss_scale, loaded.good_steps})",
           "load_loss_scale({loaded.loss_scale, 0})", ("zero_test",)),
-    # The state of what is frozen goes along instead of being returned.
+    # The state of a frozen parameter is kept instead of returned.
     Fault("wrong_state_returned", "zero/engine/engine_state.cc",
           "!next[*slot.parameter].is_trainable", "next[*slot.parameter].is_trainable",
           ("zero_test",)),
-    # Ranks whose options differ train on.
+    # Ranks with different options continue training.
     Fault("options_not_compared", "core/options/option_table.cc",
           "if (field.is_compared) lines.push_back(", "if (!field.is_compared) lines.push_back("),
-    # Buckets are accepted where nothing uses them.
+    # Buckets are accepted even if nothing uses them.
     Fault("ignored_option_accepted", "core/options/option_table.cc",
           "      if (!is_split) return \"\";\n", "      return \"\";\n", ("core_test",)),
-    # Overflows stop a run that scales its loss.
+    # An overflow stops a run that scales its loss.
     Fault("wrong_default", "core/options/resolved_options.cc",
           "options.loss_scale.has_value() ? NonFinite::kSkip : NonFinite::kStop",
           "options.loss_scale.has_value() ? NonFinite::kStop : NonFinite::kStop",
           ("core_test", "zero_test")),
-    # Options that exclude each other are accepted together.
+    # Options that exclude each other are accepted.
     Fault("pairs_accepted", "core/options/options.cc",
           "if (!stands_in_the_way || !asks_for(pair.option)) continue;",
           "if (true || !stands_in_the_way || !asks_for(pair.option)) continue;", ("core_test",)),
-    # A limit that no gradient keeps is accepted.
+    # A limit that no gradient can keep is accepted.
     Fault("limit_of_zero_accepted", "core/options/option_checks.cc",
           "  if (norm > 0.0) return;\n", "  if (norm >= 0.0) return;\n", ("core_test",)),
-    # In a store of objects a step is there before its manifest is.
+    # In an object store a step exists before its manifest does.
     Fault("begun_step_is_there", "checkpoint/step/step_commit.cc",
           "files.can_rename() ? path : join_path(path, kManifestName)",
           "files.can_rename() ? path : join_path(path, rank_file_name(0, 2))", ("checkpoint_test",)),
-    # A step goes although its manifest stays.
+    # A step is removed although its manifest remains.
     Fault("manifest_outlives_step", "checkpoint/step/step_commit.cc",
           "return status.ok() || absl::IsNotFound(status) ? remove_tree(files, path) : status;",
           "return remove_tree(files, path);", ("checkpoint_test",)),
-    # Of a step's micro-steps only the first one counts.
+    # Only a step's first micro-step counts.
     Fault("dropped_micro_step", "core/reduce/reduced_gradient.cc",
           "    value_.add_(part);\n", "    ;\n"),
 )
 
 
 class Failed(Exception):
-    """What stands in the way of an answer."""
+    """The reason why there is no result."""
 
 
 def _source(fault: Fault, tree: pathlib.Path) -> str:
-    """The file in which the fault has its place."""
+    """The text of the file that contains the fault's place."""
     text = (tree / fault.file).read_text()
     if text.count(fault.before) != 1:
         raise Failed(f"{fault.name}: {fault.file} has {text.count(fault.before)} times, expected once:\n"
@@ -171,7 +171,7 @@ def _build(build: pathlib.Path, programs: tuple[str, ...]) -> None:
 
 
 def _run(build: pathlib.Path, program: str, arguments: list[str]) -> tuple[bool, list[str]]:
-    """Whether `program` passes, and the tests of it that failed."""
+    """Returns whether `program` passes, and its failed tests."""
     command = [str(build / "bin" / program), "--gtest_brief=1", *arguments]
     try:
         done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
@@ -183,7 +183,7 @@ def _run(build: pathlib.Path, program: str, arguments: list[str]) -> tuple[bool,
 
 
 def _inject(fault: Fault, tree: pathlib.Path, build: pathlib.Path) -> tuple[str, list[str]] | None:
-    """The program that notices `fault`, and its tests that do; None if all programs pass."""
+    """The program that notices `fault` and its failed tests; None if all programs pass."""
     text = _source(fault, tree)
     path = tree / fault.file
     path.write_text(text.replace(fault.before, fault.after))

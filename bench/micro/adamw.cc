@@ -19,8 +19,8 @@
 namespace tessera::internal::bench {
 namespace {
 
-constexpr int64_t kSmallBytes = int64_t{128} << 10;  // with gradient and moments 512 KiB: in L2
-constexpr int64_t kLargeBytes = int64_t{64} << 20;   // beyond every cache
+constexpr int64_t kSmallBytes = int64_t{128} << 10;  // 512 KiB with gradient and moments: in L2
+constexpr int64_t kLargeBytes = int64_t{64} << 20;   // larger than every cache
 
 at::Tensor filled(int64_t numel, double value) {
   return allocate_private(numel, at::kFloat).fill_(value);
@@ -30,13 +30,13 @@ void report(benchmark::State& state, int64_t numel) {
   state.counters["per_element"] =
       benchmark::Counter(static_cast<double>(numel), benchmark::Counter::kIsIterationInvariantRate |
                                                          benchmark::Counter::kInvert);
-  // Values, gradient and two moments are read, all but the gradient written.
+  // Values, gradient and two moments are read; all except the gradient are written.
   constexpr int64_t kTraffic = 7 * sizeof(float);
   state.SetBytesProcessed(static_cast<int64_t>(state.iterations()) * numel * kTraffic);
 }
 
-/// Our AdamW over one shard: bytes of values, elements per parameter. The same as PyTorch's fused
-/// one at large segments; small ones show what a parameter costs.
+/// Tessera's AdamW over one shard, by bytes of values and elements per parameter. With large
+/// segments as fast as PyTorch's fused AdamW; small ones show the cost of a parameter.
 void flat_adamw(benchmark::State& state) {
   const int64_t numel = state.range(0) / static_cast<int64_t>(sizeof(float));
   const int64_t segment = state.range(1);

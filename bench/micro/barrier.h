@@ -5,8 +5,8 @@
 
 namespace tessera::internal::bench {
 
-/// What ranks pay to meet: two with a core each, spinning and not, and four on whatever cores there
-/// are.
+/// The cost of a barrier: two ranks with a core each, spinning and not, and four ranks on the
+/// available cores.
 void register_barriers(RankSets& rank_sets);
 void play_barrier(ProcessGroup& group, Laps& laps);
 

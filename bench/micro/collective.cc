@@ -21,11 +21,12 @@ enum class Operation : int64_t {
 constexpr std::array<const char*, 5> kOperations = {"all_reduce", "reduce_scatter", "all_gather",
                                                     "broadcast", "all_gather_in_place"};
 
-/// Where buffers lie: where peers reach them, or in memory that passes through a staging area.
+/// The memory of buffers: accessible to peers, or private memory that is copied through a staging
+/// area.
 enum class Memory : int64_t { kArena, kPrivate };
 constexpr std::array<const char*, 2> kMemories = {"arena", "private"};
 
-/// How often a buffer's bytes leave each rank on a ring, as nccl-tests count.
+/// How often a buffer's bytes leave each rank on a ring, counted like nccl-tests.
 double bus_factor(Operation operation, int ranks) {
   const double others = static_cast<double>(ranks - 1) / ranks;
   switch (operation) {

@@ -5,9 +5,9 @@
 
 namespace tessera::internal::bench {
 
-/// What it costs to gather a unit and free another one, as operators that use two units in turn
-/// make it happen, on both ranks at once. By bytes of the unit and by the number of parameters in
-/// it, which must not matter.
+/// The cost of gathering a unit and freeing another one, caused by operators that use two units in
+/// turn, on both ranks at once. By bytes of the unit and by its number of parameters, which must
+/// not matter.
 void register_gathers(RankSets& rank_sets);
 void play_gather(const Scene& scene, ProcessGroup& group, Laps& laps);
 

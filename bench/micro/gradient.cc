@@ -16,8 +16,8 @@
 namespace tessera::internal::bench {
 namespace {
 
-constexpr int64_t kInCache = int64_t{128} << 10;     // in L2
-constexpr int64_t kBeyondCache = int64_t{64} << 20;  // beyond every cache
+constexpr int64_t kInCache = int64_t{128} << 10;     // fits into L2
+constexpr int64_t kBeyondCache = int64_t{64} << 20;  // larger than every cache
 
 void report(benchmark::State& state, int64_t numel, at::ScalarType dtype) {
   state.counters["per_element"] =
@@ -27,7 +27,7 @@ void report(benchmark::State& state, int64_t numel, at::ScalarType dtype) {
                           static_cast<int64_t>(c10::elementSize(dtype)));
 }
 
-/// The squares of a gradient for the global norm: bytes, dtype (6: float32, 15: bfloat16).
+/// The sum of squares of a gradient for the global norm: bytes, dtype (6: float32, 15: bfloat16).
 void squares(benchmark::State& state) {
   const auto dtype = static_cast<at::ScalarType>(state.range(1));
   const int64_t numel = state.range(0) / static_cast<int64_t>(c10::elementSize(dtype));
@@ -43,8 +43,8 @@ BENCHMARK(squares)
     ->ArgsProduct({{kInCache, kBeyondCache},
                    {static_cast<int64_t>(at::kFloat), static_cast<int64_t>(at::kBFloat16)}});
 
-/// A unit's gradients on their way from autograd into the buffer that is reduced, looked through
-/// for NaN and infinity: bytes of the unit, number of parameters in it.
+/// Copying a unit's gradients from autograd into the buffer that is reduced, with a check for NaN
+/// and infinity: bytes of the unit, its number of parameters.
 void gradient_buffer(benchmark::State& state) {
   const int64_t numel = state.range(0) / static_cast<int64_t>(sizeof(float));
   const int64_t parameters = state.range(1);

@@ -6,8 +6,8 @@
 
 namespace tessera::internal::bench {
 
-/// The repetitions of what is timed, equal in number on all ranks: rank 0 counts them by Google
-/// Benchmark, which also takes the time, the others by themselves.
+/// The timed repetitions, equal in number on all ranks: rank 0 counts them through Google
+/// Benchmark, which also takes the time; the others count by themselves.
 ///
 ///   while (laps.next()) group.barrier();
 class Laps {

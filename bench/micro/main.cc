@@ -24,7 +24,7 @@ void print_help() {
 }  // namespace
 
 // micro_bench [--benchmark_filter=...] [--benchmark_min_time=0.1] ...
-// Times mean something only on a machine that does nothing else.
+// Times are meaningful only on an otherwise idle machine.
 int main(int argc, char** argv) {
   at::set_num_threads(1);
   if (tessera::internal::bench::is_peer(argc, argv))

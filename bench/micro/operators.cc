@@ -46,7 +46,7 @@ std::unique_ptr<Engine> engine_beside(Beside beside, const std::shared_ptr<Chain
   if (beside == Beside::kNothing) return nullptr;
   Options options;
   options.strategy = beside == Beside::kDdp ? Strategy::kDdp : Strategy::kZero3;
-  // The workers owns the group and outlives the engine.
+  // The Ranks object owns the group and outlives the engine.
   const std::shared_ptr<ProcessGroup> borrowed(&group, [](ProcessGroup*) {});
   return parallelize(model, torch::optim::AdamWOptions(), options, borrowed);
 }

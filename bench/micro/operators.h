@@ -5,10 +5,10 @@
 
 namespace tessera::internal::bench {
 
-/// What small operators cost beside an engine: without one, beside one whose parameters are never
-/// split (must cost the same), beside one whose units are free (each operator is observed) and
-/// beside one whose units are all held whole. On tensors that are no parameters, on a parameter,
-/// and as the forward of a chain of layers, each a unit of its own.
+/// The cost of small operators: without an engine, with one whose parameters are never split (must
+/// cost the same), with one whose units are free (each operator is observed), and with one whose
+/// units are all held whole. Measured on tensors that are not parameters, on a parameter, and as
+/// the forward of a chain of layers, each its own unit.
 void register_operators(RankSets& rank_sets);
 void play_operators(const Scene& scene, ProcessGroup& group, Laps& laps);
 

@@ -29,7 +29,7 @@ struct Command {
   int64_t laps;
 };
 
-/// Keeps this process to some cores as long as it lives.
+/// Restricts this process to some cores during its lifetime.
 class Affinity {
  public:
   explicit Affinity(const cpu_set_t& cores) : before_(now()) { set(cores); }
@@ -50,7 +50,7 @@ class Affinity {
   const cpu_set_t before_;
 };
 
-/// Core number `index` of those this process may use.
+/// Core number `index` of the cores that this process may use.
 cpu_set_t core(int index) {
   const cpu_set_t all = Affinity::now();
   cpu_set_t one;
@@ -73,7 +73,7 @@ std::shared_ptr<ProcessGroup> meet(int rank, int size, const std::string& store,
   options.rank = rank;
   options.world_size = size;
   options.store_url = "file://" + store;
-  // A group decides by the cores of this moment whether its ranks spin.
+  // A group decides by the cores at its creation whether its ranks spin.
   const Affinity cores(waiting == Waiting::kWithoutSpinning ? core(0) : Affinity::now());
   return init_process_group(std::move(options));
 }
@@ -100,7 +100,7 @@ class TemporaryDirectory {
   std::string path_;
 };
 
-/// Starts this program as a peer whose standard input is `input`.
+/// Starts this program as a peer with `input` as its standard input.
 pid_t start_peer(const std::vector<std::string>& arguments, int input) {
   std::vector<char*> words;
   for (const std::string& argument : arguments) words.push_back(const_cast<char*>(argument.data()));

@@ -17,12 +17,12 @@
 
 namespace tessera::internal::bench {
 
-/// How ranks wait for each other: as the group decides by itself (it spins where there is a core
-/// for every rank), or as where there is not.
+/// How ranks wait for each other: as the group decides (it spins if there is a core for every
+/// rank), or as without enough cores.
 enum class Waiting : uint8_t { kByCores, kWithoutSpinning };
 
-/// Processes that play scenes together. This process is rank 0; the others are programs of the same
-/// file that take scenes from a pipe and end with it. Rank r keeps to core r where there are
+/// Processes that run scenes together. This process is rank 0; the others run the same program
+/// file, read scenes from a pipe and end when it closes. Rank r is bound to core r if there are
 /// cores for all ranks.
 class Ranks {
  public:
@@ -34,20 +34,20 @@ class Ranks {
 
   int size() const { return static_cast<int>(peers_.size()) + 1; }
 
-  /// Plays `scene` on all ranks, timed by `state` on this one.
+  /// Runs `scene` on all ranks; this rank is timed by `state`.
   void play(const Scene& scene, benchmark::State& state);
 
  private:
   struct Peer {
     pid_t pid;
-    int pipe;  // we write
+    int pipe;  // this process writes
   };
 
   std::vector<Peer> peers_;
   std::shared_ptr<ProcessGroup> group_;
 };
 
-/// The ranks of a run, started when they are first asked for.
+/// The ranks of a run, started when they are first needed.
 class RankSets {
  public:
   Ranks& of(int size, Waiting waiting);
@@ -56,7 +56,7 @@ class RankSets {
   std::map<std::pair<int, Waiting>, std::unique_ptr<Ranks>> rank_sets_;
 };
 
-/// Whether the program was started as a peer, and its life as one: returns the exit code.
+/// Whether the program was started as a peer; and running as one: returns the exit code.
 bool is_peer(int argc, char** argv);
 int live_as_peer(char** argv);
 

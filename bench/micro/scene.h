@@ -8,16 +8,16 @@
 
 namespace tessera::internal::bench {
 
-/// What the ranks of a workers do together. Plain numbers: rank 0 sends it through pipes.
+/// The work of all ranks of one Ranks object. Plain numbers, because rank 0 sends it through pipes.
 struct Scene {
   enum class Kind : int64_t { kCollective, kBarrier, kGather, kOperators };
 
   Kind kind;
-  std::array<int64_t, 4> numbers{};  ///< what they mean is the scene's own affair
+  std::array<int64_t, 4> numbers{};  ///< their meaning depends on the kind
 };
 
-/// Runs `scene` as one rank of `group`: prepares, runs all laps, waits for the other ranks. Every
-/// rank calls it with the same scene and number of laps.
+/// Runs `scene` as one rank of `group`: prepares, runs all laps and waits for the other ranks.
+/// Every rank calls it with the same scene and number of laps.
 void play(const Scene& scene, ProcessGroup& group, Laps& laps);
 
 }  // namespace tessera::internal::bench

@@ -1,4 +1,4 @@
-"""What torch.distributed.checkpoint costs, as CheckpointTimes measures ours."""
+"""The cost of torch.distributed.checkpoint, measured like CheckpointTimes measures Tessera's."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from strategies import Wrapped
 def measure(
     wrapped: Wrapped, batch: tuple[torch.Tensor, torch.Tensor], what: str, directory: str
 ) -> dict[str, float]:
-    """Milliseconds of `what` on this rank, the bytes that it keeps of the state, and what its memory
-    grows by meanwhile. Collective.
+    """Milliseconds of `what` on this rank, the bytes of the state that it stores, and the growth of its
+    memory meanwhile. Collective.
 
-    save: dcp.save into a directory without a checkpoint; load: dcp.load of what save has left there;
-    stall: the second dcp.async_save, up to where training may go on.
+    save: dcp.save into a directory without a checkpoint; load: dcp.load of the result of save; stall:
+    the second dcp.async_save, until training may continue.
     """
     if not wrapped.optimizer.state:
         _train(wrapped, batch)

@@ -23,7 +23,7 @@ Call = Callable[[], object]
 
 
 def _check(name: str, result: torch.Tensor, expected: float) -> None:
-    """A collective that computes nothing is fast: compares one element."""
+    """Compares one element, because a collective that computes nothing is fast."""
     if result[-1].item() != expected:
         raise RuntimeError(
             f"[{name}] got {result[-1].item()}, expected {expected}; its times mean nothing"
@@ -31,7 +31,7 @@ def _check(name: str, result: torch.Tensor, expected: float) -> None:
 
 
 def _prepare(name: str, size_bytes: int, dtype: torch.dtype, ranks: Ranks) -> Call:
-    """The call to time, on buffers it owns: touched, and its result checked once. Collective."""
+    """The call to time, on its own buffers, which are touched, and its result is checked once. Collective."""
     if name == "barrier":
         return dist.barrier
     unit_bytes = dtype.itemsize * ranks.world
@@ -59,7 +59,7 @@ def _prepare(name: str, size_bytes: int, dtype: torch.dtype, ranks: Ranks) -> Ca
 
 
 def _run(call: Call, calls: int) -> list[float]:
-    """Times of the calls, us."""
+    """Times of the calls in microseconds."""
     for _ in range(_WARM_UP_CALLS):
         call()
     times_ns = []
@@ -71,7 +71,7 @@ def _run(call: Call, calls: int) -> list[float]:
 
 
 def main() -> None:
-    """Runs commands until told to leave."""
+    """Runs commands until `quit`."""
     Parser(__doc__.split("\n", maxsplit=1)[0],
            "echo run all_reduce 1048576 5 | RANK=0 WORLD_SIZE=1 MASTER_ADDR=127.0.0.1 \\\n"
            "    MASTER_PORT=29500 python collectives.py").parse_args()

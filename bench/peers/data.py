@@ -1,4 +1,4 @@
-"""The batches, equal to those of the C++ entry: a function of step and rank alone."""
+"""The batches, equal to those of the C++ entry: they depend only on step and rank."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Batches(Protocol):
     """Input and target of any step of this rank."""
 
     def batch(self, step: int) -> tuple[Tensor, Tensor]:
-        """Of `step`, counted from 0."""
+        """The batch of `step`, counted from 0."""
         ...
 
 
@@ -44,7 +44,7 @@ class TextBatches:
         self._ranks = ranks
 
     def batch(self, step: int) -> tuple[Tensor, Tensor]:
-        """Two tensors [batch, context] of int64: tokens, and what follows each."""
+        """Two tensors [batch, context] of int64: tokens, and the token after each."""
         first = (step * self._ranks.world + self._ranks.rank) * self._sizes.batch
         starts = [(first + i) * _SEQUENCE_STRIDE % self._starts for i in range(self._sizes.batch)]
         windows = torch.stack([self._tokens[s : s + self._sizes.context + 1] for s in starts])
@@ -52,7 +52,7 @@ class TextBatches:
 
 
 class RandomBatches:
-    """Normal noise, for the MLP."""
+    """Normally distributed noise for the MLP."""
 
     def __init__(self, ranks: Ranks) -> None:
         self._ranks = ranks

@@ -1,4 +1,4 @@
-"""What every entry does: join its ranks, take commands on stdin, answer in JSON on stdout."""
+"""The common part of all entries: join the ranks, read commands from stdin, answer in JSON on stdout."""
 
 from __future__ import annotations
 
@@ -16,31 +16,31 @@ from typing import NoReturn
 import torch
 import torch.distributed as dist
 
-# Bounds every wait for a peer: one that stops makes the others fail, not hang.
+# Limits every wait for a peer: if one stops, the others fail instead of hanging.
 PEER_TIMEOUT = datetime.timedelta(seconds=40)
 
 _ENVIRONMENT = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
 class Misuse(Exception):
-    """A command line, environment or command that cannot be run; its text is the remedy."""
+    """A command line, environment or command that cannot be run; its text names the remedy."""
 
 
 class Parser(argparse.ArgumentParser):
-    """Help with an example; what is refused is a Misuse."""
+    """Shows help with an example; reports refused arguments as Misuse."""
 
     def __init__(self, description: str, example: str) -> None:
         super().__init__(description=description, epilog=f"example:\n  {example}", allow_abbrev=False,
                          formatter_class=argparse.RawDescriptionHelpFormatter)
 
     def error(self, message: str) -> NoReturn:
-        """Instead of ending the process."""
+        """Raises Misuse instead of ending the process."""
         raise Misuse(f"{message}; --help lists the flags")
 
 
 @dataclass(frozen=True)
 class Ranks:
-    """Where this process stands among its peers."""
+    """The number of this process and of its peers."""
 
     rank: int
     world: int
@@ -48,9 +48,9 @@ class Ranks:
 
 @contextlib.contextmanager
 def joined_ranks(device: str = "cpu") -> Iterator[Ranks]:
-    """The process group, Gloo or on GPUs NCCL, described by the environment, for the life of the context.
+    """The process group of the environment, Gloo or on GPUs NCCL, during the context.
 
-    Blocks until all ranks have come. One thread per rank computes.
+    Blocks until all ranks have come. Each rank computes with one thread.
     """
     missing = [name for name in _ENVIRONMENT if name not in os.environ]
     if missing:
@@ -67,7 +67,7 @@ def joined_ranks(device: str = "cpu") -> Iterator[Ranks]:
 
 
 def private_kib() -> int:
-    """Private heap and this process's share of shared buffers, now; without the libraries' text."""
+    """The current private heap and this process's share of shared buffers, without the libraries' text."""
     with open("/proc/self/smaps_rollup", encoding="ascii") as rollup:
         fields = dict(line.split(":", 1) for line in rollup if ":" in line.split(" ", 1)[0])
     return sum(int(fields[name].split()[0]) for name in ("Pss_Anon", "Pss_Shmem"))
@@ -90,7 +90,7 @@ def commands() -> Iterator[list[str]]:
 
 
 def natural(word: str, what: str) -> int:
-    """The positive integer that `word` spells."""
+    """Returns the positive integer in `word`."""
     if not word.isdecimal() or int(word) == 0:
         raise Misuse(f"{what}: got '{word}', expected a positive integer")
     return int(word)
@@ -99,8 +99,8 @@ def natural(word: str, what: str) -> int:
 def run(main: Callable[[], None]) -> None:
     """Runs `main`; ends the process with status 64 (EX_USAGE) after misuse, 1 after a failure.
 
-    A failing rank leaves without ceremony: tearing down a group whose peers are gone may wait for
-    them.
+    A failing rank leaves without closing the group, because closing it without its peers may wait
+    for them.
     """
     status = 0
     try:
@@ -108,7 +108,7 @@ def run(main: Callable[[], None]) -> None:
     except Misuse as misuse:
         print(f"[{os.path.basename(sys.argv[0])}] {misuse}", file=sys.stderr)
         status = 64
-    except Exception:  # whatever torch raised, the runner needs to read it
+    except Exception:  # the runner must see any error of torch
         traceback.print_exc()
         status = 1
     sys.stdout.flush()

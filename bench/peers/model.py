@@ -1,4 +1,4 @@
-"""The models, equal to those of the C++ entry: bit for bit the same initial parameters."""
+"""The models, equal to those of the C++ entry, with the same initial parameters bit for bit."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from torch.nn import functional
 _INITIAL_DEVIATION = 0.02
 _MLP_WIDTH = 64
 _MLP_LAYERS = 100
-_MLP_LAYERS_PER_UNIT = 10  # a sharding unit per Linear(64, 64) would be a straw man
+_MLP_LAYERS_PER_UNIT = 10  # a sharding unit per Linear(64, 64) would be unfair
 
 
 @dataclass(frozen=True)
 class GptSizes:
-    """A GPT and the text it sees in one step of one rank."""
+    """A GPT and the size of its text in one step of one rank."""
 
     layers: int
     width: int
@@ -39,7 +39,7 @@ MODELS = (*GPT_SIZES, "MLP")
 
 
 def gpt_sizes(name: str) -> GptSizes:
-    """Of one of GPT_SIZES, or of deep-<layers>."""
+    """The sizes of one of GPT_SIZES or of deep-<layers>."""
     if name.startswith("deep-"):
         return replace(_GPT2, layers=int(name[5:]), width=2048, heads=16)
     return GPT_SIZES[name]
@@ -75,7 +75,7 @@ class Block(nn.Module):
 class Gpt(nn.Module):
     """The GPT of examples/gpt: tied embedding, pre-norm blocks, the same initial values.
 
-    The loss is computed inside `forward`, so that wrappers see the whole of it.
+    The loss is computed inside `forward`, so that wrappers see all of it.
     """
 
     def __init__(self, sizes: GptSizes) -> None:
@@ -95,7 +95,7 @@ class Gpt(nn.Module):
         return functional.cross_entropy(logits.flatten(0, 1).float(), target.flatten())
 
     def units(self) -> list[nn.Module]:
-        """What is gathered and freed at a time by the strategies that shard parameters."""
+        """The modules that strategies with sharded parameters gather and free one at a time."""
         return list(self.blocks)
 
     @torch.no_grad()
@@ -103,7 +103,7 @@ class Gpt(nn.Module):
         out_deviation = _INITIAL_DEVIATION / math.sqrt(2.0 * layers)
         for name, parameter in self.named_parameters():
             if "norm" in name:
-                continue  # ones and zeros already
+                continue  # already ones and zeros
             if name.endswith(".bias"):
                 parameter.zero_()
             else:
@@ -113,7 +113,7 @@ class Gpt(nn.Module):
 
 
 class Mlp(nn.Module):
-    """100 x Linear(64, 64), ReLU after each but the last: all latency and per-parameter cost."""
+    """100 x Linear(64, 64), ReLU after each except the last: only latency and per-parameter cost."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -131,7 +131,7 @@ class Mlp(nn.Module):
         return functional.mse_loss(self.stages(x), y)
 
     def units(self) -> list[nn.Module]:
-        """What is gathered and freed at a time by the strategies that shard parameters."""
+        """The modules that strategies with sharded parameters gather and free one at a time."""
         return list(self.stages)
 
 

@@ -1,4 +1,4 @@
-"""How much memory this process takes for a while, as the kernel counts it."""
+"""The temporary memory of this process, as counted by the kernel."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from pathlib import Path
 
 
 class ResidentPeak:
-    """What the resident memory grows by at most after this is made, the heap trimmed before."""
+    """The largest growth of resident memory since construction, which first trims the heap."""
 
     def __init__(self) -> None:
         ctypes.CDLL(None).malloc_trim(0)
-        Path("/proc/self/clear_refs").write_text("5")  # the peak is what is resident now
+        Path("/proc/self/clear_refs").write_text("5")  # the peak is now the current resident size
         self._before_kib = _status_kib("VmRSS")
 
     def growth_kib(self) -> int:

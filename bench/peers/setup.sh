@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Makes the virtual environment of the PyTorch peers, in the cache outside the
-# tree, and prints the path of its python. Run again, it only prints. See --help.
+# Creates the virtual environment of the PyTorch peers, in the cache outside the tree, and prints
+# the path of its python. If it exists, only prints. See --help.
 set -euo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -8,7 +8,7 @@ requirements=$here/requirements.txt
 version=$(sed -n 's/^torch==//p' "$requirements")
 environment=${XDG_CACHE_HOME:-$HOME/.cache}/tessera/peers-$version
 python=$environment/bin/python
-installed=$environment/requirements.txt  # a copy, written last: the mark of a whole install
+installed=$environment/requirements.txt  # a copy, written last: marks a complete installation
 
 say() { echo "setup: $*" >&2; }
 die() { say "$@"; exit 1; }
@@ -33,7 +33,7 @@ if ! is_whole; then
   mkdir -p "$environment" ||
     die "cannot make $environment; set XDG_CACHE_HOME to a folder you may write"
   exec {lock}>"$environment.lock"
-  flock "$lock"  # two at once: the second waits and finds it done
+  flock "$lock"  # of two at once the second waits and finds it complete
 fi
 
 if ! is_whole; then

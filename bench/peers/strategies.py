@@ -1,4 +1,4 @@
-"""PyTorch's own ways to train on several ranks, each as fast as its options make it on CPU."""
+"""PyTorch's own ways to train on several ranks, each as fast as its options make it on a CPU."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 import torch
 
-# The optimizer's first use imports the compiler (it is decorated for it): a hundred MiB that are
-# code, not training. Imported here they fall before the idle mark.
+# The optimizer's first use imports the compiler (through a decorator): a hundred MiB of code, not
+# of training. Importing it here keeps it before the idle mark.
 import torch._dynamo
 import torch.distributed as dist
 from torch import nn
@@ -37,7 +37,7 @@ _ADAMW: dict[str, Any] = {
 
 
 class Wrapped(NamedTuple):
-    """What the training loop needs: `optimizer` knows the parameters that `model` trains."""
+    """The training loop's needs: `optimizer` updates the parameters that `model` trains."""
 
     model: nn.Module
     optimizer: Optimizer
@@ -53,7 +53,7 @@ def _local(model: Gpt | Mlp) -> Wrapped:
 
 
 def _ddp_default(model: Gpt | Mlp) -> Wrapped:
-    """As in the tutorials."""
+    """Like in the tutorials."""
     return _with_adamw(DistributedDataParallel(model))
 
 
@@ -63,7 +63,7 @@ def _bucket_view_ddp(model: nn.Module, bucket_cap_mb: float | None = None) -> Di
 
 
 def _ddp(model: Gpt | Mlp) -> Wrapped:
-    """Gradients lie in the buckets, the graph is known to be the same each step."""
+    """Gradients are views of the buckets, and the graph is declared to be the same each step."""
     return _with_adamw(_bucket_view_ddp(model))
 
 
@@ -73,7 +73,7 @@ _ONE_BUCKET_MB = 1 << 20
 def _hooked_ddp(
     register: Callable[[DistributedDataParallel], None], bucket_cap_mb: float | None = None
 ) -> Callable[[Gpt | Mlp], Wrapped]:
-    """As ddp, with a communication hook."""
+    """Like ddp, with a communication hook."""
 
     def wrap(model: Gpt | Mlp) -> Wrapped:
         wrapped = _bucket_view_ddp(model, bucket_cap_mb)
@@ -97,9 +97,9 @@ def _bf16(model: DistributedDataParallel) -> None:
 
 
 def _powersgd(model: DistributedDataParallel) -> None:
-    """From the third step on, the earliest that PyTorch allows. With an epsilon, because without one
-    gradients of zeros give NaN. In one bucket: its callbacks wait for further collectives in Gloo's
-    two threads, so two buckets wait for ever."""
+    """From the third step on, the earliest that PyTorch allows. With an epsilon, because otherwise zero
+    gradients give NaN. In one bucket: its callbacks wait for further collectives in Gloo's two threads, so
+    two buckets would wait forever."""
     from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
 
     state = powerSGD_hook.PowerSGDState(process_group=None, start_powerSGD_iter=2,
@@ -108,7 +108,7 @@ def _powersgd(model: DistributedDataParallel) -> None:
 
 
 def _zero(model: Gpt | Mlp) -> Wrapped:
-    """As ddp, with the optimizer's state sharded by parameter."""
+    """Like ddp, with the optimizer's state sharded by parameter."""
     from torch.distributed.optim import ZeroRedundancyOptimizer
 
     wrapped = _bucket_view_ddp(model)
@@ -147,7 +147,7 @@ def _fully_shard(model: Gpt | Mlp, reshard_after_forward: bool) -> Wrapped:
     mesh = _mesh()
     for unit in model.units():
         fully_shard(unit, mesh=mesh, reshard_after_forward=reshard_after_forward)
-    fully_shard(model, mesh=mesh, reshard_after_forward=False)  # the root is needed again at once
+    fully_shard(model, mesh=mesh, reshard_after_forward=False)  # the root is needed again immediately
     return _with_adamw(model)
 
 
@@ -192,7 +192,7 @@ def _gpu_fsdp2(model: Gpt | Mlp) -> Wrapped:
 def _compiled(wrap: Callable[[Gpt | Mlp], Wrapped]) -> Callable[[Gpt | Mlp], Wrapped]:
     def compiled(model: Gpt | Mlp) -> Wrapped:
         wrapped = wrap(model)
-        wrapped.model.compile()  # in place: the hooks of wrappers stay
+        wrapped.model.compile()  # in place: the wrappers' hooks stay
         return wrapped
 
     return compiled
@@ -224,7 +224,7 @@ NAMES = tuple(_STRATEGIES | _GPU_STRATEGIES)
 def strategy(name: str, device: str = "cpu") -> Callable[[Gpt | Mlp], Wrapped]:
     """The wrapper of this name, one of NAMES.
 
-    Imports what it needs, and no more: the idle mark comes after, and the others start sooner.
+    Imports only what it needs, before the idle mark, so that other strategies start sooner.
     """
     if name == "zero":
         importlib.import_module("torch.distributed.optim")

@@ -36,7 +36,7 @@ def _parse() -> argparse.Namespace:
 
 
 def _train_on_gpu(wrapped: Wrapped, batches: data.Batches, first: int, steps: int) -> None:
-    """As _train, but from an idle GPU to an idle GPU: the times are the block's mean."""
+    """Like _train, but from an idle GPU to an idle GPU: all times are the block's mean."""
     model, optimizer = wrapped
     prepared = [[t.cuda() for t in batches.batch(step)] for step in range(first, first + steps)]
     torch.cuda.synchronize()
@@ -61,7 +61,7 @@ def _train_on_gpu(wrapped: Wrapped, batches: data.Batches, first: int, steps: in
 
 
 def _count_on_gpu(wrapped: Wrapped, batches: data.Batches, step: int) -> None:
-    """Trains one step and answers with its kernels, copies and fills, as CUPTI saw them."""
+    """Trains one step and answers with its kernels, copies and fills, as seen by CUPTI."""
     from torch.profiler import ProfilerActivity, profile
 
     model, optimizer = wrapped
@@ -79,7 +79,7 @@ def _count_on_gpu(wrapped: Wrapped, batches: data.Batches, step: int) -> None:
 
 
 def _train(wrapped: Wrapped, batches: data.Batches, first: int, steps: int) -> None:
-    """Trains steps first, first + 1, ... and reports them. Batches are made off the clock."""
+    """Trains steps first, first + 1, ... and reports them. Batches are created off the clock."""
     model, optimizer = wrapped
     prepared = [batches.batch(step) for step in range(first, first + steps)]
     times_ns, losses = [], []
@@ -106,8 +106,8 @@ def _train(wrapped: Wrapped, batches: data.Batches, first: int, steps: int) -> N
 
 
 def _orders(asked: str | None) -> Iterator[int | tuple[str, str]]:
-    """How many steps to train, each time: `asked` once, or what the commands say; 0: count; or what to
-    measure of checkpoints, and where."""
+    """The number of steps to train, each time: `asked` once, or from the commands; 0: count; or the
+    measurement of checkpoints and its directory."""
     if asked is not None:
         yield natural(asked, "--steps")
         return
@@ -125,7 +125,7 @@ def _orders(asked: str | None) -> Iterator[int | tuple[str, str]]:
 
 
 def main() -> None:
-    """Wraps the model, then trains as told."""
+    """Wraps the model, then trains as the commands say."""
     arguments = _parse()
     wrap = strategy(arguments.strategy, arguments.device)
     on_gpu = arguments.device == "cuda"
@@ -137,12 +137,12 @@ def main() -> None:
         wrapped = wrap(model)
         del model
         gc.collect()
-        gc.freeze()  # the collector need not walk the modules at every step
+        gc.freeze()  # the collector then skips the modules at every step
         emit("ready", parameters=parameters)
         done = 0
         for steps in _orders(arguments.steps):
             if isinstance(steps, tuple):
-                import checkpoint_times  # half a second, for who measures it
+                import checkpoint_times  # takes half a second, so only if needed
 
                 emit("checkpoint", **checkpoint_times.measure(wrapped, batches.batch(done), *steps))
                 continue

@@ -1,4 +1,4 @@
-"""Runs Tessera and its peers side by side, in turns, and writes what it saw.
+"""Runs Tessera and its peers in turns and writes the results.
 
-`bench/run` is the entry point. Standard library only.
+`bench/run` is the entry point. Uses only the standard library.
 """

@@ -22,11 +22,11 @@ from .registry import Programs
 
 _ROOT = Path(__file__).resolve().parents[2]
 _TEXT_BYTES = 8 << 20
-_NOT_RUN = 77  # what ctest takes for a skipped test
+_NOT_RUN = 77  # ctest reports this code as a skipped test
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Runs what the command line asks for. Returns the exit code."""
+    """Runs the suites that the command line names. Returns the exit code."""
     asked = options.parse(arguments, _ROOT)
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _stop)
@@ -75,13 +75,13 @@ def _run(asked: options.Options, programs: Programs, command: str) -> None:
             _run_suites(asked, bench)
         finally:
             journal.close()
-            # What was found before a failure is worth reading, but is not a result.
+            # Results found before a failure are worth reading, but are not a result.
             if sys.exc_info()[0] is None:
                 _publish(bench, place, command, out, asked)
 
 
 def _run_suites(asked: options.Options, bench: Bench) -> None:
-    """In the order in which they disturb each other least."""
+    """Runs the suites in the order in which they disturb each other least."""
     if "train" in asked.suites:
         train_suite.run(bench, asked.models)
     if "hooks" in asked.suites:
@@ -129,7 +129,7 @@ def _publish(
 
 
 def _peers_python(peers: Path) -> str:
-    """Makes the peers' environment if there is none; its progress goes to stderr."""
+    """Creates the peers' environment if it is missing; its progress goes to stderr."""
     try:
         done = subprocess.run([peers / "setup.sh"], stdout=subprocess.PIPE, text=True)
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Two builds of Tessera in turns, and where the first is slower."""
+"""Compares two builds of Tessera in turns and shows where the first is slower."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _CONFIDENCE = 0.95
 
 
 def beside(entries: Sequence[Entry], build: Path, against: Path) -> list[Entry]:
-    """Those of `build` that are ours, each with the same of `against` after it."""
+    """Our entries of `build`, each followed by the same entry of `against`."""
     found = []
     for entry in entries:
         if entry.role is not Role.OURS:
@@ -37,8 +37,8 @@ def _moved(part: str, build: Path, against: Path) -> str:
 
 
 def interval(values: Sequence[float]) -> tuple[float, float] | None:
-    """Order statistics between which the median lies with 95 % confidence; None of fewer than six. Of nine:
-    the second and the eighth (96 %)."""
+    """Order statistics that contain the median with 95 % confidence; None for fewer than six values. For
+    nine: the second and the eighth (96 %)."""
     ordered = sorted(values)
     n = len(ordered)
     outside, left_out = 2 * 0.5**n, 0
@@ -52,7 +52,7 @@ def interval(values: Sequence[float]) -> tuple[float, float] | None:
 
 @dataclasses.dataclass(frozen=True)
 class Comparison:
-    """The times of one thing, of the first build over the second, round by round."""
+    """The times of one measurement with the first build relative to the second, round by round."""
 
     what: str
     ratios: list[float]
@@ -71,13 +71,13 @@ class Comparison:
 
 
 def comparisons(findings: Findings) -> list[Comparison]:
-    """Of everything that both builds did."""
+    """Compares everything that both builds did."""
     return [Comparison(what, ratios(rounds[name], rounds[name + _SUFFIX]))
             for what, name, rounds in _measured(findings) if name + _SUFFIX in rounds]
 
 
 def _measured(findings: Findings) -> Iterator[tuple[str, str, dict[str, Rounds]]]:
-    """What it is, an entry's name, and all rounds by name."""
+    """The measurement, an entry's name, and all rounds by name."""
     groups: list[tuple[str, dict[str, Rounds]]] = []
     for place, hosted in sorted(findings.hosts.found.items()):
         groups.append((place.name, {name: found.rounds for name, found in hosted.items()}))

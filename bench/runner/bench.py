@@ -1,4 +1,4 @@
-"""What all suites share."""
+"""The common state of all suites."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .journal import Journal
 
 @dataclasses.dataclass
 class Bench:
-    """One run: what was asked for, where things lie, and what was found so far."""
+    """One run: its options, its folders, and its findings so far."""
 
     programs: registry.Programs
     text: Path
@@ -29,7 +29,7 @@ class Bench:
     pinned: bool = True
     ranks: int = registry.RANKS
     wanted: str = ""  # expression that an entry's name must match
-    against: Path | None = None  # another build, whose programs take turns with ours
+    against: Path | None = None  # another build, whose programs alternate with ours
     start_timeout_s: float = 120.0
     limits: Limits = Limits()
     findings: Findings = dataclasses.field(default_factory=Findings)
@@ -37,16 +37,16 @@ class Bench:
 
     @property
     def starts_anew(self) -> bool:
-        """Whether ranks start anew for each round. Where memory lies changes times by as much as builds
-        do, for as long as a process lives: only starts are independent."""
+        """Whether ranks restart for each round. The location of memory changes times by as much as builds do,
+        for the whole life of a process: only separate starts are independent."""
         return self.against is not None
 
     def say(self, text: str) -> None:
-        """A line of progress on stderr."""
+        """Prints a line of progress on stderr."""
         print(f"[{time.monotonic() - self.began:6.1f} s] {text}", file=sys.stderr, flush=True)
 
     def chosen(self, entries: list[Entry]) -> list[Entry]:
-        """Those that the user asked for; notes the families of peers."""
+        """The entries that the user asked for; records the families of peers."""
         chosen = [c for c in entries if re.search(self.wanted, c.name)]
         if self.against:
             chosen = against.beside(chosen, self.programs.build, self.against)
@@ -58,19 +58,19 @@ class Bench:
         return Workers(entry, world or self.ranks, self.logs / suite, self.pinned)
 
     def leave(self, workers: Workers) -> None:
-        """Ends workers; one that does not leave in order is noted, its numbers stand."""
+        """Ends workers; an abnormal end is recorded, but its numbers are kept."""
         problem = workers.quit()
         if problem:
             self.say(f"warning: {problem}")
             self.findings.warnings.append(problem.splitlines()[0])
 
     def disturbed(self, what: str, reason: str, again: bool, busiest: str) -> None:
-        """Notes a block that was dropped, or kept because it was the last try."""
+        """Records a block that was dropped, or kept because it was the last try."""
         (self.findings.dropped if again else self.findings.noisy).append(f"{what}: {reason}")
         end = "again" if again else "kept"
         self.say(f"{what}: {reason}; {end}; busiest other process: {busiest}")
 
 
 def noise_record(seen: Disturbance) -> dict[str, float]:
-    """The disturbance as fields of a journal's line; names no process."""
+    """The disturbance as fields of a journal's line, without process names."""
     return {k: v for k, v in dataclasses.asdict(seen).items() if k != "busiest"}

@@ -1,4 +1,4 @@
-"""The report's part on where the time of a step goes, and its chart."""
+"""The report's section on the parts of a step, and its chart."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def _model(findings: Findings, model: str, ranks: int) -> str:
 
 
 def _expected(found: dict[str, Breakdown], ranks: int) -> str:
-    """The traffic model's times, at the bandwidth that the update of ddp reaches."""
+    """The traffic model's times, at the bandwidth that ddp's update reaches."""
     ddp = found.get("tessera ddp")
     if ddp is None or not ddp.parameters or _rows(ddp)["update"] <= 0:
         return ""
@@ -82,7 +82,7 @@ def _expected(found: dict[str, Breakdown], ranks: int) -> str:
 
 
 def over_floor(findings: Findings, model: str, name: str) -> Spread | None:
-    """Step over the floor's, round by round."""
+    """Step time over the floor's, round by round."""
     found = findings.breakdown.get(model, {})
     floor = found.get("tessera local")
     if floor is None or name not in found:
@@ -123,7 +123,7 @@ def chart(findings: Findings, machine: str) -> str | None:
 
 
 def _rows(one: Breakdown) -> dict[str, float]:
-    """Those of the round whose step is the median, so that they add up."""
+    """The rows of the round with the median step, so that they add up."""
     ordered = sorted(one.rounds.values(), key=lambda rows: sum(rows.values()))
     return ordered[(len(ordered) - 1) // 2]
 

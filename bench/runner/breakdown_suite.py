@@ -1,4 +1,4 @@
-"""What our strategies spend a step on, from their traces, next to the floor."""
+"""The parts of a step under our strategies, from their traces, next to the floor."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from .turns import turns
 
 _TRIES = 3
 _STEPS = {"A": 10, "S": 40, "MLP": 100, "B": 4, "C": 4}
-_WARM_UP_STEPS = 3  # memory has settled after them
+_WARM_UP_STEPS = 3  # memory has settled by then
 
 
 def run(bench: Bench, models: list[str]) -> None:
-    """Every entry in turn, started anew for each round so that each has a trace of its own."""
+    """Runs all entries in turn, restarted for each round so that each has its own trace."""
     for name in models:
         entries = bench.chosen(registry.breakdown(bench.programs, name, bench.text, bench.quick))
         found = bench.findings.breakdown.setdefault(name, {})
@@ -44,8 +44,8 @@ def _round(
 def _measure(
     bench: Bench, model: Model, entry: Entry, round_: int, attempt: int, into: Breakdown
 ) -> bool:
-    """One start. Returns whether it was disturbed and is to be run again."""
-    # The span of the first forward includes the time until the command came: one step more.
+    """Runs one start. Returns whether it was disturbed and must be repeated."""
+    # The span of the first forward includes the time until the command came: skip one step more.
     skipped = _WARM_UP_STEPS + 1
     steps = 1 + (4 if bench.quick else _STEPS[model.name])
     timeout_s = 30.0 + (skipped + steps) * model.step_timeout_s
@@ -94,7 +94,7 @@ def _measure(
 
 
 def _undivided(ms: list[list[float]]) -> Rows:
-    """The floor has no engine that could record a trace: all of it is `rest`."""
+    """The floor has no engine that could record a trace, so its whole time is `rest`."""
     steps = [statistics.fmean(ranks) for ranks in zip(*ms, strict=True)][1:]
     nothing = dict.fromkeys(trace_rows.ROWS, 0.0)
     return trace_rows.typical([nothing | {"rest": step} for step in steps])

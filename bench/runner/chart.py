@@ -13,7 +13,7 @@ _LEFT = 24.0
 
 @dataclasses.dataclass(frozen=True)
 class _Sheet:
-    """What charts of horizontal bars share: groups of rows under a legend, one scale below."""
+    """The common part of charts with horizontal bars: groups of rows under a legend, with one scale below."""
 
     drawing: Drawing
     begin: float  # where bars begin
@@ -49,7 +49,7 @@ class _Sheet:
             self.drawing.text(x, bottom + 18, number(tick), "quiet", "middle")
 
     def group(self, name: str, y: float, rows: int) -> float:
-        """Writes its name; returns where its first bar lies."""
+        """Writes its name; returns the position of its first bar."""
         if name:
             self.drawing.text(_LEFT, y + 18, name)
         y += _group_head(name)
@@ -57,7 +57,7 @@ class _Sheet:
         return y
 
     def render(self, axis: str, mark: float | None) -> str:
-        """`mark`: where the line lies that all are compared with."""
+        """`mark`: the position of the line with which all are compared."""
         bottom = self.top + self.height
         if mark is not None:
             self.drawing.line(mark, self.top, mark, bottom, "mark")
@@ -88,13 +88,13 @@ def bars(
     mark: float | None = None,
     logarithmic: bool = False,
 ) -> str:
-    """Horizontal bars in groups, one scale. `mark`: a value that all are compared with."""
+    """Horizontal bars in groups with one scale. `mark`: a value with which all are compared."""
     everything = [bar for _, group in groups for bar in group]
     texts = [(name, [(bar.name, bar.label) for bar in group]) for name, group in groups]
     sheet = _Sheet.of(title, description, legend, texts)
     drawing, begin = sheet.drawing, sheet.begin
     highest = max([bar.value.high for bar in everything] + [mark or 0.0])
-    # Where nothing is gained a bar has no length.
+    # A bar without gain has no length.
     low = min([bar.value.low for bar in everything] + [mark or 1.0]) if logarithmic else 0.0
     scale = Scale(low, highest * 1.02, begin, sheet.end, logarithmic)
     sheet.grid(scale)
@@ -119,7 +119,7 @@ def bars(
 
 @dataclasses.dataclass(frozen=True)
 class Dots:
-    """A named row of values, none left out."""
+    """A named row with all its values."""
 
     name: str
     values: list[float]
@@ -135,8 +135,7 @@ def dots(
     axis: str,
     mark: float,
 ) -> str:
-    """Rows of dots in groups, one scale, with a tick at the median of each row. `mark`: as for
-    `bars`."""
+    """Rows of dots in groups with one scale, and a tick at the median of each row. `mark`: as for `bars`."""
     everything = [value for _, group in groups for row in group for value in row.values]
     texts = [(name, [(row.name, row.label) for row in group]) for name, group in groups]
     sheet = _Sheet.of(title, description, legend, texts)
@@ -163,7 +162,7 @@ def dots(
 
 @dataclasses.dataclass(frozen=True)
 class Line:
-    """A named series of points; dashed ones are computed, not measured."""
+    """A named series of points; dashed series are computed, not measured."""
 
     name: str
     points: list[tuple[float, float]]
@@ -227,7 +226,7 @@ def stacks(
     axis: str,
     mark: float | None = None,
 ) -> str:
-    """Horizontal stacked bars in groups, one scale from zero. `mark`: as for `bars`."""
+    """Horizontal stacked bars in groups with one scale from zero. `mark`: as for `bars`."""
     everything = [stack for _, group in groups for stack in group]
     texts = [(name, [(stack.name, stack.label) for stack in group]) for name, group in groups]
     sheet = _Sheet.of(title, description, legend, texts)

@@ -1,4 +1,4 @@
-"""What saving and loading a run costs, ours and PyTorch's in turn, model A."""
+"""The cost of saving and loading a run, ours and PyTorch's in turn, model A."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _PEERS = ("save", "load", "stall")
 
 
 def run(bench: Bench) -> None:
-    """Every operation by all entries, in turn, into a directory of the logs' file system."""
+    """Runs every operation with all entries in turn, in a directory of the logs' file system."""
     model = "S" if bench.quick else "A"
     entries = bench.chosen(registry.checkpoints(bench.programs, model, bench.text, bench.quick))
     place = bench.logs / "checkpoints"

@@ -17,14 +17,14 @@ _OPS = ("all_reduce", "all_gather", "reduce_scatter")
 _KIB = 1 << 10
 _MIB = 1 << 20
 
-# Calls per block of a peer; ours, which are faster, make more.
+# Calls per block of a peer; ours are faster and make more.
 _CALLS = {0: 500, 64 * _KIB: 100, _MIB: 50, 16 * _MIB: 10, 64 * _MIB: 4}
 _OUR_FACTOR = 5
 _CALL_TIMEOUT_S = 2.0
 
 
 def calls(worlds: tuple[int, ...], quick: bool) -> list[Call]:
-    """What is measured, in order."""
+    """The measured calls, in order."""
     sizes = (64 * _KIB, 16 * _MIB) if quick else tuple(size for size in _CALLS if size)
     found = []
     for world in worlds:
@@ -35,7 +35,7 @@ def calls(worlds: tuple[int, ...], quick: bool) -> list[Call]:
 
 
 def run(bench: Bench) -> None:
-    """Every call by all entries, in turn, on two and on four ranks."""
+    """Runs every call with all entries in turn, on two and on four ranks."""
     worlds = (2,) if bench.quick else (2, 4)
     for world in worlds:
         _run_world(bench, world, calls((world,), bench.quick))
@@ -82,7 +82,7 @@ def _run_anew(bench: Bench, world: int, wanted: list[Call], entries: list[Entry]
 
 
 def block(bench: Bench, workers: Workers, entry: Entry, call: Call, round_: int) -> Timing:
-    """Several calls in a row; the slowest rank counts in each."""
+    """Runs several calls in a row; in each the slowest rank counts."""
     count = _CALLS[call.size_bytes] * (_OUR_FACTOR if entry.role is Role.OURS else 1)
     watch = Watch(workers.pids)
     command = f"run {call.op} {call.size_bytes} {count}"

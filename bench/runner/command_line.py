@@ -1,4 +1,4 @@
-"""What all command lines of the runner have in common."""
+"""The common part of the runner's command lines."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import argparse
 import sys
 from typing import NoReturn
 
-USAGE_ERROR = 64  # EX_USAGE, as the C++ programs
+USAGE_ERROR = 64  # EX_USAGE, like the C++ programs
 
 
 class Parser(argparse.ArgumentParser):
-    """Help with an example; what is refused is one line."""
+    """Shows help with an example; reports refused arguments in one line."""
 
     def __init__(self, prog: str, description: str, example: str) -> None:
         super().__init__(prog=prog, description=description, epilog=f"example:\n  {example}",

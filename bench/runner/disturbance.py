@@ -1,4 +1,4 @@
-"""What else the machine did while a block ran."""
+"""The activity of the rest of the machine while a block ran."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ class Disturbance:
     steal: float  # taken by the hypervisor
     foreign: float  # used by processes other than the entry's
     switches_per_s: float
-    busiest: str = ""  # of the other processes; for the terminal only
+    busiest: str = ""  # of the other processes; only for the terminal
 
 
 @dataclasses.dataclass(frozen=True)
 class Limits:
-    """Above any of these a block is dropped and run again."""
+    """A block above one of these limits is dropped and repeated."""
 
     steal: float = 0.05
     foreign: float = 0.10
@@ -32,7 +32,7 @@ class Limits:
     switches_factor: float = 4.0
 
     def broken_by(self, seen: Disturbance, usual_switches_per_s: float) -> str | None:
-        """What was too high, or None. `usual_...`: the fewest seen for this entry so far."""
+        """Returns the limit that was exceeded, or None. `usual_...`: the fewest for this entry so far."""
         if seen.steal > self.steal:
             return f"steal {seen.steal:.1%}"
         if seen.foreign > self.foreign:
@@ -45,7 +45,7 @@ class Limits:
 
 
 class Watch:
-    """Counts from its construction to `stop()`. Reads /proc only."""
+    """Counts from its construction until `stop()`. Reads only /proc."""
 
     def __init__(self, pids: Iterable[int]) -> None:
         self._pids = list(pids)
@@ -53,7 +53,7 @@ class Watch:
         self._begin = self._counts()
 
     def stop(self) -> Disturbance:
-        """What happened since the construction."""
+        """Returns the activity since construction."""
         steal, busy, own, switches, now = (
             after - before for before, after in zip(self._begin, self._counts(), strict=True)
         )
@@ -72,7 +72,7 @@ class Watch:
         return {pid: _ticks(pid) for pid in pids if pid not in own}
 
     def _busiest(self) -> str:
-        """Name and seconds of the other process that used the processor most."""
+        """Name and seconds of the other process that used most processor time."""
         after = self._other_ticks()
         used = {pid: ticks - self._others.get(pid, 0) for pid, ticks in after.items()}
         pid = max(used, key=lambda p: used[p], default=0)
@@ -92,7 +92,7 @@ class Watch:
 
 
 def involuntary_switches(pid: int) -> int:
-    """Times a thread of the process lost its core before it was done, since it began."""
+    """How often a thread of the process lost its core before it had finished, since its start."""
     total = 0
     for task in Path(f"/proc/{pid}/task").glob("*/status"):
         try:
@@ -109,5 +109,5 @@ def _ticks(pid: int) -> int:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
         return 0
-    fields = stat.rpartition(")")[2].split()  # the name may hold spaces
+    fields = stat.rpartition(")")[2].split()  # the name may contain spaces
     return int(fields[11]) + int(fields[12])

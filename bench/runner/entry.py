@@ -1,4 +1,4 @@
-"""Who takes part: a program, its arguments and its environment."""
+"""An entry: a program, its arguments and its environment."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import re
 
 
 class Role(enum.Enum):
-    """What an entry is measured for."""
+    """The purpose of measuring an entry."""
 
-    FLOOR = "floor"  # no communication: what the computation costs
+    FLOOR = "floor"  # no communication: the cost of the computation
     PEER = "peer"
     OURS = "ours"
 
@@ -23,14 +23,14 @@ class Entry:
     role: Role
     command: tuple[str, ...]
     environment: tuple[tuple[str, str], ...] = ()
-    family: str = ""  # peers that answer the same question; the best of a family is quoted
-    alone: bool = False  # one process, on the cores of all ranks, for the work of all of them
+    family: str = ""  # peers for the same comparison; the best of a family is quoted
+    alone: bool = False  # one process, on the cores of all ranks, does the work of all of them
     ranks: int | None = None  # None: as many as the suite has
-    mpi: bool = False  # on two hosts its ranks are mpirun's
+    mpi: bool = False  # on two hosts its ranks are started by mpirun
 
     @property
     def file_name(self) -> str:
-        """The name with only characters that every file system takes."""
+        """The name, using only characters that every file system accepts."""
         return re.sub(r"[^A-Za-z0-9.]+", "-", self.name).strip("-")
 
     def with_arguments(self, *arguments: str) -> Entry:

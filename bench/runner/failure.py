@@ -1,15 +1,15 @@
-"""What ends a run early."""
+"""Reasons for an early end of a run."""
 
 from __future__ import annotations
 
 
 class BenchFailure(Exception):
-    """An entry broke its contract, or what is compared cannot be compared."""
+    """An entry broke its contract, or the results cannot be compared."""
 
 
 class NotRun(BenchFailure):
-    """This machine, or this user, cannot run a suite: nothing was measured, nothing is wrong."""
+    """This machine or this user cannot run a suite: nothing was measured, and nothing is wrong."""
 
 
 class Stopped(BaseException):
-    """The user or the system asked the run to end."""
+    """The user or the system requested the end of the run."""

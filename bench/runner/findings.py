@@ -1,4 +1,4 @@
-"""What the suites found, by the names of entries."""
+"""The findings of the suites, by the names of entries."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Training:
 
 @dataclasses.dataclass
 class Breakdown:
-    """What one strategy spends a step on."""
+    """The parts of a step under one strategy."""
 
     rounds: dict[int, dict[str, float]] = dataclasses.field(default_factory=dict)  # ms by row
     cpu_ms: list[float] = dataclasses.field(default_factory=list)  # per rank and step, by round
@@ -47,13 +47,13 @@ class Memory:
 
 @dataclasses.dataclass
 class Gpu:
-    """One entry training one model on a GPU. Bytes: of LibTorch's allocator."""
+    """One entry training one model on a GPU. Bytes are those of LibTorch's allocator."""
 
     tokens: int  # per step
     rounds: dict[int, Timing] = dataclasses.field(default_factory=dict)  # ms per step
     peak_bytes: int = 0
-    held_bytes: int = 0  # between steps, without what libraries keep
-    formula_bytes: int = 0  # the same, as the engine predicts it; 0 without an engine
+    held_bytes: int = 0  # between steps, without the memory that libraries keep
+    formula_bytes: int = 0  # the same, as predicted by the engine; 0 without an engine
     counts: tuple[int, int, int] | None = None  # kernels, copies, fills of a step
     losses: list[float] = dataclasses.field(default_factory=list)
 
@@ -78,16 +78,16 @@ class Scale:
 
 @dataclasses.dataclass
 class Saving:
-    """One operation on checkpoints, the slowest rank of each round."""
+    """One operation on checkpoints; the slowest rank of each round."""
 
     size_bytes: int  # of all ranks together
     rounds: dict[int, Timing] = dataclasses.field(default_factory=dict)  # ms
-    grown_kib: dict[int, int] = dataclasses.field(default_factory=dict)  # resident memory, the most of a rank
+    grown_kib: dict[int, int] = dataclasses.field(default_factory=dict)  # resident memory, the maximum over ranks
 
 
 @dataclasses.dataclass
 class Muon:
-    """One entry beside updates by Muon, ms."""
+    """Updates by Muon, or one of the entries they are compared with, in ms."""
 
     rounds: dict[int, Timing] = dataclasses.field(default_factory=dict)  # of the slowest rank
     by_rank: list[dict[int, Timing]] = dataclasses.field(default_factory=list)
@@ -96,20 +96,20 @@ class Muon:
 
 @dataclasses.dataclass(frozen=True)
 class Pace:
-    """What a core's memory costs while all cores do the same: seconds per byte."""
+    """The cost of a core's memory while all cores do the same: seconds per byte."""
 
     read_s: float
-    write_s: float  # of a byte written past the caches, beside reading
+    write_s: float  # of a byte written past the caches, in addition to reading
 
     @staticmethod
     def mean(paces: Collection[Pace]) -> Pace:
-        """Of at least one."""
+        """The mean of at least one."""
         return Pace(statistics.fmean(p.read_s for p in paces), statistics.fmean(p.write_s for p in paces))
 
 
 @dataclasses.dataclass
 class Findings:
-    """Everything the report, the goals and the charts are made of."""
+    """The data for the report, the goals and the charts."""
 
     training: dict[str, dict[str, Training]] = dataclasses.field(default_factory=dict)
     breakdown: dict[str, dict[str, Breakdown]] = dataclasses.field(default_factory=dict)
@@ -121,26 +121,26 @@ class Findings:
     muon: dict[str, Muon] = dataclasses.field(default_factory=dict)
     scaling: dict[str, dict[int, Scale]] = dataclasses.field(default_factory=dict)
     scaling_calls: dict[Call, dict[int, Timing]] = dataclasses.field(default_factory=dict)  # us
-    # Of the scaling suite, by round: around each call, and over all of a world's.
+    # Of the scaling suite, by round: around each call, and over all calls of a world.
     call_paces: dict[Call, dict[int, Pace]] = dataclasses.field(default_factory=dict)
     world_paces: dict[int, dict[int, Pace]] = dataclasses.field(default_factory=dict)
     gpu: dict[str, dict[str, Gpu]] = dataclasses.field(default_factory=dict)
     gpu_name: str = ""
     hosts: Hosts = dataclasses.field(default_factory=Hosts)
     families: dict[str, str] = dataclasses.field(default_factory=dict)  # peer: its family
-    dropped: list[str] = dataclasses.field(default_factory=list)  # blocks run again, and why
+    dropped: list[str] = dataclasses.field(default_factory=list)  # repeated blocks, and the reason
     noisy: list[str] = dataclasses.field(default_factory=list)  # blocks kept although disturbed
     agreements: list[str] = dataclasses.field(default_factory=list)  # of loss curves
     warnings: list[str] = dataclasses.field(default_factory=list)
 
     def rounds(self, model: str, name: str) -> Rounds:
-        """An entry's step times, or nothing."""
+        """An entry's step times; empty if there are none."""
         found = self.training.get(model, {}).get(name)
         return found.rounds if found else {}
 
     def floor(self, model: str, names: tuple[str, ...]) -> str | None:
-        """The floor of those named that is lowest by median; one for the whole run, so that no
-        round picks its own lucky minimum."""
+        """The floor with the lowest median among `names`; one for the whole run, so that no round picks its
+        own lucky minimum."""
         known = [name for name in names if self.rounds(model, name)]
         return min(known, key=lambda n: medians(self.rounds(model, n)).median, default=None)
 
@@ -159,7 +159,7 @@ class Findings:
         return ratio(found.get(name or "", {}), found.get("tessera", {}))
 
     def muon_ratio(self, above: str, below: str) -> Spread | None:
-        """Of the slowest ranks of two entries, round by round."""
+        """The ratio of the slowest ranks of two entries, round by round."""
         if above not in self.muon or below not in self.muon:
             return None
         return ratio(self.muon[above].rounds, self.muon[below].rounds)

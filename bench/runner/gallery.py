@@ -1,4 +1,4 @@
-"""Which charts a run yields."""
+"""Draws the charts of a run."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _OPS = ("all_reduce", "all_gather", "reduce_scatter")
 
 
 def draw(findings: Findings, machine: str) -> dict[str, str]:
-    """File name: SVG, for all that was measured."""
+    """Maps file names to SVG, for everything that was measured."""
     found = {
         "step-time.svg": _step_time(findings, machine),
         "breakdown.svg": breakdown_report.chart(findings, machine),
@@ -26,7 +26,7 @@ def draw(findings: Findings, machine: str) -> dict[str, str]:
 
 
 def colour(findings: Findings, name: str) -> int:
-    """Of an entry in training."""
+    """The colour of an entry in training."""
     if name in registry.FLOORS:
         return _FLOOR
     if name == registry.THREADS:
@@ -39,7 +39,7 @@ LEGEND = [("Tessera", _OURS), ("PyTorch", _PEER), ("one process, two threads", _
 
 
 def legend(names: list[tuple[str, int]], groups: list[tuple[str, list[Any]]]) -> list[tuple[str, int]]:
-    """Those whose colour is in one of the groups of rows."""
+    """The entries whose colour occurs in one of the groups of rows."""
     shown = {row.colour for _, rows in groups for row in rows}
     return [(name, shade) for name, shade in names if shade in shown]
 

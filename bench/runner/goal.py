@@ -1,4 +1,4 @@
-"""What the project wants to reach, as a table, and whether a run reached it."""
+"""The project's goals as a table, and whether a run reached them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _MIB = 1 << 20
 
 @dataclasses.dataclass(frozen=True)
 class Goal:
-    """`measure` shall be at most, or at least, `bound`."""
+    """`measure` must be at most, or at least, `bound`."""
 
     number: int
     name: str
@@ -27,7 +27,7 @@ class Goal:
     unit: str = ""
 
     def result(self, seen: Spread | None) -> str:
-        """"met", "missed" or "not measured"; by the median."""
+        """Returns "met", "missed" or "not measured", by the median."""
         if seen is None:
             return "not measured"
         met = seen.median >= self.bound if self.at_least else seen.median <= self.bound
@@ -50,7 +50,7 @@ def gain(model: str, family: str, strategy: str) -> Measure:
 
 
 def collective_gain(world: int, op: str, size_bytes: int) -> Measure:
-    """Gloo over ours, fp32."""
+    """Gloo over ours in fp32."""
 
     def measure(findings: Findings) -> Spread | None:
         found = findings.collectives.get(Call(world, op, size_bytes, "f32"), {})
@@ -60,7 +60,7 @@ def collective_gain(world: int, op: str, size_bytes: int) -> Measure:
 
 
 def barrier_us(world: int) -> Measure:
-    """Our barrier, microseconds."""
+    """The microseconds of our barrier."""
 
     def measure(findings: Findings) -> Spread | None:
         found = findings.collectives.get(Call(world, "barrier", 0, "f32"), {}).get("tessera")
@@ -92,7 +92,7 @@ def startup_seconds(name: str) -> Measure:
 
 
 def checkpoint_ratio(one: tuple[str, str], other: tuple[str, str]) -> Measure:
-    """The time of an operation on checkpoints over that of another, each an entry and what it does."""
+    """The time of an operation on checkpoints over that of another; each is an entry and its operation."""
 
     def measure(findings: Findings) -> Spread | None:
         saving, beside = (findings.checkpoints.get(entry, {}).get(what) for entry, what in (one, other))
@@ -102,27 +102,27 @@ def checkpoint_ratio(one: tuple[str, str], other: tuple[str, str]) -> Measure:
 
 
 def memory_share(algorithm: str) -> Measure:
-    """A pass over as much memory over our update."""
+    """A pass over as much memory relative to our update."""
     return lambda f: f.slowdown(algorithm, "memory")
 
 
 def update_gain(algorithm: str) -> Measure:
-    """LibTorch's fastest variant over our update."""
+    """LibTorch's fastest variant relative to our update."""
     return lambda f: f.slowdown(algorithm, f.fastest_libtorch(algorithm))
 
 
 def eight_bit_cost(algorithm: str) -> Measure:
-    """Our update over states in 8 bits over that in fp32."""
+    """Our update with states in 8 bits relative to that in fp32."""
     return lambda f: f.slowdown(algorithm, registry.EIGHT_BITS)
 
 
 def muon_share(one: str, other: str) -> Measure:
-    """Updates by Muon, or what bounds them."""
+    """The ratio of two entries: updates by Muon, or the work that bounds them."""
     return lambda f: f.muon_ratio(one, other)
 
 
 def model_error(unit: str) -> Measure:
-    """The largest distance between the scaling suite's numbers in `unit` and the traffic model."""
+    """The largest distance of the scaling suite's numbers in `unit` from the traffic model."""
 
     def measure(findings: Findings) -> Spread | None:
         found = [abs(e.off) for e in scaling_model.expectations(findings) if e.unit == unit]
@@ -132,7 +132,7 @@ def model_error(unit: str) -> Measure:
 
 
 def goals() -> list[Goal]:
-    """All of them, in order."""
+    """All goals, in order."""
     found = []
     for model in "ABC":
         found += [

@@ -1,4 +1,4 @@
-"""What the project wants of one GPU."""
+"""The goals for one GPU."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _FORMULA_BOUND = 0.02
 
 
 def _times(model: str, above: str, below: str) -> Callable[..., Spread | None]:
-    """Step time of `above` over that of `below`, which is tokens/s of `below` over `above`."""
+    """Step time of `above` over that of `below`, which equals tokens/s of `below` over `above`."""
 
     def measure(found: Mapping[str, Mapping[str, Gpu]]) -> Spread | None:
         of = found.get(model, {})
@@ -33,7 +33,7 @@ def _peaks(model: str, ours: str, peer: str) -> Callable[..., Spread | None]:
 
 
 def _formula(model: str, ours: str) -> Callable[..., Spread | None]:
-    """Distance of what the allocator holds between steps from the formula, as a part."""
+    """The relative distance of the allocator's bytes between steps from the formula."""
 
     def measure(found: Mapping[str, Mapping[str, Gpu]]) -> Spread | None:
         one = found.get(model, {}).get(ours)
@@ -45,7 +45,7 @@ def _formula(model: str, ours: str) -> Callable[..., Spread | None]:
 
 
 def goals(models: list[str]) -> list[tuple[Goal, Callable[..., Spread | None]]]:
-    """For the models that were trained, in order."""
+    """The goals for the models that were trained, in order."""
     nothing = lambda _: None  # noqa: E731  (these goals read other findings)
     found: list[tuple[Goal, Callable[..., Spread | None]]] = []
 
@@ -69,7 +69,7 @@ def goals(models: list[str]) -> list[tuple[Goal, Callable[..., Spread | None]]]:
 
 
 def rows(found: Mapping[str, Mapping[str, Gpu]]) -> list[list[str]]:
-    """Goal, bound, what was measured, result."""
+    """Goal, bound, measured value, result."""
     lines = []
     for one, measure in goals(list(found)):
         seen = measure(found)

@@ -1,4 +1,4 @@
-"""The report's part on one GPU."""
+"""The report's section on one GPU."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Training on one GPU, entries in turn. Refuses to begin where there is none."""
+"""Training on one GPU, entries in turn. Refuses to start without a GPU."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from .turns import turns
 _MODELS = {"gpt2-1k": 1024, "gpt2-16k": 16384}  # tokens per step
 _DEEP_TOKENS = 1024
 _WARM_UP_STEPS, _BLOCK_STEPS = 10, 20
-_QUICK_STEPS = 5  # a graph runs from the fourth on
+_QUICK_STEPS = 5  # a graph runs from the fourth step on
 _STEP_TIMEOUT_S = 30.0
 _MOST_LAYERS = 4096
 _LOSS_TOLERANCE = 2e-2  # bf16 rounds to three digits
 
 
 def present() -> str:
-    """The GPU's name. BenchFailure where there is none; over fakes, what is pretended."""
+    """The GPU's name. Raises BenchFailure without a GPU; over fakes, returns the pretended name."""
     if os.environ.get("TESSERA_BENCH_FAKE_GPU") == "1":
         return "a pretended GPU"
     try:
@@ -48,7 +48,7 @@ class _OutOfMemory(Exception):
 
 
 class _Player:
-    """One entry of one model. Each block is a start of its own: only one has the GPU."""
+    """One entry of one model. Each block is a separate start, because only one entry can have the GPU."""
 
     def __init__(self, bench: Bench, model: str, entry: Entry) -> None:
         self.bench, self.model, self.entry = bench, model, entry
@@ -56,7 +56,7 @@ class _Player:
         self._losses: list[float] = []
 
     def block(self, round_: int) -> None:
-        """Starts, warms up, measures, counts once, ends."""
+        """Starts, warms up, measures, counts once and ends."""
         bench, found = self.bench, self.found
         warm_up, steps = (_QUICK_STEPS, _QUICK_STEPS) if bench.quick else (_WARM_UP_STEPS, _BLOCK_STEPS)
         self._losses = []
@@ -77,7 +77,7 @@ class _Player:
         found.rounds[round_] = Timing(ms, ms)
         found.peak_bytes = max(found.peak_bytes, int(answer.get("device_peak_bytes", 0)))
         found.held_bytes = int(answer.get("device_bytes", 0))
-        # A graph keeps its activations, which no formula knows.
+        # A graph keeps its activations, which the formula does not include.
         found.formula_bytes = 0 if "graph" in self.entry.name else int(answer.get("formula_bytes", 0))
         found.losses = found.losses or self._losses
         bench.journal.write({"suite": "gpu", "model": self.model, "entry": self.entry.name,
@@ -98,7 +98,8 @@ class _Player:
 
 
 def run(bench: Bench, models: Sequence[str]) -> None:
-    """Those of `models`: GPT-2 at 1k and 16k tokens per step, and "deep", the deepest GPT that fits."""
+    """Trains GPT-2 at 1k and 16k tokens per step, and "deep", the deepest GPT that fits, as far as in
+    `models`."""
     bench.findings.gpu_name = present()
     for model in _MODELS:
         if model in models:
@@ -129,8 +130,8 @@ def _run_model(bench: Bench, model: str) -> None:
 
 
 def _deepest(bench: Bench) -> int:
-    """Layers of the deepest model that unwrapped LibTorch trains: doubled until it does not fit, then
-    halved between, to an eighth. 0 where that entry was not asked for."""
+    """Layers of the deepest model that unwrapped LibTorch trains: doubled until it does not fit, then halved
+    between, to an eighth. 0 if that entry was not asked for."""
     floors = [c for c in registry.gpu(bench.programs, "deep", bench.text, bench.quick) if c.name == "libtorch local"]
     if not bench.chosen(floors):
         return 0

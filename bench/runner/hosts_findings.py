@@ -1,4 +1,4 @@
-"""What the hosts suite found."""
+"""The findings of the hosts suite."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ FLOORS = ("pytorch local, mmap_max 0", "tessera local")
 
 @dataclasses.dataclass(frozen=True, order=True)
 class Place:
-    """Two hosts with so many ranks each, and what joins them."""
+    """Two hosts with `per_host` ranks each, and the link between them."""
 
     per_host: int
     link: str  # its name
@@ -23,13 +23,13 @@ class Place:
         return f"{HOSTS} x {self.per_host}, {self.link}"
 
     def wire_ms(self, sent_bytes: float) -> float:
-        """How long so many bytes are under way in one direction."""
+        """The milliseconds for sending so many bytes in one direction."""
         link, = (known for known in LINKS if known.name == self.link)
         return link.wire_ms(sent_bytes)
 
 
 def place(per_host: int, link: Link) -> Place:
-    """By the link itself."""
+    """The place for the link itself."""
     return Place(per_host, link.name)
 
 
@@ -47,15 +47,15 @@ class Hosted:
 
 @dataclasses.dataclass
 class Hosts:
-    """Of model A."""
+    """The findings for model A."""
 
     parameters: int = 0
     found: dict[Place, dict[str, Hosted]] = dataclasses.field(default_factory=dict)
-    # By ranks per host: from the begin of a step until all ranks have the first bucket under ddp.
+    # By ranks per host: from the start of a step until all ranks have the first bucket under ddp.
     first_bucket_ms: dict[int, Spread] = dataclasses.field(default_factory=dict)
 
     def rounds(self, at: Place, name: str) -> Rounds:
-        """An entry's step times, or nothing."""
+        """An entry's step times; empty if there are none."""
         found = self.found.get(at, {}).get(name)
         return found.rounds if found else {}
 
@@ -69,8 +69,8 @@ class Hosts:
         return ratio(self.rounds(at, above or ""), self.rounds(at, below))
 
     def bound(self, at: Place, sent_bytes: float) -> Rounds:
-        """What no ddp can beat, by round: the floor, or the first bucket and then the wire, full of
-        `sent_bytes`, whichever lasts longer."""
+        """A lower bound for any ddp, by round: the longer of the floor, and the first bucket followed by
+        `sent_bytes` on the wire."""
         floor, first = self.floor(at), self.first_bucket_ms.get(at.per_host)
         if floor is None or first is None:
             return {}

@@ -1,4 +1,4 @@
-"""What training on two hosts shall reach."""
+"""The goals for training on two hosts."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ DDP, FSDP2 = "pytorch ddp, mmap_max 0", "pytorch fsdp2, mmap_max 0"
 
 
 def sent_formula(findings: Findings, strategy: str) -> float | None:
-    """Bytes that each host sends per step, if a formula says it."""
+    """Bytes that each host sends per step, if there is a formula."""
     parameters = findings.hosts.parameters
     if not parameters:
         return None
-    again = (_BLOCKS - 1) * _BLOCK_PARAMETERS  # the last block stays from forward to backward, and so does the root
+    again = (_BLOCKS - 1) * _BLOCK_PARAMETERS  # the last block and the root stay from forward to backward
     factor = traffic.between_hosts(strategy, HOSTS, kept=max(0.0, 1 - again / parameters))
     return None if factor is None else factor * parameters * _FP32_BYTES
 
@@ -40,7 +40,7 @@ def gain(at: Place, peer: str, strategy: str) -> Measure:
 
 
 def over_formula(at: Place, strategy: str) -> Measure:
-    """Bytes on the link, headers too, over those of data that the formula says."""
+    """Bytes on the link, including headers, over the bytes of data in the formula."""
 
     def measure(findings: Findings) -> Spread | None:
         seen = findings.hosts.found.get(at, {}).get(f"tessera {strategy}")
@@ -51,7 +51,7 @@ def over_formula(at: Place, strategy: str) -> Measure:
 
 
 def goals() -> list[Goal]:
-    """All of them, in order."""
+    """All goals, in order."""
     found = []
     for link in LINKS:
         at = place(1, link)
@@ -65,7 +65,7 @@ def goals() -> list[Goal]:
             Goal(10, f"{one.name}: FSDP2 over zero3", gain(one, FSDP2, "zero3"), 1.5, at_least=True),
             Goal(10, f"{two.name}: Gloo's DDP over ddp", gain(two, DDP, "ddp"), 1.5, at_least=True),
         ]
-    # A link's bytes have headers, of at most 5 %.
+    # The headers of a link add at most 5 %.
     found += [Goal(10, f"{at.name}: bytes on the link over the formula, {strategy}", over_formula(at, strategy), 1.06)
               for at in (place(1, SLOWEST), place(2, SLOWEST)) for strategy in ("ddp", "zero2", "zero3")]
     return found

@@ -1,4 +1,4 @@
-"""The report's part on two hosts."""
+"""The report's section on two hosts."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from .markdown import table
 from .spread import medians
 from .training_report import cell, minima
 
-# What each of ours is compared with.
+# The peer with which each of our strategies is compared.
 _RIVALS = {"ddp": hosts_goal.DDP, "zero1": hosts_goal.DDP, "zero2": hosts_goal.DDP, "zero3": hosts_goal.FSDP2,
            "ddp-bf16": "pytorch ddp-bf16, mmap_max 0", "ddp-powersgd": "pytorch ddp-powersgd, mmap_max 0"}
 
 
 def text(findings: Findings) -> str:
-    """One table for each number of ranks and link."""
+    """One table for each number of ranks and each link."""
     hosts = findings.hosts
     if not hosts.found:
         return ""

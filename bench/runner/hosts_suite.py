@@ -34,11 +34,11 @@ _TRACED_STEPS = 6
 _TRIES = 2
 _STEP_TIMEOUT_S = 60.0
 _SILENCE_S = 0.1
-_FOREIGN = 0.25  # what the kernel does for the link is nobody's time
+_FOREIGN = 0.25  # the kernel's time for the link belongs to no process
 
 
 class Joined(Protocol):
-    """What the suite needs of two hosts."""
+    """The functions of two hosts that the suite needs."""
 
     def limit(self, link: Link) -> None: ...
 
@@ -83,13 +83,13 @@ class _Player:
             self._workers = None
 
     def block(self, round_: int, link: Link, into: Hosted) -> None:
-        """Measures one block, again while something else disturbs it."""
+        """Measures one block, and repeats it if something else disturbs it."""
         assert self._workers is not None
         steps = _QUICK_STEPS if self.bench.quick else _STEPS[link.name]
         limits = dataclasses.replace(self.bench.limits, foreign=max(_FOREIGN, self.bench.limits.foreign))
         for attempt in range(_TRIES):
-            # Gathers of updated parameters are under way when a step is over: those of the entry before
-            # would be counted here, and its own are those of the step before.
+            # Gathers of updated parameters may still run after a step: those of the previous entry
+            # would be counted here, and its own gathers belong to the step before.
             self._wait_for_silence()
             self.step(_SETTLE_STEPS)
             watch = Watch(self._workers.pids)
@@ -118,7 +118,7 @@ class _Player:
                 return
 
     def _wait_for_silence(self) -> None:
-        """Until nothing is on the link."""
+        """Waits until the link is idle."""
         deadline = time.monotonic() + _STEP_TIMEOUT_S
         sent, before = self.hosts.sent_bytes(), None
         while sent != before and time.monotonic() < deadline:
@@ -126,7 +126,7 @@ class _Player:
             before, sent = sent, self.hosts.sent_bytes()
 
     def step(self, steps: int) -> list[Answer]:
-        """Trains so many steps."""
+        """Trains `steps` steps."""
         assert self._workers is not None
         answers = self._workers.ask(f"steps {steps}", "steps", 30.0 + steps * _STEP_TIMEOUT_S)
         check_numbers(self._workers, answers, "ms", steps)
@@ -138,7 +138,7 @@ class _Player:
 
 
 def run(bench: Bench, make_hosts: Callable[[], AbstractContextManager[Joined]] = TwoHosts) -> None:
-    """2 hosts x 1 rank, then 2 x 2, `bench.blocks` rounds over each link."""
+    """2 hosts x 1 rank, then 2 x 2, with `bench.blocks` rounds over each link."""
     with make_hosts() as hosts:
         for per_host in _PER_HOST:
             _run_world(bench, hosts, per_host)
@@ -166,7 +166,7 @@ def _run_world(bench: Bench, hosts: Joined, per_host: int) -> None:
 
 
 def _play(bench: Bench, hosts: Joined, per_host: int, players: list[_Player], stay: bool) -> None:
-    """All links in each round, all entries in turn over each."""
+    """Runs all links in each round, and all entries in turn over each link."""
     found = bench.findings.hosts.found
     for round_ in range(bench.blocks):
         for link in LINKS:
@@ -185,7 +185,7 @@ def _play(bench: Bench, hosts: Joined, per_host: int, players: list[_Player], st
 
 
 def _note_first_bucket(bench: Bench, hosts: Joined, per_host: int, everyone: list[Entry]) -> None:
-    """From traces, of a start of its own."""
+    """Takes the first bucket from traces of a separate start."""
     found = [entry for entry in everyone if entry.name == "tessera ddp"]
     if not found:
         return
@@ -206,7 +206,7 @@ def _note_first_bucket(bench: Bench, hosts: Joined, per_host: int, everyone: lis
 
 
 def _check_curves(bench: Bench, per_host: int, players: list[_Player]) -> None:
-    """Ranks alone are compared with each other, ranks that train together likewise."""
+    """Compares ranks that train alone with each other, and ranks that train together likewise."""
     for kind, alone in (("ranks alone", True), ("ranks together", False)):
         curves = {p.entry.name: p.losses for p in players
                   if (p.entry.name in hosts_findings.FLOORS) == alone and registry.has_usual_curve(p.entry.name)}

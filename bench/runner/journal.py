@@ -1,4 +1,4 @@
-"""results.jsonl: one object per measured block, written as the run goes."""
+"""results.jsonl: one object per measured block, written during the run."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Journal:
         self._file = path.open("w", encoding="utf-8")
 
     def write(self, record: dict[str, Any]) -> None:
-        """One line; floats with six significant digits."""
+        """Writes one line; floats have six significant digits."""
         self._file.write(json.dumps(_rounded(record)) + "\n")
         self._file.flush()
 

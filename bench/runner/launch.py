@@ -1,4 +1,4 @@
-"""How the ranks of an entry are started: on this host, one process each."""
+"""Starts the ranks of an entry: on this host, one process each."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .entry import Entry
 
 
 class Rank(Protocol):
-    """One rank's process and its ends of the protocol."""
+    """One rank's process and its streams of the protocol."""
 
     @property
     def pid(self) -> int: ...
@@ -25,43 +25,45 @@ class Rank(Protocol):
     def stdout(self) -> IO[bytes] | None: ...
 
     def poll(self) -> int | None:
-        """How it ended, or None."""
+        """Its exit code, or None."""
         ...
 
     def wait(self, timeout: float | None = None) -> int:
-        """How it ended; throws subprocess.TimeoutExpired."""
+        """Its exit code; throws subprocess.TimeoutExpired."""
         ...
 
     def end(self) -> None:
-        """Ends it at once, and what it started. May be called again."""
+        """Ends it at once, and the processes it started. May be called again."""
         ...
 
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-    """What is to be started."""
+    """The ranks to start."""
 
     entry: Entry
     world: int
-    folder: Path  # of this job alone, mode 0700; exists, removed after the end
+    folder: Path  # only of this job, mode 0700; exists, and is removed after the end
     logs: list[Path]  # by rank, for standard error
     pins: list[frozenset[int] | None]  # cores by rank, on one host
-    pinned: bool  # whether ranks are to have cores of their own, where `pins` do not fit
+    pinned: bool  # whether ranks get their own cores where `pins` do not fit
 
 
-# Appends the ranks in order, each as soon as it has been started: what is there is ended after an error.
+# Appends the ranks in order, each as soon as it has been started, so that after an error these are
+# ended.
 Launch = Callable[[Job, list[Rank]], None]
 
 
 def free_port() -> int:
-    """A TCP port of the loopback interface that nobody listens on now."""
+    """A TCP port of the loopback interface on which nobody listens now."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
 
 
 def start_here(job: Job, into: list[Rank]) -> None:
-    """Ranks of one host: ours meet at a socket in the job's folder, PyTorch's over the loopback interface."""
+    """Starts ranks on one host: ours meet at a socket in the job's folder, PyTorch's over the loopback
+    interface."""
     common = {
         "WORLD_SIZE": str(job.world),
         "LOCAL_WORLD_SIZE": str(job.world),

@@ -1,7 +1,7 @@
-"""Ranks that another program starts, such as mpirun, which keeps their standard streams for itself.
+"""Ranks started by another program such as mpirun, which uses their standard streams itself.
 
-They get streams of their own: two named pipes for each, in the job's folder, which hosts that are
-namespaces of one machine have in common.
+They get their own streams: two named pipes for each, in the job's folder, which is visible on both
+hosts, because these are namespaces of one machine.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from typing import IO
 from . import process
 from .launch import Job, Rank
 
-# $0: the folder; the rest: the program. Opening a pipe waits for the other end, which is open already.
+# $0: the folder; the rest: the program. Opening a pipe waits for the other end, which is already
+# open.
 _CONNECT = """\
 rank=$OMPI_COMM_WORLD_RANK
 echo $$ >"$0/$rank.new" && mv "$0/$rank.new" "$0/$rank.pid" || exit
@@ -26,16 +27,17 @@ exec "$@" <"$0/$rank.in" >"$0/$rank.out" 2>>"$0/$rank.log"
 
 
 class LaunchedRank:
-    """Ends as its launcher ends, which ends all others when one has died."""
+    """Ends when its launcher ends, which ends all others if one dies."""
 
     def __init__(self, folder: Path, rank: int, log: Path, cores: frozenset[int] | None) -> None:
-        """Makes the pipes. `launched_by()` must follow before anything else but `end()`."""
+        """Creates the pipes. Before anything except `end()`, `launched_by()` must be called."""
         self._launcher: process.Child | None = None
         self._pid = folder / f"{rank}.pid"
         ways = [folder / f"{rank}.in", folder / f"{rank}.out"]
         for way in ways:
             os.mkfifo(way, 0o600)
-        # Neither waits for the other end: the one is both ends, the other returns at once.
+        # Neither open waits for the other end: the first opens both ends, the second returns at
+        # once.
         self.stdin: IO[bytes] = open(os.open(ways[0], os.O_RDWR | os.O_CLOEXEC), "wb", buffering=0)
         self.stdout: IO[bytes] = open(os.open(ways[1], os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb",
                                       buffering=0)
@@ -44,12 +46,12 @@ class LaunchedRank:
             (folder / f"{rank}.cores").write_text(",".join(map(str, sorted(cores))))
 
     def launched_by(self, launcher: process.Child) -> None:
-        """Who starts it."""
+        """Sets the launcher that starts it."""
         self._launcher = launcher
 
     @property
     def pid(self) -> int:
-        """The rank's, or the launcher's until the rank has begun."""
+        """The process id of the rank, or of the launcher until the rank has started."""
         try:
             return int(self._pid.read_text())
         except (OSError, ValueError):
@@ -57,11 +59,11 @@ class LaunchedRank:
             return self._launcher.pid
 
     def poll(self) -> int | None:
-        """How the launcher ended, or None."""
+        """The launcher's exit code, or None."""
         return self._launcher.poll() if self._launcher else None
 
     def wait(self, timeout: float | None = None) -> int:
-        """How the launcher ended; throws subprocess.TimeoutExpired."""
+        """The launcher's exit code; throws subprocess.TimeoutExpired."""
         assert self._launcher is not None
         return self._launcher.wait(timeout)
 
@@ -82,7 +84,7 @@ def start(
     job: Job, into: list[Rank], launcher: Sequence[str], environment: Mapping[str, str],
     cores: Sequence[frozenset[int] | None],
 ) -> None:
-    """Appends the job's ranks, which `launcher` starts: a command that starts what follows it once for each
+    """Appends the job's ranks, which `launcher` starts: a command that starts the command after it once per
     rank, with OMPI_COMM_WORLD_RANK in its environment. `cores` by rank."""
     ranks = []
     for number, log in enumerate(job.logs):

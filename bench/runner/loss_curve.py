@@ -1,4 +1,4 @@
-"""Checks that entries train the same thing."""
+"""Checks that entries train the same."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ STEPS = 20
 def check(
     curves: Mapping[str, Sequence[float]], what: str, tolerance: float = TOLERANCE
 ) -> str:
-    """Demands that all curves agree with the first over the first steps that each has.
+    """Checks that all curves agree with the first one over their common first steps.
 
     Returns a sentence for the report; throws BenchFailure naming the first that differs.
     """

@@ -1,4 +1,4 @@
-"""Where, with what and when the run took place."""
+"""The machine, software and time of a run."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 
 @dataclasses.dataclass(frozen=True)
 class Machine:
-    """Facts for the header of the results. Names no host and no user."""
+    """Facts for the header of the results, without names of hosts and users."""
 
     date: str
     cpu: str
@@ -35,7 +35,7 @@ class Machine:
 
 
 def look(root: Path, build: Path, python: str | None) -> Machine:
-    """Reads what this machine, the build folder, the peers' Python and git say."""
+    """Collects the facts from this machine, the build folder, the peers' Python and git."""
     return Machine(
         date=datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
         cpu=_field(Path("/proc/cpuinfo"), "model name") or platform.machine(),

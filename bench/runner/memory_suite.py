@@ -1,4 +1,4 @@
-"""Private memory of training, each entry alone, nothing timed."""
+"""Private memory of training, each entry alone, without timing."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _PERIOD_S = 0.02
 
 
 def run(bench: Bench, models: list[str]) -> None:
-    """Idle, peak during ten steps, and afterwards, for each model and entry."""
+    """Measures idle, peak during ten steps, and afterwards, for each model and entry."""
     for name in models:
         for entry in bench.chosen(
             registry.memory(bench.programs, name, bench.text, bench.quick)
@@ -32,7 +32,7 @@ def _measure(bench: Bench, model: Model, entry: Entry) -> None:
         idle = workers.wait("idle", bench.start_timeout_s)
         workers.wait("ready", bench.start_timeout_s)
         peak = PeakMemory(workers.pids)
-        timeout_s = 60.0 + 3 * _STEPS * model.step_timeout_s  # sampling slows the steps
+        timeout_s = 60.0 + 3 * _STEPS * model.step_timeout_s  # sampling slows down the steps
         after = workers.ask(f"steps {_STEPS}", "steps", timeout_s, peak.sample, _PERIOD_S)
         peak.sample()
         bench.leave(workers)

@@ -1,4 +1,4 @@
-"""The models of the training suites, as the runner needs to know them."""
+"""The models of the training suites, as far as the runner needs them."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ import dataclasses
 
 @dataclasses.dataclass(frozen=True)
 class Model:
-    """Sizes of one model and of its blocks. The entries know how to build it."""
+    """Sizes of one model and of its blocks. The entries themselves build it."""
 
     name: str
-    size: str  # how many parameters
+    size: str  # the number of parameters
     shape: str
     tokens: int  # per rank and step
     block_steps: int  # about 1 to 3 s
     warm_up_steps: int  # after each start
-    settle_steps: int  # untimed, before each block: the others have used the caches
-    rank_mib: int  # a generous guess of what a rank holds at once
+    settle_steps: int  # untimed, before each block, because the other entries have used the caches
+    rank_mib: int  # a generous estimate of a rank's memory
     step_timeout_s: float
 
 

@@ -1,4 +1,4 @@
-"""README's numbers: its figure and its table, from one run."""
+"""README's figure and table, from one run."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ _MEMORY_PEERS = ("pytorch fsdp2", "pytorch fsdp2, mmap_threshold 1 MiB")
 
 _MISSING = "not measured"
 
-# A row of the table: its name, ours and PyTorch's; nothing if ours is missing.
+# A row of the table: its name, ours and PyTorch's; None if ours is missing.
 _Cells = tuple[str, str, str]
 _Row = Callable[[Findings], _Cells | None]
 
 
 def figure(found: Findings, origin: Origin) -> str:
-    """Every round of who is shown, over the floor of the same round."""
+    """Every round of the shown entries over the floor of the same round."""
     groups = []
     for model in _MODELS:
         floor = found.floor(model, registry.FLOORS)
@@ -50,8 +50,8 @@ def figure(found: Findings, origin: Origin) -> str:
 
 
 def _shown(found: Findings, model: str) -> list[str]:
-    """Ours without rarer settings; of each family of peers what comes as it is and the fastest; the
-    floors that are not the lowest."""
+    """Ours without rarer settings; of each family of peers the default and the fastest; and the floors that
+    are not the lowest."""
     lowest = found.floor(model, registry.FLOORS)
     best = {found.best_peer(model, family) for family in found.families.values()}
     usual = [name for name in found.training[model]
@@ -61,7 +61,7 @@ def _shown(found: Findings, model: str) -> list[str]:
 
 
 def section(found: Findings, origin: Origin, folder: str, picture: str) -> str:
-    """What README says between its marks. `folder`, `picture`: paths in the tree."""
+    """README's text between its marks. `folder`, `picture`: paths in the tree."""
     rows = [cells for row in _ROWS if (cells := row(found))][:_MOST_ROWS]
     links = [f"[raw results]({folder}/results.jsonl)"]
     links += [f"[memory]({folder}/memory.svg)"] if found.memory else []
@@ -94,7 +94,7 @@ def _step(model: str, strategy: str, family: str, what: str) -> _Row:
 
 
 def _alone(found: Findings) -> _Cells | None:
-    """Ours and PyTorch's ranks alone, over the lower of both."""
+    """Our and PyTorch's ranks without communication, over the lower of both."""
     floor = found.floor("A", registry.FLOORS)
     ours = found.step_ratio("A", registry.FLOORS[2], floor)
     if ours is None:
@@ -106,7 +106,7 @@ def _alone(found: Findings) -> _Cells | None:
 
 
 def _memory(found: Findings) -> _Cells | None:
-    """Peaks of the large model, FSDP2 under both settings of malloc."""
+    """Peaks of the large model, FSDP2 with both settings of malloc."""
     of = found.memory.get("C", {})
     if "tessera zero3" not in of:
         return None
@@ -120,7 +120,7 @@ def _short(name: str) -> str:
     return name.removeprefix("pytorch ")
 
 
-# The first ones that a run has are the table.
+# The table has the first rows that a run provides.
 _ROWS = (
     _step("A", "ddp", "DDP", "`ddp`, DDP"),
     _step("A", "zero3", "FSDP2", "`zero3` with one copy per host, FSDP2"),

@@ -12,7 +12,7 @@ from .training_report import cell, minima
 
 
 def text(findings: Findings) -> str:
-    """What the suite found; nothing if it did not run."""
+    """The suite's findings; empty if it did not run."""
     return "\n".join(part for part in (_elementwise(findings), _eight_bits(findings), _muon(findings)) if part)
 
 

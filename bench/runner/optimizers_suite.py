@@ -1,4 +1,4 @@
-"""Times of updates: ours, LibTorch's and what memory allows, in turn."""
+"""Times of updates: ours, LibTorch's and the memory's lower bound, in turn."""
 
 from __future__ import annotations
 
@@ -15,16 +15,17 @@ from .turns import turns
 from .workers import Answer, Workers, check_numbers
 
 ALGORITHMS = ("adamw", "adam", "sgd", "lion", "adagrad", "rmsprop")
-# Of fp32 arrays: read (values, gradient, states), written (all but the gradient).
+# The numbers of fp32 arrays: read (values, gradient, states), and written (all except the
+# gradient).
 ARRAYS = {"adamw": (4, 3), "adam": (4, 3), "sgd": (3, 2), "lion": (3, 2), "adagrad": (3, 2), "rmsprop": (3, 2)}
 
 IN_EIGHT_BITS = ("adamw", "lion")
 
-ELEMENTS = 16 << 20  # 64 MiB per array: beyond every cache
+ELEMENTS = 16 << 20  # 64 MiB per array: larger than every cache
 _QUICK_ELEMENTS = 1 << 20
 _UPDATES = 8
 _TIMEOUT_S = 120.0
-# Of how far values have moved.
+# Of the distance that values have moved.
 _TOLERANCE = 1e-3
 _TOLERANCE_IN_EIGHT_BITS = 0.05
 
@@ -34,7 +35,7 @@ _MUON_UPDATES = 2
 
 
 def run(bench: Bench) -> None:
-    """Every algorithm by all entries, in turn, one process of one thread each; then Muon."""
+    """Runs every algorithm with all entries in turn, one process with one thread each; then Muon."""
     elements = _QUICK_ELEMENTS if bench.quick else ELEMENTS
     with _Players(bench, registry.optimizers(bench.programs), "optimizers") as players:
         for algorithm in ALGORITHMS:
@@ -44,7 +45,7 @@ def run(bench: Bench) -> None:
 
 
 class _Players:
-    """The chosen entries, running. A context manager: leaving ends them all."""
+    """The chosen entries, running. A context manager: leaving it ends them all."""
 
     def __init__(self, bench: Bench, entries: list[Entry], suite: str) -> None:
         self.bench, self.suite = bench, suite
@@ -138,8 +139,8 @@ def _note(bench: Bench, what: str, seen: Disturbance) -> None:
 
 def _compare_moves(algorithm: str, round_: int, entries: list[Entry], entry: Entry, answers: list[Answer],
                    moved: dict[str, float]) -> None:
-    """Notes how far an entry's values have moved. Once a round is over, all have made as many
-    updates; then fails the run where they did not do the same."""
+    """Records how far an entry's values have moved. After a round all have made the same number of updates;
+    then fails the run if their results differ."""
     if entry.role is Role.FLOOR:
         return
     moved[entry.name] = float(answers[0].get("moved", float("nan")))

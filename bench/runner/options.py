@@ -14,14 +14,14 @@ from .model import MODELS
 
 SUITES = ("train", "breakdown", "collectives", "startup", "memory", "checkpoint", "scaling", "optimizers", "hooks",
           "hosts", "gpu")
-_USUAL = SUITES[:-3]  # those that need no GPU, no root and no run of their own
+_USUAL = SUITES[:-3]  # without those that need a GPU, root or a separate run
 _BREAKDOWN_MODELS = ["A", "C"]
 GPU_MODELS = ("gpt2-1k", "gpt2-16k", "deep")
 
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """What the user asked for."""
+    """The user's options."""
 
     suites: list[str]
     models: list[str]
@@ -39,7 +39,7 @@ class Options:
 
 
 def parse(arguments: Sequence[str], root: Path) -> Options:
-    """Reads the command line; exits with a message if it is wrong. `root`: of the tree."""
+    """Parses the command line; exits with a message if it is wrong. `root`: of the tree."""
     parser = Parser(
         "bench/run", "Runs Tessera and its peers in turns and writes tables, JSON lines and charts.",
         "bench/run --suite train --models A --entries 'local|ddp' --blocks 3 --out /tmp/bench")

@@ -1,4 +1,4 @@
-"""The memory of a process that is its own: heap and shared buffers, library text left out."""
+"""The private memory of a process: heap and shared buffers, without the text of libraries."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 def private_kib(pid: int) -> int:
     """Pss_Anon + Pss_Shmem of the process in KiB; 0 if it has just ended.
 
-    Pages that several ranks map count in parts, so the ranks' sum is what the host spends.
+    Each rank counts its share of pages that several ranks map, so the ranks' sum is the memory of the host.
     """
     try:
         lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
@@ -26,7 +26,7 @@ class PeakMemory:
         self.samples = 0
 
     def sample(self) -> None:
-        """Reads all processes once; milliseconds per GiB that they map."""
+        """Reads all processes once; takes milliseconds per GiB that they map."""
         self.samples += 1
         for i, pid in enumerate(self._pids):
             self.peak_kib[i] = max(self.peak_kib[i], private_kib(pid))

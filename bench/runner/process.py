@@ -13,21 +13,21 @@ _LIBC = ctypes.CDLL(None)
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 
-# What a shell that started the runner may carry and no entry may see.
+# Variables of the runner's shell that no entry may see.
 _REMOVED = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 _REMOVED_PREFIXES = ("MALLOC_", "TORCHELASTIC_", "TESSERA_", "GLOO_", "LD_PRELOAD")
 
 
 class Child(subprocess.Popen[bytes]):
-    """A process in a session of its own, of the runner's start()."""
+    """A process in its own session, created by the runner's start()."""
 
     def end(self) -> None:
-        """Ends it at once, and what it started in its session. May be called again."""
+        """Ends it at once, and the processes that it started in its session. May be called again."""
         kill(self)
 
 
 def clean_environment(extra: Mapping[str, str]) -> dict[str, str]:
-    """The runner's environment without job and allocator settings, one thread, plus `extra`."""
+    """The runner's environment without job and allocator settings, with one thread, plus `extra`."""
     kept = {
         name: value
         for name, value in os.environ.items()
@@ -43,9 +43,9 @@ def start(
     cores: frozenset[int] | None,
     stdin: int = subprocess.PIPE,
 ) -> Child:
-    """Starts `command` in a session of its own, on `cores` only, stderr into `log`.
+    """Starts `command` in its own session, only on `cores`, with stderr in `log`.
 
-    The kernel kills it when the runner dies, whatever the runner dies of.
+    The kernel kills it when the runner dies for any reason.
     """
 
     def prepare() -> None:
@@ -92,7 +92,8 @@ def describe_end(code: int) -> str:
 
 
 def adopt_orphans(adopts: bool = True) -> None:
-    """Makes processes that lose their parent children of the runner, so that it can end them, or stops that."""
+    """Makes processes that lose their parent children of the runner, so that it can end them; or stops
+    that."""
     _LIBC.prctl(_PR_SET_CHILD_SUBREAPER, int(adopts), 0, 0, 0)
 
 
@@ -108,7 +109,7 @@ def children() -> list[int]:
 
 
 def kill_orphans() -> None:
-    """Kills and reaps every child that is left, and what they leave behind in turn."""
+    """Kills and reaps every remaining child, and the children that it leaves behind."""
     for _ in range(100):
         left = children()
         if not left:

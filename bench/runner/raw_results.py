@@ -1,4 +1,4 @@
-"""The results of a run, read back from its folder."""
+"""The results of a run, read from its folder."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .spread import Timing
 
 @dataclasses.dataclass(frozen=True)
 class Origin:
-    """Where and with what a run took place, in the words of its results.md."""
+    """The machine and versions of a run, in the words of its results.md."""
 
     cpu: str
     cores: str
@@ -27,7 +27,7 @@ class Origin:
 
 
 def origin(folder: Path) -> Origin:
-    """Throws BenchFailure for a run that is not to be quoted: a smoke test, or one of no commit."""
+    """Throws BenchFailure for a run that must not be quoted: a smoke test, or one without a commit."""
     page = _text(folder / "results.md")
     if "A smoke test" in page:
         raise BenchFailure(f"{folder}: got a smoke test (--quick), expected a whole run")
@@ -43,7 +43,7 @@ def origin(folder: Path) -> Origin:
 
 
 def read(folder: Path) -> Findings:
-    """What the train and memory suites found. Throws BenchFailure if it cannot be read."""
+    """The findings of the train and memory suites. Throws BenchFailure if they cannot be read."""
     path = folder / "results.jsonl"
     found = Findings(families=registry.families())
     for number, line in enumerate(_text(path).splitlines(), 1):
@@ -55,7 +55,7 @@ def read(folder: Path) -> Findings:
 
 
 def _add(found: Findings, record: dict[str, Any]) -> None:
-    # Up to 2026-11-22 entries were contestants.
+    # Up to 2026-11-22 entries were called contestants.
     name = record["entry"] if "entry" in record else record["contestant"]
     if record["suite"] == "train" and record["kept"]:
         training = found.training.setdefault(record["model"], {}).setdefault(name, Training())

@@ -1,4 +1,4 @@
-"""Who takes part in which suite."""
+"""The entries of each suite."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from .entry import Entry, Role
 
 RANKS = 2  # of training
 FLOORS = ("pytorch local", "pytorch local, mmap_max 0", "tessera local")
-THREADS = "libtorch threads"  # no ranks: one process with as many threads, and all their batches
+THREADS = "libtorch threads"  # no ranks: one process with as many threads, and the batches of all
 
 # Of the optimizers suite.
 EIGHT_BITS = "tessera, 8 bits"
@@ -20,16 +20,16 @@ ITERATIONS = "iterations"
 PRODUCTS = "products"
 PRODUCTS_OF_TWO = "products, two processes"
 
-# Of the hooks suite: what is done with gradients under ddp, and the family of PyTorch's that does the same.
+# Of the hooks suite: the form of the gradients under ddp, and PyTorch's family that does the same.
 HOOKS = {"weights": "", "noop": "DDP noop", "bf16": "DDP bf16", "powersgd": "DDP PowerSGD"}
 _OTHER_CURVES = ("ddp-noop", "ddp-powersgd")  # ranks that drift apart; matrices drawn at random
 
-# Of the hosts suite: what sends less than ddp runs where that matters most.
+# Of the hosts suite: variants that send less than ddp run where that matters most.
 _HOSTS = ("pytorch local, mmap_max 0", "tessera local", "pytorch ddp, mmap_max 0", "pytorch fsdp2, mmap_max 0",
           "tessera ddp", "tessera zero1", "tessera zero2", "tessera zero3")
 _SENDS_LESS = ("bf16", "powersgd")
 
-# What raises the peers to their best without a change of code.
+# Settings that make the peers fastest without changing code.
 _NO_MMAP = ("MALLOC_MMAP_MAX_", "0")
 _LARGE_MMAP = ("MALLOC_MMAP_THRESHOLD_", "1048576")
 
@@ -40,7 +40,7 @@ _QUICK = ("pytorch local", "tessera local", THREADS, "pytorch ddp", "pytorch fsd
 
 @dataclasses.dataclass(frozen=True)
 class Programs:
-    """Where the entries' programs lie."""
+    """The location of the entries' programs."""
 
     build: Path
     peers: Path
@@ -67,7 +67,7 @@ class Programs:
         return str(self.build / "bin" / "macro_muon")
 
     def missing(self) -> list[str]:
-        """Programs that are not there."""
+        """The missing programs."""
         wanted = [self.launcher, self.cpp_trainer, self.cpp_collectives, self.cpp_optimizers,
                   self.cpp_muon]
         wanted += [str(self.peers / "train.py"), str(self.peers / "collectives.py")]
@@ -75,7 +75,7 @@ class Programs:
 
 
 def training(programs: Programs, model: str, text: Path, quick: bool) -> list[Entry]:
-    """Floors, peers as they come and at their best, and ours, for one model."""
+    """Floors, peers with default and best settings, and ours, for one model."""
     everyone = _everyone(programs, model, text)
     if quick:
         return [c for c in everyone if c.name in _QUICK]
@@ -125,8 +125,8 @@ def _everyone(programs: Programs, model: str, text: Path) -> list[Entry]:
 
 
 def hooks(programs: Programs, model: str, text: Path, quick: bool) -> list[Entry]:
-    """Gradients in other forms, under ddp: weighted, not sent at all, in bf16, by PowerSGD; PyTorch's
-    DDP with the hook that does the same, as it comes and with its malloc tuned. Over the floors."""
+    """Gradients in other forms under ddp: weighted, not sent, in bf16, by PowerSGD; and PyTorch's DDP with
+    the hook that does the same, with default and tuned malloc. Over the floors."""
     common = ("--model", model, "--text", str(text), "--strategy")
     everyone = [c for c in _everyone(programs, model, text)
                 if c.name in (*FLOORS, "pytorch ddp", "pytorch ddp, mmap_max 0", "tessera ddp")]
@@ -141,14 +141,14 @@ def hooks(programs: Programs, model: str, text: Path, quick: bool) -> list[Entry
 
 
 def hosts(programs: Programs, per_host: int, text: Path, quick: bool) -> list[Entry]:
-    """Floors, PyTorch's at their best, ours under mpirun; with one rank per host also what sends less."""
+    """Floors, PyTorch's best, ours under mpirun; with one rank per host also variants that send less."""
     chosen = [c for c in training(programs, "A", text, quick=False) if c.name in _HOSTS]
     if per_host == 1:
         wanted = [f"{who} ddp-{variant}" for who in ("pytorch", "tessera") for variant in _SENDS_LESS]
         chosen += [c for c in hooks(programs, "A", text, quick=False)
                    if c.name.removesuffix(", mmap_max 0") in wanted
                    and (c.role is Role.OURS or c.name.endswith("mmap_max 0"))]
-    else:  # minutes; it sends what zero2 sends
+    else:  # takes minutes; it sends the same as zero2
         chosen = [c for c in chosen if c.name != "tessera zero1"]
     if quick:
         chosen = [c for c in chosen if c.name not in ("tessera zero1", "tessera zero2")]
@@ -161,19 +161,19 @@ def is_over(name: str, slowest: bool) -> bool:
 
 
 def families() -> dict[str, str]:
-    """Of each peer in training, by name."""
+    """Maps each peer in training to its family."""
     everyone = _everyone(Programs(Path(), Path(), ""), "A", Path())
     return {c.name: c.family for c in everyone if c.family}
 
 
 def has_usual_curve(name: str) -> bool:
-    """Whether an entry of the hooks suite trains what all others train, to the tolerance of losses."""
+    """Whether an entry of the hooks suite trains like all others, within the tolerance of losses."""
     return not any(strategy in name for strategy in _OTHER_CURVES)
 
 
 def memory(programs: Programs, model: str, text: Path, quick: bool) -> list[Entry]:
-    """As `training`, one rank's: PyTorch as it comes and with the setting that makes it smallest;
-    FSDP2, whose memory depends most on malloc, also with the one that makes it fastest."""
+    """As `training`, for one rank: PyTorch with the default and with the setting that makes it smallest;
+    FSDP2, whose memory depends most on malloc, also with the setting that makes it fastest."""
     all_of_them = _everyone(programs, model, text)
     wanted = {c.name for c in training(programs, model, text, quick)} if quick else None
     return [
@@ -209,7 +209,7 @@ def checkpoints(programs: Programs, model: str, text: Path, quick: bool) -> list
 
 
 def collectives(programs: Programs) -> list[Entry]:
-    """Ours and Gloo through PyTorch."""
+    """Ours, and Gloo through PyTorch."""
     gloo = (programs.python, str(programs.peers / "collectives.py"))
     return [
         Entry("pytorch gloo", Role.PEER, gloo, family="Gloo"),
@@ -218,8 +218,7 @@ def collectives(programs: Programs) -> list[Entry]:
 
 
 def optimizers(programs: Programs) -> list[Entry]:
-    """Our updates, also over states in 8 bits, LibTorch's own optimizers, and a pass over as much
-    memory."""
+    """Our updates, also with states in 8 bits, LibTorch's own optimizers, and a pass over as much memory."""
     ours = programs.cpp_optimizers
     return [
         Entry("tessera", Role.OURS, (ours,)),
@@ -231,7 +230,7 @@ def optimizers(programs: Programs) -> list[Entry]:
 
 
 def muon(programs: Programs) -> list[Entry]:
-    """Updates by Muon on one rank and on two, and what bounds them."""
+    """Updates by Muon on one rank and on two, and the work that bounds them."""
     ours = programs.cpp_muon
     return [
         Entry(MUON_ALONE, Role.OURS, (ours,), ranks=1),
@@ -244,7 +243,7 @@ def muon(programs: Programs) -> list[Entry]:
 
 
 def gpu(programs: Programs, model: str, text: Path, quick: bool) -> list[Entry]:
-    """One rank on one GPU, bf16: unwrapped, PyTorch's, ours eager, as graphs and offloaded."""
+    """One rank on one GPU in bf16: unwrapped, PyTorch's, and ours eager, as graphs and offloaded."""
     common = ("--model", model, "--text", str(text), "--device", "cuda")
     train = str(programs.peers / "train.py")
 

@@ -1,4 +1,4 @@
-"""results.md: everything a run found, in tables."""
+"""results.md: all findings of a run in tables."""
 
 from __future__ import annotations
 

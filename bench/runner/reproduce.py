@@ -1,6 +1,6 @@
-"""make reproduce: README's figures and numbers from what was measured.
+"""make reproduce: README's figures and numbers from measured results.
 
-README names the run between its marks; it is the only place that does.
+README names the run between its marks, which is the only place.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _STRATEGY = re.compile(r"^(\| .* \| `(ddp|zero[123])` \|) \d+ \| \d+ \|", re.M)
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Writes what differs, or with --check only says so. Returns the exit code."""
+    """Writes the texts that differ, or with --check only reports them. Returns the exit code."""
     parser = Parser(
         "make reproduce", "Makes README's figures and numbers from the raw results of a run.",
         "make reproduce RUN=docs/benchmarks/2026-11-22-2-core-epyc/small")
@@ -58,8 +58,8 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def make(root: Path, run: str | None, memory: str | None) -> dict[str, str]:
-    """Path: text, of all that README takes from measurements. `run`: None for that which README
-    names; `memory`: the figure of memory, None to take it as it is."""
+    """Maps paths to the texts that README takes from measurements. `run`: None for the run named in README;
+    `memory`: the figure of memory, None to keep it."""
     page = _text(root / _PAGE)
     marked = _MARKED.findall(page)
     if len(marked) != 1:
@@ -81,12 +81,12 @@ def make(root: Path, run: str | None, memory: str | None) -> dict[str, str]:
 
 
 def memory_figure(programs: Path) -> str:
-    """What memory_compare draws on four ranks: bytes, the same on every machine."""
+    """The chart of memory_compare on four ranks: bytes, the same on every machine."""
     with tempfile.TemporaryDirectory(prefix="tessera-reproduce-") as folder:
         path = Path(folder) / "memory.svg"
         command = [programs / "tessera-run", "--standalone", "--nproc-per-node", str(_MEMORY_RANKS),
                    programs / "memory_compare", "--svg", path, "--steps", "1"]  # bytes do not change
-        # With two cores a rank, reductions overlap and take more buffers.
+        # With two cores per rank, reductions overlap and take more buffers.
         cores = sorted(os.sched_getaffinity(0))[:_MEMORY_RANKS]
         try:
             done = subprocess.run(command, env=process.clean_environment({}), capture_output=True, text=True,
@@ -108,7 +108,7 @@ def _totals(figure: str) -> dict[str, float]:
 
 
 def _with_memory(row: re.Match[str], totals: dict[str, float]) -> str:
-    """The row of a strategy with its MiB, of shared parameters and of a copy per rank."""
+    """The row of a strategy with its MiB, with shared parameters and with a copy per rank."""
     name = row[2]
     try:
         return f"{row[1]} {totals[name]:.0f} | {totals[name if name == 'ddp' else f'{name}:apart']:.0f} |"

@@ -1,4 +1,4 @@
-"""What the traffic model expects of more ranks, next to what was measured."""
+"""The traffic model's predictions for more ranks, next to the measurements."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ _FLOOR = "local"
 
 @dataclasses.dataclass(frozen=True)
 class Expectation:
-    """One measured number and the model's, medians of rounds. `floor`: what both have in common, 0
-    if nothing. `ratio`: of the two, taken round by round."""
+    """One measured number and the model's, medians of rounds. `floor`: the common part of both, 0 if there is
+    none. `ratio`: of the two, taken round by round."""
 
     what: str
     world: int
@@ -34,12 +34,12 @@ class Expectation:
 
 
 def expectations(findings: Findings) -> list[Expectation]:
-    """All numbers of the scaling suite that the model speaks about.
+    """All numbers of the scaling suite that the model predicts.
 
-    A core reads and writes at a pace that was measured in the same round just before and after,
-    while all cores did. As many ranks as there are cores run at a time, the others wait for one: so
-    a collective lasts as long as its ranks' traffic takes, over the cores, and a step costs the
-    floor's CPU time in the same round plus its own traffic.
+    The pace at which a core reads and writes was measured in the same round just before and after,
+    while all cores did the same. Only as many ranks as cores run at a time, and the others wait for a
+    core. So a collective takes the time of its ranks' traffic divided by the cores, and a step costs
+    the floor's CPU time in the same round plus its own traffic.
     """
     cores = len(os.sched_getaffinity(0))
     found = []
@@ -68,7 +68,7 @@ def expectations(findings: Findings) -> list[Expectation]:
 
 
 def moved_s(moved: Traffic, pace: Pace) -> float:
-    """Seconds in which a core moves these bytes."""
+    """The seconds in which a core moves these bytes."""
     return moved.reads * pace.read_s + moved.writes * pace.write_s
 
 

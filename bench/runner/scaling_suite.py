@@ -1,4 +1,4 @@
-"""Ours on 1 to 8 ranks of one host: what a rank costs when there are more of them."""
+"""Ours on 1 to 8 ranks of one host: the cost of a rank with more of them."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from .spread import Timing
 from .turns import turns
 
 _OPS = ("all_reduce", "all_gather", "reduce_scatter")
-_SIZE_BYTES = 64 << 20  # beyond the last cache with two ranks, too: the model is one of memory
+_SIZE_BYTES = 64 << 20  # larger than the last cache with two ranks, too, because the model is one of memory
 _WORLDS = (1, 2, 3, 4, 8)
-_WARM_UP_STEPS = 3  # memory has settled after them
+_WARM_UP_STEPS = 3  # memory has settled by then
 _STEPS = 2
 
 
 def run(bench: Bench) -> None:
     """CPU time per rank and step of model A, and collectives of 64 MiB, by number of ranks.
 
-    In each round everything is measured once, and the pace of the memory before and after each
-    collective: on a shared machine it changes by a factor of two within seconds.
+    Each round measures everything once, and the pace of the memory before and after each collective,
+    because on a shared machine it changes by a factor of two within seconds.
     """
     for world in (2, 4) if bench.quick else _WORLDS:
         _run_world(bench, world)
@@ -36,7 +36,7 @@ def _run_world(bench: Bench, world: int) -> None:
     entries = bench.chosen(registry.scaling(bench.programs, bench.text, bench.quick))
     ours = [c for c in bench.chosen(registry.collectives(bench.programs)) if not c.family]
     log = f"scaling-{world}"
-    with contextlib.ExitStack() as started:  # kills whoever is left, however far it got
+    with contextlib.ExitStack() as started:  # kills all remaining ranks after an error, too
 
         def start(entry: Entry, name: str, ranks: int) -> Workers:
             return started.enter_context(bench.start(entry, name, ranks))

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 
 @dataclasses.dataclass(frozen=True)
 class Spread:
-    """Median and range; `of_minima` is the ratio of the two smallest numbers, if it is a ratio."""
+    """Median and range; `of_minima` is the ratio of the two smallest numbers if this is a ratio."""
 
     median: float
     low: float
@@ -23,7 +23,7 @@ class Spread:
         return Spread(statistics.median(known), min(known), max(known), of_minima)
 
     def text(self, digits: int = 2) -> str:
-        """"1.02 [1.00..1.05]"; without a range if there is none."""
+        """For example "1.02 [1.00..1.05]"; without a range if there is none."""
         if self.low == self.high:
             return f"{self.median:.{digits}f}"
         return f"{self.median:.{digits}f} [{self.low:.{digits}f}..{self.high:.{digits}f}]"
@@ -41,12 +41,12 @@ Rounds = Mapping[int, Timing]  # by round
 
 
 def ratios(above: Rounds, below: Rounds) -> list[float]:
-    """`above`/`below` of each round that both have, in order."""
+    """`above`/`below` for each round that both have, in order."""
     return [above[r].median / below[r].median for r in sorted(above.keys() & below.keys())]
 
 
 def ratio(above: Rounds, below: Rounds) -> Spread | None:
-    """`above`/`below` per round that both have, and the ratio of the minima; None without any."""
+    """`above`/`below` for each round that both have, and the ratio of the minima; None without any round."""
     shared = above.keys() & below.keys()
     if not shared:
         return None

@@ -27,7 +27,7 @@ _ALL = ("pytorch ddp", "pytorch fsdp2", "tessera ddp", "tessera zero3")
 
 
 def run(bench: Bench) -> None:
-    """Launchers and direct starts in turn, after one start of each to warm the page cache."""
+    """Runs launchers and direct starts in turn, after one start of each to warm the page cache."""
     names = _FEW if bench.quick else _ALL
     entries = [c for c in registry.training(bench.programs, "A", bench.text, quick=False) if c.name in names]
     ways: dict[str, Callable[[], float]] = {}
@@ -59,7 +59,7 @@ def _direct(bench: Bench, entry: Entry) -> float:
 
 
 def launch_command(programs: registry.Programs, entry: Entry, ranks: int) -> list[str]:
-    """The entry under its launcher, for one step."""
+    """The command that runs the entry under its launcher for one step."""
     program, *arguments = entry.command
     count = ["--nproc-per-node", str(ranks)]
     if program != programs.python:
@@ -70,7 +70,7 @@ def launch_command(programs: registry.Programs, entry: Entry, ranks: int) -> lis
 
 
 def _launched(bench: Bench, entry: Entry) -> float:
-    """Seconds until all ranks have reported their first step through the launcher's output."""
+    """The seconds until all ranks have reported their first step through the launcher's output."""
     logs = bench.logs / "startup"
     logs.mkdir(parents=True, exist_ok=True)
     log = logs / f"launched-{entry.file_name}.log"
@@ -120,7 +120,7 @@ def _until_reported(child: subprocess.Popen[bytes], ranks: int, began: float) ->
 
 
 def _end(child: subprocess.Popen[bytes]) -> None:
-    """A launcher is asked first, so that it ends its ranks, which may have sessions of their own."""
+    """A launcher is asked first, so that it ends its ranks, which may have their own sessions."""
     if child.poll() is None:
         child.terminate()
         try:

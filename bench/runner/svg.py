@@ -1,4 +1,4 @@
-"""Charts as SVG text: one style, readable on light and on dark grounds."""
+"""Charts as SVG text in one style, readable on light and dark backgrounds."""
 
 from __future__ import annotations
 
@@ -45,12 +45,12 @@ _STYLE = """
 
 
 def text_width(text: str, size: float = 13.0) -> float:
-    """About how wide a text is drawn, in pixels."""
+    """The approximate width of a drawn text in pixels."""
     return sum(0.33 if c in " .,:;il|'!()[]" else 0.6 for c in text) * size
 
 
 class Drawing:
-    """Shapes in the order of drawing. Pixels, origin at the top left."""
+    """Shapes in the order of drawing. Unit: pixels, origin at the top left."""
 
     def __init__(self, width: float, title: str, description: str) -> None:
         self.width = width
@@ -81,13 +81,13 @@ class Drawing:
         self._shapes.append(f'<circle class="{css}" cx="{x:.1f}" cy="{y:.1f}" r="3.5"/>')
 
     def heading(self, left: float) -> float:
-        """Title and description at the top; returns the height they take."""
+        """Draws title and description at the top; returns their height."""
         self.text(left, 34, self._title, "title")
         self.text(left, 56, self._description, "quiet")
         return 72.0
 
     def legend(self, left: float, y: float, entries: list[tuple[str, int]]) -> None:
-        """Squares with names, in one row."""
+        """Draws squares with names in one row."""
         x = left
         for name, colour in entries:
             self.box(x, y - 10, 12, 12, f"c{colour}")
@@ -95,7 +95,7 @@ class Drawing:
             x += 18 + text_width(name) + 22
 
     def render(self, height: float) -> str:
-        """The whole file."""
+        """Returns the whole file."""
         w, h = f"{self.width:.0f}", f"{height:.0f}"
         shapes = "\n  ".join(self._shapes)
         return (
@@ -117,7 +117,7 @@ class Scale:
     logarithmic: bool = False
 
     def at(self, value: float) -> float:
-        """Where a value lies; values outside are drawn at the edge."""
+        """The position of a value; values outside are drawn at the edge."""
         value = min(max(value, self.low), self.high)
         if self.logarithmic:
             share = math.log(value / self.low) / math.log(self.high / self.low)
@@ -139,11 +139,11 @@ class Scale:
 
 
 def nice_step(rough: float) -> float:
-    """The next of 1, 2, 5 times a power of ten."""
+    """The next number of the form 1, 2 or 5 times a power of ten."""
     power = 10.0 ** math.floor(math.log10(rough))
     return next(s * power for s in (1, 2, 5, 10) if s * power >= rough * (1 - 1e-9))
 
 
 def number(value: float) -> str:
-    """A tick's label."""
+    """The label of a tick."""
     return f"{value:,.0f}" if value >= 100 or value == int(value) else f"{value:g}"

@@ -1,10 +1,10 @@
-"""What each step of a trace was spent on, in rows that add up to the step.
+"""Divides the time of each step of a trace into rows that add up to the step.
 
-A trace has spans of forward and backward, which touch, and of what the engine does inside them and
-between them. Every instant of a step is counted once: for the collective, gather or update that it
-is in, else for forward or backward, else for the rest. That is exact where communication runs in the
-calls, which it does if each rank has a core of its own; in threads beside them, time that overlaps
-counts as communication.
+A trace has adjacent spans of forward and backward, and spans of the engine's work inside and between
+them. Every instant of a step is counted once: for its collective, gather or update if there is one,
+otherwise for forward or backward, otherwise for the rest. This is exact if communication runs inside
+the calls, which is the case if each rank has its own core. If communication runs in other threads,
+overlapping time counts as communication.
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ from typing import Any
 
 from .failure import BenchFailure
 
-# `wait`: for other ranks in updates and vote. Nobody waits inside backward: reductions are posted, and
-# their spans are as long as their rank was at them; at its end, waiting counts as reduce.
+# `wait`: for other ranks in updates and vote. Ranks do not wait inside backward: reductions are
+# posted, and their spans last as long as their rank worked on them; at the end of backward, waiting
+# counts as reduce.
 ROWS = ("forward", "backward", "gather", "reduce", "update", "updates", "vote", "wait", "rest")
 
 _MEETINGS = ("updates", "vote")  # no rank leaves before all have come
@@ -38,7 +39,7 @@ class _Span:
 
 
 def read(path: Path) -> list[list[Rows]]:
-    """The rows of each step, by rank. Throws BenchFailure if the file is no trace of whole steps."""
+    """The rows of each step, by rank. Throws BenchFailure if the file is not a trace of whole steps."""
     steps = _steps_by_rank(path)
     together = [_step_of_all(by_rank) for by_rank in zip(*steps, strict=True)]
     return [list(of_rank) for of_rank in zip(*together, strict=True)]
@@ -62,8 +63,8 @@ def _steps_by_rank(path: Path) -> list[list[_Step]]:
 
 
 def first_reductions(path: Path) -> list[float]:
-    """Of each step, ms from the begin of its forward until the last rank has begun to reduce its first
-    bucket. Steps that reduce nothing are left out."""
+    """For each step, ms from the start of its forward until the last rank has begun to reduce its first
+    bucket. Steps without reduction are left out."""
     found: list[float] = []
     for by_rank in zip(*_steps_by_rank(path), strict=True):
         firsts = [min((s.begin for s in step.spans if s.row == "reduce"), default=None) for step in by_rank]
@@ -74,7 +75,7 @@ def first_reductions(path: Path) -> list[float]:
 
 
 def typical(steps: Sequence[Rows]) -> Rows:
-    """The mean over the middle half of the steps by their length: rows that still add up."""
+    """The mean over the middle half of the steps by their length; these rows still add up."""
     ordered = sorted(steps, key=lambda rows: sum(rows.values()))
     cut = len(ordered) // 4
     middle = ordered[cut : len(ordered) - cut]
@@ -82,7 +83,7 @@ def typical(steps: Sequence[Rows]) -> Rows:
 
 
 def mean(rows: Sequence[Rows]) -> Rows:
-    """Row by row."""
+    """The mean of each row."""
     return {name: sum(one[name] for one in rows) / len(rows) for name in ROWS}
 
 
@@ -101,7 +102,7 @@ class _Step:
 
 
 def _steps(spans: list[_Span]) -> list[_Step]:
-    """A step lasts from the begin of a forward to the begin of the next."""
+    """A step lasts from the start of a forward to the start of the next."""
     spans = sorted(spans, key=lambda span: span.begin)
     begins = [span.begin for span in spans if span.row == "forward"]
     if not begins:
@@ -111,7 +112,7 @@ def _steps(spans: list[_Span]) -> list[_Step]:
     for begin, end in zip(begins, ends, strict=True):
         inside = [s for s in spans if begin <= s.begin < end]
         turn = max((s.end for s in inside if s.row in ("forward", "backward")), default=begin)
-        # After backward nothing is gathered but new parameters.
+        # After backward only new parameters are gathered.
         inside = [
             dataclasses.replace(s, row="updates") if s.row == "gather" and s.begin >= turn else s
             for s in inside
@@ -121,13 +122,13 @@ def _steps(spans: list[_Span]) -> list[_Step]:
 
 
 def _step_of_all(by_rank: Sequence[_Step]) -> list[Rows]:
-    """The rows of one step for each rank; who came early to a meeting has waited."""
+    """The rows of one step for each rank; a rank that came early to a meeting has waited."""
     found = [_rows(step) for step in by_rank]
     for row in _MEETINGS:
         meetings = [_outer(s for s in step.spans if s.row == row) for step in by_rank]
         names = [[span.name for span in of_rank] for of_rank in meetings]
         if any(one != names[0] for one in names):
-            continue  # ranks that met over different things: nothing to compare
+            continue  # these ranks met over different things and cannot be compared
         for together in zip(*meetings, strict=True):
             shortest = min(span.end - span.begin for span in together)
             for rows, span in zip(found, together, strict=True):
@@ -151,7 +152,7 @@ def _rows(step: _Step) -> Rows:
 
 
 def _outer(spans: Iterable[_Span]) -> list[_Span]:
-    """Without those that lie in an earlier one."""
+    """Leaves out spans that lie inside an earlier one."""
     found: list[_Span] = []
     for span in sorted(spans, key=lambda s: (s.begin, -s.end)):
         if not found or span.begin >= found[-1].end:

@@ -1,6 +1,6 @@
 """Bytes of memory traffic that each rank's collectives and optimizer cause on one host.
 
-All in multiples of the full buffer or of the parameters' bytes, for `world` ranks.
+Results are multiples of the full buffer or of the parameters' bytes, for `world` ranks.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ import dataclasses
 
 @dataclasses.dataclass(frozen=True)
 class Traffic:
-    """What a rank reads and writes."""
+    """The bytes that a rank reads and writes."""
 
     reads: float
     writes: float
 
     @property
     def total(self) -> float:
-        """Both together, for where they cost the same."""
+        """The sum of both, where they cost the same."""
         return self.reads + self.writes
 
     def __add__(self, other: Traffic) -> Traffic:
@@ -31,10 +31,10 @@ _ADAMW = Traffic(4.0, 3.0)  # fp32: reads p, g, m, v; writes p, m, v
 
 
 def collective(op: str, world: int) -> Traffic:
-    """Traffic of one rank in one collective, larger than the caches, over the size of the full buffer.
+    """Traffic of one rank in one collective larger than the caches, over the size of the full buffer.
 
-    all_reduce: each rank reads `world` copies of its share and writes it back into as many;
-    reduce_scatter: the same reads, one write elsewhere, past the caches;
+    all_reduce: each rank reads `world` copies of its share and writes the result into all of them;
+    reduce_scatter: the same reads, and one write elsewhere, past the caches;
     all_gather: each rank copies the others' shares into its own buffer, past the caches.
     """
     return {
@@ -45,7 +45,7 @@ def collective(op: str, world: int) -> Traffic:
 
 
 def strategy(name: str, world: int) -> Traffic:
-    """Traffic of one rank in one step beyond computation, over the parameters' bytes.
+    """Traffic of one rank in one step in addition to computation, over the parameters' bytes.
 
     The optimizer's part is relative to the floor, which updates all parameters on each rank.
     """
@@ -55,11 +55,11 @@ def strategy(name: str, world: int) -> Traffic:
 
 
 def parts(name: str, world: int) -> dict[str, Traffic]:
-    """Traffic of one rank in one step by what causes it, over the parameters' bytes.
+    """Traffic of one rank in one step by cause, over the parameters' bytes.
 
-    The ranks of a host have one copy of the parameters: no unit is put together elsewhere, and what
-    a rank has updated is where the others read it. `apart`, a rank reads what the others have
-    updated, or with split parameters every unit twice, its own slice too.
+    The ranks of a host share one copy of the parameters, so units need no gather, and the others read
+    a rank's updates in place. With `apart` a rank copies the others' updates, or with split
+    parameters every unit twice, including its own slice.
     """
     if name == "ddp":
         return {"reduce": collective("all_reduce", world), "update": _ADAMW}
@@ -69,8 +69,8 @@ def parts(name: str, world: int) -> dict[str, Traffic]:
         "zero3-apart": {"gather": Traffic(1.0, 1.0) * 2.0},
     }
     return apart.get(name, {}) | {
-        # zero1 leaves the mean in the buffer that it has just read, the others write past the
-        # caches: neither reads what it overwrites.
+        # zero1 leaves the mean in the buffer that it has just read, and the others write past the
+        # caches, so neither reads the memory that it overwrites.
         "reduce": collective("reduce_scatter", world),
         "update": _ADAMW * (1.0 / world),
     }
@@ -78,8 +78,8 @@ def parts(name: str, world: int) -> dict[str, Traffic]:
 
 def between_hosts(name: str, hosts: int, kept: float) -> float | None:
     """Bytes that each host sends to the others in one step, over the parameters' bytes in fp32: a host
-    sends once what its ranks have summed, and a unit comes to a host once. `kept`: the share of the
-    parameters that are still whole when backward begins. None where no formula says it.
+    sends the sum of its ranks once, and a unit comes to a host once. `kept`: the share of the
+    parameters that are still whole when backward begins. None without a formula.
     """
     share = (hosts - 1) / hosts
     # zero3: gathers for forward and for backward, and the reduction.

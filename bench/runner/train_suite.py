@@ -16,7 +16,7 @@ from .spread import Timing
 from .turns import turns
 
 _TRIES = 3
-MEMORY_SHARE = 0.85  # of what is free, for entries that stay
+MEMORY_SHARE = 0.85  # of the free memory, for entries that stay
 
 
 class _Player:
@@ -53,7 +53,7 @@ class _Player:
             self._workers = None
 
     def block(self, round_: int) -> None:
-        """Measures one block, again while something else disturbs it."""
+        """Measures one block, and repeats it if something else disturbs it."""
         for attempt in range(_TRIES):
             self._step(self.model.settle_steps)
             assert self._workers is not None
@@ -65,7 +65,7 @@ class _Player:
             again = reason is not None and attempt + 1 < _TRIES
             step_ms = [max(ranks) for ranks in zip(*(a["ms"] for a in answers), strict=True)]
             timing = Timing(statistics.median(step_ms), min(step_ms))
-            # Per rank, also where one process does the work of all.
+            # Per rank, also if one process does the work of all.
             rank_steps = self.bench.ranks * self.model.block_steps
             cpu_ms = sum(a["cpu_ms"] for a in answers) / rank_steps
             faults = sum(a["minor_faults"] for a in answers) / rank_steps
@@ -147,7 +147,7 @@ def _run_model(bench: Bench, suite: str, model: Model, entries: list[Entry]) -> 
 
 
 def check_curves(bench: Bench, model: str) -> None:
-    """Compares loss curves: ranks alone with each other, ranks that work together likewise."""
+    """Compares loss curves: ranks alone with each other, and ranks that work together likewise."""
     found = bench.findings.training[model]
     for kind, alone in (("ranks alone", True), ("ranks together", False)):
         curves = {n: t.losses for n, t in found.items()
@@ -159,7 +159,7 @@ def check_curves(bench: Bench, model: str) -> None:
 
 
 def available_mib() -> float:
-    """Memory that new processes may take without anything being swapped out."""
+    """The memory that new processes may use without swapping."""
     for line in Path("/proc/meminfo").read_text().splitlines():
         if line.startswith("MemAvailable:"):
             return int(line.split()[1]) / 1024

@@ -1,4 +1,4 @@
-"""The report's part on training: step times, gains over peers."""
+"""The report's section on training: step times and gains over peers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .markdown import table
 from .model import MODELS
 from .spread import Spread, medians
 
-# Which families answer the same question as our strategies.
+# The families with which our strategies are compared.
 RIVALS = {
     "ddp": ("DDP",),
     "ddp-weights": ("DDP",),

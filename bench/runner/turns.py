@@ -1,4 +1,4 @@
-"""Interleaving: everyone in turn, another one first in each round."""
+"""Interleaving: all in turn, starting with another one in each round."""
 
 from __future__ import annotations
 

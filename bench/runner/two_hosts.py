@@ -1,7 +1,7 @@
 """Two hosts on this machine: network, UTS and mount namespaces, joined by a link of a chosen rate.
 
-Nothing of it has a name outside: the namespaces live as long as a process in them, and those die with
-the runner.
+The namespaces have no names: they exist as long as a process in them, and these processes die with the
+runner.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ hostname "$0" && mount --bind "$1" /etc/hosts && mount -t tmpfs -o mode=1777 tmp
 
 @dataclasses.dataclass(frozen=True)
 class Link:
-    """What joins the hosts. `mbit`: its rate each way, None: what the kernel copies."""
+    """The link between the hosts. `mbit`: its rate in each direction, None: as fast as the kernel copies."""
 
     name: str
     mbit: int | None
 
     def wire_ms(self, sent_bytes: float) -> float:
-        """How long so many bytes are under way in one direction."""
+        """The milliseconds for sending so many bytes in one direction."""
         return 0.0 if self.mbit is None else sent_bytes * 8 / (self.mbit * 1e3)
 
 
@@ -55,7 +55,7 @@ LINKS = (UNLIMITED, GIGABIT, SLOWEST)
 
 
 def mpirun() -> str | None:
-    """Open MPI's, or None."""
+    """The path of Open MPI's mpirun, or None."""
     for name in ("mpirun.openmpi", "mpirun"):
         path = shutil.which(name)
         if path is None:
@@ -67,10 +67,10 @@ def mpirun() -> str | None:
 
 
 class TwoHosts:
-    """Namespaces and the link. A context manager: leaving ends every process in them."""
+    """Namespaces and the link. A context manager: leaving it ends every process in them."""
 
     def __init__(self) -> None:
-        """NotRun where this user, or this kernel, cannot have them."""
+        """Raises NotRun if this user or this kernel cannot create them."""
         missing = [name for name in _TOOLS if shutil.which(name) is None]
         if missing:
             raise NotRun(f"there is no {', '.join(missing)} (Debian: iproute2, util-linux)")
@@ -96,7 +96,7 @@ class TwoHosts:
         self.close()
 
     def close(self) -> None:
-        """Ends every process on both hosts, and so the hosts. May be called again."""
+        """Ends every process on both hosts, and thereby the hosts. May be called again."""
         for holder in self._holders:
             for pid in _processes_in(holder.pid):
                 try:
@@ -108,26 +108,26 @@ class TwoHosts:
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def enter(self, host: int) -> tuple[str, ...]:
-        """What runs the command behind it on that host, by exec."""
+        """The prefix that runs the command after it on that host by exec."""
         return ("nsenter", f"--target={self._holders[host].pid}", "--net", "--uts", "--mount", "--wd", "--")
 
     def limit(self, link: Link) -> None:
-        """Gives the link that rate, in both directions."""
+        """Sets the rate of the link in both directions."""
         for host in range(HOSTS):
             queue = ("tc", "qdisc")
-            # Fails where there was no limit.
+            # Fails if there was no limit.
             self._run(host, *queue, "del", "dev", _INTERFACE, "root", must=False)
             if link.mbit is not None:
                 self._run(host, *queue, "add", "dev", _INTERFACE, "root", "tbf", "rate", f"{link.mbit}mbit",
                           "burst", "256kb", "latency", "50ms")
 
     def sent_bytes(self) -> tuple[int, ...]:
-        """What each host has sent over the link so far, with all headers."""
+        """The bytes that each host has sent over the link so far, including all headers."""
         return tuple(_sent(Path(f"/proc/{holder.pid}/net/dev").read_text()) for holder in self._holders)
 
     def launch(self, job: Job, into: list[Rank]) -> None:
-        """Half of the ranks on each host, in order: ours by mpirun, others one process each. Each
-        host has half of the cores; a rank has one of its own if there are enough."""
+        """Starts half of the ranks on each host, in order: ours by mpirun, others as one process each. Each
+        host has half of the cores; a rank has its own core if there are enough."""
         per_host = job.world // HOSTS
         cores = split_cores(sorted(os.sched_getaffinity(0)), per_host) if job.pinned else [None] * job.world
         own = dict(job.entry.environment)
@@ -183,8 +183,8 @@ class TwoHosts:
 
 
 def split_cores(cores: list[int], per_host: int) -> list[frozenset[int] | None]:
-    """The cores of each rank: one if there are enough, else those of its host, of which each has as many.
-    None for all where there are not as many as hosts."""
+    """The cores of each rank: one if there are enough, otherwise those of its host; both hosts have the same
+    number. None for all if there are fewer cores than hosts."""
     if len(cores) >= HOSTS * per_host:
         return [frozenset({core}) for core in cores[: HOSTS * per_host]]
     share = len(cores) // HOSTS
@@ -202,7 +202,7 @@ def _is_ready(holder: process.Child) -> bool:
 
 
 def _sent(table: str) -> int:
-    """The ninth number of the link's line in /proc/net/dev."""
+    """The ninth number in the link's line of /proc/net/dev."""
     for line in table.splitlines():
         name, colon, numbers = line.partition(":")
         if colon and name.strip() == _INTERFACE:
@@ -211,13 +211,13 @@ def _sent(table: str) -> int:
 
 
 def _processes_in(holder: int) -> list[int]:
-    """All but the holder that have its network, if that is not the runner's own."""
+    """All processes in the holder's network except the holder, if that network is not the runner's own."""
     found: list[int] = []
     try:
         network = os.readlink(f"/proc/{holder}/ns/net")
     except OSError:
         return found
-    if network == os.readlink("/proc/self/ns/net"):  # it has not come as far as having its own
+    if network == os.readlink("/proc/self/ns/net"):  # it does not have its own network yet
         return found
     for entry in Path("/proc").iterdir():
         try:

@@ -1,4 +1,4 @@
-"""All ranks of one entry, steered together."""
+"""All ranks of one entry, controlled together."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ Answer = dict[str, Any]
 
 _LONGEST_LINE_BYTES = 64 << 20
 _TAIL_LINES = 6
-_LOOK_S = 1.0  # how often whoever is waited for is looked after
+_LOOK_S = 1.0  # the interval for checking whether awaited ranks are alive
 
 
 class Workers:
-    """The processes of one entry, one per rank, or one in place of all. A context manager: leaving
+    """The processes of one entry, one per rank, or one for all ranks. A context manager: leaving it
     kills them all.
 
-    Every wait has a deadline. What a rank does wrong becomes a BenchFailure that names the
-    entry, the rank, what happened and the rank's log.
+    Every wait has a deadline. An error of a rank becomes a BenchFailure that names the entry, the
+    rank, the problem and the rank's log.
     """
 
     def __init__(
         self, entry: Entry, world: int, logs: Path, pinned: bool = True, launch: Launch = start_here
     ) -> None:
-        """Starts the ranks. `pinned`: rank r runs on core r alone, and who does the work of all ranks on
-        all their cores, if there are enough cores; `launch` may place them otherwise."""
+        """Starts the ranks. `pinned`: rank r runs only on core r, and a process that does the work of all
+        ranks on all their cores, if there are enough cores; `launch` may place them otherwise."""
         self.entry = entry
         cores = sorted(os.sched_getaffinity(0))
         pins: list[frozenset[int] | None] = [frozenset({core}) for core in cores[:world]]
@@ -74,14 +74,14 @@ class Workers:
         return [rank.pid for rank in self._processes]
 
     def kill(self) -> None:
-        """Ends all ranks at once, and what they started. May be called again."""
+        """Ends all ranks at once, and the processes that they started. May be called again."""
         for rank in self._processes:
             rank.end()
         self._processes = []
         shutil.rmtree(self._store, ignore_errors=True)
 
     def quit(self, timeout_s: float = 15.0) -> str | None:
-        """Asks all ranks to leave, then kills. Returns what went wrong, or None."""
+        """Asks all ranks to leave, then kills them. Returns the problem, or None."""
         problem = None
         try:
             self._send("quit")
@@ -119,7 +119,7 @@ class Workers:
         period_s: float = 0.02,
         during: str = "the start",
     ) -> list[Answer]:
-        """One line of kind `event` from each rank, by rank. Calls `tick` each period meanwhile."""
+        """Returns one line of kind `event` from each rank, by rank. Meanwhile calls `tick` each period."""
         answers: dict[int, Answer] = {}
         deadline = time.monotonic() + timeout_s
         with selectors.DefaultSelector() as selector:
@@ -165,7 +165,7 @@ class Workers:
             raise self._failure(rank, f"printed a line without an end during {during}")
 
     def _check_alive(self, during: str) -> None:
-        """A rank whose launcher died before it began never closes an output."""
+        """A rank whose launcher died before the rank started never closes an output."""
         for rank, child in enumerate(self._processes):
             if child.poll() is not None:
                 raise self._died(rank, during)
@@ -188,7 +188,7 @@ class Workers:
         return answer
 
     def _died(self, rank: int, during: str) -> BenchFailure:
-        # The first to die is the cause; those that lost it die a moment later.
+        # The first rank to die is the cause; ranks that lose it die a moment later.
         time.sleep(0.2)
         codes = [child.poll() for child in self._processes]
         if codes[rank] is None:
@@ -213,7 +213,8 @@ class Workers:
 
 
 def check_numbers(workers: Workers, answers: list[Answer], key: str, count: int) -> list[list[float]]:
-    """`answers[rank][key]` of every rank as lists of `count` finite numbers, else BenchFailure."""
+    """Returns `answers[rank][key]` of every rank as lists of `count` finite numbers, or raises
+    BenchFailure."""
     columns = []
     for rank, answer in enumerate(answers):
         values = answer.get(key)

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Command lines of the benchmarks' programs: help, and what is refused.
+# Command lines of the benchmarks' programs: help, and refused arguments.
 #
 #   command_line.sh <folder of the programs>
 set -euo pipefail
@@ -14,7 +14,7 @@ fail() { # <what is wrong>
   exit 1
 }
 
-# ends <code> <program> <arguments>: both streams are kept.
+# ends <code> <program> <arguments>: checks the exit code and stores both output streams.
 ends() {
   local expected=$1 code=0
   shift
@@ -32,7 +32,7 @@ for program in "$bin"/{macro_train,macro_collectives,macro_optimizers,macro_muon
   ends 0 "$program" --help
   grep -q "^usage: .*$name" "$scratch/out" || fail "no usage of $name"
   grep -qE "^  .*$name" "$scratch/out" || fail "no example of $name"
-  if [[ $name != setup.sh && $name != macro_collectives ]]; then  # have no flags
+  if [[ $name != setup.sh && $name != macro_collectives ]]; then  # these have no flags
     grep -qE 'default|--threads=1' "$scratch/out" || fail "no defaults of $name"
   fi
   refuses "$program" --no_such_flag
@@ -45,7 +45,7 @@ grep -q '"event":"steps"' "$scratch/out" || fail 'macro_train has trained nothin
 refuses "$bin/macro_train" --model MLP --strategy ddp --threads 2
 refuses "$bin/macro_train" --threads 0
 
-# Every update moves values as far as LibTorch's does, and one of another algorithm does not.
+# Every update moves values as far as LibTorch's does, and an update of another algorithm does not.
 refuses "$bin/macro_optimizers" --by=me
 moved() { # <who> <algorithm>
   echo "run $2 5000 2" | "$bin/macro_optimizers" --by "$1" >"$scratch/out" 2>"$scratch/err" || fail "$2 by $1"
@@ -59,13 +59,13 @@ for algorithm in adamw adam sgd lion adagrad rmsprop; do
   close "$ours" "$(moved libtorch $algorithm)" || fail "$algorithm: other updates than LibTorch's"
 done
 ! close "$ours" "$(moved tessera adamw)" || fail 'any algorithm would do'
-for algorithm in adamw lion; do  # codes round
+for algorithm in adamw lion; do  # 8-bit codes are rounded
   close "$(moved tessera8bit $algorithm)" "$(moved tessera $algorithm)" 0.05 || fail "$algorithm in 8 bits: other updates"
 done
 ! "$bin/macro_optimizers" --by=tessera8bit <<<'run sgd 5000 2' &>"$scratch/out" || fail 'there is an 8-bit SGD'
 [[ -n $(moved memory sgd) ]] || fail 'no pass over memory'
 
-# Muon moves values the same under every strategy; one update moves them less.
+# Muon moves values equally under every strategy; one update moves them less.
 refuses "$bin/macro_muon" --by=me
 refuses "$bin/macro_muon" --threads=0
 muon() { # <program and its flags>: how far a rank has moved
@@ -80,7 +80,7 @@ for by in iterations products; do
   [[ -n $(muon "$bin/macro_muon" --by $by --updates 1) ]] || fail "no $by"
 done
 
-# What one process trains is what two ranks do: their mean losses, and the parameters behind them.
+# One process trains the same as two ranks: equal mean losses and parameters.
 losses() { # <ranks>: mean over ranks, by step
   sed -n 's/.*"loss":\[\([^]]*\)\].*/\1/p' "$scratch/out" | tr ',' ' ' |
     awk -v ranks="$1" '{ for (i = 1; i <= NF; i++) sum[i] += $i }

@@ -3,7 +3,7 @@
 //   build/release/bin/all_reduce
 //   tessera-run --standalone --nproc-per-node 3 build/release/bin/all_reduce
 //
-// Expected output of the second, in any order:
+// Expected output of the second command, in any order:
 //
 //   rank 0 of 3 (shm): 1 + ... + 3 = 6
 //   rank 1 of 3 (shm): 1 + ... + 3 = 6
@@ -18,7 +18,7 @@ namespace {
 
 void add_up() {
   auto world = tessera::init_process_group();
-  // Memory that the backend moves without copying it first; any contiguous CPU tensor works.
+  // The backend moves memory that it allocated without copying it; any contiguous CPU tensor works.
   at::Tensor number = world->allocate(1, at::kLong);
   number.mutable_data_ptr<int64_t>()[0] = world->rank() + 1;
   world->all_reduce(number, tessera::ReduceOp::kSum, "number")->wait();

@@ -7,7 +7,7 @@
 //
 //   world 2: loss 0.0038, accuracy 94.9 % of 297, parameters bff49d6fc50af8bd
 //
-// --data FOLDER trains on MNIST's four files instead, which it does not fetch.
+// --data FOLDER trains on MNIST's four files instead. It does not download them.
 #include <cstdio>
 #include <memory>
 #include <string>
@@ -29,10 +29,10 @@ using tessera::nn::SyncBatchNorm1d, tessera::nn::SyncBatchNorm2d;
 
 constexpr size_t kBatch = 60;  // of all ranks together
 
-/// Convolutions, each normalised: 30 samples on a rank are few, those of all ranks are more.
+/// Each convolution is normalised over all ranks: the 30 samples of one rank are few.
 struct Net : torch::nn::Module {
   Net(const std::shared_ptr<tessera::ProcessGroup>& group, int64_t side) {
-    const int64_t pixels = ((side - 3) / 2 + 1) * ((side - 3) / 2 + 1);  // behind the stride
+    const int64_t pixels = ((side - 3) / 2 + 1) * ((side - 3) / 2 + 1);  // after the stride
     using torch::nn::Conv2d, torch::nn::Conv2dOptions, torch::nn::Linear, torch::nn::ReLU;
     layers = register_module(
         "layers",
@@ -75,7 +75,7 @@ void train() {
 
   at::Tensor mean = loss.detach().clone();
   world->all_reduce(mean, tessera::ReduceOp::kAvg, "loss")->wait();
-  model->eval();  // by running statistics, which are the same on all ranks
+  model->eval();  // uses the running statistics, which are the same on all ranks
   const at::NoGradGuard no_grad;
   const at::Tensor right = program::right_answers(model, test);
   const uint64_t hash = tessera::parameter_hash(*engine);

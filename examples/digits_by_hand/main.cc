@@ -1,5 +1,5 @@
-// Data parallelism by hand: SGD on handwritten digits, the gradients averaged by a collective each.
-// digits_ddp does the same with an engine; digits under any strategy.
+// Data parallelism by hand: SGD on handwritten digits, each gradient averaged by a collective.
+// digits_ddp does the same with an engine; digits trains under any strategy.
 //
 //   tessera-run --standalone --nproc-per-node 2 build/release/bin/digits_by_hand
 //
@@ -7,7 +7,7 @@
 //
 //   world 2: loss 0.0007, accuracy 91.9 % of 297
 //
-// --data FOLDER trains on MNIST's four files instead, which it does not fetch.
+// --data FOLDER trains on MNIST's four files instead. It does not download them.
 #include <cstdio>
 #include <string>
 
@@ -28,7 +28,7 @@ constexpr int64_t kBatch = 60;  // of all ranks together
 torch::nn::Sequential make_net(int64_t side) {
   using torch::nn::Conv2d, torch::nn::Conv2dOptions, torch::nn::Linear, torch::nn::ReLU;
   torch::manual_seed(1);
-  const int64_t pixels = ((side - 3) / 2 + 1) * ((side - 3) / 2 + 1);  // behind the stride
+  const int64_t pixels = ((side - 3) / 2 + 1) * ((side - 3) / 2 + 1);  // after the stride
   return torch::nn::Sequential(Conv2d(Conv2dOptions(1, 16, 3).padding(1)), ReLU(),
                                Conv2d(Conv2dOptions(16, 16, 3).stride(2)), ReLU(),
                                torch::nn::Flatten(), Linear(16 * pixels, 10));

@@ -1,14 +1,14 @@
-// The program digits_by_hand with an engine: it gives all ranks rank 0's parameters, averages
-// gradients in backward, a bucket at a time, and updates.
+// digits_by_hand with an engine, which broadcasts rank 0's parameters, averages gradients in
+// backward one bucket at a time, and updates.
 //
 //   tessera-run --standalone --nproc-per-node 2 build/release/bin/digits_ddp
 //
-// Expected last line, that of digits_by_hand (its last digits depend on the number of ranks and on
+// Expected last line, as of digits_by_hand (its last digits depend on the number of ranks and on
 // the machine):
 //
 //   world 2: loss 0.0007, accuracy 91.9 % of 297
 //
-// --data FOLDER trains on MNIST's four files instead, which it does not fetch.
+// --data FOLDER trains on MNIST's four files instead. It does not download them.
 #include <cstdio>
 #include <string>
 
@@ -29,7 +29,7 @@ constexpr int64_t kBatch = 60;  // of all ranks together
 torch::nn::Sequential make_net(int64_t side) {
   using torch::nn::Conv2d, torch::nn::Conv2dOptions, torch::nn::Linear, torch::nn::ReLU;
   torch::manual_seed(1);
-  const int64_t pixels = ((side - 3) / 2 + 1) * ((side - 3) / 2 + 1);  // behind the stride
+  const int64_t pixels = ((side - 3) / 2 + 1) * ((side - 3) / 2 + 1);  // after the stride
   return torch::nn::Sequential(Conv2d(Conv2dOptions(1, 16, 3).padding(1)), ReLU(),
                                Conv2d(Conv2dOptions(16, 16, 3).stride(2)), ReLU(),
                                torch::nn::Flatten(), Linear(16 * pixels, 10));

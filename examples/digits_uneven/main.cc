@@ -1,6 +1,6 @@
-// Handwritten digits, shared out unevenly on purpose: of three ranks the first has 6 of 11 parts,
-// the second 3 and the third 2. Every digit counts the same in every step, none is dropped or
-// padded, and ranks that have run out follow the others.
+// Handwritten digits, divided unevenly on purpose: of three ranks the first has 6 of 11 parts, the
+// second 3 and the third 2. Every digit has the same weight in every step. None is dropped or
+// padded, and ranks without batches follow the others.
 //
 //   tessera-run --standalone --nproc-per-node 2 build/release/bin/digits_uneven --strategy zero3
 //
@@ -26,7 +26,7 @@ namespace {
 
 constexpr int64_t kBatch = 30;  // of a rank, and less for the last one
 
-/// The rows of a rank: rank r's part is as large as 1 / (r + 1) of the first one's.
+/// Returns this rank's rows: rank r's part is 1 / (r + 1) of rank 0's.
 at::Tensor rows_of(const tessera::ProcessGroup& world, int64_t count) {
   const auto weight = [](int rank) { return 1.0 / (rank + 1); };
   double all = 0.0;
@@ -63,7 +63,8 @@ void train() {
     std::vector<at::Tensor> batches =
         mine.index_select(0, at::randperm(mine.numel())).split(kBatch);
     for (const at::Tensor& rows : engine->join(batches)) {
-      // The loss is a mean over this batch; with its size as weight each digit counts the same.
+      // The loss is the mean over this batch. Weighting it by the batch's size gives each digit the
+      // same weight.
       engine->backward(loss_of(digits.train, rows), {.weight = static_cast<double>(rows.numel())});
       engine->step();
     }

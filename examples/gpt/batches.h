@@ -9,9 +9,9 @@
 
 namespace gpt {
 
-/// An endless stream of this rank's training batches. In each epoch every window is seen by one
-/// rank once, in an order drawn anew; the last windows of an epoch that fill no whole batch are
-/// skipped. A batch counts as consumed once it is given out, so save between steps. Local.
+/// An endless stream of this rank's training batches. In each epoch exactly one rank sees each
+/// window, in a new random order; windows at the end of an epoch that do not fill a batch are
+/// skipped. A batch counts as consumed when it is returned, so save between steps. Local.
 class Batches {
  public:
   /// `sequences` windows per batch, at most windows.size() / ranks.
@@ -19,10 +19,10 @@ class Batches {
 
   Batch next();
 
-  /// Number of times the text was begun anew.
+  /// The number of completed passes over the text.
   int64_t epoch() const { return sampler_.epoch(); }
 
-  /// How far it is, to be saved and loaded.
+  /// The position in the stream, to be saved and loaded.
   const tessera::data::DistributedSampler& sampler() const { return sampler_; }
 
  private:

@@ -10,14 +10,14 @@
 
 namespace gpt {
 
-/// What communicates gradients.
+/// Names of the communication hooks.
 enum class CommHookName : uint8_t { kNone, kAllReduce, kNoop, kPowerSgd };
 
 // For ABSL_FLAG.
 bool AbslParseFlag(absl::string_view text, CommHookName* name, std::string* error);
 std::string AbslUnparseFlag(CommHookName name);
 
-/// The hook; null for none. `rank` and `start` are PowerSGD's.
+/// Returns the hook; null for kNone. `rank` and `start` are PowerSGD's.
 std::shared_ptr<tessera::CommHook> make_comm_hook(CommHookName name, int64_t rank, int64_t start);
 
 }  // namespace gpt

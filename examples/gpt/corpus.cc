@@ -24,7 +24,7 @@ constexpr int64_t kBlock_bytes = int64_t{64} << 10;
 constexpr int64_t kHeldOutEvery = 10;
 constexpr size_t kListed = 10;  // unreadable files that a message names
 
-/// Appends at most `limit_bytes` of the file to `text`; returns errno, 0 if all went well.
+/// Appends at most `limit_bytes` of the file to `text`. Returns 0, or errno.
 int append_file(const std::string& path, int64_t limit_bytes, std::string& text) {
   const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
   if (file < 0) return errno;
@@ -47,7 +47,7 @@ absl::StatusOr<std::vector<std::string>> files_below(const std::string& director
   std::error_code error;
   fs::recursive_directory_iterator walk(directory, error);
   for (; !error && walk != fs::recursive_directory_iterator(); walk.increment(error)) {
-    std::error_code ignored;  // a dangling link is no regular file
+    std::error_code ignored;  // a dangling link is not a regular file
     if (walk->is_regular_file(ignored)) files.push_back(walk->path().string());
   }
   if (error) {

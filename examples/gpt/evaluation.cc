@@ -11,8 +11,8 @@ double held_out_loss(Gpt& model, const Windows& held_out, const EvaluationSize& 
   const int64_t sequences =
       size.sequences == 0 ? held_out.size() : std::min(size.sequences, held_out.size());
   at::Tensor sum = at::zeros({2}, at::kDouble);  // loss, windows
-  // Where gathering is collective all ranks must go through the model alike: one that has no window
-  // left takes the first, and does not count it.
+  // Where gathering is collective, all ranks must run the model equally often: a rank without
+  // windows runs the first one and does not count it.
   const int64_t stride = world.size() * size.batch;
   for (int64_t begin = 0; begin < sequences; begin += stride) {
     std::vector<size_t> numbers;

@@ -9,13 +9,13 @@
 namespace gpt {
 
 struct EvaluationSize {
-  int64_t sequences = 256;  ///< windows to judge by, over all ranks; 0 or more than there are: all
+  int64_t sequences = 256;  ///< windows over all ranks; 0, or more than there are: all
   int64_t batch = 8;        ///< windows per forward pass
 };
 
-/// Mean loss of the model over held-out windows, in nats per byte. Collective over `world`: ranks
-/// share the windows, and all receive the result. The windows are spread evenly over the text and
-/// are the same at every world size. Without gradients.
+/// Mean loss of the model over held-out windows, in nats per byte, without gradients. Collective
+/// over `world`: ranks share the windows, and all receive the result. The windows are spread evenly
+/// over the text and are the same at every world size.
 double held_out_loss(Gpt& model, const Windows& held_out, const EvaluationSize& size,
                      tessera::ProcessGroup& world);
 

@@ -93,8 +93,8 @@ std::string AbslUnparseFlag(const ResumeFlag& flag) {
                                               : absl::StrCat(flag.resume.step);
 }
 
-/// The headers of the LibTorch this was built with, or of the one in use: text that is there on
-/// every machine.
+/// The headers of the LibTorch in use, or of the one this was built with: text that every machine
+/// has.
 std::string default_data() {
   const char* torch = std::getenv("TESSERA_TORCH");
   return torch != nullptr && *torch != '\0' ? absl::StrCat(torch, "/include")
@@ -203,8 +203,8 @@ tessera::Options read_options() {
     options.average = tessera::WeightAverage{.decay = decay};
   }
   options.trace = !absl::GetFlag(FLAGS_trace).empty();
-  apply(absl::GetFlag(FLAGS_options), options);  // of texts that were found right when parsed
-  // What is in force where nothing is said: the lines of progress come one step late then.
+  apply(absl::GetFlag(FLAGS_options), options);  // the texts were checked when they were parsed
+  // Steps are asynchronous by default on GPUs; lines of progress then come one step late.
   const bool is_on_gpu = absl::GetFlag(FLAGS_device).device.is_cuda();
   if (is_on_gpu && !options.asynchronous_step.has_value()) {
     options.asynchronous_step =
@@ -285,7 +285,7 @@ absl::Status validate(const Flags& flags) {
     problems.push_back(
         absl::StrCat("[gpt] --", name, ": got ", value, ", expected ", least, " to ", most));
   };
-  // More than any machine holds; products of these do not overflow.
+  // More than any machine holds; products of these values do not overflow.
   constexpr int64_t kMaxLayers = 10000;
   constexpr int64_t kMax = int64_t{1} << 20;
   count("layers", flags.model.layers, 1, kMaxLayers);

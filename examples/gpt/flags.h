@@ -17,19 +17,19 @@
 
 namespace gpt {
 
-/// Where a run begins that has a directory.
+/// Where a run with a directory begins.
 struct Resume {
   enum class From : uint8_t { kNewest, kNothing, kStep };
   From from = From::kNewest;
   int64_t step = 0;  ///< under kStep
 };
 
-/// What the command line says. The table of names, defaults and help texts is in flags.cc.
+/// The command line's values. The table of names, defaults and help texts is in flags.cc.
 struct Flags {
-  /// Strategy, degrees, reshard_after_forward, precision, loss scale, clipping, average, trace;
-  /// late results on GPUs; and what --options says.
+  /// Strategy, degrees, reshard_after_forward, precision, loss scale, clipping, average, trace,
+  /// asynchronous steps on GPUs, and the fields given by --options.
   tessera::Options options;
-  at::Device device = at::kCPU;  ///< where to train, as ProcessGroupOptions take it
+  at::Device device = at::kCPU;  ///< where to train, as in ProcessGroupOptions
   std::string backend = "auto";
   std::chrono::milliseconds timeout{};
   ModelSizes model;
@@ -41,14 +41,14 @@ struct Flags {
   bool no_sync = false;    ///< add micro-steps locally, reduce once
   CommHookName comm_hook = CommHookName::kNone;
   int64_t powersgd_rank = 0;
-  int64_t powersgd_start = 0;  ///< backwards before it
+  int64_t powersgd_start = 0;  ///< backward passes before it starts
   const Optimizer* optimizer = nullptr;
   RateCurve rate;
   double weight_decay = 0.0;
   uint64_t seed = 0;
 
-  int64_t eval_every = 0;    ///< steps; 0 only at the end
-  int64_t eval_batches = 0;  ///< batches over all ranks; 0 all held-out text
+  int64_t eval_every = 0;    ///< steps; 0: only at the end
+  int64_t eval_batches = 0;  ///< batches over all ranks; 0: all held-out text
   int64_t log_every = 0;
   bool memory = false;
   std::string report;  ///< file for Engine::report(); empty: none
@@ -57,8 +57,8 @@ struct Flags {
 
   std::string checkpoint;  ///< directory of the run; empty: nothing is saved
   Resume resume;
-  int64_t save_every = 0;  ///< steps; 0 only at the end
-  int64_t keep = 0;        ///< steps that stay; 0 all
+  int64_t save_every = 0;  ///< steps; 0: only at the end
+  int64_t keep = 0;        ///< steps that are kept; 0: all
 
   std::string prompt;
   Sampling sampling;
@@ -67,10 +67,10 @@ struct Flags {
 /// For --help.
 program::About about();
 
-/// What program::read_command_line() has set.
+/// Returns what program::read_command_line() has set.
 Flags read_flags();
 
-/// OK, or an error that lists every value out of range.
+/// Returns OK, or an error that lists every value out of range.
 absl::Status validate(const Flags& flags);
 
 }  // namespace gpt

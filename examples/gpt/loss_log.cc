@@ -21,7 +21,8 @@ void LossLog::add(const at::Tensor& loss) {
 }
 
 void LossLog::add(const tessera::StepResult& result, bool is_late) {
-  if (is_late && losses_.size() == 1) return;  // of a step that was looked at, or of none
+  // There was no step before, or look() has reported it.
+  if (is_late && losses_.size() == 1) return;
   norms_.push_back(result.grad_norm);
 }
 

@@ -3,9 +3,9 @@
 //   tessera-run --standalone --nproc-per-node 2 build/release/bin/gpt --strategy zero3 --memory
 //   build/release/bin/gpt --device cuda --param_dtype bfloat16        on a GPU
 //
-// Prints progress, the loss on held-out text beside the unigram entropy that a model without
-// context could reach, a hash of the parameters (the same for every strategy) and a sample. `gpt
-// --help` lists the flags.
+// Prints progress, the loss on held-out text next to the unigram entropy (the best that a model
+// without context could reach), a hash of the parameters (the same for every strategy) and a
+// sample. `gpt --help` lists the flags.
 #include <cstdio>
 #include <fstream>
 #include <memory>
@@ -55,7 +55,7 @@ at::Tensor accumulate_gradients(const Flags& flags, gpt::Gpt& model, tessera::En
   return sum;
 }
 
-/// The run's directory, with the run in it loaded; null without --checkpoint. Collective.
+/// Opens the run's directory and loads the run in it; null without --checkpoint. Collective.
 std::unique_ptr<tessera::Checkpoints> begin_run(const Flags& flags, tessera::Engine& engine,
                                                 const gpt::Batches& batches) {
   if (flags.checkpoint.empty()) return nullptr;
@@ -78,7 +78,7 @@ std::unique_ptr<tessera::Checkpoints> begin_run(const Flags& flags, tessera::Eng
   return checkpoints;
 }
 
-/// The held-out loss of the average of the weights; nothing without --ema. Collective.
+/// The held-out loss of the average of the weights; nullopt without --ema. Collective.
 std::optional<double> averaged_loss(const Flags& flags, gpt::Gpt& model, tessera::Engine& engine,
                                     const gpt::Windows& held_out,
                                     const gpt::EvaluationSize& evaluation,
@@ -102,7 +102,7 @@ void train(const Flags& flags) {
   require(read.status());
   const gpt::Corpus& corpus = *read;
 
-  // Before anything that asks LibTorch for CUDA, as a seed does.
+  // This must come before anything that initialises CUDA, as setting a seed does.
   tessera::ProcessGroupOptions meeting{.device = flags.device, .backend = flags.backend};
   meeting.timeout = flags.timeout;
   std::shared_ptr<tessera::ProcessGroup> world = tessera::init_process_group(meeting);
@@ -137,7 +137,7 @@ void train(const Flags& flags) {
         world->size() == 1 ? "" : "s", static_cast<double>(numel) / 1e6,
         static_cast<double>(corpus.size_bytes()) / (1 << 20), corpus.files(), tokens_per_step);
   }
-  std::optional<tessera::StopRequest> stop;  // a job that is to end saves first
+  std::optional<tessera::StopRequest> stop;  // a job that is asked to end saves first
   if (!flags.checkpoint.empty()) stop.emplace();
   const std::unique_ptr<tessera::Checkpoints> checkpoints = begin_run(flags, *engine, batches);
   const int64_t steps_done = engine->steps();
@@ -158,7 +158,7 @@ void train(const Flags& flags) {
 
     const bool is_last = step == flags.rate.steps;
     const bool is_judged = !is_last && flags.eval_every > 0 && step % flags.eval_every == 0;
-    // Looking waits for a GPU, so there it is done now and then.
+    // look() waits for a GPU, so call it only now and then there.
     if (!is_late || step == 1 || step % flags.log_every == 0 || is_judged || is_last) {
       const double loss = losses.look(*engine);
       if (progress)
@@ -186,7 +186,7 @@ void train(const Flags& flags) {
   const std::optional<double> average_loss =
       averaged_loss(flags, *model, *engine, held_out, evaluation, *world);
 
-  // What is added locally is reduced once.
+  // Gradients that are added locally are reduced once.
   const int reductions = flags.no_sync ? 1 : static_cast<int>(flags.accumulate);
   const std::string memory = flags.memory ? gpt::memory_table(*engine, reductions, *world) : "";
   const uint64_t hash = tessera::parameter_hash(*engine);
@@ -199,7 +199,7 @@ void train(const Flags& flags) {
     std::printf("parameters       %016lx\n", hash);
   }
   {
-    const auto whole = engine->full_parameters();  // the sample is one rank's alone
+    const auto whole = engine->full_parameters();  // rank 0 alone generates the sample
     if (is_first && flags.sampling.new_bytes > 0) {
       std::printf("sample:\n%s\n",
                   gpt::printable(gpt::generate(*model, flags.prompt, flags.sampling)).c_str());

@@ -51,7 +51,7 @@ std::string memory_table(const tessera::Engine& engine, int reductions,
   at::Tensor all = at::empty({world.size() * mine.numel()}, at::kLong);
   world.all_gather_on_host(all, mine, "memory");
 
-  // A class that nobody uses under this strategy needs no column.
+  // Leave out classes that are empty on all ranks.
   const at::Tensor sums = all.view({world.size(), -1})
                               .narrow(1, 0, kKindCount * kColumns)
                               .reshape({-1, kColumns})

@@ -95,7 +95,8 @@ bool Gpt::decays(std::string_view parameter) {
 
 void Gpt::initialise() {
   const torch::NoGradGuard no_grad;
-  // The sum over the residual stream grows with its terms, two per layer.
+  // The residual stream sums two terms per layer; scale its inputs so that the sum keeps its
+  // variance.
   const double out_deviation =
       kInitialDeviation / std::sqrt(2.0 * static_cast<double>(sizes_.layers));
   for (auto& item : named_parameters()) {

@@ -7,7 +7,7 @@
 
 namespace gpt {
 
-/// Distinct bytes: this vocabulary needs no tokenizer.
+/// One token per byte, so no tokenizer is needed.
 inline constexpr int64_t kVocabulary = 256;
 
 struct ModelSizes {
@@ -20,11 +20,11 @@ struct ModelSizes {
 
 /// A byte-level GPT (Radford et al., "Language Models are Unsupervised Multitask Learners", 2019):
 /// learned positions, pre-norm blocks, causal scaled_dot_product_attention, GELU, GPT-2's
-/// initialisation from the CPU generator.
+/// initialisation, drawn from the CPU generator.
 ///
 /// The embedding is tied: one registered weight, `bytes.weight`, embeds the input and scores the
-/// output. (Assigning `head->weight = bytes->weight` would not do: the module registered its own
-/// tensor and would go on training that.)
+/// output. (Assigning `head->weight = bytes->weight` would not tie them: the module would go on
+/// training the tensor that it registered.)
 class Gpt : public torch::nn::Module {
  public:
   explicit Gpt(const ModelSizes& sizes);
@@ -33,14 +33,14 @@ class Gpt : public torch::nn::Module {
   /// length, vocabulary] of the token that follows each position.
   at::Tensor forward(const at::Tensor& text);
 
-  /// Mean cross-entropy, a scalar in nats per byte, of predicting `target` (what follows each
-  /// position of `text`). Computed in fp32 where parameters have 16 bits.
+  /// Mean cross-entropy, a scalar in nats per byte, of predicting `target` (the byte that follows
+  /// each position of `text`). Computed in fp32 if parameters have 16 bits.
   at::Tensor loss(const at::Tensor& text, const at::Tensor& target);
 
   const ModelSizes& sizes() const { return sizes_; }
 
-  /// Whether weight decay applies to the parameter of this name: matrices of linear layers only, as
-  /// in GPT-2; neither biases nor norms nor embeddings.
+  /// Whether weight decay applies to the parameter of this name: only to matrices of linear layers,
+  /// as in GPT-2, not to biases, norms or embeddings.
   static bool decays(std::string_view parameter);
 
  private:

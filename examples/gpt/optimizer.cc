@@ -34,7 +34,7 @@ tessera::AlgorithmOptions adamw8bit(double lr, double weight_decay) {
   return tessera::AdamW8bitOptions(lr).betas({0.9, 0.95}).eps(1e-8).weight_decay(weight_decay);
 }
 
-/// At AdamW's rates, which train the other parameters.
+/// Muon with AdamW's learning rates, so that both parts of the model use the same rate.
 tessera::AlgorithmOptions muon(double lr, double weight_decay) {
   return tessera::MuonOptions(lr)
       .adjust_lr(tessera::MuonOptions::AdjustLr::kMatchRmsAdamW)

@@ -16,21 +16,21 @@ struct Optimizer {
   const char* label;    ///< "AdamW"
   const char* summary;  ///< for help texts
   double lr;            ///< highest learning rate
-  double min_lr;        ///< the last one
+  double min_lr;        ///< learning rate at the end
   double weight_decay;  ///< of matrices
-  const char* states;   ///< what it keeps of a parameter: "two moments"
+  const char* states;   ///< its states per parameter: "two moments"
   tessera::AlgorithmOptions (*options)(double lr, double weight_decay);
-  double state_bytes;  ///< of them, for an fp32 parameter that it trains
-  /// Where only matrices are trained by it: what trains the other parameters; null: it does.
+  double state_bytes;  ///< bytes of states per element of an fp32 parameter that it trains
+  /// What trains the other parameters if this trains matrices only; null if this trains all.
   tessera::AlgorithmOptions (*others)(double lr, double weight_decay) = nullptr;
-  double others_state_bytes = 0;  ///< then of those
+  double others_state_bytes = 0;  ///< the same for those
 };
 
-/// All of them, the default first. A new algorithm is a line of this table.
+/// All algorithms, the default first. A new algorithm is a line of this table.
 std::span<const Optimizer> optimizers();
 
 /// The model's matrices (Gpt::decays()) are trained with `weight_decay`, all other parameters
-/// without.
+/// without it.
 tessera::OptimizerPlan optimizer_plan(const Optimizer& optimizer, double lr, double weight_decay);
 
 /// An algorithm on the command line, by its name.
@@ -38,9 +38,9 @@ struct OptimizerFlag {
   const Optimizer* optimizer = &optimizers().front();
 };
 
-/// For ABSL_FLAG's help: what there is.
+/// For ABSL_FLAG's help: the available algorithms.
 std::string optimizer_help();
-/// And what a number is by default: "0.003 under adamw, ...".
+/// For ABSL_FLAG's help: a number's defaults, "0.003 under adamw, ...".
 std::string defaults_help(double Optimizer::*number);
 
 bool AbslParseFlag(absl::string_view text, OptimizerFlag* flag, std::string* error);

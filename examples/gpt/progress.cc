@@ -18,7 +18,7 @@ namespace {
 constexpr std::chrono::milliseconds kRedrawEvery(100);
 constexpr double kSmoothing = 0.9;
 
-/// How many columns the terminal `out` has; more than any line where that is not known.
+/// The number of columns of the terminal `out`; a large number if unknown.
 size_t columns_of(std::FILE* out) {
   winsize size = {};
   const bool is_known = ::ioctl(::fileno(out), TIOCGWINSZ, &size) == 0 && size.ws_col > 0;
@@ -53,7 +53,7 @@ void Progress::report(int64_t step, double loss, double rate) {
   const Clock::time_point now = Clock::now();
   const double this_step_s = std::chrono::duration<double>(now - last_step_).count() /
                              static_cast<double>(std::max<int64_t>(1, step - steps_done_));
-  // The first steps allocate and measure: a mean that begins with them would take long to forget.
+  // The first steps allocate and measure, and would distort the mean for long.
   const bool is_new = steps_done_ <= options_.steps_done + 1;
   steps_done_ = step;
   last_step_ = now;

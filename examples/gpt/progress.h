@@ -7,7 +7,7 @@
 
 namespace gpt {
 
-/// What one line of progress says.
+/// The contents of one line of progress.
 struct ProgressLine {
   int64_t step = 0;  ///< steps done
   int64_t steps = 0;
@@ -21,30 +21,30 @@ struct ProgressLine {
   std::string text() const;
 };
 
-/// Reports how training goes: one line that is redrawn on a terminal, and elsewhere a line every
-/// `log_every` steps and at the first and last one. For one rank; local.
+/// Reports how training goes: on a terminal in one line that is redrawn, elsewhere in a line every
+/// `log_every` steps and at the first and last step. For one rank; local.
 class Progress {
  public:
   enum class Display { kLines, kTerminal };
 
   struct Options {
     int64_t steps = 1;
-    int64_t steps_done = 0;       ///< by the run that this one goes on with
+    int64_t steps_done = 0;       ///< before this run was resumed
     int64_t tokens_per_step = 1;  ///< of all ranks together
     int64_t log_every = 10;
   };
 
   Progress(std::FILE* out, Display display, const Options& options);
 
-  /// What suits `out`.
+  /// Returns the display that suits `out`.
   static Display display_of(std::FILE* out);
 
-  /// Step number `step`, counted from 1, is done. Steps may be left out; what is reported next is
-  /// their mean.
+  /// Reports that step number `step`, counted from 1, is done. Steps may be left out; the next
+  /// report then shows their mean.
   void report(int64_t step, double loss, double rate);
 
-  /// Ends a line that is being redrawn, so that others can print; the time until the next resume()
-  /// is not training's.
+  /// Ends a line that is being redrawn, so that others can print. The time until resume() does not
+  /// count as training.
   void pause();
   void resume();
 

@@ -1,5 +1,5 @@
 // Fine-tuning with low-rank adapters (LoRA, arXiv:2106.09685): the weights of a trained model are
-// frozen, small factors beside them learn a new task; then all of it is unfrozen.
+// frozen, and small factors next to them learn a new task. Then everything is unfrozen.
 //
 //   tessera-run --standalone --nproc-per-node 2 build/release/bin/lora --strategy zero3
 //
@@ -27,8 +27,8 @@ namespace {
 
 constexpr int64_t kBatch = 96;  // of all ranks together
 
-/// weight and bias of a Linear, and a product of two thin matrices beside the weight: zero at
-/// first.
+/// A Linear's weight and bias, and a product of two thin matrices that is added to the weight; it
+/// is zero at first.
 struct LoraLinear : torch::nn::Module {
   LoraLinear(int64_t in, int64_t out, int64_t rank = 4)
       : base(register_module("base", torch::nn::Linear(in, out))),
@@ -51,7 +51,8 @@ struct Net : torch::nn::Module {
 
 bool is_adapter(std::string_view name) { return name.find(".lora_") != std::string_view::npos; }
 
-/// Batch number `step` of points on three arms of a spiral, whose turn is the task; rows of `rank`.
+/// Returns the rows of `rank` of batch number `step`: points on three arms of a spiral. `turn`
+/// rotates it, and so defines the task.
 std::pair<at::Tensor, at::Tensor> batch_of(int step, double turn, int rank, int world) {
   auto generator = at::detail::createCPUGenerator(static_cast<uint64_t>(step));
   const at::Tensor along = at::rand({kBatch}, generator, at::kFloat);
@@ -68,7 +69,7 @@ at::Tensor loss_of(Net& model, int step, double turn, int rank, int world) {
   return torch::nn::functional::cross_entropy(model.forward(points), arms);
 }
 
-/// The trained model that a user would load: in plain LibTorch, on one rank.
+/// Stands for the trained model that a user would load: plain LibTorch, on one rank.
 void train_base(Net& model, int steps) {
   torch::optim::AdamW optimizer(model.parameters(), torch::optim::AdamWOptions(3e-3));
   for (int step = 0; step < steps; ++step) {
@@ -89,11 +90,11 @@ void fine_tune() {
   auto model = std::make_shared<Net>();
   if (world->rank() == 0) train_base(*model, steps);  // parallelize gives it to all ranks
 
-  // Adapters alone are trained: gradients, moments and traffic are theirs only.
+  // Only adapters are trained, so there are gradients, moments and traffic for them only.
   for (const auto& entry : model->named_parameters()) {
     entry.value().set_requires_grad(is_adapter(entry.key()));
   }
-  // The group of the rest waits until something of it is trained.
+  // The group of the other parameters is used once they are unfrozen.
   tessera::OptimizerPlan plan(torch::optim::AdamWOptions(1e-2),
                               {{"base", [](std::string_view name) { return !is_adapter(name); },
                                 torch::optim::AdamWOptions(1e-3).weight_decay(0.01)}});

@@ -6,8 +6,8 @@
 
 namespace memory_compare {
 
-/// What LibTorch's allocator has given out on a GPU: every tensor's bytes, rounded up to its
-/// blocks, without what CUDA itself takes.
+/// Bytes that LibTorch's allocator has given out on a GPU: all tensors, rounded up to its blocks,
+/// without CUDA's own memory.
 struct DeviceMemory {
   int64_t now_bytes = 0;
   int64_t peak_bytes = 0;  ///< since restart_peak()

@@ -50,7 +50,7 @@ std::vector<int64_t> read_all(int fd) {
 
 int run_child(pid_t parent, int fd, const std::function<std::vector<int64_t>()>& body) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
-  if (getppid() != parent) return 1;  // it died before that
+  if (getppid() != parent) return 1;  // the parent died before prctl()
   bool is_written = false;
   tessera::record_errors([&] {
     is_written = write_all(fd, body());
@@ -64,7 +64,7 @@ int run_child(pid_t parent, int fd, const std::function<std::vector<int64_t>()>&
 std::vector<int64_t> run_in_fresh_process(const std::function<std::vector<int64_t>()>& body) {
   int ends[2];
   if (pipe(ends) != 0) fail("pipe");
-  std::fflush(stdout);  // or the child prints it again
+  std::fflush(stdout);  // otherwise the child prints it again
   const pid_t parent = getpid();
   const pid_t child = fork();
   if (child < 0) {
@@ -78,7 +78,7 @@ std::vector<int64_t> run_in_fresh_process(const std::function<std::vector<int64_
     close(ends[0]);
     const int status = run_child(parent, ends[1], body);
     std::fflush(stdout);
-    _exit(status);  // what the parent registered to run at its end is the parent's
+    _exit(status);  // skips the parent's atexit handlers
   }
   close(ends[1]);
   std::vector<int64_t> words = read_all(ends[0]);

@@ -1,5 +1,5 @@
-// Compares what the strategies need: trains a small GPT for a few steps under each, every one in a
-// process of its own (but over MPI), and prints bytes by class, predicted and measured.
+// Compares the memory of the strategies: trains a small GPT for a few steps under each, each in a
+// process of its own (except over MPI), and prints bytes by class, predicted and measured.
 //
 //   tessera-run --standalone --nproc-per-node 4 build/release/bin/memory_compare --svg memory.svg
 //
@@ -73,7 +73,7 @@ Workload read_workload() {
     absl::StrAppend(&problems, "[memory_compare] --", name, ": got ", value, ", expected 1 to ",
                     most, "\n");
   };
-  // More than any machine holds; products of these do not overflow.
+  // More than any machine holds; products of these values do not overflow.
   constexpr int64_t kMaxLayers = 10000;
   constexpr int64_t kMax = int64_t{1} << 20;
   count("layers", workload.model.layers, kMaxLayers);
@@ -125,7 +125,7 @@ void write_file(const std::string& flag, const std::string& path, const std::str
               "', which cannot be written; give another path");
 }
 
-/// Whether ranks meet by MPI, as init_process_group() will decide.
+/// Returns whether init_process_group() will use MPI.
 bool is_over_mpi(const tessera::Environment& job) {
   std::string backend = absl::GetFlag(FLAGS_backend);
   if (backend == "auto") {
@@ -144,7 +144,7 @@ std::shared_ptr<tessera::ProcessGroup> meet(const std::string& store_url) {
   return tessera::init_process_group(options);
 }
 
-/// Each in a process of its own, whose ranks meet anew.
+/// Measures each configuration in a process of its own, whose ranks meet anew.
 std::vector<Measurement> measure_apart(const std::vector<Configuration>& configurations,
                                        const Workload& workload, const tessera::Environment& job) {
   const bool has_path = !job.store_url.empty() && !tessera::is_tcp_url(job.store_url);
@@ -160,8 +160,9 @@ std::vector<Measurement> measure_apart(const std::vector<Configuration>& configu
   return measurements;
 }
 
-/// One after the other in this process: MPI knows no other, and begins in it once. So what earlier
-/// ones leave behind is in the whole process's memory.
+/// Measures one configuration after the other in this process, because MPI can be initialised only
+/// once. So the process's memory includes what earlier configurations left behind, and is not
+/// reported.
 std::vector<Measurement> measure_in_turn(const std::vector<Configuration>& configurations,
                                          const Workload& workload) {
   const auto world = meet("");

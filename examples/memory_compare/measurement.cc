@@ -36,10 +36,10 @@ gpt::Batch draw(const Workload& workload, at::Generator& generator, at::Device d
   return {text.narrow(1, 0, workload.model.context), text.narrow(1, 1, workload.model.context)};
 }
 
-/// What is on the GPU without an engine and its parameters: what libraries allocate for good when
+/// Device memory that is not the engine's or the parameters': allocated for good by libraries when
 /// they are first used (cuBLAS).
 int64_t foreign_device_bytes(const Workload& workload, gpt::Gpt& model, at::Device device) {
-  at::empty({1}, at::TensorOptions(device));  // LibTorch makes its allocator when it is first used
+  at::empty({1}, at::TensorOptions(device));  // LibTorch makes its allocator on first use
   int64_t parameter_bytes = -DeviceMemory::of(device).now_bytes;
   model.to(device);
   parameter_bytes += DeviceMemory::of(device).now_bytes;
@@ -52,7 +52,7 @@ int64_t foreign_device_bytes(const Workload& workload, gpt::Gpt& model, at::Devi
   return DeviceMemory::of(device).now_bytes - parameter_bytes;
 }
 
-/// Trains and returns the largest PSS seen in the last step.
+/// Trains and returns the largest PSS sampled in the last step.
 int64_t train(const Workload& workload, gpt::Gpt& model, tessera::Engine& engine, int rank,
               at::Device device) {
   at::Generator generator =

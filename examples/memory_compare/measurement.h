@@ -14,68 +14,68 @@
 
 namespace memory_compare {
 
-/// What is trained: a GPT on random text.
+/// The training job: a GPT on random text.
 struct Workload {
   gpt::ModelSizes model;
   int64_t batch = 2;  ///< sequences per rank, each as long as the model's context
   int64_t steps = 3;
-  c10::ScalarType parameters = c10::ScalarType::Float;  ///< what the model computes with
+  c10::ScalarType parameters = c10::ScalarType::Float;  ///< compute dtype of the model
   const gpt::Optimizer* optimizer = &gpt::optimizers().front();
 };
 
-/// What one rank shall hold, as the formulas say, and what it held.
+/// What one rank should hold by the formulas, and what it held.
 struct RankMemory {
   tessera::MemoryBytes persistent;  ///< memory_formula()
   tessera::MemoryBytes peak;  ///< memory_peak_formula(): persistent, and pooled gradient buffers
-  tessera::MemoryBytes held;  ///< by the engine, after the last step
-  int64_t peak_bytes = 0;     ///< most that the engine held at once, control included
-  int64_t pss_bytes = -1;     ///< most that the process had of the samples; -1 where unknown
-  int64_t shared_bytes = -1;  ///< what of its memory was shared after the last step; -1: unknown
+  tessera::MemoryBytes held;  ///< held by the engine after the last step
+  int64_t peak_bytes = 0;     ///< peak held by the engine, control included
+  int64_t pss_bytes = -1;     ///< largest sampled PSS of the process; -1 if unknown
+  int64_t shared_bytes = -1;  ///< shared part of its memory after the last step; -1 if unknown
   int64_t unsharded_buffers_added = 0;  ///< GatherCounts::unsharded_buffers_added
-  /// What the GPU's allocator has given out beyond what it had before there was an engine: after
-  /// the last step, and most in that step, with what is the user's (activations). -1 on a CPU.
+  /// Bytes that the GPU's allocator has given out beyond those before the engine was made: after
+  /// the last step, and the peak in that step, the user's (activations) included. -1 on a CPU.
   int64_t device_bytes = -1;
   int64_t device_peak_bytes = -1;
   friend bool operator==(const RankMemory&, const RankMemory&) = default;
 };
 
-/// What one configuration needs on each rank. Formulas say the same of all ranks, unless the
-/// optimizer does more for some (Muon).
+/// The memory that one configuration needs on each rank. The formulas say the same for all ranks,
+/// unless the optimizer does more work on some (Muon).
 struct Measurement {
   int64_t parameter_numel = 0;  ///< of the model, without padding
-  int64_t matrix_numel = 0;     ///< of them in parameters that have weight decay (Gpt::decays())
+  int64_t matrix_numel = 0;     ///< the part in parameters with weight decay (Gpt::decays())
   std::vector<RankMemory> ranks;
   friend bool operator==(const Measurement&, const Measurement&) = default;
 };
 
-/// Trains `workload` for a few steps as `configuration` says and reads the engine's meter. PSS is
-/// sampled after forward, backward and update of the last step; it means something only in a
-/// process that has done nothing before. On a GPU its allocator is read, too. Collective over
-/// `world`, which says where to train; every rank receives everything. Throws c10::Error where the
+/// Trains `workload` for a few steps under `configuration` and reads the engine's meter. PSS is
+/// sampled after forward, backward and update of the last step; it is meaningful only in a process
+/// that has done nothing before. On a GPU, LibTorch's allocator is read, too. Collective over
+/// `world`, whose device is used; every rank receives all results. Throws c10::Error if the
 /// configuration does not fit the world.
 Measurement measure(const Configuration& configuration, const Workload& workload,
                     const std::shared_ptr<tessera::ProcessGroup>& world);
 
-/// The rank of which the formulas say most, the first of equals.
+/// The rank with the largest prediction, the first of equals.
 size_t largest_rank(const Measurement& measurement);
 
-/// Whether every rank holds exactly what the formula says of it in every class that lasts: all but
+/// Whether every rank holds exactly what the formula predicts in every lasting class: all but
 /// control, and gradient buffers where they are pooled.
 bool is_exact(const Measurement& measurement);
 
-/// The largest part by which what a GPU's allocator says of a rank is off what the engine's meter
-/// says: above 0 where blocks are rounded up, or somebody holds what is not counted. Zero on a CPU.
+/// The largest relative difference between what a GPU's allocator and the engine's meter say of a
+/// rank: above 0 if blocks are rounded up, or if memory is not counted. Zero on a CPU.
 double allocator_error(const Measurement& measurement);
 
-/// A measurement as numbers, for a pipe between processes, and back. from_words throws
-/// std::invalid_argument for what to_words cannot have made.
+/// Converts a measurement to numbers, for a pipe between processes, and back. from_words() throws
+/// std::invalid_argument if to_words() cannot have made `words`.
 std::vector<int64_t> to_words(const Measurement& measurement);
 Measurement from_words(const std::vector<int64_t>& words);
 
-/// What PyTorch's DistributedDataParallel needs in fp32, modelled and not measured: the parameter,
-/// its gradient, the gradient's copy in a bucket (it is none only under gradient_as_bucket_view,
-/// which is off by default; listed as gradient_buffer), 4 bytes each, and the optimizer's state: 20
-/// bytes per parameter with AdamW's two moments.
+/// The bytes that PyTorch's DistributedDataParallel needs in fp32, modelled and not measured: the
+/// parameter, its gradient and the gradient's copy in a bucket, 4 bytes each, and the optimizer's
+/// state; 20 bytes per parameter with AdamW's two moments. (gradient_as_bucket_view, off by
+/// default, avoids the copy, which is listed as gradient_buffer.)
 tessera::MemoryBytes pytorch_ddp(const Measurement& measurement, const gpt::Optimizer& optimizer);
 
 }  // namespace memory_compare

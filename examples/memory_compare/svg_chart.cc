@@ -11,7 +11,7 @@
 namespace memory_compare {
 namespace {
 
-// Pixels of the drawing; the document scales.
+// In pixels; the document scales.
 constexpr double kMargin = 24;
 constexpr double kGap = 12;  // between columns
 constexpr double kPlotWidth = 560;
@@ -24,7 +24,7 @@ constexpr double kTitleSize = 17;
 constexpr double kTextSize = 13;
 constexpr int kTicks = 6;
 
-/// No glyph of the usual sans-serif fonts is wider on average.
+/// The usual sans-serif fonts have no glyph wider than this on average.
 double width_of(const std::string& text, double size) {
   return 0.62 * size * static_cast<double>(text.size());
 }
@@ -64,7 +64,7 @@ class Drawing {
                           style, x, y, anchors[static_cast<int>(anchor)]);
     absl::StrAppend(&svg_, escape(text), "</text>\n");
   }
-  /// With `tip`, a viewer shows that text when it is pointed at.
+  /// A viewer shows `tip` when the rectangle is pointed at.
   void rectangle(double x, double y, double width, double height, const std::string& style,
                  const std::string& tip = "") {
     absl::StrAppendFormat(

@@ -21,7 +21,7 @@ constexpr const char* kPyTorch = "PyTorch DDP, fp32";
 double mib(int64_t bytes) { return static_cast<double>(bytes) / (1 << 20); }
 std::string cell(int64_t bytes) { return absl::StrFormat("%.2f", mib(bytes)); }
 
-/// What the formulas speak of: everything but control.
+/// What the formulas predict: everything but control.
 MemoryBytes without_control(MemoryBytes bytes) {
   bytes[MemoryClass::kControl] = 0;
   return bytes;
@@ -40,7 +40,7 @@ Cells line_of(const std::string& configuration, const std::string& what, const M
   return cells;
 }
 
-/// One line for each run of ranks that held the same.
+/// Appends a line for each run of ranks that held the same.
 void append_measured(const Measurement& measurement, std::vector<Cells>& lines) {
   const std::vector<RankMemory>& ranks = measurement.ranks;
   for (size_t first = 0, last = 0; first < ranks.size(); first = last + 1) {
@@ -62,7 +62,8 @@ void append_measured(const Measurement& measurement, std::vector<Cells>& lines) 
                                           : absl::StrCat("measured, ranks ", first, "-", last);
     Cells cells = line_of("", who, ranks[first].held);
     cells.push_back(cell(peak_of(ranks[first])));
-    // A page counts for those that have it mapped so far, so ranks differ; their sum does not.
+    // A page's share counts for the ranks that have mapped it so far, so ranks differ; their sum
+    // does not.
     const auto count = static_cast<int64_t>(last - first + 1);
     cells.push_back(shared_bytes >= 0 ? cell(shared_bytes / count) : "?");
     cells.push_back(pss_bytes >= 0 ? cell(pss_bytes) : "?");
@@ -71,23 +72,23 @@ void append_measured(const Measurement& measurement, std::vector<Cells>& lines) 
   }
 }
 
-/// Read from the allocator of a GPU?
+/// Whether the numbers come from a GPU's allocator.
 bool is_on_device(const Comparison& comparison) {
   return comparison.configurations.front().measurement.ranks.front().device_bytes >= 0;
 }
 
-/// Of the configuration that is modelled.
+/// The modelled DDP of PyTorch.
 MemoryBytes pytorch_of(const Comparison& comparison) {
   return pytorch_ddp(comparison.configurations.front().measurement, *comparison.workload.optimizer);
 }
-/// What a parameter needs there.
+/// Bytes per parameter under PyTorch's DDP.
 std::string pytorch_bytes(const Comparison& comparison) {
   const int64_t numel = comparison.configurations.front().measurement.parameter_numel;
   return absl::StrFormat(
       "%.4g", static_cast<double>(pytorch_of(comparison).total()) / static_cast<double>(numel));
 }
 
-/// Of the rank of which most is predicted; it is named unless the formulas say the same of all.
+/// The prediction for the rank with the largest one, which is named unless all ranks have the same.
 Cells predicted_line(const std::string& configuration, const Measurement& measurement) {
   const size_t largest = largest_rank(measurement);
   const MemoryBytes& peak = measurement.ranks[largest].peak;
@@ -147,7 +148,7 @@ std::string mark_down(const std::vector<Cells>& lines) {
   return text;
 }
 
-/// Which configurations are not as predicted.
+/// Says which configurations differ from the prediction.
 std::string outcome(const Comparison& comparison) {
   std::vector<std::string> differing, above;
   int64_t grown = 0;

@@ -9,13 +9,13 @@
 
 namespace memory_compare {
 
-/// A configuration and what it took.
+/// A configuration and its memory.
 struct Compared {
   Configuration configuration;
   Measurement measurement;
 };
 
-/// Everything that was compared. At least one configuration.
+/// All that was compared. At least one configuration.
 struct Comparison {
   Workload workload;
   int ranks = 1;
@@ -27,16 +27,16 @@ enum class TableFormat {
   kMarkdown,  ///< with a heading and the notes as a list
 };
 
-/// MiB by class: for every configuration what the formulas predict and what was measured, ranks
-/// that hold the same bytes in one line, and the modelled configuration of PyTorch's DDP; notes say
-/// what the columns mean and whether measured and predicted bytes agree.
+/// A table of MiB by class: for every configuration the prediction and the measurement, ranks that
+/// hold the same bytes in one line, and the model of PyTorch's DDP. Notes explain the columns and
+/// say whether measured and predicted bytes agree.
 std::string to_table(const Comparison& comparison, TableFormat format);
 
-/// The same as a chart: a bar by class for each configuration, of the rank that held most, in the
-/// frame of what is predicted.
+/// The same as a chart: for each configuration a bar by class, of the rank that held most, in a
+/// frame as long as the prediction.
 Chart to_chart(const Comparison& comparison);
 
-/// "19.08 M parameters", "6 layers, ...": what the heading and the chart say.
+/// "19.08 M parameters", "6 layers, ...": for the heading and the chart.
 std::string describe_model(const Comparison& comparison);
 
 }  // namespace memory_compare

@@ -16,7 +16,7 @@ namespace {
 
 constexpr size_t kColumns = 80;
 
-/// `text` in lines of at most kColumns, each behind `indent`.
+/// Wraps `text` into lines of at most kColumns that begin with `indent`.
 std::string wrapped(const std::string& text, const std::string& indent) {
   std::string lines, line;
   for (const absl::string_view word : absl::StrSplit(text, ' ')) {
@@ -44,20 +44,20 @@ std::string help(const About& about) {
   return absl::StrCat(text, "  --help, --version\n      print this, or the version, and end\n");
 }
 
-/// A flag of the command line with its value, or why it is refused.
+/// A flag of the command line and its value, or the reason why it is refused.
 struct Setting {
   absl::CommandLineFlag* flag = nullptr;
   std::string value = {};
   std::string problem = {};
 };
 
-/// The flag of this name, in which '-' stands for '_', too; null if there is none.
+/// Finds the flag of this name, in which '-' means '_'; null if there is none.
 absl::CommandLineFlag* find_flag(std::string name) {
   std::replace(name.begin(), name.end(), '-', '_');
   return absl::FindCommandLineFlag(name);
 }
 
-/// Reads argv[at]; moves `at` on if the value is the next argument.
+/// Reads argv[at]; advances `at` if the value is the next argument.
 Setting read_setting(const std::string& argument, int argc, char** argv, int& at) {
   if (argument.size() < 2 || argument[0] != '-') {
     return {.problem = absl::StrCat("got '", argument, "', expected flags only")};
@@ -79,7 +79,7 @@ Setting read_setting(const std::string& argument, int argc, char** argv, int& at
   return {.problem = absl::StrCat("no flag is called --", name)};
 }
 
-/// Abseil's words name value and flag, ours what the flag takes.
+/// Strips Abseil's prefix, because the message names value and flag itself.
 std::string problem_of(const Setting& setting, absl::string_view error) {
   const std::string name(setting.flag->Name());
   absl::ConsumePrefix(

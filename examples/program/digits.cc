@@ -15,9 +15,9 @@ namespace {
 constexpr int64_t kDigits = 1797;
 constexpr int64_t kDigitsToTrainOn = 1500;
 constexpr int64_t kPixels = 64;
-constexpr int64_t kLeastSide = 5;  // of images, for two convolutions of three
+constexpr int64_t kLeastSide = 5;  // smallest image for two convolutions of width three
 
-/// Those that come with the examples.
+/// The digits that come with the examples.
 DigitSets own_digits() {
   const std::string path = TESSERA_DIGITS;
   std::vector<char> bytes(static_cast<size_t>(kDigits * (kPixels + 1)));
@@ -38,7 +38,7 @@ DigitSets own_digits() {
                    digit.narrow(0, kDigitsToTrainOn, kToTest)}};
 }
 
-/// The pair of files that begin with `name`.
+/// Reads the pair of files whose names begin with `name`.
 Digits read_pair(const std::string& folder, const std::string& name) {
   const std::string images_path = absl::StrCat(folder, "/", name, "-images-idx3-ubyte");
   const std::string labels_path = absl::StrCat(folder, "/", name, "-labels-idx1-ubyte");

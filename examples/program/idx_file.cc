@@ -67,7 +67,7 @@ at::Tensor read_idx_file(const std::string& path, int dimensions) {
                             " does; is it another of the four files?"));
   }
   std::vector<int64_t> sizes;
-  uint64_t left = bytes.size() - head;  // what is divided exactly by all sizes
+  uint64_t left = bytes.size() - head;  // is divided by each size in turn
   bool fits = true;
   for (size_t i = 1; i <= static_cast<size_t>(dimensions); ++i) {
     sizes.push_back(word(i));

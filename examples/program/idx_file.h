@@ -6,9 +6,9 @@
 
 namespace program {
 
-/// The bytes of an IDX file, as those of MNIST are: uint8 of `dimensions` dimensions. Throws
-/// std::runtime_error that names the file, what is wrong with it and the remedy if it cannot be
-/// read, is packed, is of another kind or not whole.
+/// Reads an IDX file, MNIST's format, of uint8 with `dimensions` dimensions. Throws
+/// std::runtime_error that names the file, the problem and the remedy if it cannot be read, is
+/// compressed, is of another kind or is incomplete.
 at::Tensor read_idx_file(const std::string& path, int dimensions);
 
 }  // namespace program

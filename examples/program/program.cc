@@ -17,7 +17,7 @@
 namespace program {
 namespace {
 
-/// Whether standard output took everything; says on stderr if it did not.
+/// Returns whether standard output was written completely; reports on stderr if not.
 bool is_printed(const About& about) {
   errno = 0;
   if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return true;
@@ -26,7 +26,8 @@ bool is_printed(const About& about) {
   return false;
 }
 
-/// What a caller has closed is not taken by the next file that is opened: writing to it fails.
+/// Opens /dev/null for standard descriptors that the caller has closed, so that no other file takes
+/// their numbers; writing to them fails.
 void occupy_standard_descriptors() {
   int file = 0;
   do {
@@ -42,7 +43,7 @@ int run(const About& about, int argc, char** argv, const std::function<void()>& 
   std::setvbuf(stdout, nullptr, _IOLBF, 0);
   const std::optional<int> end = read_command_line(about, argc, argv);
   const int code = end ? *end : tessera::record_errors([&body] {
-    read_job();  // who starts a program wrongly has not used it: the exit code is that of bad usage
+    read_job();  // a wrong launch is a usage error, so its exit code is kUsageError
     body();
     return 0;
   });
@@ -67,7 +68,8 @@ void require_writable(const std::string& flag, const std::string& path) {
              !std::filesystem::is_regular_file(path, ignored)) {
     if (::access(path.c_str(), W_OK) != 0) reason = std::strerror(errno);
   } else {
-    // A file beside it: results replace what is there in one step, so the folder must take one.
+    // Results replace an existing file atomically, from a temporary file next to it, so the folder
+    // must be writable.
     std::string beside = absl::StrCat(path, ".XXXXXX");
     const int file = ::mkstemp(beside.data());
     if (file < 0) reason = std::strerror(errno);

@@ -9,24 +9,24 @@
 
 namespace program {
 
-/// Values of flags that do not fit: one problem a line. run() ends with kUsageError.
+/// Bad values of flags, one problem per line. run() then returns kUsageError.
 struct UsageError : std::invalid_argument {
   using std::invalid_argument::invalid_argument;
 };
 
-/// What main() of an example does: reads the command line, checks the launcher's variables, calls
-/// `body`, and returns the exit code: 0; 1 after an exception, whose text goes to stderr, and where
-/// standard output did not take all that was printed (a full disk, a closed pipe); kUsageError,
-/// also for bad variables.
+/// main() of an example: reads the command line, checks the launcher's variables, calls `body`, and
+/// returns the exit code: 0; 1 after an exception, whose text goes to stderr, or if standard output
+/// was not written completely (a full disk, a closed pipe); kUsageError after a bad command line or
+/// bad variables.
 int run(const About& about, int argc, char** argv, const std::function<void()>& body);
 
-/// Who the launcher's variables say that this process is, and where its ranks meet, which those
-/// that mpirun or srun has started on several hosts need not know: they meet by MPI, and GPUs'
-/// ranks are told later. Throws UsageError where variables are wrong. Local.
+/// Returns this process's rank and its meeting place by the launcher's variables. There need be no
+/// place if mpirun or srun started ranks on several hosts: on CPUs they meet by MPI, and ranks with
+/// GPUs are told later. Throws UsageError if the variables are wrong. Local.
 tessera::Environment read_job();
 
-/// Throws UsageError unless a file can be made at `path`, for which `flag` asks: before the work
-/// whose results go there. Leaves what is there as it is.
+/// Throws UsageError unless a file can be created at `path`, the value of `flag`. Called before the
+/// work whose results go there. Does not change an existing file.
 void require_writable(const std::string& flag, const std::string& path);
 
 }  // namespace program

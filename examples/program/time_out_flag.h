@@ -9,7 +9,7 @@
 
 namespace program {
 
-/// How long ranks wait for each other, on the command line: whole seconds above 0, or "none".
+/// A command-line time-out of ranks: whole seconds above 0, or "none".
 struct TimeOutFlag {
   std::chrono::milliseconds timeout = tessera::ProcessGroupOptions().timeout;
 };

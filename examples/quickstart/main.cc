@@ -1,4 +1,4 @@
-// The whole of Tessera in one page: a classifier trained on all ranks, its strategy a flag.
+// Tessera on one page: a classifier trained on all ranks, its strategy a flag.
 //
 //   tessera-run --standalone --nproc-per-node 2 build/release/bin/quickstart --strategy zero3
 //
@@ -58,7 +58,7 @@ void train() {
   if (epochs < 1) throw program::UsageError("--epochs: expected 1 or more");
   tessera::ProcessGroupOptions options;
   options.timeout = absl::GetFlag(FLAGS_timeout).timeout;
-  // Reads RANK, WORLD_SIZE, ...; alone, a world of one.
+  // Reads RANK, WORLD_SIZE, ...; without them, a world of one.
   auto world = tessera::init_process_group(options);
   torch::manual_seed(1);
   auto model = std::make_shared<Net>();  // any torch::nn::Module, unchanged

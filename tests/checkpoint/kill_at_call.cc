@@ -1,5 +1,5 @@
-// Preloaded into ranks: kills one of them right before the n-th call that it makes on files below a
-// directory. KILL_RANK, KILL_AT, KILL_BELOW; without them it does nothing.
+// Preloaded into ranks: kills one of them right before its n-th call on files below a directory.
+// KILL_RANK, KILL_AT, KILL_BELOW; does nothing without them.
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -21,7 +21,7 @@ const char* variable(const char* name) {
   return value == nullptr ? "" : value;
 }
 
-/// Whether this process is the rank that is to be killed.
+/// Whether this process is the rank to be killed.
 bool is_chosen() {
   static const bool chosen =
       *variable("KILL_RANK") != '\0' && std::strcmp(variable("KILL_RANK"), variable("RANK")) == 0;

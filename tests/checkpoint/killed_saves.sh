@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# A rank is killed at a call of a save on files, for real: every step that is there is whole, and the
-# run goes on under another strategy and ends as the one that was not killed.
+# Really kills a rank at a file call of a save: every remaining step is whole, and the run continues
+# under another strategy and ends like the run that was not killed.
 #   killed_saves.sh <folder of the programs> <kill_at_call library> <text>
-# STRIDE: every how many-th call; 1 is all.
+# STRIDE: kills at every n-th call; 1: at every call.
 set -euo pipefail
 bin=$1 library=$2 text=$3
 stride=${STRIDE:-5}
@@ -27,7 +27,7 @@ for rank in 0 1; do
     run=$scratch/run-$rank-$call
     if KILL_RANK=$rank KILL_AT=$call KILL_BELOW=$run LD_PRELOAD=$library gpt --strategy=zero3 --checkpoint="$run" \
       --save_every=1 --keep=1 >"$scratch/killed.out" 2>&1; then
-      break # it makes fewer calls
+      break  # it makes fewer calls than this
     fi
     grep -q "rank $rank .*SIGKILL" "$scratch/killed.out" || fail "rank $rank, call $call: it was not killed"
     kills=$((kills + 1))

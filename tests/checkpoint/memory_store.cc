@@ -7,7 +7,7 @@
 
 namespace tessera::internal::testing {
 
-/// An object that is written, or read.
+/// An object being written or read.
 class MemoryObject final : public WritableFile, public ReadableFile {
  public:
   MemoryObject(MemoryStore& store, std::string key) : store_(store), key_(std::move(key)) {}
@@ -52,7 +52,7 @@ class MemoryObject final : public WritableFile, public ReadableFile {
  private:
   MemoryStore& store_;
   const std::string key_;
-  std::string bytes_;  // until they are put
+  std::string bytes_;  // until close() puts them
 };
 
 absl::Status MemoryStore::request(const std::string& what, const std::string& path,

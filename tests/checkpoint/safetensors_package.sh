@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Runs the tests that need PyPI's safetensors, in a virtual environment of its own in the cache
-# outside the tree, made at the first run. Skipped, with a message, where that cannot be made.
+# Runs the tests that need PyPI's safetensors in a virtual environment of its own, made at the first
+# run in the cache outside the tree. Skipped, with a message, if it cannot be made.
 #   safetensors_package.sh <checkpoint_test>
 set -euo pipefail
 version=0.8.0

@@ -72,7 +72,7 @@ class SimulatedReadableFile : public ReadableFile {
 
 namespace {
 
-/// Undoes a lock.
+/// Releases a lock.
 class SimulatedLock : public FileLock {
  public:
   explicit SimulatedLock(std::function<void()> unlock) : unlock_(std::move(unlock)) {}

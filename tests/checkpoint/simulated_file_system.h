@@ -16,13 +16,13 @@ namespace tessera::internal::testing {
 
 struct SimulatedNode;
 
-/// Files in memory, with a disk that fails and loses power as a test asks.
+/// Files in memory, on a disk that fails and loses power as a test asks.
 ///
-/// What a disk may hold after a power failure: of each file what was fsynced, and of what was
-/// written after that nothing, a prefix, its end without its beginning (blocks are written in any
-/// order) or all; of each directory the names at its last fsync, and each later creation, rename or
-/// removal by itself or not at all. A rename is atomic. After a failed fsync of a file or a
-/// directory nothing ever makes its changes durable: the kernel may have dropped them.
+/// After a power failure a disk may hold: of each file the fsynced bytes, and of later writes
+/// nothing, a prefix, the end without the beginning (blocks are written in any order) or all; of
+/// each directory the names at its last fsync, and any subset of the later creations, renames and
+/// removals. A rename is atomic. After a failed fsync of a file or a directory its changes never
+/// become durable, because the kernel may have dropped them.
 class SimulatedFileSystem : public FileSystem {
  public:
   SimulatedFileSystem();
@@ -45,26 +45,27 @@ class SimulatedFileSystem : public FileSystem {
   absl::StatusOr<std::unique_ptr<FileLock>> lock_content(const std::string& path,
                                                          bool alone) override;
 
-  /// What was called so far: "write /a/b".
+  /// The operations so far: "write /a/b".
   const std::vector<std::string>& operations() const { return operations_; }
 
-  /// Operation `n` from now (0: the next one) fails with `error`, a write after half of its bytes.
+  /// Operation `n` from now (0: the next one) fails with `error`; a write after half of its bytes.
   void fail_at(size_t n, int error);
   /// The power fails in operation `n` from now, in a write after half of its bytes. That one and
   /// all later ones fail and change nothing.
   void crash_at(size_t n);
-  /// Whether fail_at's or crash_at's operation was reached.
+  /// Returns true if fail_at()'s or crash_at()'s operation was reached.
   bool has_failed() const { return has_failed_; }
   /// From now on all files together hold at most this many bytes.
   void set_capacity(int64_t bytes) { capacity_ = bytes; }
 
-  /// How many states the disk may have after a power failure now (some may be equal), and one.
+  /// The number of states that the disk may have after a power failure now (some may be equal), and
+  /// one of them.
   size_t crash_states() const;
   std::unique_ptr<SimulatedFileSystem> after_crash(size_t state) const;
-  /// With all that was done, and no crash or failure ahead.
+  /// A copy with everything done so far, and no crash or failure ahead.
   std::unique_ptr<SimulatedFileSystem> copy() const;
 
-  /// To damage a file behind everybody's back; counts as no operation. `path` must exist.
+  /// Damages files without an operation. `path` must exist.
   std::string& content(const std::string& path);
   void put_file(const std::string& path, std::string content);
   void put_link(const std::string& path);
@@ -78,21 +79,22 @@ class SimulatedFileSystem : public FileSystem {
   friend class SimulatedReadableFile;
   using NodePointer = std::shared_ptr<SimulatedNode>;
 
-  /// Counts an operation; an error if it is to fail. `half`: set if half of a write is to be done.
+  /// Counts an operation; returns an error if it must fail. `half`: set if half of a write must be
+  /// done.
   absl::Status begin(std::string_view operation, const std::string& path, bool* half = nullptr);
   NodePointer find(const std::string& path) const;
-  /// The directory that has `path`'s last name, or null.
+  /// The directory that contains `path`'s last name, or null.
   NodePointer directory_of(const std::string& path) const;
   int64_t used_bytes() const;
-  /// `choose` picks one of so many states for each node; the last one keeps all.
+  /// `choose` picks one of `states` states for each node; the last one keeps everything.
   std::unique_ptr<SimulatedFileSystem> with_choices(
       const std::function<size_t(size_t states)>& choose) const;
-  /// All nodes that any state may have, each once.
+  /// All nodes that any state may contain, each once.
   std::vector<NodePointer> all_nodes() const;
 
   NodePointer root_;
   std::vector<std::string> operations_;
-  std::optional<size_t> failing_operation_;  // counted as operations_ are
+  std::optional<size_t> failing_operation_;  // counted like operations_
   int failure_ = 0;                          // an errno; 0: a power failure
   bool has_failed_ = false;
   bool has_crashed_ = false;

@@ -15,14 +15,15 @@ namespace tessera::internal::testing {
 struct SimulatedNode;
 using SimulatedNodePointer = std::shared_ptr<SimulatedNode>;
 
-/// Of a directory: `removed` is no name of it any more, `added` is one of `node`; "": neither.
+/// A change of a directory: `removed` is no longer a name in it, `added` is a name of `node`; "":
+/// neither.
 struct SimulatedChange {
   std::string removed;
   std::string added;
   SimulatedNodePointer node;
 };
 
-/// A file or directory of a SimulatedFileSystem: what it is now, and what of it is durable.
+/// A file or directory of a SimulatedFileSystem: its current and its durable content.
 struct SimulatedNode {
   FileEntry::Kind kind = FileEntry::Kind::kFile;
   bool is_broken = false;  // an fsync failed
@@ -44,7 +45,7 @@ struct SimulatedNode {
   }
 
   size_t states() const {
-    constexpr size_t kMaxChanges = 20;  // the others go with the last of these
+    constexpr size_t kMaxChanges = 20;  // later changes go with the last of these
     if (kind == FileEntry::Kind::kDirectory) {
       return size_t{1} << std::min(changes.size(), kMaxChanges);
     }

@@ -13,7 +13,7 @@ namespace tessera::internal::testing {
 
 using Tensors = std::vector<std::pair<std::string, at::Tensor>>;
 
-/// A safetensors file with these tensors, in this order.
+/// Writes a safetensors file with these tensors, in this order.
 inline void write_file(const std::string& path, const Tensors& tensors) {
   SafetensorsHeader header;
   std::string data;

@@ -1,15 +1,15 @@
 #!/usr/bin/env bash
-# Installs a build and uses it as a stranger would: find_package, compile, run.
+# Installs a build and uses it as a user would: find_package, compile, run.
 #   check_install.sh <build folder> <scratch folder> <cmake> <C++ compiler>
 set -euo pipefail
 build=$1 scratch=$2 cmake=$3 compiler=$4
 here=$(cd "$(dirname "$0")" && pwd)
 rm -rf "$scratch"
-command -v ccache >/dev/null && export CMAKE_CXX_COMPILER_LAUNCHER=ccache  # of every build below
+command -v ccache >/dev/null && export CMAKE_CXX_COMPILER_LAUNCHER=ccache  # for every build below
 "$cmake" --install "$build" --prefix "$scratch/prefix" >/dev/null
 
-# Moved, so that nothing can depend on where it was installed; and no
-# TESSERA_TORCH: the package remembers the LibTorch that it was built with.
+# Moved, so that nothing can depend on the place of installation; and without TESSERA_TORCH, because
+# the package remembers its LibTorch.
 mv "$scratch/prefix" "$scratch/moved"
 ln -s moved "$scratch/used"  # check_package.sh puts packages in its place
 env -u TESSERA_TORCH "$cmake" -S "$here" -B "$scratch/build" -G Ninja \
@@ -17,7 +17,7 @@ env -u TESSERA_TORCH "$cmake" -S "$here" -B "$scratch/build" -G Ninja \
 "$cmake" --build "$scratch/build"
 "$scratch/build/consumer"
 
-# A program outside the prefix finds the modules in it.
+# A program outside the prefix finds the modules inside it.
 module=$(find "$scratch/moved" -name libtessera_mpi_openmpi.so)
 mpirun=$(command -v mpirun.openmpi || true)
 if [[ -n $module && -n $mpirun ]]; then
@@ -29,21 +29,21 @@ fi
 
 torch=$(sed -n 's/^TESSERA_TORCH:PATH=//p' "$build/CMakeCache.txt")
 
-# What is not built is named, and nothing is copied.
+# Files that are not built are named, and nothing is copied.
 "$cmake" -S "$here/../.." -B "$scratch/not built" -G Ninja -DCMAKE_CXX_COMPILER="$compiler" \
   -DTESSERA_BUILD_TESTS=OFF -DTESSERA_BUILD_EXAMPLES=OFF -DTESSERA_TORCH="$torch" >/dev/null
 ! "$cmake" --install "$scratch/not built" --prefix "$scratch/none" >"$scratch/log" 2>&1
 tr -s ' \n' ' ' <"$scratch/log" | grep -q 'not built yet: libtessera_core.a libtessera_optim.a .*tessera-run'
 [[ ! -e $scratch/none ]]
 
-# Where LibTorch is looked for, once the one that it was built with is gone.
+# Where LibTorch is looked for if the one of the build is gone.
 find "$scratch/moved" -name TesseraBuiltWith.cmake -delete
 mkdir "$scratch/python"
 ln -s "$torch" "$scratch/python/torch"
 mkdir -p "$scratch/archive/share/cmake/Torch"
 ln -s "$torch/include" "$torch/lib" "$scratch/archive/"
 
-# configure <arguments of cmake and env>: CMAKE_PREFIX_PATH is $prefixes.
+# configure <arguments of cmake and env>: with $prefixes in CMAKE_PREFIX_PATH.
 configure() {
   [[ -n ${keep:-} ]] || rm -rf "$scratch/again"
   env -u TESSERA_TORCH -u CMAKE_PREFIX_PATH XDG_CACHE_HOME=/no/such "$@" "$cmake" -S "$here" \
@@ -85,7 +85,7 @@ keep=yes flags=("-DTESSERA_TORCH=$torch")
 finds
 keep= flags=()
 
-# Of Abseil only the one that it was built with, or linking would fail.
+# Only the Abseil of the build is accepted, because linking another would fail.
 mkdir -p "$scratch/absl/lib/cmake/absl"
 touch "$scratch/absl/lib/cmake/absl/abslConfig.cmake"
 printf 'set(PACKAGE_VERSION 20200101)\nif(NOT PACKAGE_FIND_VERSION)\n  set(%s TRUE)\nendif()\n' \
@@ -95,6 +95,6 @@ flags=(-DCMAKE_FIND_USE_CMAKE_SYSTEM_PATH=OFF -DCMAKE_FIND_USE_SYSTEM_ENVIRONMEN
        "-DCMAKE_MAKE_PROGRAM=$(command -v ninja)")
 fails "abslConfig.cmake, version: 20200101"
 
-# What is under include/ is there, and nothing else.
+# Exactly the files under include/ are installed.
 diff <(cd "$here/../../include" && find . -name '*.h' | sort) \
      <(cd "$scratch/moved/include" && find . -type f | sort)

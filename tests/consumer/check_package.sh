@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Makes a package, unpacks it into an empty folder and uses it as a stranger would.
+# Makes a package, unpacks it into an empty folder and uses it as a user would.
 #   check_package.sh <TGZ or DEB> <build folder> <scratch of check_install.sh> <cmake> <cpack>
-# The consumer is configured and linked again, but not compiled: check_install.sh did that with
-# headers at the same path, and what is in the package must be what was installed there.
+# The consumer is configured and linked again but not compiled: check_install.sh compiled it with
+# headers at the same path, and the package's files must equal the ones installed there.
 set -euo pipefail
 generator=$1 build=$2 scratch=$3 cmake=$4 cpack=$5
 here=$(cd "$(dirname "$0")" && pwd)
@@ -26,7 +26,7 @@ if [[ $generator == DEB ]]; then
   cmp "$prefix/share/doc/libtessera-dev/copyright" "$here/../../LICENSE"
   field() { dpkg-deb -f "$deb" "$1"; }
   [[ $(field Package) == libtessera-dev ]] || die "named '$(field Package)'"
-  # What find_package and the linker look for, and what tessera-run loads.
+  # What find_package and the linker need, and what tessera-run loads.
   for needed in libabsl-dev libsodium-dev libxxhash-dev libstdc++6 libc6; do
     [[ " $(field Depends)," == *" $needed"[,\ ]* ]] || die "Depends lacks $needed: $(field Depends)"
   done
@@ -38,14 +38,14 @@ else
 fi
 [[ $text == *"LibTorch is not in this package"* ]] || die "does not say so of LibTorch: $text"
 
-# Nothing is missing and nothing is new; only programs and modules are stripped.
+# The files are the same; only programs and modules are stripped.
 files() { (cd "$1" && find . -type f | sort); }
 diff <({ files "$scratch/moved"; echo "$extra"; } | sort) <(files "$prefix") ||
   die "other files than cmake --install copies (<)"
 diff -r -x README -x libtessera-dev -x tessera-run -x tessera-checkpoint -x 'libtessera_*.so' "$scratch/moved" "$prefix"
 cmp "$prefix/share/doc/Tessera/LICENSE" "$here/../../LICENSE"
 
-# Nothing of the machine that made it.
+# Nothing refers to the machine that made it.
 for file in "$prefix"/bin/* $(find "$prefix" -name '*.so'); do
   ! readelf -d "$file" | grep -E 'R(UN)?PATH' || die "$file: a run path"
 done

@@ -1,4 +1,4 @@
-// A stranger's program: trains with what is installed, alone without a launcher or on ranks.
+// A user's program: trains with the installed package, alone or on ranks.
 #include <cstdio>
 
 #include <tessera/tessera.h>

@@ -8,12 +8,12 @@
 
 namespace tessera::internal::testing {
 
-/// How often the calling thread has called operator new, in this program and in every library it
-/// loads. What the tests of this folder count instead of time.
+/// Number of calls of operator new by the calling thread, in this program and all its libraries.
+/// The tests of this folder count instead of measuring time.
 int64_t heap_allocations();
 
-/// Counts the tensor memory that the calling thread (and backwards it starts) asks LibTorch's
-/// allocator for while the scope lives. Its bookkeeping allocates on the heap.
+/// While alive, counts the calling thread's allocations from LibTorch's allocator (and those of its
+/// backward passes). Its bookkeeping allocates on the heap.
 class TensorAllocations {
  public:
   TensorAllocations();

@@ -29,14 +29,14 @@ TensorAllocations::TensorAllocations()
 
 }  // namespace tessera::internal::testing
 
-// This program's own, for all its libraries; the other forms come down to these.
+// Replaces operator new for the program and its libraries; the other forms call these.
 void* operator new(size_t bytes) {
   return tessera::internal::testing::count_and_allocate(bytes, alignof(std::max_align_t));
 }
 void* operator new(size_t bytes, std::align_val_t alignment) {
   return tessera::internal::testing::count_and_allocate(bytes, static_cast<size_t>(alignment));
 }
-// Where GCC inlines one half of a pair only, it takes the other half for the library's.
+// If GCC inlines only one half of a pair, it believes that the other half is the library's.
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wmismatched-new-delete"
 void operator delete(void* memory) noexcept { std::free(memory); }
@@ -48,7 +48,7 @@ void operator delete(void* memory, size_t, std::align_val_t) noexcept { std::fre
 namespace tessera::internal::testing {
 namespace {
 
-// The counters count: without these, every guard of this folder could be blind.
+// Tests of the counters: without them, every check of this folder could be blind.
 
 TEST(Allocations, CountsWhatThisProgramTakesFromTheHeap) {
   const int64_t before = heap_allocations();

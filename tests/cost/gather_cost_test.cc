@@ -14,7 +14,7 @@
 #include "tessera/tests/support/rank_threads.h"
 #include "tessera/tests/support/recording_group.h"
 
-// Making a unit whole and freeing it is one copy and one pointer, however many parameters it has.
+// Gathering and freeing a unit costs one copy and one pointer, whatever its number of parameters.
 
 namespace tessera::internal::testing {
 namespace {
@@ -54,7 +54,7 @@ std::ostream& operator<<(std::ostream& stream, const Cost& cost) {
                 << cost.engine;
 }
 
-/// Which units operators read in turn.
+/// The units that operators read in turn.
 enum class Turns : uint8_t { kOfTwo, kOfOne };
 
 constexpr int kAccesses = 20;
@@ -66,10 +66,10 @@ struct PairRank {
     Options options = options_of(apart(configuration_of(Strategy::kZero3)));
     options.prefetch = false;
     engine = parallelize(model, torch::optim::AdamWOptions(0.01), options, group);
-    access();  // and so learn the order
+    access();  // learns the order
   }
 
-  /// Reads one parameter after the other, kAccesses times.
+  /// Reads kAccesses times, from the units in turn.
   void access() {
     const at::NoGradGuard no_grad;
     for (int i = 0; i < kAccesses; ++i) {
@@ -90,7 +90,7 @@ std::vector<Cost> cost_of_accesses(int parameters, int size, Turns turns) {
     Cost& cost = by_rank[static_cast<size_t>(world->rank())];
     {
       PairRank rank(world, parameters, turns);
-      // Ranks are threads here: a thread takes note of the others' observers, once, on the heap.
+      // Ranks are threads: each thread notes the others' observers once, on the heap.
       world->barrier("all engines are made");
       rank.access();
       const GatherCounts counts = rank.engine->gather_counts();
@@ -106,7 +106,7 @@ std::vector<Cost> cost_of_accesses(int parameters, int size, Turns turns) {
       rank.access();
       cost.tensors = tensors.count();
     }
-    // Apart from the above, because a recording takes memory from the heap.
+    // Separate from the above, because a recording allocates on the heap.
     const auto recording = std::make_shared<Recording>();
     PairRank rank(std::make_shared<RecordingGroup>(world, recording), parameters, turns);
     recording->clear();
@@ -132,7 +132,7 @@ TEST_P(GatherCost, DoesNotDependOnTheNumberOfParameters) {
   }
 }
 
-/// The negative control: what gathers costs more than what finds its unit whole.
+/// Negative control: an access that gathers costs more than one that finds its unit whole.
 TEST_P(GatherCost, IsMoreThanThatOfAnAccessToAWholeUnit) {
   const int size = GetParam();
   const Cost gathering = cost_of_accesses(64, size, Turns::kOfTwo)[0];

@@ -22,9 +22,9 @@
 #include "tessera/tests/support/configuration.h"
 #include "tessera/tests/support/rank_processes.h"
 
-// A step after the second one touches no page for the first time: a fault costs more than
-// computing on the page. Counted, in ranks that are processes, because a fault belongs to one.
-// Sanitizers put their own malloc and shadow memory in the place of what is counted here.
+// From the third step on no page is touched for the first time, because a fault costs more than
+// computing on the page. Faults are counted in ranks that are processes, because they belong to a
+// process. Sanitizers replace malloc and add shadow memory, so nothing is counted there.
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 
 namespace tessera::internal::testing {
@@ -34,8 +34,8 @@ constexpr const char* kConfigurationVariable = "TESSERA_TEST_CONFIGURATION";
 constexpr const char* kPagesVariable = "TESSERA_TEST_PAGES";
 constexpr const char* kFreedVariable = "TESSERA_TEST_FREED";
 
-constexpr int kSteps = 5;    // in a count
-constexpr int kWindows = 6;  // the least of so many counts: a heap settles, a kernel moves pages
+constexpr int kSteps = 5;            // in a count
+constexpr int kWindows = 6;          // the minimum counts: a heap settles, a kernel moves pages
 constexpr int64_t kFewFaults = 128;  // two blocks of the hundred that a step allocates
 
 int64_t minor_faults() {
@@ -49,10 +49,10 @@ std::string variable(const char* name) {
   return value == nullptr ? "" : value;
 }
 
-/// 16 layers: per step, 5 MiB of activations and as many gradients, in blocks of 40 and 64 pages.
+/// 16 layers: per step 5 MiB of activations and as many gradients, in blocks of 40 and 64 pages.
 void train_and_count() {
   if (variable(kPagesVariable) == "small") {
-    // With 4 KiB pages nothing hides: one fault would bring in 2 MiB otherwise.
+    // Uses 4 KiB pages, so that every fault is seen; otherwise one fault could bring in 2 MiB.
     ASSERT_EQ(::prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0), 0);
   }
   constexpr int kLayers = 16;
@@ -68,7 +68,7 @@ void train_and_count() {
   Options options = options_of(configuration);
   options.keep_freed_memory = variable(kFreedVariable) == "kept";
   set_buckets(options, configuration, int64_t{1} << 20);
-  // Otherwise it depends on the number of cores whether a thread fetches ahead.
+  // By default prefetching depends on the number of cores.
   if (configuration.splits_parameters()) options.prefetch = false;
   const auto engine = parallelize(model, torch::optim::AdamWOptions(0.001), options, world);
   const at::Tensor input = at::ones({160, kWidth});
@@ -102,17 +102,17 @@ struct Count {
 enum class Pages : uint8_t { kSmall, kAsUsual };
 enum class Freed : uint8_t { kKept, kGivenBack };
 
-/// Of each rank.
+/// Counts for each rank.
 std::vector<Count> count_faults(const Configuration& configuration, int size, Pages pages,
                                 Freed freed) {
   RankProcessOptions options;
-  // What the user's malloc is told does not count here.
+  // The user's malloc settings must not have an effect.
   for (const char* name : {"MALLOC_MMAP_MAX_", "MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_",
                            "MALLOC_TOP_PAD_", "GLIBC_TUNABLES"}) {
     options.environment[name] = "";
   }
-  // glibc's initial threshold, which would grow with the blocks that are freed, so that it would be
-  // luck how many of them are given back.
+  // glibc's initial threshold. By default it grows with freed blocks, so the number of blocks given
+  // back would be random.
   if (freed == Freed::kGivenBack) options.environment["MALLOC_MMAP_THRESHOLD_"] = "131072";
   options.environment[kConfigurationVariable] = configuration.name;
   options.environment[kPagesVariable] = pages == Pages::kSmall ? "small" : "as usual";
@@ -169,7 +169,7 @@ std::vector<ConfigurationSize> configurations_that_fault() {
 INSTANTIATE_TEST_SUITE_P(, PageFaults, ::testing::ValuesIn(configurations_that_fault()),
                          &name_of_configuration_size);
 
-/// As users run it, where the kernel may give huge pages.
+/// As users run it: the kernel may give huge pages.
 TEST(PageFaultsInHugePages, AreAsFew) {
   for (const Strategy strategy : {Strategy::kDdp, Strategy::kZero3}) {
     const Configuration configuration = configuration_of(strategy);
@@ -180,7 +180,7 @@ TEST(PageFaultsInHugePages, AreAsFew) {
   }
 }
 
-/// The negative control: what malloc gives back to the kernel is faulted in again, step by step.
+/// Negative control: memory that malloc returns to the kernel faults again in every step.
 TEST(PageFaultsControl, MemoryThatIsGivenBackIsFaultedInAgainEveryStep) {
   for (const Strategy strategy : {Strategy::kDdp, Strategy::kZero3}) {
     const Configuration configuration = configuration_of(strategy);

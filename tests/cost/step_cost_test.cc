@@ -20,15 +20,15 @@
 #include "tessera/tests/support/rank_threads.h"
 #include "tessera/tests/support/recording_group.h"
 
-// What a steady step costs beside its computation, counted: collectives and allocations. A small
-// step is nothing but these.
+// The cost of a steady step apart from its computation, as numbers of collectives and allocations.
+// A small step consists of these only.
 
 namespace tessera::internal::testing {
 namespace {
 
 constexpr int kUnits = 3;
 
-/// As many units under every configuration: layers of one bucket each.
+/// The same number of units under every configuration: layers of one bucket each.
 torch::nn::Sequential small_model() {
   torch::nn::Sequential model;
   for (int i = 0; i < kUnits; ++i) model->push_back(torch::nn::Linear(16, 16));
@@ -42,7 +42,7 @@ Options small_options(const Configuration& configuration) {
   return options;
 }
 
-/// One rank that trains the small model and records what it sends.
+/// A rank that trains the small model and records its communication.
 struct SmallRank {
   SmallRank(const std::shared_ptr<ProcessGroup>& group, const Configuration& configuration,
             const OptimizerPlan& plan = torch::optim::AdamWOptions(0.01))
@@ -78,8 +78,8 @@ class StepCost : public ::testing::TestWithParam<ConfigurationSize> {
   const Configuration& configuration() const { return GetParam().first; }
   int size() const { return GetParam().second; }
 
-  /// What a step needs: a reduction per unit, the parameters' way back, two small agreements (the
-  /// end of backward, the vote), and one barrier where others read new values.
+  /// A step needs a reduction per unit, the way back for parameters, two small agreements (the end
+  /// of backward, the vote), and a barrier if others read new values.
   Counts expected() const {
     const Degrees degrees = configuration().degrees_at(size());
     Counts counts{{"all_gather", 2}};
@@ -91,8 +91,8 @@ class StepCost : public ::testing::TestWithParam<ConfigurationSize> {
     if (degrees.optimizer > 1 && degrees.parameters == 1) counts["all_gather"] += kUnits;
     if (degrees.parameters > 1) {
       counts["barrier"] = 1;
-      // Forward gathers every unit. Backward has the last one still and needs the first one not at
-      // all, because nothing wants the gradient of its input. A gather reads every rank's shard.
+      // Forward gathers every unit. Backward still has the last one, and does not need the first,
+      // because no gradient of its input is wanted. A gather reads every rank's shard.
       const bool stays_whole = configuration().reshard_after_forward == 1;
       const int gathers = stays_whole ? kUnits : 2 * kUnits - 2;
       counts["read"] = static_cast<int64_t>(gathers) * degrees.parameters;
@@ -134,7 +134,7 @@ void expect_steady_allocations(SmallRank& rank) {
   std::vector<int64_t> heap;
   for (int step = 0; step < 6; ++step) {
     rank.backward();
-    rank.recording->clear();  // which remembers calls on the heap
+    rank.recording->clear();  // recording allocates on the heap
     const int64_t engine_before = rank.engine->memory().allocations();
     const int64_t heap_before = heap_allocations();
     rank.engine->step();
@@ -158,7 +158,7 @@ TEST_P(StepCost, SoItDoesUnderMuonAndLamb) {
   on_ranks(&expect_steady_allocations, muon_and(LambOptions(0.01), MuonOptions(0.01)));
 }
 
-/// Two fences more, for a matrix in each unit.
+/// Two more fences, for a matrix in each unit.
 TEST_P(StepCost, MuonHasTwoBarriersMore) {
   on_ranks(
       [this](SmallRank& rank) {
@@ -183,7 +183,7 @@ std::vector<ConfigurationSize> configurations_and_sizes() {
 INSTANTIATE_TEST_SUITE_P(, StepCost, ::testing::ValuesIn(configurations_and_sizes()),
                          &name_of_configuration_size);
 
-/// The negative control: a step under which somebody asks for memory is counted.
+/// Negative control: a step that allocates memory is noticed.
 TEST(StepCostControl, AStepThatAllocatesIsCounted) {
   run_ranks(2, [](std::shared_ptr<ProcessGroup> world) {
     SmallRank rank(world, configuration_of(Strategy::kZero2));

@@ -7,7 +7,7 @@ namespace {
 
 class CallerStream final : public Stream {
  public:
-  /// The caller has run all that comes before, so the event is over when this returns.
+  /// The caller has run all earlier work, so the event has happened when this returns.
   void record(Event& event) override {
     undelayed_.current_stream()->record(event);
     wait(event);
@@ -21,7 +21,7 @@ class CallerStream final : public Stream {
 
   void copy(const at::Tensor& to, const at::Tensor& from) override { to.copy_(from); }
 
-  /// Nothing is ever queued here.
+  /// No work is ever queued here.
   void* handle() override { return nullptr; }
 
  private:

@@ -6,12 +6,12 @@
 
 namespace tessera::internal::testing {
 
-/// The streams of a HostDevice, but for the current one, which is the calling thread: operators of
-/// LibTorch on CPU tensors run in the call, so what has to wait for a lane is the caller. A whole
-/// engine runs on it, and a wait that it lacks shows as it would on an accelerator.
+/// A HostDevice whose current stream is the calling thread: LibTorch's operators on CPU tensors run
+/// in the call, so the caller must wait for lanes. A whole engine runs on it, and a missing wait
+/// has the same effect as on an accelerator.
 class CallerDevice final : public Device {
  public:
-  /// `lanes`: of all streams but the current one.
+  /// `lanes`: the options of all streams except the current one.
   explicit CallerDevice(HostDevice::Options lanes);
 
   at::Device torch_device() const override { return lanes_.torch_device(); }

@@ -1,4 +1,4 @@
-// What goes wrong in an engine over the nccl group: a CommError on every rank, and never a hang.
+// Failures of an engine over the nccl group: a CommError on every rank, and never a hang.
 #include <chrono>
 #include <memory>
 #include <stdexcept>
@@ -26,7 +26,7 @@ using ::testing::Each;
 using ::testing::HasSubstr;
 
 constexpr int kWorld = 3;
-/// Of time-outs that tests wait for. The ranks must have met and taken a step within it, too.
+/// Time-out for tests that wait for it. The ranks must have met and taken a step within it, too.
 constexpr auto kLimit = std::chrono::milliseconds(1500);
 
 std::string waited_for_limit() {
@@ -55,7 +55,7 @@ std::vector<std::string> train_expecting_errors(const Subject& trained,
   });
 }
 
-/// Throws in the middle of the second forward on rank 1.
+/// Throws in the second forward on rank 1.
 struct Throwing : Net {
   at::Tensor forward(const at::Tensor& input, const Moment& moment) override {
     const at::Tensor hidden = at::tanh(first(input));
@@ -88,7 +88,7 @@ TEST_P(EngineFailures, ATimeOutInAStepNamesTheUnitOnEveryRank) {
                                  ContainsRegex("\\[comm\\] .*'(bucket|layer)[ 0-9]+' on group "))));
 }
 
-/// The host's own channel has the same time-out.
+/// The host's channel has the same time-out.
 TEST_P(EngineFailures, ARankThatDoesNotStepIsNamed) {
   const Decorate make = over_nccl({.timeout = kLimit});
   const auto errors = run_ranks_expecting_errors(kWorld, [&](std::shared_ptr<ProcessGroup> world) {
@@ -106,7 +106,7 @@ TEST_P(EngineFailures, ARankThatDoesNotStepIsNamed) {
 INSTANTIATE_TEST_SUITE_P(, EngineFailures, ::testing::ValuesIn(named_configurations()),
                          [](const auto& info) { return info.param.name; });
 
-/// A limit, not a feature: gathers are collectives here.
+/// A limitation: gathers are collectives here.
 TEST_F(EngineLimits, RanksThatGatherMoreOrLessThanOthersAreToldSo) {
   const auto errors =
       train_expecting_errors(subject("Branches"), configuration_of(Strategy::kZero3), {}, kLimit);
@@ -114,7 +114,7 @@ TEST_F(EngineLimits, RanksThatGatherMoreOrLessThanOthersAreToldSo) {
                                  ContainsRegex("\\[comm\\] all_gather #[0-9]+ '"))));
 }
 
-/// As many units and of one size, so that NCCL takes them for each other.
+/// Equally many units of one size, so that NCCL confuses them.
 struct Swapping : Net {
   at::Tensor forward(const at::Tensor& input, const Moment& moment) override {
     const at::Tensor x = at::tanh(first(input));

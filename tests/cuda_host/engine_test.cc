@@ -1,5 +1,5 @@
-// The whole engine over the nccl group, with the fake NCCL and lanes that are late: the bits of the
-// same configurations over shared memory. The fake sums in rank order, so a difference is the
+// The whole engine over the nccl group, with the fake NCCL and delayed lanes: the bits of the same
+// configurations over shared memory. The fake sums in rank order, so any difference is the
 // engine's.
 #include <map>
 #include <memory>
@@ -24,7 +24,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-/// Clipped, in one micro-step and in three; and added locally.
+/// Clipped, with one micro-step and with three; and with gradients added locally.
 const std::vector<std::string> kSchedules = {"OnceClipped", "ThriceClipped", "ThriceNoSync"};
 
 Outcome train_over_nccl(const Configuration& configuration, const std::string& model,
@@ -59,14 +59,14 @@ TEST_P(EngineOverNccl, TrainsToTheBitsOfSharedMemory) {
   EXPECT_EQ(bit_differences(train_over_nccl(configuration, model, schedule, world), expected), "");
 }
 
-/// Odd sizes and parameters that nobody uses, everywhere.
+/// Odd sizes and unused parameters, everywhere.
 INSTANTIATE_TEST_SUITE_P(Strategies, EngineOverNccl,
                          ::testing::Combine(::testing::ValuesIn(named_configurations()),
                                             ::testing::ValuesIn(spanning_sizes({1, 2, 3})),
                                             ::testing::Values("UnusedEverywhere"),
                                             ::testing::ValuesIn(kSchedules)),
                          name_of);
-/// Units that other units need in between, and more of them than buffers.
+/// Units that are used between other units' uses, and more units than buffers.
 INSTANTIATE_TEST_SUITE_P(
     Units, EngineOverNccl,
     ::testing::Combine(::testing::Values(configuration_of(Strategy::kZero3),
@@ -77,7 +77,7 @@ INSTANTIATE_TEST_SUITE_P(
                                          "CheckpointedTwice", "FrozenLayers", "MixedDtypes"),
                        ::testing::Values("ThriceClipped")),
     name_of);
-/// Branches that ranks take each for itself, as far as parameters are resident.
+/// Branches that differ by rank, which need resident parameters.
 INSTANTIATE_TEST_SUITE_P(Branches, EngineOverNccl,
                          ::testing::Combine(::testing::Values(configuration_of(Strategy::kDdp),
                                                               configuration_of(Strategy::kZero1),
@@ -110,8 +110,8 @@ class EngineReads : public ::testing::Test {
   void SetUp() override { fake().reset(); }
 };
 
-/// What a user sees of gradients after each backward (of a configuration that shows them) and of
-/// parameters after each step, on every rank.
+/// What users see on every rank: gradients after each backward (if the configuration shows them)
+/// and parameters after each step.
 using Seen = std::map<std::string, at::Tensor>;
 
 TrainOptions look(std::vector<Seen>& seen, bool at_gradients) {
@@ -144,7 +144,7 @@ TEST_F(EngineReads, FindGradientsAndParametersThere) {
     std::vector<Seen> seen(kWorld);
     train_over_nccl(configuration, "UnusedEverywhere", schedule, kWorld, look(seen, at_gradients),
                     {.longest_delay = std::chrono::milliseconds(2)});
-    // Of two layers with gradients, in four steps; and all parameters.
+    // Two layers with gradients, in four steps; and all parameters.
     EXPECT_GE(expected[0].size(), at_gradients ? 48u : 32u) << configuration;
     for (int rank = 0; rank < kWorld; ++rank) {
       EXPECT_EQ(bit_differences(seen[rank], expected[rank]), "")
@@ -153,7 +153,7 @@ TEST_F(EngineReads, FindGradientsAndParametersThere) {
   }
 }
 
-/// After the last step: every call of the engine that is a collective, and what it answered.
+/// After the last step: the results of every collective call of the engine.
 struct Answers {
   std::vector<uint64_t> hashes;
   Seen parameters;
@@ -210,7 +210,7 @@ TEST_F(EngineReads, FindTheSameInEveryOtherCall) {
   }
 }
 
-/// The negative control of all of the above: one wait that is dropped is seen.
+/// Negative control of all of the above: a single missing wait is noticed.
 TEST_F(EngineReads, ShowEveryWaitThatIsMissing) {
   constexpr int kWorld = 3;
   const Schedule& schedule = schedule_called("OnceClipped");
@@ -243,8 +243,8 @@ TEST_F(EngineReads, ShowEveryWaitThatIsMissing) {
   }
 }
 
-/// Small all-gathers, texts and fingerprints are the host's. Only gradients and parameters go by
-/// NCCL.
+/// Small all-gathers, texts and fingerprints use the host's channel; only gradients and parameters
+/// use NCCL.
 TEST_F(EngineReads, LeaveWordsOfTheHostToTheControlChannel) {
   for (const Configuration& configuration : named_configurations()) {
     fake().reset();

@@ -15,16 +15,16 @@ namespace tessera::internal::testing {
 
 struct NcclWorldOptions {
   std::chrono::milliseconds timeout = std::chrono::seconds(20);
-  /// Of each piece of work on a lane.
+  /// Upper bound of the delay of each piece of work on a lane.
   std::chrono::microseconds longest_delay = std::chrono::microseconds(300);
 };
 
-/// For train_on_threads() and run_ranks(): makes a world over the fake NCCL of the ranks of a world
-/// that is given, on CallerDevices. Good for one run, after which await_no_communicators() shows
-/// that the end was clean.
+/// For train_on_threads() and run_ranks(): makes a world over the fake NCCL for the ranks of a
+/// given world, on CallerDevices. Usable for one run, after which await_no_communicators() shows
+/// that it ended cleanly.
 Decorate over_nccl(const NcclWorldOptions& options = {});
 
-/// A group that forgets to wait for one operation.
+/// A group that does not wait for one kind of operation.
 class ForgetfulGroup final : public ForwardingGroup {
  public:
   ForgetfulGroup(std::shared_ptr<ProcessGroup> inner, Op what)

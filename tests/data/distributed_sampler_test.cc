@@ -44,7 +44,7 @@ Samples pass_of(DistributedSampler& sampler, size_t batch_size) {
   return all;
 }
 
-/// torch/utils/data/distributed.py, in its own words.
+/// The algorithm of torch/utils/data/distributed.py.
 struct PyTorch {
   PyTorch(const Samples& order, int64_t replicas, bool drop_last) : indices(order) {
     const auto size = static_cast<double>(order.size());
@@ -149,7 +149,7 @@ TEST(DistributedSampler, APassHasWhatIsNotConsumed) {
   sampler.advance();
   EXPECT_EQ(sampler.state().cursor, 4);
   EXPECT_THAT(sampler.indices(), ElementsAre(5, 7, 9));
-  sampler.reset();  // what was only fetched comes again
+  sampler.reset();  // samples that were only fetched are repeated
   EXPECT_THAT(*sampler.next(2), ElementsAre(5, 7));
   EXPECT_THAT(*sampler.next(2), ElementsAre(9));
   sampler.advance(2);
@@ -165,7 +165,7 @@ TEST(DistributedSampler, GoesToTheNextEpochWhenToldTo) {
   EXPECT_THAT(message_of([&] { sampler.reset(); }),
               HasSubstr("[sampler] reset: epoch 0 is finished, expected another epoch before the "
                         "next pass; call set_epoch(1)"));
-  sampler.set_epoch(0);  // a loop that resumes behind the last step of an epoch
+  sampler.set_epoch(0);  // a loop that resumes after the last step of an epoch
   sampler.reset();
   EXPECT_FALSE(sampler.next(1).has_value());
   sampler.set_epoch(1);

@@ -10,7 +10,7 @@
 #include "tessera/tests/data/sampler_ranks.h"
 #include "tessera/tests/support/message_of.h"
 
-// The sampler in LibTorch's loaders, which take it by value and fetch ahead.
+// The sampler in LibTorch's loaders, which take it by value and prefetch.
 
 namespace tessera::internal::testing {
 namespace {
@@ -73,7 +73,7 @@ TEST_P(Loader, SetEpochReachesTheCopyInside) {
   EXPECT_EQ(second, expected.indices());
 }
 
-// The control: LibTorch's own sampler in the same place stays with epoch 0.
+// The control: LibTorch's own sampler would stay at epoch 0.
 TEST_P(Loader, LoseTheEpochOfASamplerByValue) {
   torch::data::samplers::DistributedRandomSampler sampler(50, 2, 1);
   const auto loader = loader_of(50, sampler, 4, GetParam());
@@ -102,7 +102,7 @@ TEST_P(Loader, KilledAheadOfTheLoopEverySampleComesOnce) {
           }
           state = sampler.state();
           EXPECT_EQ(state.cursor, 2 * steps * killed_world);
-          if (GetParam() > 0 && killed_world == 1) {  // the loader was ahead by its jobs
+          if (GetParam() > 0 && killed_world == 1) {  // the loader had prefetched for its jobs
             const size_t given = static_cast<size_t>(2 * (steps + 1)) + 2 * 6;
             EXPECT_EQ(sampler.next(1)->front(), order.at(given));
           }
@@ -156,7 +156,7 @@ TEST_P(Loader, SaysThatSetEpochWasForgotten) {
 
 INSTANTIATE_TEST_SUITE_P(Workers, Loader, ::testing::Values(0, 2));
 
-/// A data set that asks for its samples itself.
+/// A data set that calls the sampler itself.
 class Stream : public torch::data::datasets::StatefulDataset<Stream, std::vector<size_t>> {
  public:
   explicit Stream(DistributedSampler sampler) : sampler_(std::move(sampler)) {}

@@ -8,7 +8,8 @@
 #include "tessera/distributed_sampler.h"
 #include "tessera/tests/data/sampler_ranks.h"
 
-// Every sample exactly once, whenever a job is killed and however many ranks go on.
+// Every sample is used exactly once, whenever a job is killed and whatever the number of ranks that
+// resume.
 
 namespace tessera::internal::testing {
 namespace {
@@ -19,13 +20,13 @@ using data::SamplerState;
 
 constexpr int kWorlds = 5;
 
-/// What a job that dies has committed, and where it was.
+/// What a job has committed when it dies, and its position.
 struct Life {
   Samples used;
   SamplerState state;
 };
 
-/// Runs `world` ranks from `state` on; they die after `steps` steps or end with the epoch.
+/// Runs `world` ranks from `state`; they die after `steps` steps or end with the epoch.
 Life live(const SamplerState& state, int world, const SamplerOptions& options, size_t batch_size,
           int steps) {
   SamplerRanks ranks(state.size, world, options, batch_size, /*ahead=*/3);
@@ -42,7 +43,7 @@ Life live(const SamplerState& state, int world, const SamplerOptions& options, s
   return life;
 }
 
-/// What `used` must be at the end of an epoch whose last life had `world` ranks and began at
+/// The value of `used` at the end of an epoch whose last job had `world` ranks and began at
 /// `begin`.
 Samples expected_at_end(const Samples& order, int64_t begin, int world, Remainder remainder) {
   const auto size = static_cast<int64_t>(order.size());
@@ -68,7 +69,7 @@ TEST_P(Resume, Case67_EverySampleExactlyOnceAtAnyWorld) {
           const Life before = live(beginning, first, options, batch_size, steps);
           const auto cursor = static_cast<size_t>(before.state.cursor);
           if (before.used.size() <= static_cast<size_t>(size)) {
-            // The committed samples are the beginning of the order, but for dropped ones.
+            // The committed samples are the beginning of the order, except dropped ones.
             ASSERT_EQ(sorted(before.used),
                       sorted({order.begin(), order.begin() + std::min(cursor, before.used.size())}))
                 << size << " samples, " << first << " ranks, " << steps << " steps";
@@ -116,7 +117,7 @@ TEST_P(Resume, TheSameWorldTakesTheSameBatches) {
   }
 }
 
-// Four lives of other sizes, each with other batches and two batches per step.
+// Four jobs of other sizes, each with another batch size and two batches per step.
 TEST_P(Resume, SurvivesManyKillsWithAccumulation) {
   const SamplerOptions options = {.seed = 6, .remainder = GetParam()};
   constexpr int64_t kSize = 47;
@@ -141,7 +142,7 @@ TEST_P(Resume, SurvivesManyKillsWithAccumulation) {
   EXPECT_EQ(sorted(all), expected_at_end(order, begin, last, GetParam()));
 }
 
-// A loop over epochs that is killed after any step, also the last one of an epoch.
+// A loop over epochs that is killed after any step, even the last one of an epoch.
 TEST_P(Resume, EpochsFollowEachOther) {
   const SamplerOptions options = {.seed = 8, .remainder = GetParam()};
   constexpr int64_t kSize = 13;
@@ -158,7 +159,7 @@ TEST_P(Resume, EpochsFollowEachOther) {
         Samples& all = epochs[static_cast<size_t>(epoch)];
         all.insert(all.end(), used.begin(), used.end());
       }
-      ++steps;  // the end is no step
+      ++steps;  // the end is not a step
     }
     return ranks.state();
   };

@@ -17,7 +17,7 @@ namespace tessera::internal::testing {
 
 using Samples = std::vector<size_t>;
 
-/// The epoch's order, as a world of one takes it.
+/// The epoch's order, as a world of one has it.
 inline Samples order_of(int64_t size, int64_t epoch, data::SamplerOptions options) {
   options.remainder = data::Remainder::kUneven;
   data::DistributedSampler sampler(size, /*world=*/1, /*rank=*/0, options);
@@ -30,8 +30,7 @@ inline Samples sorted(Samples samples) {
   return samples;
 }
 
-/// All ranks of a job, each with a sampler and a loader that fetches `ahead` batches more than the
-/// loop takes.
+/// All ranks of a job, each with a sampler and a loader that prefetches `ahead` batches.
 class SamplerRanks {
  public:
   SamplerRanks(int64_t size, int world, const data::SamplerOptions& options, size_t batch_size,
@@ -48,8 +47,8 @@ class SamplerRanks {
     }
   }
 
-  /// One step of all ranks on `batches` batches each, as far as there are any: what they used,
-  /// rank by rank. Nothing at the pass's end.
+  /// One step of all ranks with up to `batches` batches each. Returns the used samples, rank by
+  /// rank; empty at the end of the pass.
   Samples step(size_t batches = 1) {
     Samples used;
     for (size_t rank = 0; rank < samplers_.size(); ++rank) {
@@ -71,7 +70,7 @@ class SamplerRanks {
     return used;
   }
 
-  /// Of the run: rank 0's.
+  /// The run's state is rank 0's.
   data::SamplerState state() const { return samplers_[0].state(); }
   void load(const data::SamplerState& state) {
     for (data::DistributedSampler& sampler : samplers_) sampler.load_state(state);

@@ -13,7 +13,8 @@ namespace {
 
 using ::testing::ElementsAre;
 
-// From a second implementation, in another language. Checkpoints hold places in these orders.
+// Values of a second implementation in another language. Checkpoints store positions in these
+// orders, so they must never change.
 TEST(Shuffle, IsTheSameForEver) {
   EXPECT_THAT(shuffled(10, 0, 0), ElementsAre(1, 7, 6, 2, 0, 9, 8, 4, 5, 3));
   EXPECT_THAT(shuffled(10, 0, 1), ElementsAre(1, 9, 6, 2, 3, 7, 4, 8, 0, 5));
@@ -37,14 +38,14 @@ TEST(Shuffle, HasEverySampleOnce) {
   }
 }
 
-// Seed and epoch both count: PyTorch's sum of the two gives equal orders to neighbouring seeds.
+// Seed and epoch are independent. (PyTorch adds them, so neighbouring seeds have equal orders.)
 TEST(Shuffle, SeedAndEpochAreTwoThings) {
   EXPECT_NE(shuffled(50, 0, 1), shuffled(50, 1, 0));
   EXPECT_NE(shuffled(50, 0, 0), shuffled(50, 0, 1));
 }
 
-// Each sample in each place, over many epochs: chi square of a table of 7 x 7 with (7 - 1)^2 = 36
-// degrees of freedom, of which 99.9 % of fair shuffles stay below 68.
+// Counts each sample in each place over many epochs: chi square of a table of 7 x 7 with (7 - 1)^2
+// = 36 degrees of freedom; 99.9 % of fair shuffles are below 68.
 TEST(Shuffle, IsFair) {
   constexpr size_t kSize = 7;
   constexpr int kEpochs = 20000;
@@ -63,7 +64,7 @@ TEST(Shuffle, IsFair) {
   EXPECT_GT(chi_square, 12) << "too even to be random";
 }
 
-// Neighbours in one epoch are no neighbours in the next: fixed points and successions are about one
+// Neighbours in one epoch are not neighbours in the next: about one fixed point and one succession
 // per permutation.
 TEST(Shuffle, EpochsAreUnrelated) {
   constexpr size_t kSize = 100;

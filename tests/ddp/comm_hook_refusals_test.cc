@@ -14,7 +14,7 @@
 #include "tessera/tests/support/message_of.h"
 #include "tessera/tests/support/rank_threads.h"
 
-// Hooks that are refused, on all ranks, and hooks that break, which end the engine on all ranks.
+// Hooks that are refused, on all ranks, and hooks that fail, which ends the engine on all ranks.
 
 namespace tessera::internal::testing {
 namespace {
@@ -22,7 +22,7 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-/// What all ranks of three say to registering `make(rank)`; the engine goes on.
+/// Registers `make(rank)` on all ranks; returns their errors. The engine must still work.
 std::vector<std::string> refusals_of(
     const std::function<std::shared_ptr<CommHook>(int rank)>& make,
     const Configuration& configuration = configuration_of(Strategy::kDdp), int size = 3,
@@ -92,7 +92,7 @@ TEST(CommHookRefusals, GradientsThatAreSplit) {
              HasSubstr("got strategy hybrid, which splits gradients over 2 ranks"));
 }
 
-/// A hook that wants no engine on rank 1.
+/// A hook that refuses to be prepared on rank 1.
 class UnwillingHook final : public CommHook {
  public:
   explicit UnwillingHook(bool refuses) : refuses_(refuses) {}
@@ -121,7 +121,8 @@ TEST(CommHookRefusals, ARankThatRegistersNoneIsNamedByAllAndNothingHangs) {
   expect_all(messages, HasSubstr("all_reduce"));
 }
 
-/// What ranks of three throw when `run` is a hook's on rank 1, and a good one's elsewhere.
+/// Returns the errors of three ranks if `run` is the hook on rank 1 and a correct one runs
+/// elsewhere.
 std::vector<std::string> endings_of(const std::function<at::Tensor(const GradBucket&)>& run) {
   return run_ranks_expecting_errors(3, [&](const std::shared_ptr<ProcessGroup>& world) {
     const auto hook = make_comm_hook("fragile", [&](const GradBucket& bucket, ProcessGroup& group) {
@@ -185,7 +186,7 @@ TEST(BrokenCommHooks, ThatCallTheEngineOrABackwardOfItsEndTheEngineOnAllRanks) {
   }
 }
 
-/// A hook whose ranks call other collectives.
+/// A hook whose ranks call different collectives.
 TEST(BrokenCommHooks, ThatSendSomethingElseAreNamedByAllRanks) {
   const std::vector<std::string> messages =
       run_ranks_expecting_errors(3, [](const std::shared_ptr<ProcessGroup>& world) {

@@ -17,13 +17,13 @@
 #include "tessera/tests/support/same_bits.h"
 #include "tessera/trace.h"
 
-// What hooks are given, and that training by them is training: a hook that reduces as the engine
-// does ends with the engine's bits.
+// The arguments of hooks; and a hook that reduces as the engine does must train to the engine's
+// bits.
 
 namespace tessera::internal::testing {
 namespace {
 
-/// all_reduce_hook(), which returns its result in memory of its own.
+/// all_reduce_hook() with its result in separate memory.
 std::shared_ptr<CommHook> copying_hook() {
   return make_comm_hook("copying", [](const GradBucket& bucket, ProcessGroup& group) {
     at::Tensor sum = bucket.buffer.clone();
@@ -83,7 +83,7 @@ TEST_P(CommHooks, ScaledDividedAndRoundedGradientsGiveTheSameBitsToo) {
   }
 }
 
-/// The negative control: a hook that divides twice, or leaves out a rank, ends elsewhere.
+/// Negative control: a hook that divides twice, or leaves out a rank, trains to other values.
 TEST(CommHookNegativeControl, OtherMeansAreNoticed) {
   const auto train_here = [](const TrainOptions& options) {
     return train_on_threads(subject("OddMlp"), at::kFloat, configuration_of(Strategy::kZero1),
@@ -109,8 +109,8 @@ TEST(CommHookNegativeControl, OtherMeansAreNoticed) {
   EXPECT_NE(bit_differences(train_here({.backward = means(divide)}), right), "");
 }
 
-/// What each rank would have alone: at one rank and where all ranks have the same samples the mean
-/// is that.
+/// The gradients that each rank has alone. With one rank, or with equal samples on all ranks, the
+/// mean is the same.
 TEST(NoopHook, SendsNothingAndKeepsEachRanksOwnGradients) {
   for (const int size : {1, 2, 3, 4}) {
     run_ranks(size, [&](const std::shared_ptr<ProcessGroup>& world) {
@@ -159,7 +159,7 @@ TEST(NoopHook, HasTheBitsOfNoneWhereRanksHaveTheSameSamples) {
   }
 }
 
-/// What a hook got, bucket by bucket.
+/// A hook's arguments, bucket by bucket.
 struct Seen {
   size_t index;
   bool is_last;
@@ -215,7 +215,7 @@ TEST(GradBuckets, ComeInOrderOncePerBackwardThatReducesAndEndWithTheLast) {
   });
 }
 
-/// A hook that counts what it is prepared for.
+/// A hook that records its settings.
 class PreparedHook final : public CommHook {
  public:
   std::string name() const override { return "prepared"; }

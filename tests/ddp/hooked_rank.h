@@ -12,8 +12,8 @@
 
 namespace tessera::internal::testing {
 
-/// One rank that trains `model` in fp32, with several buckets, and communicates gradients by
-/// `hook`; null: by the engine.
+/// A rank that trains `model` in fp32, with several buckets, and communicates gradients by `hook`,
+/// or by the engine if it is null.
 struct HookedRank : EngineRank<Net> {
   HookedRank(std::shared_ptr<ProcessGroup> group, const std::shared_ptr<CommHook>& hook,
              const std::string& model = "OddMlp", const Options& options = small_ddp(),
@@ -37,8 +37,8 @@ struct HookedRank : EngineRank<Net> {
   at::ScalarType dtype;
 };
 
-/// For train(): a backward before whose first `make`'s hook is registered. Every rank of a run has
-/// a thread of its own.
+/// For train(): returns a backward that registers `make`'s hook before its first call. Every rank
+/// of a run has its own thread.
 inline auto hooked(std::function<std::shared_ptr<CommHook>()> make) {
   return
       [make = std::move(make)](Engine& engine, const torch::nn::Module&, const at::Tensor& loss) {

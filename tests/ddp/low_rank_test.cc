@@ -24,7 +24,7 @@ TEST(Orthonormalize, MakesRowsOrthonormalAndKeepsWhatTheySpan) {
   }
 }
 
-/// One pass of Gram-Schmidt would leave rows that are far from orthogonal here.
+/// After a single pass of Gram-Schmidt these rows would be far from orthogonal.
 TEST(Orthonormalize, IsOrthogonalWhereRowsAlmostDependOnEachOther) {
   at::Tensor rows = drawn({3, 37});
   rows[1] = rows[0] + 1e-9 * rows[1];

@@ -8,15 +8,15 @@
 
 namespace tessera::internal::testing {
 
-/// PowerSGD of one matrix (arXiv 1905.13727, algorithms 1 and 2) as one process computes it that
-/// has all ranks' gradients: by LibTorch's operators, with its QR decomposition.
+/// PowerSGD of one matrix (arXiv 1905.13727, algorithms 1 and 2), computed by one process with all
+/// ranks' gradients, with LibTorch's operators and its QR decomposition.
 class PlainPowerSgd {
  public:
-  /// `q` [columns, rank] is what the first backward begins with.
+  /// `q` [columns, rank] is used by the first backward.
   PlainPowerSgd(at::Tensor q, size_t ranks, bool feeds_back)
       : q_(std::move(q)), errors_(ranks), feeds_back_(feeds_back) {}
 
-  /// The mean that all ranks go on with, of each rank's gradient [rows, columns].
+  /// Returns the mean that all ranks use, from each rank's gradient [rows, columns].
   at::Tensor mean(const std::vector<at::Tensor>& gradients) {
     std::vector<at::Tensor> matrices;
     for (size_t rank = 0; rank < gradients.size(); ++rank) {

@@ -14,7 +14,7 @@
 #include "tessera/tests/support/message_of.h"
 #include "tessera/tests/support/rank_threads.h"
 
-// What PowerSGD refuses when it is registered, on all ranks.
+// What PowerSGD refuses at registration, on all ranks.
 
 namespace tessera::internal::testing {
 namespace {
@@ -23,7 +23,7 @@ using ::testing::AllOf;
 using ::testing::Each;
 using ::testing::HasSubstr;
 
-/// What all ranks of three say to a hook with `options`, rank 1 to `other`.
+/// Returns the errors of three ranks for a hook with `options`, on rank 1 with `other`.
 std::vector<std::string> powersgd_refusals(const PowerSgdOptions& options,
                                            const PowerSgdOptions& other,
                                            const std::function<void(Options&)>& adjust = {}) {
@@ -67,7 +67,8 @@ TEST(PowerSgdRefusals, LossScalesAndNarrowCommunication) {
                  HasSubstr("Precision::communication"))));
 }
 
-/// What a rank of three says when a loss has a weight, and when join() divides by active ranks.
+/// Expects refusals on three ranks of a weighted loss, and of a join() that divides by active
+/// ranks.
 void expect_units_of_gradients_refused(bool use_error_feedback) {
   run_ranks(3, [&](std::shared_ptr<ProcessGroup> world) {
     const auto hook = power_sgd_hook({.use_error_feedback = use_error_feedback});
@@ -96,7 +97,7 @@ void expect_units_of_gradients_refused(bool use_error_feedback) {
   });
 }
 
-// Multiplying all weights of every second step by one number must not change what is trained.
+// Multiplying all weights of every second step by a number must not change the training.
 TEST(PowerSgdRefusals, ErrorsOfStepsOfOtherUnits) {
   expect_units_of_gradients_refused(/*use_error_feedback=*/true);
   expect_units_of_gradients_refused(/*use_error_feedback=*/false);

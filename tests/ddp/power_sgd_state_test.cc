@@ -17,8 +17,8 @@
 #include "tessera/tests/support/same_bits.h"
 #include "tessera/tests/support/temporary_directory.h"
 
-// The state of PowerSGD in that of a run: in memory and on disk, to the same and to other worlds,
-// to runs that have no hook, and when what is trained changes.
+// PowerSGD's state as a part of a run's: in memory and on disk, loaded in the same and in other
+// worlds, by runs without a hook, and after set_trainable().
 
 namespace tessera::internal::testing {
 namespace {
@@ -89,7 +89,7 @@ TEST(PowerSgdState, GoesOnToTheBitFromMemoryAndFromDisk) {
   });
 }
 
-/// The negative control: errors that are not loaded lead elsewhere.
+/// Negative control: without loaded errors the run trains to other values.
 TEST(PowerSgdState, ForgottenErrorsAreNoticed) {
   run_ranks(3, [](const std::shared_ptr<ProcessGroup>& world) {
     const auto rank_made = trained(world, Strategy::kDdp, 3);
@@ -108,7 +108,7 @@ TEST(PowerSgdState, ForgottenErrorsAreNoticed) {
   });
 }
 
-/// The mean of the ranks' errors, which every rank has from then on: in another world, too.
+/// In other worlds every rank continues with the mean of the ranks' errors.
 TEST(PowerSgdState, MovesToOtherWorldsWithTheMeanOfTheErrors) {
   StateDict state;
   Tensors errors;  // their mean before saving

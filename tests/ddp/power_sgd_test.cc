@@ -21,13 +21,13 @@
 #include "tessera/tests/support/recording_group.h"
 #include "tessera/tests/support/same_bits.h"
 
-// PowerSGD against a reference that has all ranks' gradients, its bits, its traffic, its memory.
-// Its state is in power_sgd_state_test.cc, what it refuses in power_sgd_refusals_test.cc.
+// PowerSGD compared with a reference that has all ranks' gradients; its bits, traffic and memory.
+// Its state is tested in power_sgd_state_test.cc, its refusals in power_sgd_refusals_test.cc.
 
 namespace tessera::internal::testing {
 namespace {
 
-/// From the first backward on, compressing what is worth it.
+/// Compresses from the first backward on, wherever it pays.
 PowerSgdOptions at_once(int64_t rank = 1) {
   return {
       .matrix_approximation_rank = rank, .start_power_sgd_iter = 0, .min_compression_rate = 1.0};
@@ -50,7 +50,7 @@ std::map<std::string, at::Tensor> state_of(CommHook& hook) {
   return tensors;
 }
 
-/// Gives the hook Qs that the test knows, and makes the references that begin with them.
+/// Gives the hook known Qs, and makes references that begin with them.
 std::map<std::string, PlainPowerSgd> references_of(CommHook& hook, int size, bool feeds_back) {
   std::map<std::string, PlainPowerSgd> references;
   uint64_t seed = 1;
@@ -78,7 +78,7 @@ class PowerSgdSteps : public ::testing::TestWithParam<Case> {};
 /// fp64; QR and Gram-Schmidt round differently.
 constexpr double kTolerance = 1e-10;
 
-/// The largest difference to the reference, of gradients and errors, over steps.
+/// The largest difference from the reference, of gradients and errors, over several steps.
 double largest_difference(const Case& run, const std::string& model, bool reference_feeds_back) {
   double largest = 0.0;
   run_ranks(run.size, [&](const std::shared_ptr<ProcessGroup>& world) {
@@ -139,16 +139,17 @@ INSTANTIATE_TEST_SUITE_P(Worlds, PowerSgdSteps,
                                                info.param.feeds_back ? "" : "_plain");
                          });
 
-/// The negative control: without the errors of the steps before it is another gradient.
+/// Negative control: without the earlier steps' errors the gradient differs.
 TEST(PowerSgdNegativeControl, ForgettingErrorsIsNoticed) {
   EXPECT_GT(largest_difference({3, 1, true}, "OddMlp", /*reference_feeds_back=*/false), 1e-3);
 }
 
-/// What was sent and what is still owed are what there was.
+/// The sum of what was sent and the remaining errors equals the gradients.
 TEST(PowerSgd, OwesExactlyWhatItHasNotSent) {
   run_ranks(3, [](const std::shared_ptr<ProcessGroup>& world) {
     Options options = HookedRank::small_ddp();
-    options.gradient_divide_factor = 2.0;  // with which errors are in the ranks' proportion still
+    // Errors are then still proportional to the ranks' gradients.
+    options.gradient_divide_factor = 2.0;
     for (const bool warm_start : {true, false}) {
       PowerSgdOptions powersgd = at_once();
       powersgd.warm_start = warm_start;
@@ -203,7 +204,7 @@ TEST(PowerSgd, HasTheBitsOfTheEngineUntilItStartsAndForWhatItDoesNotCompress) {
   });
 }
 
-/// Every backward that reduces counts, whatever the steps are.
+/// Every backward that reduces counts, whatever the number of steps.
 TEST(PowerSgd, TrainsToTheSameBitsUnderEveryConfigurationThatItRunsUnder) {
   for (const int size : {1, 2, 3, 4}) {
     for (const char* model : {"OddMlp", "ChannelsLast", "Branches", "TiedMlp", "MixedDtypes"}) {
@@ -281,7 +282,7 @@ TEST(PowerSgd, SendsLessThanAQuarterAndNoMoreThanItsFormula) {
     const double plain = sent(nullptr, world);
     const double compressed = sent(power_sgd_hook({.start_power_sgd_iter = 0}), world);
     EXPECT_LE(compressed, plain / 4);
-    // Per block: (n + m) of each matrix and the biases; 2 (N-1)/N of it in fp32.
+    // Per block: (n + m) for each matrix, and the biases; 2 (N-1)/N of it in fp32.
     const double numel = 2 * ((64 + 192) + (64 + 64) + 2 * (64 + 256) + (192 + 64 + 256 + 64));
     EXPECT_NEAR(compressed, numel * 4 * 2 * 2 / 3, 1e-6);
     EXPECT_EQ(sent(power_sgd_hook(), world), plain) << "the first 1000 backwards are sent whole";
@@ -301,7 +302,7 @@ TEST(PowerSgd, IsInTheMemoryFormula) {
     };
     const HookedRank plain(world, nullptr);
     const HookedRank hooked(world, power_sgd_hook(at_once()));
-    // Errors and Q of weights, the bias and the largest bucket's P and Q beside them.
+    // The errors and Qs of weights; in addition the bias and the largest bucket's P and Q.
     EXPECT_GT(gradients(hooked) - gradients(plain), (7 * 13 + 13 * 13 + 13 * 5) * 4);
     hooked.train(0);
     gradients(hooked);
@@ -311,7 +312,7 @@ TEST(PowerSgd, IsInTheMemoryFormula) {
   });
 }
 
-/// A gradient of zeros has no directions; later ones must not meet a Q of zeros.
+/// A gradient of zeros has no directions; later ones must not use a Q of zeros.
 TEST(PowerSgd, BeginsAnewWhereAGradientWasZero) {
   run_ranks(3, [](const std::shared_ptr<ProcessGroup>& world) {
     HookedRank rank(world, power_sgd_hook(at_once(2)), "OddMlp", HookedRank::small_ddp(),

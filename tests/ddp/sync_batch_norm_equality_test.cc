@@ -15,14 +15,14 @@
 
 #include "tessera/tests/support/rank_threads.h"
 
-// SyncBatchNorm on the batches of several ranks against BatchNorm on all of them at once.
+// SyncBatchNorm on the batches of several ranks equals BatchNorm on all of them at once.
 
 namespace tessera::internal::testing {
 namespace {
 
 constexpr int64_t kChannels = 5;
 
-/// A layer with the batches that it gets, in order.
+/// A layer and its batches.
 struct NormCase {
   std::string name;
   std::vector<int64_t> rows;               ///< by rank
@@ -31,7 +31,7 @@ struct NormCase {
   at::ScalarType dtype = at::kDouble;
   at::ScalarType parameters = at::kDouble;
   at::MemoryFormat format = at::MemoryFormat::Contiguous;
-  bool turned = false;  ///< inputs and gradients lie channel by channel
+  bool turned = false;  ///< inputs and gradients are stored channel by channel
   double shift = 0.0;   ///< of all inputs
   double tolerance = 1e-12;
 };
@@ -117,12 +117,12 @@ at::Tensor draw(const NormCase& test, uint64_t seed, double shift) {
       .contiguous(test.features.size() == 2 ? test.format : at::MemoryFormat::Contiguous);
 }
 
-/// What two batches leave: by name, in fp64, rows of all ranks.
+/// The results of two batches, in fp64, with the rows of all ranks.
 struct SeenByLayer {
   at::Tensor output, input_grad, weight_grad, bias_grad, mean, variance, batches, evaluated;
 };
 
-/// Its values in other strides.
+/// The same values with other strides.
 at::Tensor turned(const at::Tensor& tensor) {
   return tensor.transpose(0, 1).contiguous().transpose(0, 1);
 }
@@ -191,7 +191,7 @@ SeenByLayer run_synchronised(const NormCase& test, const std::shared_ptr<Process
       test, rows_before(test, rank), test.rows[static_cast<size_t>(rank)], group);
 }
 
-/// BatchNorm in fp64 on all rows at once, of the same rounded inputs.
+/// BatchNorm in fp64 on all rows at once, with the same rounded inputs.
 SeenByLayer run_whole(const NormCase& test) {
   using torch::nn::BatchNorm1d, torch::nn::BatchNorm2d, torch::nn::BatchNorm3d;
   NormCase in_double = test;
@@ -225,7 +225,7 @@ SeenByLayer run_whole(const NormCase& test) {
   return seen;
 }
 
-/// The largest distance, relative to the largest element of `expected` where that is above 1.
+/// The largest difference, relative to the largest element of `expected` if that is above 1.
 double distance(const at::Tensor& got, const at::Tensor& expected) {
   if (!got.defined() || !expected.defined()) return got.defined() == expected.defined() ? 0 : 1e9;
   if (got.numel() == 0 && expected.numel() == 0) return 0;
@@ -276,7 +276,7 @@ TEST_P(SyncBatchNormTest, EqualsBatchNormOnAllRowsAtOnce) {
 INSTANTIATE_TEST_SUITE_P(, SyncBatchNormTest, ::testing::ValuesIn(norm_cases()),
                          [](const auto& info) { return info.param.name; });
 
-// The negative control: BatchNorm of each rank's own rows is far from it.
+// Negative control: BatchNorm of each rank's own rows is far from it.
 TEST(SyncBatchNorm, BatchNormOfOneRanksRowsIsSeenToDiffer) {
   const NormCase test{.name = "", .rows = {3, 4}};
   const SeenByLayer whole = run_whole(test);

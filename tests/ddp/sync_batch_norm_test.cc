@@ -18,7 +18,7 @@
 #include "tessera/tests/support/rank_threads.h"
 #include "tessera/tests/support/recording_group.h"
 
-// What SyncBatchNorm sends, when, and what it refuses. Its numbers:
+// When SyncBatchNorm communicates, and what it refuses. Its values:
 // sync_batch_norm_equality_test.cc.
 
 namespace tessera::internal::testing {
@@ -50,7 +50,7 @@ TEST(SyncBatchNorm, SendsTwoCallsPerLayerInTrainingAndNoneInEval) {
     recording->clear();
     norm->eval();
     norm->forward(input).sum().backward();
-    if (world->rank() == 1) norm->forward(input);  // on one rank alone
+    if (world->rank() == 1) norm->forward(input);  // on one rank only
     EXPECT_THAT(recording->calls(), IsEmpty());
   });
 }
@@ -105,7 +105,7 @@ TEST(SyncBatchNorm, RefusesTooFewValuesOnAllRanks) {
     EXPECT_THAT(message_of([&] { norm->forward(one); }),
                 HasSubstr("[SyncBatchNorm1d] input: got 1 value(s) per channel in the batches of "
                           "all 3 ranks together, expected more than 1"));
-    norm->forward(at::randn({1, kWidth}));  // the group is as it was
+    norm->forward(at::randn({1, kWidth}));  // the group still works
   });
   EXPECT_THAT(errors, Each(std::string()));
 }

@@ -22,8 +22,8 @@
 
 namespace tessera::internal::testing {
 
-/// A layer's outputs dropped by a mask that depends on the micro-batch's number alone, of odd
-/// sizes, with a frozen layer and one that nobody uses.
+/// Dropout on a layer's outputs with a mask that depends only on the micro-batch's number. Sizes
+/// are odd; one layer is frozen and one is unused.
 struct Dropping : Net {
   at::Tensor forward(const at::Tensor& input, const Moment& moment) override {
     const auto number = static_cast<uint64_t>(moment.step * 100 + moment.rank);
@@ -42,7 +42,7 @@ struct Dropping : Net {
   torch::nn::Linear last = register_module("last", torch::nn::Linear(13, 5));
 };
 
-/// How a run over 8 micro-batches a step goes, on any number of ranks.
+/// A run over 8 micro-batches per step, on any number of ranks.
 struct AnySizeRun {
   Subject subject;
   at::ScalarType dtype = at::kFloat;
@@ -51,7 +51,7 @@ struct AnySizeRun {
   Reproducible reproducible = Reproducible::kAnyWorldSize;
   std::function<OptimizerPlan(const torch::nn::Module& model)> plan = &make_plan;
   std::function<void(Options&)> adjust = {};
-  /// Instead of backward(): at the given gradients, say.
+  /// Called instead of backward(), for example with given gradients.
   std::function<void(Engine&, const torch::nn::Module& model, const at::Tensor& loss)> backward =
       {};
 };
@@ -68,7 +68,8 @@ inline Options options_of(const AnySizeRun& run, Configuration configuration) {
   return options;
 }
 
-/// Steps [first, last) of `run` on one rank: data, branches and dropout follow micro_batch().
+/// Trains steps [first, last) of `run` on one rank: data, branches and dropout follow
+/// micro_batch().
 inline void train_steps(const AnySizeRun& run, Engine& engine, Net& net, int first, int last,
                         std::vector<double>& norms) {
   const at::ScalarType computed = run.precision.parameters.value_or(run.dtype);
@@ -97,7 +98,7 @@ inline std::unique_ptr<Engine> engine_of(const AnySizeRun& run, const Configurat
 
 inline constexpr int kAnySizeSteps = 3;
 
-/// What `run` ends with on `size` ranks; `check` is called on each rank at the end.
+/// Returns how `run` ends on `size` ranks; `check` is called on each rank at the end.
 inline Outcome outcome_of(const AnySizeRun& run, const Configuration& configuration, int size,
                           const std::function<void(Engine&)>& check = {}) {
   std::vector<Outcome> outcomes(static_cast<size_t>(size));
@@ -116,7 +117,7 @@ inline Outcome outcome_of(const AnySizeRun& run, const Configuration& configurat
   return outcomes[0];
 }
 
-/// The configurations that a world of `size` has, every row of the table of strategies.
+/// The configurations possible in a world of `size`: every row of the table of strategies.
 inline std::vector<Configuration> rows_of(int size) {
   std::vector<Configuration> rows = named_configurations();
   if (size > 1) rows.push_back(apart(configuration_of(Strategy::kZero3)));

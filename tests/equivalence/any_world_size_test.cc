@@ -9,8 +9,8 @@
 #include "tessera/tests/support/given_gradients.h"
 #include "tessera/tests/support/muon_plan.h"
 
-// Reproducible::kAnyWorldSize: 8 micro-batches on 1, 2, 4 or 8 ranks give the same bits, whatever
-// the strategy.
+// Reproducible::kAnyWorldSize: 8 micro-batches on 1, 2, 4 or 8 ranks give the same bits under every
+// strategy.
 
 namespace tessera::internal::testing {
 namespace {
@@ -33,7 +33,7 @@ void expect_persistent_formula(Engine& engine) {
   }
 }
 
-/// On every number of ranks under every row, against ddp on one.
+/// Compares every number of ranks under every row with ddp on one rank.
 void expect_one_outcome(const AnySizeRun& run, const std::vector<int>& sizes = {1, 2, 4, 8}) {
   const Outcome expected = outcome_of(run, configuration_of(Strategy::kDdp), 1);
   for (const int size : sizes) {
@@ -97,7 +97,7 @@ TEST(AnyWorldSize, WithGivenGradients) {
       {4});
 }
 
-/// A parameter's gradient is dropped in the middle of a step, where partial sums wait.
+/// A parameter's gradient is dropped in the middle of a step, while partial sums wait.
 TEST(AnyWorldSize, WithGradientsThatTheUserClears) {
   const auto backward = [](Engine& engine, const torch::nn::Module&, const at::Tensor& loss) {
     loss.backward();
@@ -113,8 +113,8 @@ TEST(AnyWorldSize, WithGradientsThatTheUserClears) {
 }
 
 TEST(AnyWorldSize, WithDivisorsThatArePowersOfTwo) {
-  // Losses are divided by the micro-steps of a rank, so another divisor than N changes what is
-  // trained with N; as often divided in all, the bits are those of the mean.
+  // Losses are divided by a rank's micro-steps, so with a divisor other than N the result depends
+  // on N. If the total divisor stays the same, the bits are those of the mean.
   const AnySizeRun mean{.subject = subject("OddMlp")};
   const Outcome expected = outcome_of(mean, configuration_of(Strategy::kDdp), 1);
   for (const int size : {2, 8}) {
@@ -128,7 +128,7 @@ TEST(AnyWorldSize, WithDivisorsThatArePowersOfTwo) {
   }
 }
 
-/// A step of one micro-batch per rank may update in backward.
+/// A step with one micro-batch per rank may update in backward.
 TEST(AnyWorldSize, WithUpdatesInBackward) {
   AnySizeRun run{.subject = subject("OddMlp"),
                  .max_grad_norm = std::numeric_limits<double>::infinity()};
@@ -140,7 +140,7 @@ TEST(AnyWorldSize, WithUpdatesInBackward) {
   }
 }
 
-/// The negative control: rank order has other bits on another number of ranks.
+/// The negative control: rank order gives other bits on another number of ranks.
 TEST(AnyWorldSize, RankOrderDiffers) {
   const AnySizeRun run{.subject = dropping(), .reproducible = Reproducible::kOneWorldSize};
   const AnySizeRun tree{.subject = dropping()};
@@ -155,7 +155,7 @@ TEST(AnyWorldSize, RankOrderDiffers) {
       << "of one number of ranks it has the same";
 }
 
-/// A run of 8 ranks goes on with fewer, under another strategy.
+/// A run of 8 ranks continues with fewer ranks under another strategy.
 TEST(AnyWorldSize, GoesOnAtAnotherWorldSizeWithTheSameBits) {
   const AnySizeRun run{.subject = dropping()};
   const Outcome expected = outcome_of(run, configuration_of(Strategy::kDdp), 1);
@@ -183,7 +183,7 @@ TEST(AnyWorldSize, GoesOnAtAnotherWorldSizeWithTheSameBits) {
   }
 }
 
-/// .grad is shown once it is the sum of all.
+/// .grad is visible once it is the sum over all ranks.
 TEST(AnyWorldSize, GradIsWholeAfterAPowerOfTwoOfBackwards) {
   run_ranks(2, [](const std::shared_ptr<ProcessGroup>& world) {
     const AnySizeRun run{.subject = subject("OddMlp")};

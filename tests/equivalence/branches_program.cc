@@ -1,5 +1,5 @@
-// Ranks that mpirun has started: every rank takes branches of its own, and after each step one of
-// them evaluates alone. Over MPI that must give what shared memory gives, to the bit, under every
+// For ranks started by mpirun: every rank takes its own branches, and after each step one rank
+// evaluates alone. Over MPI the result must have the same bits as over shared memory, under every
 // configuration that splits parameters.
 //
 //   mpirun -n 3 branches_program
@@ -20,7 +20,7 @@
 namespace tessera::internal::testing {
 namespace {
 
-/// What a rank computed, and the parameters that it ended with.
+/// A rank's losses and its parameters at the end.
 struct Run {
   std::vector<double> losses;
   std::map<std::string, at::Tensor> parameters;

@@ -10,19 +10,19 @@
 
 namespace tessera::internal::testing {
 
-/// A deliberate break of a reduction.
+/// Deliberate errors in a collective.
 enum class Break : uint8_t {
   kNone,
-  kDropBucket,   ///< rank 0 does not receive what was reduced for one bucket or unit
-  kSkipAverage,  ///< sums where a mean was asked for
-  kShiftSlice,   ///< results lie one element off, as if padding were counted wrongly
+  kDropBucket,   ///< rank 0 does not receive the reduced values of one bucket or unit
+  kSkipAverage,  ///< returns sums where a mean was requested
+  kShiftSlice,   ///< results are shifted by one element, as after a wrong padding size
   kDropUpdates,  ///< the last rank does not receive the others' new parameters of "bucket 0"
   kDropGather,   ///< the last rank finds zeros where it gathers one unit from other ranks
-  kShiftGather,  ///< what it gathers of that unit lies one element off
+  kShiftGather,  ///< the gathered values of that unit are shifted by one element
 };
 
-/// Passes everything on to another group and breaks one thing, without any error: what the suites'
-/// comparisons must notice by themselves.
+/// Forwards everything to another group, with one silent error that the suites' comparisons must
+/// find.
 class BrokenGroup final : public ForwardingGroup {
  public:
   BrokenGroup(std::shared_ptr<ProcessGroup> inner, Break what)

@@ -16,8 +16,8 @@
 #include "tessera/tests/support/training.h"
 #include "tessera/torch_elementwise.h"
 
-// An optimizer that elementwise() runs over slices trains as the same class does in a plain loop
-// over whole parameters: to the bit on one rank, where sums have the same order.
+// An optimizer that elementwise() runs over slices trains like the same class in a plain loop over
+// whole parameters: with equal bits on one rank, where the order of sums is the same.
 
 namespace tessera::internal::testing {
 namespace {
@@ -33,7 +33,7 @@ Outcome train_elementwise(const AlgorithmOptions& options, const Configuration& 
       {.plan = [&](const torch::nn::Module&) { return OptimizerPlan(options); }});
 }
 
-/// `Optimizer` in one process on all ranks' batches.
+/// `Optimizer` in one process on the batches of all ranks.
 template <typename Optimizer, typename Options>
 std::map<std::string, at::Tensor> plain_loop_of(const Options& options, int size,
                                                 at::ScalarType dtype) {

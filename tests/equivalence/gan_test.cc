@@ -15,7 +15,7 @@
 #include "tessera/tests/support/training.h"
 
 // Two engines in one process: the generator's backward runs through the discriminator and leaves
-// gradients there, which must be dropped before the discriminator's own step.
+// gradients in it, which must be dropped before the discriminator's own step.
 
 namespace tessera::internal::testing {
 namespace {

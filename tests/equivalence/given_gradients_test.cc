@@ -12,8 +12,8 @@
 #include "tessera/tests/support/models.h"
 #include "tessera/tests/support/training.h"
 
-// Gradients that a user has from autograd::grad() and gives to Engine::accumulate() train to the
-// bits of loss.backward(), under every configuration.
+// Gradients that a user computes with autograd::grad() and gives to Engine::accumulate() have the
+// same effect, to the bit, as loss.backward(), under every configuration.
 
 namespace tessera::internal::testing {
 namespace {
@@ -22,14 +22,14 @@ void give_gradients(Engine& engine, const torch::nn::Module&, const at::Tensor& 
   engine.accumulate(gradients_of(engine, loss));
 }
 
-/// In turn with backwards. Every rank of a run has a thread of its own.
+/// Alternates with backward(). Every rank of a run has its own thread.
 void give_every_other(Engine& engine, const torch::nn::Module& model, const at::Tensor& loss) {
   thread_local int calls = 0;
   if (calls++ % 2 == 0) return give_gradients(engine, model, loss);
   loss.backward();
 }
 
-/// Models whose backward autograd::grad() can run: none with re-entrant checkpoints.
+/// Models whose backward autograd::grad() can run, so none with re-entrant checkpoints.
 const std::vector<std::string> kGivenModels = {
     "OddMlp",           "TinyAndScalar", "TiedMlp",     "FrozenLayers",
     "UnusedEverywhere", "Branches",      "CalledTwice", "Conv",
@@ -41,8 +41,8 @@ class GivenGradients : public ::testing::TestWithParam<int> {};
 TEST_P(GivenGradients, TrainToTheBitsOfBackwardUnderEveryConfiguration) {
   size_t turn = 0;
   for (const Configuration& configuration : spanning_configurations(GetParam())) {
-    // Each configuration meets half of the models, each model all schedules in turn; gradients are
-    // given each time or every other time.
+    // Each configuration trains half of the models; each model takes all schedules in turn.
+    // Gradients are given each time or every second time.
     for (size_t i = turn % 2; i < kGivenModels.size(); i += 2, ++turn) {
       const Subject& model = subject(kGivenModels[i]);
       const Schedule& schedule = schedules()[turn % schedules().size()];
@@ -93,7 +93,7 @@ TEST_P(GivenGradients, UpdateInBackwardAsBackwardDoes) {
 
 INSTANTIATE_TEST_SUITE_P(Worlds, GivenGradients, ::testing::ValuesIn(spanning_worlds()));
 
-/// The negative control: one gradient less, or one twice as large, ends elsewhere.
+/// The negative control: a missing or doubled gradient changes the result.
 TEST(GivenGradientsNegativeControl, OtherGradientsAreNoticed) {
   const auto train_here = [](const TrainOptions& options) {
     return train_on_threads(subject("OddMlp"), at::kFloat, configuration_of(Strategy::kZero2),

@@ -15,9 +15,9 @@
 #include "tessera/tests/support/rank_threads.h"
 #include "tessera/tests/support/training.h"
 
-// A GAN with gradient penalty: autograd::grad with create_graph inside the critic's loss, whose
-// backward goes through a backward. Where parameters are split they are freed between the forward,
-// that backward and the second one.
+// A GAN with gradient penalty: the critic's loss contains autograd::grad with create_graph, so its
+// backward goes through another backward. Split parameters are freed after the forward and after
+// the inner backward, and gathered again for the next one.
 
 namespace tessera::internal::testing {
 namespace {
@@ -29,7 +29,7 @@ constexpr int kPenalizedSteps = 4;
 constexpr int kPenalizedRows = 3;
 constexpr int kPenalizedNoise = 5;
 
-/// How the critic's three terms go backward; kNoPenalty leaves one out.
+/// How backward runs for the critic's three terms; kNoPenalty leaves out one of them.
 enum class Backwards : uint8_t { kOne, kThree, kNoPenalty };
 
 struct PenaltyDraw {
@@ -175,7 +175,7 @@ TEST_P(GradientPenalty, TrainsToTheBitsOfDdp) {
   }
 }
 
-/// The negative control: the comparison sees the penalty.
+/// The negative control: the comparison detects a missing penalty.
 TEST_P(GradientPenalty, ItsAbsenceWouldShow) {
   const int size = GetParam();
   const Configuration zero3 = configuration_of(Strategy::kZero3);

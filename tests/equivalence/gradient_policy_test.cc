@@ -19,8 +19,8 @@
 #include "tessera/tests/support/oracle.h"
 #include "tessera/tests/support/training.h"
 
-// How gradients are divided and clipped: the same bits under every configuration, and what
-// torch::nn::utils makes of the same gradients in one process.
+// Division and clipping of gradients: equal bits under every configuration, and the same result as
+// torch::nn::utils in one process.
 
 namespace tessera::internal::testing {
 namespace {
@@ -75,7 +75,7 @@ const std::vector<Policy>& policies() {
        }},
       {"Everything",
        [](Options& options) {
-         options.loss_scale = LossScale{.initial = 1000.0};  // no power of two
+         options.loss_scale = LossScale{.initial = 1000.0};  // not a power of two
          options.max_grad_value = 0.004;
          options.grad_norm_type = 3.0;
          options.max_grad_norm_by_group = {{"defaults", 0.004}, {"biases", 0.001}};
@@ -97,7 +97,7 @@ Outcome train_under(const Policy& policy, const std::string& model,
                           {.adjust = policy.set});
 }
 
-/// One process, torch's own functions.
+/// One process with torch's own functions.
 Outcome torch_loop(const Policy& policy, const Subject& subject, int size) {
   Options options;
   policy.set(options);
@@ -123,7 +123,7 @@ Outcome torch_loop(const Policy& policy, const Subject& subject, int size) {
     outcome.grad_norms.push_back(torch::nn::utils::clip_grad_norm_(
         parameters, options.max_grad_norm, options.grad_norm_type));
     for (const auto& [name, max_norm] : options.max_grad_norm_by_group) {
-      size_t group = 0;  // the defaults are the last of plain_optimizer()'s
+      size_t group = 0;  // the default group is the last one of plain_optimizer()
       while (group < plan.groups.size() && plan.groups[group].name != name) ++group;
       torch::nn::utils::clip_grad_norm_(optimizer.param_groups()[group].params(), max_norm,
                                         options.grad_norm_type);
@@ -186,7 +186,7 @@ TEST_P(GradientPolicy, HasTheBitsOfDdpWithParametersIn16Bits) {
 TEST_P(GradientPolicy, DoesWhatTorchsFunctionsDo) {
   std::vector<Configuration> configurations = {configuration_of(Strategy::kDdp),
                                                configuration_of(Strategy::kZero3)};
-  if (world() == 4) configurations.push_back(hybrid(1, 2, 4));  // keeps partial sums
+  if (world() == 4) configurations.push_back(hybrid(1, 2, 4));  // stores partial sums
   for (const Policy& policy : policies()) {
     for (const std::string model : {"OddMlp", "TiedMlp"}) {
       const Outcome expected = torch_loop(policy, subject(model), world());
@@ -200,7 +200,7 @@ TEST_P(GradientPolicy, DoesWhatTorchsFunctionsDo) {
 
 INSTANTIATE_TEST_SUITE_P(Worlds, GradientPolicy, ::testing::ValuesIn(spanning_worlds()));
 
-/// A policy that changes nothing would prove nothing.
+/// If a policy changed nothing, its test would prove nothing.
 TEST(GradientPolicyNegativeControl, EveryPolicyChangesWhatIsTrained) {
   const Policy none{"None", [](Options&) {}};
   const Configuration zero2 = configuration_of(Strategy::kZero2);

@@ -1,5 +1,5 @@
-// The table of strategies over two hosts of two ranks: other bits than on one host, but the same
-// under every configuration.
+// The table of strategies on two hosts with two ranks each: other bits than on one host, but the
+// same under every configuration.
 #include <map>
 #include <memory>
 #include <ostream>
@@ -64,7 +64,8 @@ const Outcome& ddp_on_hosts(HostsCase run) {
   return it->second;
 }
 
-/// Every configuration, with a model each; where ranks' branches differ, those with windows.
+/// Every configuration with one model each; configurations with windows if the ranks' branches
+/// differ.
 std::vector<HostsCase> hosts_cases() {
   std::vector<HostsCase> cases;
   const std::vector<const char*> models = {"Blocks",   "TiedBlocks",       "MixedDtypes",

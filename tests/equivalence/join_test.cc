@@ -20,13 +20,13 @@
 #include "tessera/tests/support/rank_threads.h"
 #include "tessera/tests/support/training.h"
 
-// Ranks with different numbers of batches, in a loop over Engine::join(), train as one process does
-// that has the batches of all ranks at once.
+// Ranks with different numbers of batches, in a loop over Engine::join(), train like one process
+// that has the batches of all ranks.
 
 namespace tessera::internal::testing {
 namespace {
 
-/// How many batches each of up to four ranks has.
+/// The number of batches of each of up to four ranks.
 using BatchCounts = std::array<int, 4>;
 constexpr BatchCounts kBatchCounts[] = {{3, 7, 0, 5}, {0, 1, 4, 2}, {2, 2, 2, 2}};
 
@@ -35,7 +35,7 @@ struct JoinRun {
   int micro_steps = 1;
   bool is_weighted = true;
   bool adds_locally = false;   ///< no_sync() for all but the last micro-step
-  bool calls_on_step = false;  ///< the schedule, on ranks without batches
+  bool calls_on_step = false;  ///< calls the schedule on ranks without batches
   JoinOptions::Divide divide = JoinOptions::Divide::kByActive;
   at::ScalarType dtype = at::kDouble;
   bool scales = false;
@@ -92,7 +92,7 @@ Outcome train_joined(const Subject& subject, const Configuration& configuration,
     no_sync.reset();
     if (is_last) step();
   }
-  if (engine->has_gradients()) step();  // what the last backwards have left
+  if (engine->has_gradients()) step();  // for gradients left by the last backwards
   outcome.grad_norms.erase(
       outcome.grad_norms.begin(),
       outcome.grad_norms.end() -
@@ -109,7 +109,7 @@ Outcome train_joined(const std::string& model, const Configuration& configuratio
     by_rank[static_cast<size_t>(world->rank())] =
         train_joined(subject(model), configuration, run, world);
   });
-  size_t longest = 0;  // the rank with most batches has seen all norms
+  size_t longest = 0;  // the rank with the most batches has seen all norms
   for (size_t rank = 0; rank < by_rank.size(); ++rank) {
     EXPECT_EQ(bit_differences(by_rank[rank].parameters, by_rank[0].parameters), "");
     if (run.counts[rank] > run.counts[longest]) longest = rank;
@@ -117,7 +117,7 @@ Outcome train_joined(const std::string& model, const Configuration& configuratio
   return by_rank[longest];
 }
 
-/// One process that has, step by step, the batches of all ranks that have some left.
+/// One process that in each step takes the batches of all ranks that still have some.
 Outcome join_oracle(const Subject& subject, int size, const JoinRun& run, double off = 0.0) {
   const std::shared_ptr<Net> net = prepare(subject.make(), at::kDouble, kModelSeed);
   torch::optim::AdamW optimizer = plain_optimizer(*net, make_plan(*net));
@@ -184,7 +184,7 @@ TEST_P(Join, TrainsAsOneProcessWithTheBatchesOfAllRanks) {
     const Outcome expected = join_oracle(model, world(), join_runs()[i]);
     size_t turn = i;
     for (const Configuration& configuration : spanning_configurations(world())) {
-      if (turn++ % 3 != 0 && configuration.keeps_bits()) continue;  // the others have their bits
+      if (turn++ % 3 != 0 && configuration.keeps_bits()) continue;  // the others have the same bits
       EXPECT_EQ(differences(train_joined(model.name, configuration, world(), join_runs()[i]),
                             expected, model.tolerance),
                 "")
@@ -223,7 +223,7 @@ TEST_P(Join, FollowsWhereBackwardUpdates) {
   }
 }
 
-/// Loops that all ranks end together have the bits of loops without join().
+/// If all ranks end together, loops with join() have the same bits as loops without it.
 TEST_P(Join, ChangesNoBitWhileAllRanksHaveBatches) {
   const auto train_plainly = [&](const Configuration& configuration, const JoinRun& run) {
     std::map<std::string, at::Tensor> parameters;

@@ -18,7 +18,7 @@
 #include "tessera/tests/support/plain_lamb.h"
 #include "tessera/tests/support/training.h"
 
-// LAMB, alone and beside Muon: all strategies train to the bits of ddp, and as a plain loop does.
+// LAMB, alone and together with Muon: all strategies train to ddp's bits and like a plain loop.
 
 namespace tessera::internal::testing {
 namespace {
@@ -51,7 +51,7 @@ INSTANTIATE_TEST_SUITE_P(World, LambEquivalence, ::testing::ValuesIn(spanning_wo
 TEST_P(LambEquivalence, AllStrategiesTrainToTheBitsOfDdp) {
   size_t turn = 0;
   for (const std::string& model : kLambModels) {
-    // Each model meets another schedule and half of the configurations, every other one is narrow.
+    // Each model takes another schedule and half of the configurations; every second one is narrow.
     const Schedule& schedule = schedules()[turn++ % schedules().size()];
     const auto narrow = [turn, &model](Configuration configuration) {
       if (turn / 2 % 2 == 1 && model != "MixedDtypes") {

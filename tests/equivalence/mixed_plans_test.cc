@@ -17,8 +17,8 @@
 #include "tessera/tests/support/rank_threads.h"
 #include "tessera/tests/support/training.h"
 
-// Several algorithms in one plan: all strategies train to the bits of ddp, and as one process does
-// that has an optimizer of LibTorch's for each group.
+// Several algorithms in one plan: all strategies train to ddp's bits, and like one process with a
+// LibTorch optimizer for each group.
 
 namespace tessera::internal::testing {
 namespace {
@@ -54,7 +54,7 @@ bool selects_something(const torch::nn::Module& model, const OptimizerGroup& gro
   return false;
 }
 
-/// `plan` without groups that select nothing of the model.
+/// `plan` without the groups that select none of the model's parameters.
 template <OptimizerPlan (*kPlan)(const torch::nn::Module&)>
 OptimizerPlan fitting(const torch::nn::Module& model) {
   OptimizerPlan plan = kPlan(model);
@@ -70,7 +70,7 @@ Outcome train_with(OptimizerPlan (*plan)(const torch::nn::Module&), const std::s
                           world, {.plan = plan});
 }
 
-/// torch::optim::AdamW and torch::optim::SGD in one process on all ranks' batches.
+/// torch::optim::AdamW and torch::optim::SGD in one process on the batches of all ranks.
 std::map<std::string, at::Tensor> plain_loop(const Subject& subject, int size) {
   return train_plainly(subject, at::kDouble, schedule_called("ThriceClipped"), size,
                        [](const std::vector<at::Tensor>& parameters) -> PlainStep {
@@ -127,7 +127,7 @@ TEST(MixedPlans, NegativeControls) {
   EXPECT_NE(differences(adamw_alone.parameters, expected, subject("OddMlp").tolerance), "");
 }
 
-/// Of a group with an algorithm of its own, as of the defaults.
+/// This holds for a group with its own algorithm as for the defaults.
 TEST(MixedPlans, AHyperParameterChangedOnOneRankIsNamedOnAllOfThem) {
   run_ranks(3, [](const std::shared_ptr<ProcessGroup>& world) {
     const bool is_odd_one = world->rank() == 1;

@@ -19,15 +19,15 @@
 #include "tessera/tests/support/training.h"
 #include "tessera/torch_elementwise.h"
 
-// Muon for matrices and AdamW for the rest: all strategies train to the bits of ddp, whose ranks
-// transform whole matrices alone, and as a plain loop does with torch.optim.Muon's operators.
+// Muon for matrices and AdamW for the rest: all strategies train to the bits of ddp, where each
+// rank transforms whole matrices alone, and like a plain loop with torch.optim.Muon's operators.
 
 namespace tessera::internal::testing {
 namespace {
 
 using torch::optim::AdamWOptions;
 
-/// Matrices of odd sizes, tied, frozen, unused by some ranks or by all, in gapped memory, of two
+/// Matrices of odd sizes, tied, frozen, unused by some or all ranks, in memory with gaps, of two
 /// dtypes, smaller than the world, without elements.
 const std::vector<std::string> kMuonModels = {
     "OddMlp",      "TiedMlp", "FrozenLayers",  "UnusedEverywhere", "Branches",
@@ -36,7 +36,7 @@ const std::vector<std::string> kMuonModels = {
 MuonOptions muon() { return MuonOptions(0.02); }
 AdamWOptions beside_muon() { return AdamWOptions(0.02).eps(1e-6).weight_decay(0.1); }
 
-/// LibTorch's own AdamW, so that a plain loop can have the same bits.
+/// Uses LibTorch's own AdamW, so that a plain loop can have the same bits.
 TrainOptions by_muon(const MuonOptions& options) {
   const OptimizerPlan plan = muon_and(elementwise<torch::optim::AdamW>(beside_muon()), options);
   return {.plan = [plan](const torch::nn::Module&) { return plan; }};
@@ -48,7 +48,7 @@ Outcome train_by_muon(const MuonOptions& options, const std::string& model,
   return train_on_threads(subject(model), dtype, configuration, schedule, world, by_muon(options));
 }
 
-/// One process on all ranks' batches.
+/// One process on the batches of all ranks.
 std::map<std::string, at::Tensor> plain_muon_loop(const MuonOptions& options,
                                                   const Subject& subject, const Schedule& schedule,
                                                   int size, at::ScalarType dtype) {
@@ -74,7 +74,7 @@ INSTANTIATE_TEST_SUITE_P(World, MuonEquivalence, ::testing::ValuesIn(spanning_wo
 TEST_P(MuonEquivalence, AllStrategiesTrainToTheBitsOfDdp) {
   size_t turn = 0;
   for (const std::string& model : kMuonModels) {
-    // Each model meets another schedule and half of the configurations.
+    // Each model takes another schedule and half of the configurations.
     const Schedule& schedule = schedules()[turn++ % schedules().size()];
     const Outcome expected =
         train_by_muon(muon(), model, configuration_of(Strategy::kDdp), schedule, GetParam());
@@ -128,7 +128,7 @@ TEST_P(MuonEquivalence, TrainsAsAPlainLoopOnAllBatches) {
   }
 }
 
-/// Rounding is fp32's; bits are those of every strategy.
+/// fp32 differs from the plain loop by rounding; every strategy has equal bits.
 TEST_P(MuonEquivalence, TrainsAsAPlainLoopOnAllBatchesInFp32) {
   const Schedule& schedule = schedule_called("ThriceClipped");
   for (const char* const model : {"OddMlp", "TiedMlp"}) {
@@ -157,7 +157,7 @@ TEST(MuonEquivalenceOnOneRank, HasTheBitsOfAPlainLoop) {
   }
 }
 
-/// Parameters of 16 bits over masters, by hand.
+/// Compares with a hand-written loop over 16-bit parameters and masters.
 TEST(MuonEquivalenceOnOneRank, HasTheBitsOfAPlainLoopOverMasters) {
   const Schedule& once = schedule_called("Once");
   const Subject& model = subject("OddMlp");
@@ -192,7 +192,7 @@ TEST(MuonEquivalenceOnOneRank, HasTheBitsOfAPlainLoopOverMasters) {
             "");
 }
 
-/// Directions are all-gathered then.
+/// Directions are then all-gathered.
 TEST_P(MuonEquivalence, RanksThatCannotReadEachOthersMemoryTrainTheSame) {
   const Schedule& schedule = schedule_called("Once");
   const auto without_windows = [](std::shared_ptr<ProcessGroup> world) {

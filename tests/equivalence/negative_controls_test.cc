@@ -15,8 +15,8 @@
 #include "tessera/tests/support/oracle.h"
 #include "tessera/tests/support/training.h"
 
-// A comparison that cannot fail proves nothing: each break here must be caught by the functions
-// that the equivalence suite uses.
+// A comparison that cannot fail proves nothing: the functions of the equivalence suite must detect
+// each of these errors.
 
 namespace tessera::internal::testing {
 
@@ -37,7 +37,7 @@ std::shared_ptr<Work> BrokenGroup::run(const Collective& collective) {
 
 namespace {
 
-/// The bucket or unit of OddMlp that breaks.
+/// Returns true for the bucket or unit of OddMlp that gets the error.
 bool is_broken(std::string_view tag) { return tag == "bucket 1" || tag == "layer1"; }
 
 class BrokenWindow final : public Window {
@@ -100,7 +100,7 @@ Outcome train_broken(const Configuration& configuration, Break what) {
                           });
 }
 
-/// What the suite says about a run that was broken: the differences, or that ranks drifted apart.
+/// Returns what the suite reports about a broken run: the differences, or that ranks drifted apart.
 std::string differences_found(const Configuration& configuration, Break what) {
   static const Outcome expected = oracle(subject("OddMlp"), schedules().front(), kWorld);
   try {

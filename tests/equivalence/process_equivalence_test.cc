@@ -17,15 +17,15 @@
 #include "tessera/tests/support/rank_processes.h"
 #include "tessera/tests/support/training.h"
 
-// The equivalence suite once more with ranks that are processes: another address space each, real
-// rendezvous, nothing shared but the arenas.
+// The equivalence suite with ranks that are processes: separate address spaces, a real rendezvous,
+// and only the arenas shared.
 
 namespace tessera::internal::testing {
 namespace {
 
 constexpr const char* kSeedVariable = "TESSERA_TEST_SEED_SHIFT";
 
-/// How many of the schedules a model meets, which take turns.
+/// The number of schedules per model; models take them in turn.
 int schedules_of_a_model() { return takes_all_rows() ? static_cast<int>(schedules().size()) : 1; }
 
 /// Trains every listed model under one strategy and prints one line of hashes for each.
@@ -50,7 +50,7 @@ void train_and_print(const Configuration& configuration) {
   }
 }
 
-/// A model with dropout: it draws from the process's own generator.
+/// Trains a model with dropout, which uses the process's own random number generator.
 void train_with_dropout(const Configuration& configuration) {
   const auto world = init_process_group();
   const char* shift = std::getenv(kSeedVariable);
@@ -69,7 +69,7 @@ void train_with_dropout(const Configuration& configuration) {
 
 const char* const kConfigurationVariable = "TESSERA_TEST_CONFIGURATION";
 
-/// The configuration that a job trains under, from its environment.
+/// The configuration of a job, from its environment.
 Configuration configuration_of_job() {
   return configuration_called(std::getenv(kConfigurationVariable));
 }
@@ -77,7 +77,7 @@ Configuration configuration_of_job() {
 const RankProcessBody kTrain("equivalence", [] { train_and_print(configuration_of_job()); });
 const RankProcessBody kDropout("dropout", [] { train_with_dropout(configuration_of_job()); });
 
-/// The result lines that all ranks of a job have printed alike.
+/// The result lines of a job, the same on all its ranks.
 std::string results(int size, const std::string& body, const std::string& configuration,
                     RankProcessOptions options = {}) {
   options.environment[kConfigurationVariable] = configuration;
@@ -98,7 +98,7 @@ std::string results(int size, const std::string& body, const std::string& config
 
 class ProcessEquivalence : public ::testing::TestWithParam<int> {};
 
-/// Configurations that must give what ddp gives.
+/// Configurations that must give the same result as ddp.
 std::vector<std::string> configurations_of_job(int size) {
   std::vector<std::string> names = {"zero1", "zero2", "zero3", "zero3_reshard_1"};
   if (size == 2) names.emplace_back("zero3_blocks");

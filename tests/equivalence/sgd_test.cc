@@ -13,8 +13,8 @@
 #include "tessera/tests/support/oracle.h"
 #include "tessera/tests/support/training.h"
 
-// SGD is one algorithm like another: all strategies train to the bits of ddp, and ddp trains as
-// torch::optim::SGD does on the concatenated batch.
+// All strategies train SGD to ddp's bits, and ddp trains like torch::optim::SGD on the concatenated
+// batch.
 
 namespace tessera::internal::testing {
 namespace {
@@ -38,7 +38,7 @@ Outcome train_with(const SGDOptions& options, const std::string& model,
                           world, with(options));
 }
 
-/// torch::optim::SGD in one process on all ranks' batches.
+/// torch::optim::SGD in one process on the batches of all ranks.
 std::map<std::string, at::Tensor> plain_loop(const SGDOptions& options, const Subject& subject,
                                              const Schedule& schedule, int size) {
   return train_plainly(subject, at::kDouble, schedule, size,
@@ -87,7 +87,7 @@ TEST(SgdEquivalence, NegativeControls) {
   EXPECT_EQ(bit_differences(train_with(sgd(), "OddMlp", zero2, 2), right), "");
   EXPECT_NE(bit_differences(train_with(sgd().momentum(0.9001), "OddMlp", zero2, 2), right), "");
   EXPECT_NE(bit_differences(train_with(sgd().nesterov(false), "OddMlp", zero2, 2), right), "");
-  // An update that forgets its momentum from step to step.
+  // An update that forgets its momentum after each step.
   const auto one_process = plain_loop(sgd().momentum(0).nesterov(false), subject("OddMlp"),
                                       schedule_called("ThriceClipped"), 2);
   const Outcome fp64 = train_with(sgd(), "OddMlp", zero2, 2, at::kDouble);

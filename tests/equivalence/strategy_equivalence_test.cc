@@ -18,13 +18,12 @@
 #include "tessera/tests/support/oracle.h"
 #include "tessera/tests/support/training.h"
 
-// The heart of the tests: a configuration of the table of strategies changes where state lives,
-// never what is computed. In fp64 configurations are compared with a plain LibTorch loop on the
-// concatenated batch; in fp32 and with bf16 parameters they are compared with ddp, to the bit. With
-// all rows (takes_all_rows()) ddp and zero3 run every model under every schedule in every world,
-// and each of the other configurations every model, with schedules that take turns. After each
-// change each configuration meets every model once (a hybrid every third one), with worlds and
-// schedules that take turns.
+// The central test: the configuration of a strategy decides where state is stored, never what is
+// computed. In fp64 configurations are compared with a plain LibTorch loop on the concatenated
+// batch; in fp32 and with bf16 parameters they must have ddp's bits. With all rows
+// (takes_all_rows()) ddp and zero3 train every model under every schedule in every world, and each
+// other configuration trains every model, with schedules in turn. Without them each configuration
+// trains every model once (a hybrid every third one), with worlds and schedules in turn.
 
 namespace tessera::internal::testing {
 namespace {
@@ -48,7 +47,7 @@ std::ostream& operator<<(std::ostream& stream, const Case& run) {
                 << run.schedule;
 }
 
-/// What ddp trains instead.
+/// The result of the same run under ddp.
 const Outcome& of_ddp(const Case& run) {
   return outcome_of_ddp(run.subject, run.dtype, run.configuration.precision, run.schedule,
                         run.world);
@@ -58,14 +57,14 @@ bool is_fully_covered(const Configuration& configuration) {
   return takes_all_rows() && (configuration.name == "ddp" || configuration.name == "zero3");
 }
 
-/// Whether it is the turn of number `i` in world number `world`: of each third one.
+/// Returns true for every third `i`, starting elsewhere for each `world`.
 bool is_one_of_three(size_t i, size_t world) { return has_turn(i + world, 3); }
 
-/// The worlds of this suite in which `configuration` is.
+/// The worlds of this suite that have `configuration`.
 std::vector<int> worlds_of(const Configuration& configuration) {
   std::vector<int> worlds;
   for (const int world : {1, 2, 3, 4, 6}) {
-    // The large world is for the hybrids that no smaller one has.
+    // The large world only for hybrids that need it.
     if (world == 6 && !configuration.degrees.has_value()) continue;
     for (const Configuration& other : configurations_of_world(world)) {
       if (other.name == configuration.name) worlds.push_back(world);
@@ -74,7 +73,7 @@ std::vector<int> worlds_of(const Configuration& configuration) {
   return worlds;
 }
 
-/// What of the product of configurations, worlds, models and schedules is run.
+/// The chosen part of all combinations of configurations, worlds, models and schedules.
 std::vector<Case> covering(const std::vector<Subject>& subjects,
                            const std::function<bool(const Configuration&)>& wants) {
   std::vector<Configuration> configurations;
@@ -96,7 +95,7 @@ std::vector<Case> covering(const std::vector<Subject>& subjects,
       for (size_t w = 0; w < worlds.size(); ++w) {
         if (!has_turn(w + worlds.size() - turn % worlds.size(), worlds.size())) continue;
         for (size_t i = 0; i < schedules().size(); ++i) {
-          // A model meets another schedule under each configuration, and in each world.
+          // A model takes another schedule under each configuration and in each world.
           const bool is_next = i == (s + c + w) % schedules().size();
           if (!is_fully_covered(configurations[c]) && !is_next) continue;
           cases.push_back({configurations[c], worlds[w], subjects[s], schedules()[i]});
@@ -131,8 +130,7 @@ std::vector<Subject> comparable_subjects() {
   return comparable;
 }
 
-/// Configurations that have the bits of ddp need no oracle of their own; zero3 has one all the
-/// same.
+/// Configurations with ddp's bits need no oracle of their own; zero3 has one nevertheless.
 bool has_own_oracle(const Configuration& configuration) {
   return configuration.name == "ddp" || configuration.name == "zero3" ||
          !configuration.keeps_bits();
@@ -159,8 +157,8 @@ INSTANTIATE_TEST_SUITE_P(Scenario39, StrategyEquivalence,
                                                       })),
                          name_of);
 
-/// Configurations as ranks of different hosts have them. Units are gathered together there, so
-/// models whose ranks take branches of their own are for configurations that keep parameters whole.
+/// Configurations of ranks on different hosts. There units are gathered by all ranks together, so
+/// models whose ranks take different branches need configurations with whole parameters.
 std::vector<Case> cases_without_windows() {
   std::vector<Case> cases;
   size_t turn = 0;
@@ -184,7 +182,7 @@ std::vector<Case> cases_without_windows() {
 
 class EquivalenceWithoutWindows : public ::testing::TestWithParam<Case> {};
 
-/// Those that train on windows end with ddp's bits too.
+/// Configurations that train on windows also end with ddp's bits.
 TEST_P(EquivalenceWithoutWindows, TrainsToTheBitsOfDdpOnWindows) {
   const Case& run = GetParam();
   const auto apart_hosts = [](std::shared_ptr<ProcessGroup> world) {
@@ -199,8 +197,8 @@ TEST_P(EquivalenceWithoutWindows, TrainsToTheBitsOfDdpOnWindows) {
 INSTANTIATE_TEST_SUITE_P(, EquivalenceWithoutWindows, ::testing::ValuesIn(cases_without_windows()),
                          name_of);
 
-/// 16-bit parameters: made by the user in bf16, or converted from a model in fp32, whose values the
-/// masters keep.
+/// 16-bit parameters: either created in bf16 by the user, or converted from a model in fp32, whose
+/// values the masters keep.
 std::vector<Case> bf16_cases() {
   std::vector<Case> cases;
   size_t turn = 0;
@@ -233,7 +231,7 @@ TEST_P(Bf16Equivalence, TrainsToTheBitsOfDdp) {
 
 INSTANTIATE_TEST_SUITE_P(, Bf16Equivalence, ::testing::ValuesIn(bf16_cases()), name_of);
 
-/// The negative control: masters that start from rounded values end elsewhere.
+/// The negative control: masters that start from rounded values give another result.
 TEST(RunsOfOneConfiguration, MastersOfAConvertedModelKeepWhatBf16CannotHold) {
   Configuration configuration = configuration_of(Strategy::kZero3);
   const Schedule& schedule = schedules().front();
@@ -245,7 +243,7 @@ TEST(RunsOfOneConfiguration, MastersOfAConvertedModelKeepWhatBf16CannotHold) {
   EXPECT_NE(bit_differences(converted.parameters, rounded.parameters), "");
 }
 
-/// Repeating a run must give the same bits, or comparing bits would prove nothing.
+/// Repeating a run must give the same bits; otherwise comparing bits would prove nothing.
 TEST(RunsOfOneConfiguration, RepeatTheirOwnBits) {
   const Schedule& schedule = schedules().back();
   for (const Strategy strategy : {Strategy::kZero2, Strategy::kZero3}) {
@@ -257,7 +255,7 @@ TEST(RunsOfOneConfiguration, RepeatTheirOwnBits) {
   }
 }
 
-/// The sizes of buckets decide what is sent together, not what is computed.
+/// The size of buckets decides what is sent together, not what is computed.
 TEST(RunsOfOneConfiguration, KeepTheirBitsWithOtherBuckets) {
   Schedule schedule = schedules().back();
   const Configuration configuration = configuration_of(Strategy::kZero1);
@@ -269,7 +267,7 @@ TEST(RunsOfOneConfiguration, KeepTheirBitsWithOtherBuckets) {
   EXPECT_EQ(bit_differences(small, large), "");
 }
 
-/// So do units, from one for the whole model to one for each layer.
+/// The same for units, from one for the whole model to one per layer.
 TEST(RunsOfOneConfiguration, KeepTheirBitsWithOtherUnits) {
   for (const char* model : {"Blocks", "TiedBlocks", "FrozenBlocks", "MixedDtypes"}) {
     Configuration configuration = configuration_of(Strategy::kZero3);

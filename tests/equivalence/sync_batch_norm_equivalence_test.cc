@@ -19,8 +19,8 @@
 #include "tessera/tests/support/rank_threads.h"
 #include "tessera/tests/support/training.h"
 
-// A model with SyncBatchNorm trains under every strategy as the same model with BatchNorm does in
-// one process on the rows of all ranks, and to the same bits under all of them.
+// A model with SyncBatchNorm trains under every strategy to the same bits, and like the model with
+// BatchNorm in one process on the rows of all ranks.
 
 namespace tessera::internal::testing {
 namespace {
@@ -51,7 +51,7 @@ struct NormNet : torch::nn::Module {
       parameter.copy_(at::randn(parameter.sizes(), generator, at::kDouble) * 0.5);
     }
   }
-  /// Of each row.
+  /// The loss of each row.
   at::Tensor losses(const at::Tensor& rows, bool recomputes) {
     const auto block = [this](const at::Tensor& x) { return torch::relu(norm(conv(x))); };
     const at::Tensor seen = recomputes ? checkpoint(block, rows) : block(rows);
@@ -70,7 +70,7 @@ using PlainNet = NormNet<torch::nn::BatchNorm2d, torch::nn::BatchNorm1d>;
 constexpr int kNormSteps = 3;
 constexpr double kNormTolerance = 1e-12;
 
-/// How many rows each rank has: as many as there are ranks, and none.
+/// The number of rows of each rank; in the second one rank 1 has none.
 std::vector<int64_t> rows_by_rank(int world) {
   std::vector<int64_t> rows(static_cast<size_t>(world));
   for (size_t i = 0; i < rows.size(); ++i) rows[i] = static_cast<int64_t>((i * 3 + 5) % 6);
@@ -87,8 +87,8 @@ at::Tensor rows_of_step(int step, int64_t count) {
   return at::randn({count, 2, 4, 4}, generator, at::kDouble) + 0.5;
 }
 
-/// Not Adam: what a normalisation makes independent of a parameter has a gradient of rounding
-/// alone, which Adam amplifies.
+/// Not Adam: a parameter that normalisation makes irrelevant has a gradient of rounding errors
+/// only, which Adam would amplify.
 torch::optim::SGDOptions norm_sgd() { return torch::optim::SGDOptions(0.05).momentum(0.9); }
 
 Tensors tensors_of(const torch::nn::Module& model) {
@@ -128,7 +128,7 @@ Tensors train_synced(const std::vector<int64_t>& rows, const Options& options,
         const auto engine = parallelize(net, norm_sgd(), options, world);
         for (int step = 0; step < kNormSteps; ++step) {
           const at::Tensor mine = rows_of_step(step, total).narrow(0, begin, rows[rank]);
-          // The engine's mean over ranks makes it the mean over all rows.
+          // With this weight the engine's mean over ranks is the mean over all rows.
           const double weight = static_cast<double>(world_size) / static_cast<double>(total);
           const at::Tensor losses = net->losses(mine, recomputes);
           if (weighs) {
@@ -165,7 +165,7 @@ TEST(SyncBatchNormEquivalence, EveryStrategyTrainsAsBatchNormOnAllRows) {
   }
 }
 
-/// What a rank's loss adds to the gradients of other ranks counts by its own weight, not by theirs.
+/// Gradients that a rank's loss adds on other ranks are scaled by its own weight, not by theirs.
 TEST(SyncBatchNormEquivalence, WeightsCountLossesOfAllRanks) {
   for (const int world : {2, 3}) {
     for (const auto& rows : {rows_by_rank(world), rows_with_none(world)}) {
@@ -208,7 +208,7 @@ TEST(SyncBatchNormEquivalence, RecomputationAndLanesChangeNoBit) {
                 "");
       Tensors recomputed = train_synced(rows, options, /*recomputes=*/true);
       for (auto& [name, tensor] : recomputed) {
-        // Running statistics inside it have moved twice per step.
+        // The recomputed block's running statistics are updated twice per step.
         if (name.starts_with("norm.running") || name.starts_with("norm.num")) {
           tensor = expected.at(name);
         }
@@ -218,13 +218,13 @@ TEST(SyncBatchNormEquivalence, RecomputationAndLanesChangeNoBit) {
   }
 }
 
-/// The negative control: statistics of each rank's own rows train to something else.
+/// The negative control: with statistics of each rank's own rows the result differs.
 TEST(SyncBatchNormEquivalence, BatchNormOfOwnRowsIsSeenToDiffer) {
   const auto rows = rows_by_rank(3);
   Tensors own;
   run_ranks(3, [&](const std::shared_ptr<ProcessGroup>& world) {
     const auto net =
-        std::make_shared<SyncedNet>(split(*world, {0, 1, 2}, "alone"));  // each rank with itself
+        std::make_shared<SyncedNet>(split(*world, {0, 1, 2}, "alone"));  // each rank alone
     const auto engine =
         parallelize(net, norm_sgd(), small_options_of(configuration_of(Strategy::kDdp)), world);
     const int64_t begin = std::accumulate(rows.begin(), rows.begin() + world->rank(), int64_t{0});
@@ -239,7 +239,7 @@ TEST(SyncBatchNormEquivalence, BatchNormOfOwnRowsIsSeenToDiffer) {
   EXPECT_NE(differences(own, train_plain(rows), 1e-6), "");
 }
 
-/// Its parameters stay fp32 beside 16-bit ones, as BatchNorm's.
+/// Like BatchNorm's, its parameters stay in fp32 beside 16-bit ones.
 TEST(SyncBatchNormEquivalence, KeepsItsPrecision) {
   run_ranks(2, [](const std::shared_ptr<ProcessGroup>& world) {
     struct Small : torch::nn::Module {

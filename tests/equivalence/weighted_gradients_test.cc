@@ -22,15 +22,15 @@
 #include "tessera/tests/support/rank_threads.h"
 #include "tessera/tests/support/training.h"
 
-// Ranks and micro-steps whose batches have different sizes train, with weights, as one process does
-// on all samples in one batch.
+// Ranks and micro-steps with batches of different sizes train, with weights, like one process on
+// all samples in one batch.
 
 namespace tessera::internal::testing {
 namespace {
 
 constexpr int kWeightedSteps = 3;
 
-/// How many samples a rank has in a micro-step: 0 to 4; somebody has some in each step.
+/// The samples of a rank in a micro-step: 0 to 4; in each step some rank has samples.
 int64_t rows_of(int step, int micro, int rank) {
   return (2 * step + 3 * micro + rank * rank + 2) % 5;
 }
@@ -51,7 +51,7 @@ struct Weighing {
   std::function<double(int step, int micro, int rank)> weight = {};  ///< unset: the rows
 };
 
-/// One rank; where it has no samples, its loss is NaN.
+/// Trains one rank; without samples its loss is NaN.
 Outcome train_weighted(const Subject& subject, const Configuration& configuration,
                        const Weighing& weighing, const std::shared_ptr<ProcessGroup>& world) {
   const int rank = world->rank();
@@ -112,7 +112,7 @@ Outcome train_weighted(const std::string& model, const Configuration& configurat
   return by_rank[0];
 }
 
-/// One process: all samples of a step in one batch.
+/// One process with all samples of a step in one batch.
 Outcome concatenated(const Subject& subject, int size, int micro_steps, double max_grad_norm,
                      int64_t rows_left_out = 0) {
   const std::shared_ptr<Net> net = prepare(subject.make(), at::kDouble, kModelSeed);
@@ -216,7 +216,7 @@ TEST_P(WeightedGradients, WeightsOfOneInOneBackwardKeepTheBitsOfNone) {
   }
 }
 
-/// Weights in multiples of any unit are the same weights; a power of two keeps the bits.
+/// The unit of the weights does not matter; a power of two keeps the bits.
 TEST_P(WeightedGradients, AUnitOfWeightChangesNothing) {
   const Configuration zero2 = configuration_of(Strategy::kZero2);
   const Outcome expected = train_weighted("OddMlp", zero2, world());
@@ -235,7 +235,7 @@ TEST_P(WeightedGradients, OfManyTokensFitIntoFp16) {
       Configuration wire = configuration_of(strategy);
       wire.precision.communication = at::kHalf;
       const Outcome small = train_weighted("OddMlp", wire, world(), {.sync = sync});
-      // Times a gradient, 2^24 is infinite in fp16.
+      // A gradient times 2^24 is infinite in fp16.
       const Outcome large = train_weighted("OddMlp", wire, world(), {.sync = sync, .unit = 0x1p24});
       EXPECT_EQ(bit_differences(large, small), "") << wire;
       const Outcome exact = train_weighted("OddMlp", configuration_of(strategy), world());
@@ -246,7 +246,7 @@ TEST_P(WeightedGradients, OfManyTokensFitIntoFp16) {
 }
 
 TEST_P(WeightedGradients, AreNotRoundedToTheDtypeOfTheLoss) {
-  // 257 of 258 is 1 in bf16.
+  // 257/258 is rounded to 1 in bf16.
   for (const Strategy strategy : {Strategy::kDdp, Strategy::kZero3}) {
     Configuration configuration = configuration_of(strategy);
     configuration.precision.parameters = at::kBFloat16;
@@ -265,7 +265,7 @@ TEST_P(WeightedGradients, AreNotRoundedToTheDtypeOfTheLoss) {
 
 INSTANTIATE_TEST_SUITE_P(Worlds, WeightedGradients, ::testing::ValuesIn(spanning_worlds()));
 
-/// The negative control: a sample less, or another weight, is noticed.
+/// The negative control: one sample less or another weight changes the result.
 TEST(WeightedGradientsNegativeControl, OtherWeightsAreNoticed) {
   const Configuration zero3 = configuration_of(Strategy::kZero3);
   const auto wrong = [](double more) {

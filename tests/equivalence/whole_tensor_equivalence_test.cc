@@ -19,14 +19,14 @@
 #include "tessera/torch_elementwise.h"
 #include "tessera/whole_tensor.h"
 
-// An optimizer that whole_tensor() runs over whole parameters at their owners trains to the bits of
-// the same class in a plain loop, in every configuration.
+// An optimizer that whole_tensor() runs over whole parameters at their owners has the bits of the
+// same class in a plain loop, under every configuration.
 
 namespace tessera::internal::testing {
 namespace {
 
-/// Matrices of odd sizes, tied, frozen, unused by some ranks or by all, of two dtypes, smaller than
-/// the world, without elements, of four dimensions in either order.
+/// Matrices of odd sizes, tied, frozen, unused by some or all ranks, of two dtypes, smaller than
+/// the world, without elements, four-dimensional in either memory format.
 const std::vector<std::string> kWholeModels = {"OddMlp",           "TiedMlp",     "FrozenLayers",
                                                "UnusedEverywhere", "Branches",    "TinyAndScalar",
                                                "EmptyParameter",   "MixedDtypes", "Conv",
@@ -36,7 +36,7 @@ bool is_matrix_or_more(std::string_view, const at::Tensor& parameter) {
   return parameter.dim() >= 2;
 }
 
-/// Factored for all, or beside LibTorch's own AdamW for vectors.
+/// Factored for all parameters, or for matrices with LibTorch's own AdamW for vectors.
 OptimizerPlan factored_plan(bool is_mixed, double rate) {
   const AlgorithmOptions factored = whole_tensor<Factored>(FactoredOptions(rate));
   if (!is_mixed) return factored;
@@ -44,7 +44,7 @@ OptimizerPlan factored_plan(bool is_mixed, double rate) {
           {{"matrices", &is_matrix_or_more, factored}}};
 }
 
-/// Trainings of one plan share what was found when it was tried out.
+/// Runs of one plan share what its trial found.
 TrainOptions by_factored(bool is_mixed) {
   static const OptimizerPlan kAlone = factored_plan(/*is_mixed=*/false, 0.02);
   static const OptimizerPlan kMixed = factored_plan(/*is_mixed=*/true, 0.02);
@@ -52,13 +52,13 @@ TrainOptions by_factored(bool is_mixed) {
   return {.plan = [plan](const torch::nn::Module&) { return plan; }};
 }
 
-/// Adds up ranks in their order, divides once, and adds up micro-steps, as engines do.
+/// Like engines: adds ranks in order, divides once, and adds micro-steps.
 class MeanGradients {
  public:
   explicit MeanGradients(std::vector<at::Tensor> parameters)
       : parameters_(std::move(parameters)), sums_(parameters_.size()), all_(parameters_.size()) {}
 
-  /// Of one rank in one micro-step.
+  /// The gradients of one rank in one micro-step.
   void add(const at::Tensor& loss) {
     for (const at::Tensor& parameter : parameters_) parameter.mutable_grad().reset();
     loss.backward();
@@ -89,7 +89,7 @@ class MeanGradients {
   std::vector<at::Tensor> all_;
 };
 
-/// As many threads as a rank of a test has: a convolution's bits depend on them.
+/// As many threads as a test's rank has: the bits of a convolution depend on them.
 class OneThread {
  public:
   OneThread() : before_(at::get_num_threads()) { at::set_num_threads(1); }
@@ -101,7 +101,7 @@ class OneThread {
   int before_;
 };
 
-/// One process on all ranks' batches.
+/// One process on the batches of all ranks.
 std::map<std::string, at::Tensor> plain_factored_loop(bool is_mixed, const Subject& subject,
                                                       const Schedule& schedule, int size) {
   const OneThread one_thread;
@@ -144,7 +144,7 @@ class WholeTensorEquivalence : public ::testing::TestWithParam<int> {
 };
 INSTANTIATE_TEST_SUITE_P(World, WholeTensorEquivalence, ::testing::ValuesIn(spanning_worlds()));
 
-/// Once and with three micro-steps that are reduced each.
+/// With one micro-step, and with three that are each reduced.
 TEST_P(WholeTensorEquivalence, HasTheBitsOfAPlainLoopUnderEveryConfiguration) {
   size_t turn = 0;
   for (const std::string& model : kWholeModels) {
@@ -155,7 +155,7 @@ TEST_P(WholeTensorEquivalence, HasTheBitsOfAPlainLoopUnderEveryConfiguration) {
     const auto expected = plain_factored_loop(is_mixed, subject(model), schedule, world());
     const std::vector<Configuration> configurations = spanning_configurations(world());
     for (size_t i = 0; i < configurations.size(); ++i) {
-      // Each model meets the named ones and a third of the others.
+      // Each model takes the named configurations and a third of the others.
       if (!configurations[i].keeps_bits() || (i >= 4 && i % 3 != turn % 3)) continue;
       const Outcome got = train_by_factored(is_mixed, model, configurations[i], schedule, world());
       EXPECT_EQ(bit_differences(got.parameters, expected), "")
@@ -164,8 +164,7 @@ TEST_P(WholeTensorEquivalence, HasTheBitsOfAPlainLoopUnderEveryConfiguration) {
   }
 }
 
-/// Under clipping, with parameters of 16 bits over masters, also where memory has gaps: those of
-/// ddp.
+/// With clipping, and with 16-bit parameters over masters, also in memory with gaps: ddp's bits.
 TEST_P(WholeTensorEquivalence, HasTheBitsOfDdpOverMastersAndUnderClipping) {
   const Schedule& schedule = schedule_called("ThriceClipped");
   const auto narrow = [](Configuration configuration) {
@@ -183,7 +182,7 @@ TEST_P(WholeTensorEquivalence, HasTheBitsOfDdpOverMastersAndUnderClipping) {
   }
 }
 
-/// Gradients and values are all-gathered then.
+/// Gradients and values are then all-gathered.
 TEST_P(WholeTensorEquivalence, RanksThatCannotReadEachOthersMemoryTrainTheSame) {
   const Schedule& schedule = schedule_called("Once");
   const auto without_windows = [](std::shared_ptr<ProcessGroup> group) {

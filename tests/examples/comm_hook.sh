@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Trains a small gpt on two ranks without a communication hook, with all_reduce, with noop and with powersgd, and
-# compares held-out losses, parameters and the bytes of gradients in the traces.
+# Trains a small gpt on two ranks without a communication hook and with all_reduce, noop and
+# powersgd, and compares held-out losses, parameters, and the bytes of gradients in the traces.
 #
 #   comm_hook.sh <folder of the programs> <text>
 set -euo pipefail

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Command lines of all programs: help, what is refused, and output that cannot be written.
+# Command lines of all programs: help, refused values, and output that cannot be written.
 #
 #   command_line.sh <folder of the programs> <text>
 set -euo pipefail
@@ -14,7 +14,7 @@ fail() { # <what is wrong>
   exit 1
 }
 
-# ends <code> <program> <arguments>: both streams are kept.
+# ends <code> <program> <arguments>: checks the exit code and stores both output streams.
 ends() {
   local expected=$1 code=0
   shift
@@ -46,7 +46,7 @@ for program in gpt quickstart digits digits_ddp digits_by_hand digits_uneven dig
   err_is_one_line
 done
 
-# A start that says in part who the process is (case 25 of docs/testing.md).
+# Only some of the launch variables are set (case 25 of docs/testing.md).
 for program in gpt quickstart lora memory_compare all_reduce; do
   RANK=0 ends 64 $program
   err_has '[environment] WORLD_SIZE: not set, although RANK is'
@@ -56,7 +56,7 @@ for program in gpt quickstart lora memory_compare all_reduce; do
   err_has '[environment] TESSERA_STORE, MASTER_ADDR, MASTER_PORT: not set, expected one place where 2'
 done
 
-# Fields of Options that have no flag of their own.
+# Fields of Options without a flag of their own.
 program=gpt
 ends 64 gpt --options=trace=true,offload=everything
 err_has "[options] offload: got 'everything', expected none, optimizer, parameters"
@@ -96,7 +96,7 @@ tiny=(--layers=1 --heads=1 --width=8 --context=8 --batch=1 --steps=2 --eval_batc
 ends 0 $program "${tiny[@]}"
 ends 0 $program "${tiny[@]}" --memory --nomemory --log_every 1  # three ways to give a value
 out_has 'step 2/2'
-# - and _ are one in a name, also of another flag's no.
+# - and _ mean the same in a name, also after "no".
 ends 0 $program "${tiny[@]}" --log-every 1 --eval-batches=1 --accumulate=2 --no-sync --noloss-scale
 out_has 'step 2/2'
 ends 64 $program "${tiny[@]}" --save-every=often
@@ -111,7 +111,7 @@ ends 0 $program "${tiny[@]}"
 ! grep -q 'of the average' "$scratch/out" || fail 'an average that nobody asked for'
 ends 0 $program "${tiny[@]}" --ema=0.5
 grep -q '^of the average   [0-9.]* nats per byte$' "$scratch/out" || fail 'no loss of the average'
-# Each algorithm trains to values of its own, at its own rate or at one that is given.
+# Each algorithm trains different values, at its default rate or at a given one.
 ends 0 $program --help
 out_has 'highest learning rate; default: 0.003 under adamw,'
 trained() { # <arguments>: the hash of the parameters
@@ -128,13 +128,13 @@ done
 trained --optimizer=lion >/dev/null
 out_has 'lr 1.00e-03'
 
-# What one algorithm saved is not for another.
+# A checkpoint of one algorithm cannot be loaded by another.
 ends 0 $program "${tiny[@]}" --checkpoint="$scratch/adamw"
 ends 1 $program "${tiny[@]}" --checkpoint="$scratch/adamw" --steps=3 --optimizer=lion
 err_has 'another algorithm saved the state'
 ends 0 $program "${tiny[@]}" --checkpoint="$scratch/adamw" --steps=3
 ends 0 $program "${tiny[@]}" --checkpoint="$scratch/lion" --optimizer=lion
-ends 1 $program "${tiny[@]}" --checkpoint="$scratch/lion" --steps=3  # of whose states most are missing
+ends 1 $program "${tiny[@]}" --checkpoint="$scratch/lion" --steps=3  # lacks most of the states
 err_has 'another algorithm saved the state'
 
 for decay in 1 -0.5 nan; do
@@ -145,10 +145,12 @@ done
 ends 64 $program "${tiny[@]}" --degrees=1,2
 err_has '--degrees: '
 err_is_one_line
-# What only the ranks together can say, each says once; so it is with text that nobody can read.
+# What only the ranks together can find out is printed once per rank; here, a text that nobody can
+# read.
 mkdir "$scratch/unreadable"
 for i in {1..40}; do ln -s /proc/self/mem "$scratch/unreadable/$i"; done
-# Whoever has not said it when the first rank ends is ended by the launcher, perhaps in the middle.
+# The launcher ends the ranks that have not printed it when the first rank ends, perhaps in the
+# middle of a line.
 said_by_ranks() { # <lines of a rank> <arguments>
   local rank lines
   ends 1 tessera-run --nproc-per-node 3 -- "$bin/gpt" "${tiny[@]}" "${@:2}"

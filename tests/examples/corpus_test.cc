@@ -78,7 +78,7 @@ TEST(Corpus, HoldsOutEveryTenthBlock) {
   const Corpus corpus = Corpus::from_text(text);
   EXPECT_EQ(text_of(corpus.held_out()), std::string(block, 'a' + 9) + std::string(block, 'a' + 19));
   EXPECT_EQ(corpus.training().numel(), static_cast<int64_t>(19 * block));
-  // No byte is in both.
+  // No byte occurs in both.
   EXPECT_EQ(text_of(corpus.training()).find_first_of("jt"), std::string::npos);
 }
 
@@ -104,7 +104,7 @@ TEST(Corpus, NamesAPathThatIsNeitherFileNorFolder) {
 }
 
 TEST(Corpus, ListsUnreadableFiles) {
-  // Readable by nobody, root included: nothing is mapped at address 0.
+  // Nobody can read this file, not even root: nothing is mapped at address 0.
   const auto corpus = Corpus::read("/proc/self/mem", kNoLimit);
   ASSERT_FALSE(corpus.ok());
   EXPECT_THAT(std::string(corpus.status().message()),

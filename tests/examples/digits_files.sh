@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Trains the digits programs on three ranks on files like MNIST's, a stripe for each digit, and on a broken one.
+# Trains the digits programs on three ranks: on files in MNIST's format (a stripe for each digit),
+# and on a broken one.
 #
 #   digits_files.sh <folder of the programs>
 set -euo pipefail

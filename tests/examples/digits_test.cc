@@ -1,4 +1,4 @@
-// The digits that the digits programs train on: MNIST's files, right and broken.
+// MNIST's files for the digits programs: valid and broken ones.
 #include "tessera/examples/program/digits.h"
 
 #include <cstdint>
@@ -38,7 +38,7 @@ constexpr uint32_t kLabels = 0x0801;
 
 class DigitsFiles : public ::testing::Test {
  protected:
-  /// 6 images of 5 x 5 to train on, 4 to test with, image i of value i everywhere.
+  /// 6 images of 5 x 5 for training and 4 for testing; all pixels of image i have the value i.
   DigitsFiles() {
     write("train-images-idx3-ubyte", idx(kImages, {6, 5, 5}, images(6)));
     write("train-labels-idx1-ubyte", idx(kLabels, {6}, {0, 1, 2, 3, 4, 9}));
@@ -122,7 +122,7 @@ TEST_F(DigitsFiles, ThatAreNotWholeAreRefused) {
 }
 
 TEST_F(DigitsFiles, SizesThatNoFileHasAreRefused) {
-  // 2^64 bytes modulo 2^64; none at all.
+  // 2^64 bytes, which is 0 modulo 2^64; then no bytes at all.
   write("train-images-idx3-ubyte", idx(kImages, {0x80000000, 0x80000000, 4}, ""));
   EXPECT_THAT(error(), HasSubstr("expected 2147483648 x 2147483648 x 4"));
   write("train-images-idx3-ubyte", idx(kImages, {0, 5, 5}, ""));

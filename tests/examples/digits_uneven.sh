@@ -1,7 +1,6 @@
 #!/usr/bin/env bash
 # examples/digits_uneven on three ranks: every digit is tried, and the last line is the same under
-# every strategy. An untrained network has 10 %.
-#
+# every strategy. An untrained network is right in 10 % of the cases.
 #   digits_uneven.sh <folder of the programs>
 set -euo pipefail
 bin=$1

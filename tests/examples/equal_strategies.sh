@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Runs quickstart, lora, digits and a tiny gpt under all strategies and compares what they print, character for character.
+# Runs quickstart, lora, digits and a tiny gpt under all strategies and compares their output
+# character by character.
 #
 #   equal_strategies.sh <folder of the programs> <ranks> <text>     1 rank runs without the launcher
 set -euo pipefail
@@ -36,11 +37,11 @@ gpt() { # <strategy and its flags> <further arguments>
   [[ $(wc -l <"$scratch/losses") -eq 4 ]]
   [[ $(grep -c "^\(\[0\] \)\?${row[0]} *rank [0-9]* *measured" "$scratch/out") -eq $ranks ]]
   cat "$scratch/losses"
-  # Neither speed nor memory, but the hash and the sample.
+  # Compares the hash and the sample, but not speed and memory.
   grep -v -E 'tok/s|rank|memory, MiB|tokens per step' "$scratch/out"
 }
 
-# same <program> <arguments> -- <rows>: every row prints what ddp does.
+# same <program> <arguments> -- <rows>: every row must print the same as ddp.
 same() {
   local program=$1 row
   local -a arguments=()
@@ -68,7 +69,8 @@ case $ranks in
   3) rows+=('hybrid --degrees=1,3,3') ;;
   4) rows+=('hybrid --degrees=2,2,2' 'hybrid --degrees=1,1,2' 'hybrid --degrees=2,4,4' 'zero3 --reshard_after_forward=2') ;;
 esac
-# Each program and each kind of step under all of `some`, or (tests/support/breadth.h) under two.
+# Each program and each kind of step under all of `some`, or under two of them
+# (tests/support/breadth.h).
 some=(zero1 zero2 zero3 "${rows[-1]}")
 turn=0
 of_some() {  # <programs's name and arguments>
@@ -89,11 +91,11 @@ of_some gpt --accumulate=3 --no_sync
 of_some gpt --param_dtype=bfloat16
 of_some gpt --ema=0.5
 grep -q 'of the average' "$scratch/ddp"
-# Which rank transforms which matrix depends on the strategy.
+# The strategy decides which rank transforms which matrix.
 same gpt --optimizer=muon -- zero2 zero3
 cp "$scratch/ddp" "$scratch/muon"
 
-# The comparison can fail: another seed or another weight decay trains another model.
+# The comparison can fail: another seed or weight decay trains another model.
 differs() { # <what was printed> <arguments>
   local expected=$1
   shift

@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# Runs quickstart, gpt and memory_compare on four ranks under another launcher than tessera-run and
-# compares what they print: the parameters' hash and the losses to the last digit, and the memory (case
-# 35 of docs/testing.md).
+# Runs quickstart, gpt and memory_compare on four ranks under a launcher other than tessera-run and
+# compares the printed parameter hash, losses (to the last digit) and memory with tessera-run's
+# (case 35 of docs/testing.md).
 #
 #   launchers.sh <folder of the programs> <openmpi[+mpi] | mpich[+mpi] | torchrun | srun> <text>
 #
-# With +mpi ranks communicate by that MPI (TESSERA_BACKEND=mpi), else over shared memory.
-# srun is of the SLURM that manages this machine, or else of one that starts for the test.
-# Exits with 77, "not run", where the launcher is not installed (or SLURM grants nothing).
+# With +mpi ranks communicate through that MPI (TESSERA_BACKEND=mpi), otherwise over shared memory.
+# srun uses the SLURM that manages this machine, or one that starts for the test.
+# Exits with 77, "not run", if the launcher is not installed or SLURM grants nothing.
 set -euo pipefail
 bin=$1 launcher=${2%+mpi} text=$3
 carrier=()
@@ -17,15 +17,15 @@ trap 'rm -rf "$scratch"' EXIT
 
 not_run() { echo "launchers.sh: not run: $*"; exit 77; }
 
-# first <text of its --version> <programs>...: the first of the programs that is installed and says the
-# text.
+# first <text of its --version> <programs>...: prints the first program that is installed and whose
+# version has that text.
 first() {
   local said=$1 program version
   shift
   for program in "$@"; do
     # The shell's "<program>: command not found" would match a text that is part of the name.
     command -v "$program" >/dev/null || continue
-    # Not in a pipe, which would fail where grep has seen enough before the program has said all.
+    # No pipe: it would fail if grep stopped reading before the program has printed everything.
     version=$("$program" --version 2>&1 || true)
     if [[ ${version,,} =~ $said ]]; then
       echo "$program"
@@ -46,10 +46,10 @@ case $launcher in
     launch=("$program" -n 4) ;;
   torchrun)
     program=$(command -v torchrun || true)
-    if [[ -z $program ]]; then  # where the benchmarks' peers are
+    if [[ -z $program ]]; then  # from the benchmarks' peers
       program=$("$(dirname "${BASH_SOURCE[0]}")/../../bench/peers/setup.sh" path)
       program=${program%/*}/torchrun
-      # setup.sh writes this last: an installation that was broken off has none.
+      # setup.sh writes this file last, so an interrupted installation lacks it.
       [[ -e ${program%/bin/*}/requirements.txt ]] || not_run "torchrun is not installed"
     fi
     [[ -x $program ]] || not_run "torchrun is not installed"
@@ -59,7 +59,7 @@ case $launcher in
     grants() { timeout 20 srun --immediate=5 --nodes 1 --ntasks 4 --overcommit true >"$scratch/srun" 2>&1; }
     if ! grants; then
       [[ -z ${SLURM_CONF:-} ]] || not_run "SLURM grants no four tasks: $(tail -n 1 "$scratch/srun")"
-      rm -rf "$scratch"  # nobody manages this machine: a SLURM of its own
+      rm -rf "$scratch"  # nothing manages this machine: start a SLURM for the test
       exec "$(dirname "${BASH_SOURCE[0]}")/one_node_slurm.sh" "${BASH_SOURCE[0]}" "$@"
     fi
     launch=(srun --nodes 1 --ntasks 4 --overcommit --kill-on-bad-exit=1) ;;
@@ -72,11 +72,12 @@ fi
 without_number=("${launch[@]::${#launch[@]}-1}")
 launch+=("${carrier[@]}")
 
-# Nothing else tells the ranks who or where they are, nor how many threads to use.
+# Ranks must learn their number, address and thread count from the launcher alone.
 unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT TESSERA_STORE \
   TESSERA_JOB_TOKEN OMP_NUM_THREADS
 
-# both <name> <pattern> <program> <arguments>...: what it prints under both, without ranks' marks.
+# both <name> <pattern> <program> <arguments>...: its output under both launchers, without the
+# ranks' prefixes.
 both() {
   local name=$1 pattern=$2
   shift 2
@@ -98,7 +99,7 @@ both() {
 }
 
 both quickstart '^world 4: .*parameters [0-9a-f]{16}' "$bin/quickstart" --strategy=zero3 --epochs=3
-# Over MPI, where ranks share no memory, bytes are others; on two hosts it runs unchanged, too.
+# Over MPI ranks share no memory, so byte counts differ. On two hosts the same command works, too.
 sizes=(--layers=3 --heads=2 --width=36 --vocabulary=50 --sequence=16)
 compares() {  # <hosts> <configurations> <command>...
   "${@:3}" >"$scratch/out" 2>"$scratch/errors" &&

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs memory_compare on four ranks and looks at what it leaves: bytes as predicted, a table, a chart.
+# Runs memory_compare on four ranks and checks its results: predicted bytes, a table, a chart.
 #
 #   memory_compare.sh <folder of the programs>
 set -euo pipefail
@@ -38,7 +38,7 @@ has 'fp32 parameters, Muon;' "$scratch/out"
 has '[0] zero3              predicted, most: rank ' "$scratch/out"
 has 'Persistent bytes are as predicted, to the byte, in every configuration.' "$scratch/out"
 
-# What does not fit is refused by name, by all ranks, and leaves no chart.
+# All ranks refuse an impossible configuration by name and write no chart.
 if compare --configurations='ddp hybrid:3,3,3' --svg="$scratch/refused.svg" >"$scratch/out" 2>&1; then
   echo 'memory_compare.sh: hybrid:3,3,3 was not refused on four ranks' >&2
   exit 1

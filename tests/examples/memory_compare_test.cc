@@ -65,7 +65,7 @@ TEST(Configurations, EveryBadOneIsListed) {
   EXPECT_THAT(message, HasSubstr("got 'zero3:1:2', expected strategy[:degrees]"));
 }
 
-/// Blocks of odd sizes, so that everything is padded.
+/// Blocks of odd sizes, so that everything needs padding.
 Workload tiny(c10::ScalarType parameters = c10::ScalarType::Float) {
   Workload workload;
   workload.model = {.layers = 3, .heads = 2, .width = 22, .context = 7, .vocabulary = 31};
@@ -194,7 +194,7 @@ TEST(Measurement, PyTorchNeedsTwentyBytesPerParameterUnderAdamW) {
   EXPECT_EQ(pytorch_ddp(thousand, optimizer_called("muon")).total(), 16400);
 }
 
-/// On `ranks` ranks under --optimizer `name`.
+/// Measures on `ranks` ranks under --optimizer `name`.
 Measurement measure_under(const gpt::Optimizer& optimizer, const char* configuration, int ranks) {
   Workload workload = tiny();
   workload.optimizer = &optimizer;
@@ -208,7 +208,7 @@ TEST(Measurement, EveryOptimizerIsAsPredictedAndHoldsItsStates) {
       const Measurement measurement = measure_under(optimizer, configuration, 3);
       EXPECT_TRUE(is_exact(measurement));
       if (optimizer.others != nullptr) continue;
-      // A state is as large as what is trained, and is split as it is.
+      // A state has the size of the trained parameters and is split like them.
       const Measurement lion = measure_under(optimizer_called("lion"), configuration, 3);
       const auto bytes = [](const Measurement& of) {
         return static_cast<double>(of.ranks[0].persistent[MemoryClass::kOptimizer]);
@@ -270,7 +270,7 @@ TEST(Table, NamesTheRankOfWhichMostIsPredicted) {
   EXPECT_THAT(text, HasSubstr("to the byte, in every configuration."));
   EXPECT_EQ(to_chart(comparison_of(uneven)).bars[1].outline, 39.0);
 
-  // The negative control: each rank is compared with what is predicted of it.
+  // The negative control: each rank is compared with its own prediction.
   std::swap(uneven.ranks[0].held, uneven.ranks[1].held);
   EXPECT_THAT(to_table(comparison_of(uneven), TableFormat::kAligned),
               HasSubstr("Persistent bytes are not as predicted: zero2."));

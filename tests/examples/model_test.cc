@@ -23,7 +23,7 @@ TEST(GptModel, EmbeddingAndHeadAreOneRegisteredWeight) {
   }
   EXPECT_EQ(with_vocabulary_configurations, 1);
 
-  // A byte that is not in the text gets a gradient only through the head.
+  // A byte that is not in the text gets its gradient only through the head.
   const at::Tensor text = at::zeros({1, 4}, at::kLong);
   model.loss(text, text).backward();
   EXPECT_GT(model.named_parameters()["bytes.weight"].grad()[200].abs().sum().item<double>(), 0.0);
@@ -48,7 +48,7 @@ TEST(GptModel, DoesNotLookAhead) {
   other[0][5] = (text[0][5] + 1) % kVocabulary;
   const at::Tensor a = model.forward(text), b = model.forward(other);
   EXPECT_TRUE(at::allclose(a.narrow(1, 0, 5), b.narrow(1, 0, 5), 1e-5, 1e-6));
-  // The comparison can fail: from the changed byte on, the outputs differ.
+  // The comparison can fail: from the changed byte on the outputs differ.
   EXPECT_FALSE(at::allclose(a.narrow(1, 5, 3), b.narrow(1, 5, 3), 1e-5, 1e-6));
 }
 

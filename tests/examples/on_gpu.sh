@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Runs gpt and memory_compare with --device cuda over the fake GPU and NCCL and compares them with the CPU's run.
+# Runs gpt and memory_compare with --device cuda over the fake GPU and NCCL and compares the results
+# with the CPU's.
 #
 #   on_gpu.sh <folder of the programs> <folder of the fake libtorch_cuda.so> <fake libtessera_cuda.so> <fake NCCL> <text>
 set -euo pipefail
@@ -69,7 +70,7 @@ compare() { # <ranks> <arguments>
     >"$scratch/out" 2>&1 || { cat "$scratch/out" >&2; fail "memory_compare $* on $ranks rank(s)"; }
   grep -qF 'Persistent bytes are as predicted, to the byte, in every configuration.' "$scratch/out" ||
     { cat "$scratch/out" >&2; fail "memory_compare on $ranks rank(s): not as predicted"; }
-  # Blocks are rounded up: a part of a percent, never two.
+  # The allocator rounds up blocks: by a fraction of a percent, always less than two.
   grep -qE 'at most [01]\.[0-9]+ % off total and control' "$scratch/out" ||
     { cat "$scratch/out" >&2; fail "memory_compare on $ranks rank(s): the allocator says something else"; }
 }

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Runs a command beside a SLURM of one node, this machine, which starts for it and ends with it. Its
-# daemons, their sockets and files are in a folder of their own, their ports on this machine's loopback.
+# Runs a command together with a SLURM of one node (this machine) that starts and ends with it. Its
+# daemons keep their sockets and files in a folder of their own and use ports on the loopback.
 #
 #   one_node_slurm.sh <command> <arguments>...
 #
-# Ends with the command's code. Exits with 77, "not run", where SLURM's daemons are not installed, or
-# without root, or where they do not start, and says why.
+# Ends with the command's exit code. Exits with 77, "not run", and the reason if SLURM's daemons are
+# not installed or do not start, or without root.
 set -euo pipefail
 [[ $# -gt 0 ]] || { echo "one_node_slurm.sh: got no command, expected one" >&2; exit 64; }
 
@@ -16,19 +16,19 @@ done
 command -v srun >/dev/null || not_run "there is no srun (Debian: slurm-client)"
 [[ $EUID -eq 0 ]] || not_run "slurmd needs root"
 
-# In a process namespace of its own, so that nothing outlives it: a daemon of a step that is ending
-# waits for the controller, and slurmd for that daemon, however long.
+# Runs in its own process namespace, so that no process is left over: the daemon of an ending step
+# waits for the controller, and slurmd for that daemon, without limit.
 if [[ $$ -ne 1 ]]; then
   namespace=(unshare --pid --fork --kill-child --mount-proc)
   "${namespace[@]}" true 2>/dev/null || not_run "a process namespace is refused"
   exec "${namespace[@]}" bash "${BASH_SOURCE[0]}" "$@"
 fi
 
-scratch=$(mktemp -d /tmp/one-node-slurm.XXXXXX)  # short: sockets have their paths in it
+scratch=$(mktemp -d /tmp/one-node-slurm.XXXXXX)  # short, because socket paths are limited
 daemons=()
 clean_up() {
   trap '' INT TERM
-  kill -KILL -1 2>/dev/null || true  # of this namespace
+  kill -KILL -1 2>/dev/null || true  # all of this namespace
   wait 2>/dev/null
   rm -rf "$scratch"
 }
@@ -63,7 +63,7 @@ PartitionName=here Nodes=$name Default=YES State=UP
 CONF
 (umask 077 && head -c 1024 /dev/urandom >"$scratch/munge.key")
 
-# start <name> <command>...: in the background, its words in a file.
+# start <name> <command>...: runs it in the background with output to a file.
 start() {
   local name=$1
   shift

@@ -45,7 +45,7 @@ class Job:
                          self.programs / f"port_{self.example}_sharded", *arguments], strategy)
 
     def all_strategies(self, ranks: int, *arguments) -> list[str]:
-        """What every strategy prints; the last line has the hash."""
+        """The output of every strategy; the last line has the hash."""
         ddp = self.sharded(ranks, "ddp", *arguments)
         expect(re.fullmatch(r"parameters( [0-9a-f]{16})+", ddp[-1]), "no hash", ddp)
         zero3 = self.sharded(ranks, "zero3", *arguments)
@@ -59,7 +59,7 @@ def expect(right, what: str, *outputs: list[str]) -> None:
 
 
 def close(got: list[str], expected: list[str]) -> bool:
-    """Whether two outputs are the same text with the same numbers, but for rounding."""
+    """True if both outputs have the same text and the same numbers except for rounding."""
     if [NUMBER.sub("#", line) for line in got] != [NUMBER.sub("#", line) for line in expected]:
         return False
     numbers = [NUMBER.findall("\n".join(lines)) for lines in (got, expected)]
@@ -79,7 +79,7 @@ def expect_learning(lines: list[str]) -> None:
 
 
 def write_mnist(folder: pathlib.Path, order=range(IMAGES)) -> None:
-    """MNIST's four files, in `order`: a bright cell for each digit, noise for each image."""
+    """MNIST's four files, in `order`: a bright cell for each digit, and noise for each image."""
     cell = lambda digit: lambda i: 255 * (i // 28 // 7 == digit % 4 and i % 28 // 10 == digit // 4)
     patterns = [bytes(map(cell(digit), range(PIXELS - 84))) for digit in range(10)]
     noise = random.Random(7).randbytes(2000)
@@ -120,7 +120,7 @@ def dcgan(job: Job) -> None:
     write_mnist(job.folder / "data")
     arguments = ("data", 1, 2, 2)
     expect_like_plain(job.all_strategies(1, *arguments), job.plain(*arguments))
-    # A checkpoint of two ranks goes on under the other strategy and on another number of ranks.
+    # A checkpoint of two ranks continues under the other strategy and on another number of ranks.
     end = job.all_strategies(2, *arguments)[-1]
     for ranks in (2, 1):
         again = job.all_strategies(ranks, "data", 1, 0, 2, "restore")
@@ -151,7 +151,7 @@ def torchscript(job: Job) -> None:
     plain = job.plain(*arguments)
     expect_learning(plain)
     expect_like_plain(job.all_strategies(1, *arguments), plain)
-    # The plain program on batches of which the two ranks get a half each.
+    # The plain program on batches whose halves are the batches of the two ranks.
     halves = [i for batch in range(31) for half in (0, IMAGES // 2)
               for i in range(half + 32 * batch, half + 32 * batch + 32)]
     rest = sorted(set(range(IMAGES)) - set(halves))
@@ -161,7 +161,7 @@ def torchscript(job: Job) -> None:
     expect(close(two[-2:-1], concatenated[-1:]), "two ranks are not the batch of both",
            concatenated, two)
     expect(not close(two[-2:-1], plain[-1:]), "any batches would do", plain, two)
-    # What was saved is a scripted module again, and trained.
+    # The saved file is a scripted module again, with trained parameters.
     tuned = job.plain("tuned.pt", "data", 1, 0)
     expect(close(tuned, two[-2:-1]), "what was saved is not what was trained", two, tuned)
 

@@ -16,7 +16,7 @@
 namespace gpt {
 namespace {
 
-/// A terminal, and what programs print on it.
+/// A terminal that records what programs print.
 class Terminal {
  public:
   explicit Terminal(unsigned short columns) : master_(::posix_openpt(O_RDWR | O_NOCTTY)) {
@@ -34,7 +34,7 @@ class Terminal {
 
   std::FILE* out() const { return out_; }
 
-  /// All that was printed; nothing more can be.
+  /// Returns everything printed; afterwards nothing more can be printed.
   std::string close() {
     std::fclose(out_);
     out_ = nullptr;
@@ -51,7 +51,7 @@ class Terminal {
   std::FILE* out_ = nullptr;
 };
 
-/// What Progress prints on a terminal of so many columns.
+/// Returns what Progress prints on a terminal with `columns` columns.
 std::string printed_on(unsigned short columns) {
   Terminal terminal(columns);
   if (terminal.out() == nullptr) return "no terminal";

@@ -24,7 +24,7 @@ at::Tensor some_bytes(int64_t n) {
   return at::randint(kVocabulary, {n}, generator, at::kByte);
 }
 
-/// What each rank got.
+/// The held-out loss on each rank.
 std::vector<double> held_out_losses(Gpt& model, int ranks, const EvaluationSize& size) {
   const Windows held_out(some_bytes(8 * 23 + 1), 8);
   std::vector<double> losses(static_cast<size_t>(ranks));
@@ -38,7 +38,7 @@ TEST(HeldOutLoss, IsTheSameOnAllRanksAndAtAllWorldSizes) {
   torch::manual_seed(1);
   Gpt model(kTiny);
   const torch::NoGradGuard no_grad;
-  // Windows share a byte only, so the plain mean over all of them is the expected value.
+  // Windows overlap in only one byte, so the expected value is the plain mean over all of them.
   const Windows all(some_bytes(8 * 23 + 1), 8);
   std::vector<size_t> numbers(23);
   for (size_t i = 0; i < numbers.size(); ++i) numbers[i] = i;
@@ -49,7 +49,7 @@ TEST(HeldOutLoss, IsTheSameOnAllRanksAndAtAllWorldSizes) {
       EXPECT_NEAR(loss, expected, 1e-5) << ranks << " ranks";
     }
   }
-  // A part of the windows has another loss: the comparison above can fail.
+  // Some of the windows have another loss, so the comparison above can fail.
   EXPECT_GT(std::abs(held_out_losses(model, 1, {.sequences = 5, .batch = 4})[0] - expected), 1e-4);
 }
 

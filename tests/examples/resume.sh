@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# A run that is killed goes on under another strategy and ends as the run that never was.
+# A killed run continues under another strategy and ends like a run that was not killed.
 #   resume.sh <folder of the programs> <text>
 set -euo pipefail
 bin=$1 text=$2
-steps=120  # so many that a run is killed long before its end, however late this shell is
+steps=120  # enough that a run is killed long before its end, even if this shell is slow
 scratch=$(mktemp -d)
 trap 'pkill -KILL -f -- "--checkpoint=$scratch" || true; rm -rf "$scratch"' EXIT
 fail() {
@@ -29,7 +29,7 @@ same_as_straight() { [[ $(hash_in "$1") == "$(hash_in "$scratch/straight.out")" 
 
 gpt 2 --strategy=ddp --losses_out="$scratch/straight.losses" >"$scratch/straight.out" || fail 'the run without a pause'
 
-# Killed once five steps are saved; more are by then, and perhaps one is being saved.
+# Killed once five steps are saved; by then more may be saved, and one may be in progress.
 gpt 2 --strategy=zero3 --checkpoint="$scratch/run" --save_every=1 --losses_out="$scratch/losses" \
   >"$scratch/killed.out" 2>&1 &
 job=$!
@@ -46,15 +46,16 @@ grep -q "goes on from $scratch/run/step-$killed_after, saved by 2 ranks" "$scrat
   fail "nothing of step $killed_after"
 same_as_straight "$scratch/resumed.out" || fail 'the run that goes on ends with other parameters'
 [[ $(last_step "$scratch/run") -eq $steps ]] || fail 'no checkpoint at the end'
-# Steps that were lost with the run are in its losses twice, with the same values.
+# Steps lost with the run appear in its losses twice, with the same values.
 sort -un "$scratch/losses" | cmp - "$scratch/straight.losses" || fail 'other losses'
 
-# A run that is finished has nothing left to do, and says the same.
+# A finished run has nothing left to do and prints the same result.
 gpt 3 --strategy=zero2 --checkpoint="$scratch/run" >"$scratch/finished.out" || fail 'the finished run'
 same_as_straight "$scratch/finished.out" || fail 'the finished run has other parameters'
 
 touch "$scratch/stopped.out"
-# From a step that is named; what came after it is set aside. SIGTERM saves, and ends the run without an error.
+# Resumes from a given step; later checkpoints are set aside. SIGTERM saves and ends the run without
+# an error.
 gpt 2 --strategy=zero2 --checkpoint="$scratch/older" --resume=3 --save_every=0 --steps=100000 \
   >"$scratch/stopped.out" 2>&1 &
 job=$!
@@ -69,7 +70,7 @@ stopped_after=$(sed -n 's/.*stopped and saved after step //p' "$scratch/stopped.
 [[ -n $stopped_after && $(last_step "$scratch/older") -eq $stopped_after ]] || fail "SIGTERM: nothing was saved"
 ls "$scratch/older" | grep -q "^step-$killed_after[.]replaced-" || fail 'what came after step 3 is not set aside'
 
-# The comparison can fail: a step less is another run.
+# The comparison can fail: one step less gives another result.
 gpt 2 --strategy=ddp --steps=$((steps - 1)) >"$scratch/shorter.out" || fail 'a shorter run'
 if same_as_straight "$scratch/shorter.out"; then fail 'nothing was compared'; fi
 echo "killed after step $killed_after, went on, and ended with the same parameters"

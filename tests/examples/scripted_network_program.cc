@@ -1,5 +1,5 @@
-// Writes what examples/port/torchscript/export.py writes, without Python: a scripted network for
-// MNIST, of modules with parameters, one of them frozen, and a buffer.
+// Writes the same as examples/port/torchscript/export.py without Python: a scripted network for
+// MNIST made of modules, with parameters (one of them frozen) and a buffer.
 //
 //   scripted_network_program <file>
 #include <string>

@@ -37,8 +37,8 @@ Chart example() {
   return chart;
 }
 
-/// The first thing in `text` that is no well-formed XML (of the kind without entities of its own),
-/// or "".
+/// Returns the first part of `text` that is not well-formed XML (without entity declarations), or
+/// "".
 std::string xml_problem(const std::string& text) {
   static const std::regex kTag("<(/?)([a-zA-Z]+)((?: [-a-zA-Z0-9:]+=\"[^\"<>&]*\")*)(/?)>");
   static const std::regex kText("(?:[^<>&]|&(?:amp|lt|gt|quot);)*");

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# --timeout of the examples: it ends the wait for a rank that does not come, and bad values are refused by name.
+# Tests --timeout of the examples: it ends the wait for a missing rank, and bad values are refused
+# by name.
 #
 #   time_out.sh <folder of the programs>
 set -euo pipefail
@@ -15,7 +16,7 @@ has() { # <what>
   }
 }
 
-# Rank 1 waits for its end instead of meeting rank 0.
+# Rank 1 blocks instead of meeting rank 0.
 one_comes() { # <arguments>
   "$bin/tessera-run" --standalone --nproc-per-node 2 --grace-seconds 1 -- \
     sh -c 'if [ "$RANK" = 1 ]; then exec tail -f /dev/null; fi; exec "$@"' sh "$bin/$program" "$@"
@@ -38,7 +39,7 @@ for program in gpt quickstart memory_compare; do
   has '--timeout=600'
 done
 
-# The control: a time that is enough, and none at all.
+# The control: a long enough timeout, and none.
 for timeout in 86400 none; do
   program=quickstart
   "$bin/tessera-run" --standalone --nproc-per-node 2 -- "$bin/quickstart" --epochs=1 --timeout=$timeout >"$scratch/out" 2>&1

@@ -27,7 +27,7 @@ TEST(Windows, TargetIsTheTextOneByteLater) {
   EXPECT_TRUE(at::equal(batch.text[1], at::arange(0, 4, at::kLong)));
 }
 
-/// First bytes of all windows that `steps` batches show.
+/// The first bytes of all windows in `steps` batches.
 std::multiset<int64_t> seen(Batches& batches, int steps) {
   std::multiset<int64_t> result;
   for (int step = 0; step < steps; ++step) {

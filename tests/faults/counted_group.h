@@ -15,16 +15,16 @@
 
 namespace tessera::internal::testing {
 
-/// Does something once, at the n-th call that it is told of. Threads that read ahead tell it, too.
+/// Calls a function once, at the n-th call that it counts. Threads that prefetch count, too.
 class CallCountdown {
  public:
-  /// What a read of a window throws may go unheard: an operator that does not look at the data
-  /// keeps it for the next one, which reads again.
+  /// Whether reads of windows count. Their errors may go unnoticed: an operator that does not look
+  /// at the data leaves the error to the next one, which reads again.
   enum class Reads : uint8_t { kCounted, kLeftOut };
 
   CallCountdown(Reads reads, std::function<void()> then) : reads_(reads), then_(std::move(then)) {}
 
-  /// From now on; before or after that call.
+  /// Counts from now on; the function runs before or after that call.
   void start(int count, bool is_after) {
     is_after_ = is_after;
     left_ = count;
@@ -39,7 +39,7 @@ class CallCountdown {
   }
   void before_read() {
     if (reads_ == Reads::kLeftOut) return;
-    after_call();  // the read before
+    after_call();  // ends the previous read
     before_call();
   }
   void after_call() {
@@ -54,9 +54,9 @@ class CallCountdown {
   std::atomic<bool> is_due_ = false;
 };
 
-/// Passes everything on to another group and counts its calls down: collectives, windows, shared
-/// buffers, subgroups, and reads (whose end is the beginning of the next call). Its subgroups do
-/// the same, with one count for all.
+/// Forwards all calls to another group and counts them: collectives, windows, shared buffers,
+/// subgroups, and reads (which end at the beginning of the next call). Its subgroups share the
+/// count.
 class CountedGroup final : public ForwardingGroup {
  public:
   CountedGroup(std::shared_ptr<ProcessGroup> inner, std::shared_ptr<CallCountdown> countdown)
@@ -88,7 +88,7 @@ class CountedGroup final : public ForwardingGroup {
  private:
   template <typename Call>
   std::invoke_result_t<Call> counted(Call&& call) {
-    countdown_->after_call();  // of a read
+    countdown_->after_call();  // ends a read
     countdown_->before_call();
     auto result = call();
     countdown_->after_call();

@@ -143,7 +143,7 @@ TEST_P(Divergence, ZeroGradOnOneRankBetweenMicroSteps) {
   }
 }
 
-// zero_grad() where there is nothing to drop is no difference.
+// zero_grad() without anything to drop is no difference.
 TEST_P(Divergence, NeedlessZeroGradOnOneRank) {
   for (const Who who : kOneRank) {
     SCOPED_TRACE(who);
@@ -205,7 +205,7 @@ TEST_P(Divergence, OwnCollectivesBetweenTheEngines) {
   EXPECT_THAT(outcomes, Each(is_fine()));
 }
 
-// The engine's group and the world wait for each other's ranks.
+// The engine's group and the world each wait for ranks in the other.
 TEST_P(Divergence, OwnCollectiveSkippedOnOneRank) {
   for (const Who who : kOneRank) {
     SCOPED_TRACE(who);
@@ -220,7 +220,7 @@ TEST_P(Divergence, OwnCollectiveSkippedOnOneRank) {
   }
 }
 
-// The last rank is not there any more when the others begin another step.
+// The last rank has left when the others begin another step.
 TEST_P(Divergence, OneRankEndsEarly) {
   const int last = size() - 1;
   const auto outcomes = train_ranks(GetParam(), [&](Trainer& trainer) {
@@ -235,7 +235,7 @@ TEST_P(Divergence, OneRankEndsEarly) {
   EXPECT_THAT(outcomes[last], is_fine());
 }
 
-// The negative control of this file: ranks may evaluate alone, which is no divergence.
+// Negative control of this file: ranks may evaluate alone.
 TEST_P(Divergence, EvaluationOnOneRankIsNone) {
   const auto outcomes = train_ranks(GetParam(), [&](Trainer& trainer) {
     trainer.train(0);

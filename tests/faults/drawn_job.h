@@ -24,7 +24,7 @@
 
 namespace tessera::internal::testing {
 
-/// A process that has `entry` in its environment, however it came to be: "4711 ./train".
+/// All processes that have `entry` in their environment: "4711 ./train".
 inline std::vector<std::string> processes_with(const std::string& entry) {
   std::vector<std::string> found;
   for (const auto& process : std::filesystem::directory_iterator("/proc")) {
@@ -41,7 +41,7 @@ inline std::vector<std::string> processes_with(const std::string& entry) {
   return found;
 }
 
-/// One job, started, run to its end and looked at.
+/// Starts one job, runs it to its end and collects what it leaves.
 class DrawnJob {
  public:
   explicit DrawnJob(const RandomCase& drawn, bool nobody_fails = false) : drawn_(drawn) {
@@ -105,7 +105,7 @@ class DrawnJob {
     for (const std::string& line : lines) sort(line);
   }
 
-  /// A rank that is stopped when nobody needs it any more is nobody's failure.
+  /// A rank that is stopped when no other rank needs it any more makes no rank fail.
   void let_go_on(LaunchedJob& job) {
     const std::string label = absl::StrCat("[", drawn_.victim, "] ");
     if (!job.read_until(label + "fault at")) return;

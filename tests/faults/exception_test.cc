@@ -4,8 +4,8 @@
 #include "tessera/tests/faults/fault_ranks.h"
 #include "tessera/tests/faults/trainer.h"
 
-// Exceptions of the user's own code on one rank: the others are not left waiting, and what was half
-// done is not used.
+// Exceptions of the user's code on one rank: the others are not left waiting, and partial results
+// are not used.
 namespace tessera::internal::testing {
 namespace {
 
@@ -21,7 +21,7 @@ INSTANTIATE_TEST_SUITE_P(Faults, ExceptionsOverWholeParameters,
                          ::testing::ValuesIn(settings({1, 2, 3}, &Setting::has_whole_parameters)),
                          setting_name);
 
-/// An operator whose backward throws where `state` says so.
+/// An operator whose backward throws if `breaks`.
 struct Fragile : torch::autograd::Function<Fragile> {
   static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& input,
                             bool breaks) {
@@ -35,7 +35,8 @@ struct Fragile : torch::autograd::Function<Fragile> {
   }
 };
 
-/// Peers of `who` lose contact with a cause that begins with `begin`; those in `who` threw `own`.
+/// Expects that peers of `who` got a CommError whose cause is that rank followed by `cause`, and
+/// that those in `who` threw `own`.
 void expect_blame(const std::vector<Ending>& outcomes, Who who, const std::string& own,
                   const std::string& cause) {
   const int size = static_cast<int>(outcomes.size());
@@ -60,8 +61,7 @@ TEST_P(Exceptions, InForward) {
   }
 }
 
-// Inside an operator, while it has its units pinned: when the user catches it, nothing has
-// happened.
+// Thrown inside an operator that has pinned its units: if the user catches it, it has no effect.
 TEST_P(Exceptions, InAnOperatorThatUsesTwoUnits) {
   for (const Who who : kAnyone) {
     SCOPED_TRACE(who);
@@ -85,7 +85,7 @@ TEST_P(Exceptions, InAnOperatorThatUsesTwoUnits) {
   }
 }
 
-// The same where nobody catches it.
+// The same without a catch.
 TEST_P(Exceptions, InAnOperatorOfForward) {
   for (const Who who : kOneRank) {
     SCOPED_TRACE(who);
@@ -121,7 +121,7 @@ TEST_P(Exceptions, InAGradientHook) {
   }
 }
 
-// In the middle: later layers have delivered their gradients.
+// Thrown halfway: later layers have delivered their gradients.
 TEST_P(Exceptions, InACustomFunction) {
   for (const Who who : kOneRank) {
     SCOPED_TRACE(who);
@@ -135,8 +135,8 @@ TEST_P(Exceptions, InACustomFunction) {
   }
 }
 
-// At the top: nothing of this backward has reached any engine. Caught on all ranks, it is as if the
-// batch had been left out.
+// Thrown at the top: no gradient of this backward has reached an engine. Caught on all ranks, it
+// only skips the batch.
 TEST_P(Exceptions, BeforeTheFirstGradient) {
   const auto outcomes = train_ranks(GetParam(), [&](Trainer& trainer) {
     trainer.train(0);
@@ -159,8 +159,8 @@ TEST_P(Exceptions, BeforeTheFirstGradientOnOneRank) {
   }
 }
 
-// A program that catches the exception and goes on: every later call of the engine, on every rank,
-// tells the cause again.
+// A program that catches the exception and continues: every later call of the engine, on every
+// rank, throws the cause again.
 TEST_P(Exceptions, ABackwardAfterAFailedOne) {
   for (const Who who : kOneRank) {
     SCOPED_TRACE(who);
@@ -198,8 +198,8 @@ TEST_P(Exceptions, WhileTheEngineIsMade) {
   }
 }
 
-// The engine and the world outlive the exception's reach, but the model can still be read. Split
-// parameters need peers, so there every read says what the engine failed with.
+// After the exception the model can still be read. Split parameters need peers, so every read of
+// them throws the engine's error.
 TEST_P(ExceptionsOverWholeParameters, ParametersStayReadable) {
   const auto outcomes = train_ranks(GetParam(), [&](Trainer& trainer) {
     trainer.train(0);

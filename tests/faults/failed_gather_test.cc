@@ -14,13 +14,13 @@
 #include "tessera/tests/faults/trainer.h"
 #include "tessera/tests/support/watched_window.h"
 
-// The owner of a parameter does not answer while backward reads it: which type the user catches.
+// The owner of a parameter does not answer while backward reads it: the type that the user catches.
 namespace tessera::internal::testing {
 namespace {
 
 constexpr const char* kSilence = "rank 0 does not answer";
 
-/// Another group, whose reads of windows fail from a moment on. Its subgroups do the same.
+/// A group whose reads of windows can be made to fail. Its subgroups do the same.
 class SilentGroup final : public ForwardingGroup {
  public:
   using Switch = std::shared_ptr<std::atomic<bool>>;
@@ -47,7 +47,7 @@ class SilentGroup final : public ForwardingGroup {
   const Switch is_silent_;
 };
 
-/// The cause of the CommError that `body` throws, and of no other type.
+/// Returns the cause of the CommError that `body` throws; no other type counts.
 std::string cause_of(const std::function<void()>& body) {
   try {
     body();
@@ -59,7 +59,7 @@ std::string cause_of(const std::function<void()>& body) {
   return "no error";
 }
 
-/// Trains a step, and fails the reads of rank 1 behind the forward of the next one.
+/// Trains a step, and makes rank 1's reads fail after the next step's forward.
 void run_to_silence(const std::function<void(Trainer&, const at::Tensor& loss)>& then) {
   const auto endings = outcomes_of_ranks(2, [&](std::shared_ptr<ProcessGroup> world) {
     const bool is_cut_off = world->rank() == 1;
@@ -72,7 +72,7 @@ void run_to_silence(const std::function<void(Trainer&, const at::Tensor& loss)>&
     *is_silent = true;
     then(trainer, loss);
   });
-  EXPECT_THAT(endings[0], is_comm_error(kSilence));  // that rank 1 gives up is told to all
+  EXPECT_THAT(endings[0], is_comm_error(kSilence));  // all ranks are told that rank 1 gives up
   EXPECT_THAT(endings[1], is_fine());
 }
 
@@ -83,7 +83,7 @@ TEST(FailedGather, BackwardOfTheEngineThrowsItsCommError) {
   });
 }
 
-// LibTorch checks the storage, and knows c10::Error only.
+// LibTorch checks the storage, and knows only c10::Error.
 TEST(FailedGather, PlainBackwardThrowsItsTextAndTheNextCallItsCommError) {
   for (const bool steps : {false, true}) {
     run_to_silence([&](Trainer& trainer, const at::Tensor& loss) {

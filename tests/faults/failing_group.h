@@ -12,19 +12,19 @@
 
 namespace tessera::internal::testing {
 
-/// Passes everything on to another group, but one call, which this rank leaves by std::bad_alloc
-/// before it has taken part. Its subgroups do the same.
+/// Forwards all calls to another group except one, in which this rank throws std::bad_alloc before
+/// taking part. Its subgroups do the same.
 class FailingGroup final : public ForwardingGroup {
  public:
   explicit FailingGroup(std::shared_ptr<ProcessGroup> inner)
       : FailingGroup(std::move(inner), std::make_shared<Plan>()) {}
 
-  /// The next call of `op` ("all_gather", "barrier", ...) with this tag fails; "" for any tag.
+  /// Makes the next call of `op` ("all_gather", "barrier", ...) with this tag fail; "" for any tag.
   void fail_in(std::string op, std::string tag) {
     plan_->op = std::move(op);
     plan_->tag = std::move(tag);
   }
-  /// Whether it has.
+  /// Returns true if that call has failed.
   bool has_failed() const { return plan_->has_failed; }
 
   std::shared_ptr<Work> run(const Collective& collective) override {

@@ -23,22 +23,21 @@
 
 namespace tessera::internal::testing {
 
-/// The groups' own time-out is longer than any test waits, so a fault that only a time-out ends
-/// fails its test.
+/// Longer than any test waits, so a fault that only the groups' time-out ends fails its test.
 inline constexpr std::chrono::seconds kGroupTimeout = 4 * kPatience;
 /// For faults that only a time-out ends. Sanitizers make everything slower.
 inline constexpr std::chrono::milliseconds kShortTimeout =
     std::chrono::milliseconds(kPatience) / 24;
 
-/// How one rank ended, or what a piece of code threw.
+/// How a rank ended, or what some code threw.
 struct Ending {
   enum class Kind : uint8_t { kFine, kMisuse, kComm, kOther };
   Kind kind = Kind::kFine;
-  std::string text;  ///< without backtrace; of a CommError only its cause, which ranks share
+  std::string text;  ///< without backtrace; for a CommError only its cause, which ranks share
 };
 
-/// What an operator throws that needed a parameter which could not be gathered: LibTorch's own type
-/// with the text of the CommError. That text's cause; "" for any other error.
+/// An operator whose parameter could not be gathered throws LibTorch's own type with the
+/// CommError's text. Returns that text's cause; "" for any other error.
 inline std::string cause_in(const std::string& text) {
   if (text.rfind("[comm] ", 0) != 0) return "";
   const size_t rank = text.find(", rank ");
@@ -76,9 +75,9 @@ Ending outcome_of(Body&& body) {
   return {};
 }
 
-/// Runs `body` on rank threads; returns how each rank ended. What a body throws leaves it as in a
-/// program without a catch. Ranks that are not done at the deadline end the test program, which
-/// prints what each of them does.
+/// Runs `body` on rank threads; returns how each rank ended. An exception leaves `body` uncaught,
+/// as in a program. If ranks exceed the deadline, the test program prints the state of each and
+/// ends.
 inline std::vector<Ending> outcomes_of_ranks(
     int size, const RankBody& body,
     ProcessGroupOptions::Lane lane = ProcessGroupOptions::Lane::kInline,
@@ -99,8 +98,7 @@ inline std::vector<Ending> outcomes_of_ranks(
   return outcomes;
 }
 
-/// Every rank ended by an error of `kind` with the same text, and the text contains each of
-/// `parts`.
+/// Every rank ended with an error of `kind` and the same text, which contains each of `parts`.
 MATCHER_P2(EveryRankThrows, kind, parts, "") {
   if (arg.empty()) return false;
   for (size_t rank = 0; rank < arg.size(); ++rank) {
@@ -140,7 +138,7 @@ inline auto is_other(const std::string& part) {
 }
 inline auto is_fine() { return ::testing::Field(&Ending::kind, Ending::Kind::kFine); }
 
-/// Which ranks do something wrong.
+/// The ranks that do something wrong.
 enum class Who : uint8_t { kEveryRank, kFirstRank, kLastRank };
 inline constexpr Who kAnyone[] = {Who::kEveryRank, Who::kFirstRank, Who::kLastRank};
 inline constexpr Who kOneRank[] = {Who::kFirstRank, Who::kLastRank};
@@ -171,14 +169,14 @@ inline std::ostream& operator<<(std::ostream& out, Who who) {
   return out << "the last rank";
 }
 
-/// Every named configuration at every size, and at the largest also with collectives in a thread of
-/// their own; HSDP on four ranks. Only those that suit, where that is given.
+/// Every named configuration at every size, and at the largest size also with collectives in their
+/// own thread; HSDP on four ranks. Filtered by `suits`, if given.
 inline std::vector<Setting> settings(const std::vector<int>& sizes, Suits suits = nullptr) {
   std::vector<Setting> all;
   size_t turn = 0;
   for (const Configuration& configuration : named_configurations()) {
-    // After each change: each configuration in the largest world, every second one with a thread
-    // that communicates, and every third one in a smaller world, too.
+    // Without all rows: each configuration in the largest world, every second one with a
+    // communication thread, and every third one also in a smaller world.
     const size_t others = sizes.size() - 1;
     for (size_t i = 0; i < others; ++i) {
       const bool has_turn = turn % 3 == 0 && i == turn / 3 % others;
@@ -203,9 +201,10 @@ class ConfigurationAndWorld : public ::testing::TestWithParam<Setting> {
   const Configuration& configuration() const { return GetParam().configuration; }
   bool has_whole_gradients() const { return GetParam().has_whole_gradients(); }
   bool splits_parameters() const { return GetParam().splits_parameters(); }
-  /// What is reduced first of Trainer's model, in quotes, as messages name it.
+  /// The name, in quotes, of the unit of Trainer's model that is reduced first.
   std::string first_unit() const { return splits_parameters() ? "'second'" : "'bucket 0'"; }
-  /// The same after the first backward, which completes it first (Options::reorder_reductions).
+  /// The same after the first backward, which completes this one first
+  /// (Options::reorder_reductions).
   std::string first_complete_unit() const { return splits_parameters() ? "'root'" : "'bucket 2'"; }
 };
 

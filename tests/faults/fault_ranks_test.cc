@@ -15,7 +15,7 @@ using ::testing::Each;
 using ::testing::ElementsAre;
 using ::testing::Not;
 
-// Negative controls of everything that the other files of this folder rely on.
+// Negative controls of the helpers of this folder.
 
 TEST(FaultRanks, MatcherWantsTheSameTextOnEveryRank) {
   const auto refuse_with_own_text = [](std::shared_ptr<ProcessGroup> world) {
@@ -61,7 +61,7 @@ TEST(FaultRanksDeathTest, DeadlineCatchesAStuckRank) {
     std::unique_lock<std::mutex> lock(mutex);
     if (world->rank() == 1) never.wait(lock, [] { return false; });
   };
-  // By then the ranks must have met.
+  // Time by which the ranks must have met.
   constexpr auto kDeadline = std::chrono::milliseconds(2000);
   EXPECT_DEATH(
       outcomes_of_ranks(2, get_stuck, ProcessGroupOptions::Lane::kInline, kGroupTimeout, kDeadline),
@@ -69,7 +69,7 @@ TEST(FaultRanksDeathTest, DeadlineCatchesAStuckRank) {
                    " ms(.|\n)*rank 1: in its body"));
 }
 
-// A rank that waits for a peer that never comes is stuck too; the group's own time-out is later.
+// A rank that waits for a peer that never comes is stuck too; the group's own time-out is longer.
 TEST(FaultRanksDeathTest, DeadlineCatchesAHangInACollective) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   const auto hang = [](std::shared_ptr<ProcessGroup> world) {

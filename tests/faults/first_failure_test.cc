@@ -21,8 +21,8 @@
 #include "tessera/tests/support/rank_processes.h"
 #include "tessera/tests/tools/launched_job.h"
 
-// Whom tessera-run names when one rank fails and the others fail for want of it. See Note [First
-// failure].
+// The rank that tessera-run names when one rank fails and the others fail because of it. See Note
+// [First failure].
 namespace tessera::internal::testing {
 namespace {
 
@@ -68,7 +68,7 @@ const RankProcessBody kTrainAndFail("train_and_fail", [] {
   trainer.engine->step();
 });
 
-/// tessera-run with that body; the time-out is for victims that do not end.
+/// Runs tessera-run with that body; the time-out is for victims that do not end.
 LaunchedJob launch(const std::string& how, const Configuration& configuration, int ranks,
                    int victim, int timeout_ms = 20000) {
   return LaunchedJob(
@@ -87,7 +87,7 @@ std::string first_failure_in(const std::string& text) {
   return text.substr(at + label.size(), text.find('\n', at) - at - label.size());
 }
 
-/// Where the others were.
+/// The call in which the others noticed.
 const std::string kMissed =
     ": \\[comm\\] [a-z_]+ #[0-9]+ ('[^']+' )?on group '[^']+', rank [02]: rank 1 \\(pid [0-9]+\\) "
     "died";
@@ -95,7 +95,7 @@ const std::string kMissed =
 struct Way {
   std::string how;
   int exit_code;
-  std::string named;  ///< an expression
+  std::string named;  ///< a regular expression
 };
 
 class FirstFailure : public ::testing::TestWithParam<Way> {};

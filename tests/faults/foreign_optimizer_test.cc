@@ -6,8 +6,8 @@
 #include "tessera/tests/faults/fault_ranks.h"
 #include "tessera/tests/faults/trainer.h"
 
-// Optimizers that users make over the model's parameters: refused on all ranks, by the step or,
-// where nobody calls it, by the next backward.
+// Optimizers that users make over the model's parameters: refused on all ranks, by the step or, if
+// nobody calls it, by the next backward.
 namespace tessera::internal::testing {
 namespace {
 
@@ -17,13 +17,14 @@ using ForeignOptimizer = ConfigurationAndWorld;
 INSTANTIATE_TEST_SUITE_P(Faults, ForeignOptimizer, ::testing::ValuesIn(settings({1, 2, 3})),
                          setting_name);
 
-/// Where a foreign optimizer finds gradients to read.
+/// Configurations in which a foreign optimizer finds gradients to read.
 using ForeignOptimizerOfWholeGradients = ConfigurationAndWorld;
 INSTANTIATE_TEST_SUITE_P(Faults, ForeignOptimizerOfWholeGradients,
                          ::testing::ValuesIn(settings({1, 2, 3}, &Setting::has_whole_gradients)),
                          setting_name);
 
-/// Where it can write; a write to a split parameter is refused on the spot (ParameterMisuse).
+/// Configurations in which it can write. A write to a split parameter is refused at once
+/// (ParameterMisuse).
 using ForeignOptimizerOfWholeParameters = ConfigurationAndWorld;
 INSTANTIATE_TEST_SUITE_P(Faults, ForeignOptimizerOfWholeParameters,
                          ::testing::ValuesIn(settings({1, 2, 3}, &Setting::has_whole_parameters)),
@@ -75,7 +76,7 @@ TEST_P(ForeignOptimizerOfWholeParameters, AdamWBeforeTheStep) {
   }
 }
 
-/// A loop that never asks the engine.
+/// A training loop that does not use the engine.
 void train_behind_its_back(Trainer& trainer, bool steps) {
   torch::optim::SGD foreign(trainer.net->parameters(), torch::optim::SGDOptions(0.1));
   for (int batch = 0; batch < 3; ++batch) {
@@ -103,7 +104,7 @@ TEST_P(ForeignOptimizer, BackwardsInARowAreFineWithoutIt) {
   EXPECT_THAT(outcomes, Each(is_fine()));
 }
 
-// Its weight decay comes before it reads a gradient that is not there.
+// Its weight decay is applied before it reads the missing gradient.
 TEST_P(ForeignOptimizerOfWholeParameters, AdamWInTheStepsPlaceIsRefusedByTheNextBackward) {
   for (const Who who : kAnyone) {
     SCOPED_TRACE(who);
@@ -132,7 +133,7 @@ TEST_P(ForeignOptimizerOfWholeParameters, AFrozenParameterThatIsWrittenIsRefused
   }
 }
 
-// A backward that sends nothing tells nobody; the one that reduces does.
+// A backward without communication cannot inform the other ranks; the next one that reduces does.
 TEST_P(ForeignOptimizerOfWholeParameters, IsFoundByTheFirstBackwardThatReduces) {
   for (const Who who : kAnyone) {
     SCOPED_TRACE(who);
@@ -153,7 +154,7 @@ TEST_P(ForeignOptimizerOfWholeParameters, IsFoundByTheFirstBackwardThatReduces) 
   }
 }
 
-// Peers of a rank whose backward did not reach the model are in step() meanwhile.
+// Meanwhile peers of a rank whose backward did not reach the model are in step().
 TEST_P(ForeignOptimizerAmongRanks, ReachesARankThatIsInTheStep) {
   const auto outcomes = train_ranks(GetParam(), [&](Trainer& trainer) {
     trainer.train(0);
@@ -169,7 +170,7 @@ TEST_P(ForeignOptimizerAmongRanks, ReachesARankThatIsInTheStep) {
   EXPECT_THAT(outcomes, every_rank_refuses({"[grad] rank 0: ", kScaleWritten}));
 }
 
-// What the message tells the user to do works, and the gradients of that backward are right.
+// Following the message's advice works, and the gradients of that backward are right.
 TEST_P(ForeignOptimizerOfWholeParameters, CanBeMended) {
   for (const Who who : kAnyone) {
     SCOPED_TRACE(who);
@@ -192,7 +193,7 @@ TEST_P(ForeignOptimizerOfWholeParameters, CanBeMended) {
   }
 }
 
-// What may be done between two backwards.
+// Allowed actions between two backward passes.
 TEST_P(ForeignOptimizer, LegalWritesAreNotMistakenForOne) {
   const auto outcomes = train_ranks(GetParam(), [&](Trainer& trainer) {
     Engine& engine = *trainer.engine;

@@ -9,15 +9,15 @@
 #include "tessera/tests/faults/fault_ranks.h"
 #include "tessera/tests/faults/trainer.h"
 
-// One rank leaves the engine's own code by an exception (memory is used up, say) where all others
-// count on it: at the end of backward, on the way to the vote, between the vote and the barrier.
-// All ranks learn of it at once, also if that rank catches the exception and stays.
+// One rank leaves the engine's own code by an exception (out of memory, say) where all others rely
+// on it: at the end of backward, before the vote, between the vote and the barrier. All ranks learn
+// of it at once, even if that rank catches the exception and stays.
 namespace tessera::internal::testing {
 namespace {
 
 struct Place {
   std::string op, tag;
-  std::string cause;  ///< what all others are told, without the rank
+  std::string cause;  ///< the cause on all others, without the rank
 };
 
 std::vector<Place> places(const Configuration& configuration, int size) {
@@ -49,10 +49,10 @@ TEST_P(HalfStep, EndsTheEngineOnEveryRankAtOnce) {
         trainer.train(0);
         const bool fails = trainer.is_among(who);
         if (fails) failing->fail_in(place.op, place.tag);
-        // Nobody leaves before the others know: leaving would tell them, too.
+        // Nobody leaves before the others know, because leaving would inform them, too.
         const Ending outcome = outcome_of([&] {
           trainer.train(1);
-          trainer.train(2);  // where nothing followed in the first one
+          trainer.train(2);  // needed if nothing followed in the first step
         });
         EXPECT_EQ(failing->has_failed(), fails);
         const std::string cause = first_of(who, size) + place.cause;

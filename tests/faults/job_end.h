@@ -19,18 +19,20 @@
 
 namespace tessera::internal::testing {
 
-/// What is to be seen of a job when it is over.
+/// What can be observed of a job after its end.
 struct JobEnd {
   struct Rank {
-    std::optional<int> exit_code;  ///< 128 + signal; under a launcher only that knows
+    /// 128 + signal; with a launcher only the launcher's code is known.
+    std::optional<int> exit_code;
     std::string said;
   };
   std::vector<Rank> ranks;
   std::optional<int> launcher_code;  ///< -1: it hangs
-  std::string launcher_said;         ///< its own lines
+  std::string launcher_said;         ///< the launcher's own output
   bool hung = false;
-  std::vector<std::string> processes;  ///< that are left of it
-  std::vector<std::string> files;      ///< the same, relative to where the job may write
+  std::vector<std::string> processes;  ///< processes that are left
+  /// Files that are left, relative to the folder where the job may write.
+  std::vector<std::string> files;
 };
 
 inline std::ostream& operator<<(std::ostream& out, const JobEnd& end) {
@@ -45,7 +47,7 @@ inline std::ostream& operator<<(std::ostream& out, const JobEnd& end) {
   return out;
 }
 
-/// When a line "<what> at <time> ns" was written.
+/// The time in a line "<what> at <time> ns".
 inline std::optional<int64_t> time_of(const std::string& what, const std::string& said) {
   const std::string label = absl::StrCat("\n", what, " at ");
   const size_t at = said.find(label);
@@ -58,14 +60,14 @@ inline std::optional<int64_t> time_of(const std::string& what, const std::string
   return time;
 }
 
-/// A CommError as a program prints it.
+/// A CommError in a program's output.
 struct ToldFailure {
   std::string call;        ///< "all_reduce #7 'bucket 0'"; "" if the text names none
-  std::string cause;       ///< what follows the rank that raises
-  std::vector<int> ranks;  ///< that the cause names, by their numbers in the world
+  std::string cause;       ///< the text after the raising rank
+  std::vector<int> ranks;  ///< ranks that the cause names, by their numbers in the world
 };
 
-/// The last one in what a rank said.
+/// The last CommError in a rank's output.
 inline std::optional<ToldFailure> failure_in(const std::string& said) {
   static const std::regex kText("\\[comm\\] (.*) on group '[^']*', rank [0-9]+: (.*)");
   static const std::regex kRank("rank ([0-9]+)");
@@ -84,7 +86,7 @@ inline std::optional<ToldFailure> failure_in(const std::string& said) {
   return told;
 }
 
-/// Compares what is left and was said with what ought to be.
+/// Compares what a job left and printed with what it should have.
 class Judgement {
  public:
   Judgement(const RandomCase& drawn, const JobEnd& end) : drawn_(drawn), end_(end) {
@@ -98,7 +100,7 @@ class Judgement {
     if (drawn.is_launched) check_launcher();
   }
 
-  /// One line each; none if everything is as it ought to be.
+  /// One line for each problem.
   const std::vector<std::string>& complaints() const { return complaints_; }
 
  private:
@@ -115,7 +117,7 @@ class Judgement {
 
   void check_files() {
     for (const std::string& file : end_.files) {
-      // Who dies in the meeting cannot clear it away; nobody else can tell whose it is.
+      // A rank that dies in the meeting cannot remove it, and no other process knows whose it is.
       const bool may_stay = file == "store" && !drawn_.is_launched &&
                             drawn_.moment == FaultMoment::kMeeting && drawn_.fault != Fault::kStop;
       if (!may_stay) complain("is left: file ", file);
@@ -135,14 +137,14 @@ class Judgement {
       case Fault::kExit0:
         return 0;
       case Fault::kThrow:
-      case Fault::kStop:  // it learns of the end when it is let go
+      case Fault::kStop:  // it learns of the end when it is resumed
         break;
     }
     return 1;
   }
 
   void check_victim() {
-    // So few system calls may be left to it that it comes through.
+    // It may finish before it makes that many system calls.
     const bool may_come_through = drawn_.moment == FaultMoment::kDestruction;
     if (!has_faulted() && !may_come_through) complain(victim(), " did not do what was drawn");
     const std::optional<int> code = end_.ranks[static_cast<size_t>(drawn_.victim)].exit_code;
@@ -159,7 +161,7 @@ class Judgement {
       if (code && *code != 0) complain(who, " came through and ended with code ", *code);
       return;
     }
-    // The launcher may end who cannot know, or need not.
+    // The launcher may kill ranks that cannot know, or need not.
     const bool may_be_ended = drawn_.is_launched && (drawn_.is_at_start() || drawn_.is_at_end());
     if (!was_told(rank)) {
       if (!may_be_ended) complain(who, " was not told");
@@ -180,7 +182,7 @@ class Judgement {
     const auto& ranks = told->ranks;
     const bool is_first = !ranks.empty() && ranks.front() == drawn_.victim;
     const bool is_named = std::count(ranks.begin(), ranks.end(), drawn_.victim) > 0;
-    // A time-out lists who is missing; the others of the list may be slow, or wait themselves.
+    // A time-out lists missing ranks; the others in the list may be slow, or waiting themselves.
     const bool may_list = drawn_.needs_time_out() && absl::StrContains(told->cause, "timed out");
     if (!(may_list ? is_named : is_first)) {
       complain(who, " names ", ranks.empty() ? "nobody" : absl::StrCat("rank ", ranks.front()),

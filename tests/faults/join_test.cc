@@ -14,8 +14,7 @@
 #include "tessera/tests/faults/trainer.h"
 #include "tessera/tests/support/group_without_windows.h"
 
-// What goes wrong in a loop over join(): every rank gets an error that names the ranks, and nobody
-// waits.
+// Failures in a loop over join(): every rank gets an error that names the ranks, and no rank waits.
 namespace tessera::internal::testing {
 namespace {
 
@@ -66,7 +65,7 @@ TEST_P(JoinFaults, ACallThatARankWithoutBatchesCannotFollowIsRefused) {
                             std::vector<int> batches = uneven_batches(trainer);
                             for (const int batch : trainer.engine->join(batches)) {
                               trainer.train(batch);
-                              (void)parameter_hash(*trainer.engine);  // all have batches at first
+                              (void)parameter_hash(*trainer.engine);  // at first all have batches
                             }
                           }),
               every_rank_refuses({"parameter_hash: called while rank ", "has no batches left"}));

@@ -15,14 +15,14 @@
 
 namespace tessera::internal::testing {
 
-/// Passes everything on to another group, until a collective or a read of a window with a given tag
-/// comes: there the process ends by SIGKILL. Its subgroups do the same.
+/// Forwards all calls to another group until a collective or a read of a window has a given tag;
+/// then kills the process with SIGKILL. Its subgroups do the same.
 class KillingGroup final : public ForwardingGroup {
  public:
   explicit KillingGroup(std::shared_ptr<ProcessGroup> inner)
       : KillingGroup(std::move(inner), std::make_shared<std::string>()) {}
 
-  /// From now on; "" for never.
+  /// From now on die at this tag; "" for never.
   void die_in(std::string tag) { *deadly_tag_ = std::move(tag); }
 
   std::shared_ptr<Work> run(const Collective& collective) override {

@@ -9,8 +9,8 @@
 #include "tessera/tests/faults/fault_ranks.h"
 #include "tessera/tests/faults/trainer.h"
 
-// Modules, parameters and buffers that come or go after parallelize: named on all ranks, not
-// silently left out of training or of a state.
+// Modules, parameters and buffers added or removed after parallelize(): all ranks name them, so
+// they are not silently missing from training or a state.
 namespace tessera::internal::testing {
 namespace {
 
@@ -20,12 +20,12 @@ using LaterRegistration = ConfigurationAndWorld;
 INSTANTIATE_TEST_SUITE_P(Faults, LaterRegistration, ::testing::ValuesIn(settings({1, 2, 3})),
                          setting_name);
 
-/// Something done to the model after parallelize.
+/// A change of the model after parallelize().
 struct Deed {
   std::string name;
   std::function<void(FaultNet&)> run;
-  std::string step;   ///< what step() says; "" if nothing
-  std::string state;  ///< what state_dict() says
+  std::string step;   ///< error of step(); "" if none
+  std::string state;  ///< error of state_dict()
 };
 
 void add_parameter(FaultNet& net, bool is_trainable) {
@@ -102,7 +102,7 @@ TEST_P(LaterRegistration, IsNamedByStateDict) {
   }
 }
 
-// Walking a model allocates, so it is not done in every step.
+// Walking a model allocates, so the engine does not do it in every step.
 TEST_P(LaterRegistration, IsLookedForAtStepsThatArePowersOfTwo) {
   const auto outcomes = train_ranks(GetParam(), [&](Trainer& trainer) {
     std::vector<int> refused;
@@ -113,7 +113,7 @@ TEST_P(LaterRegistration, IsLookedForAtStepsThatArePowersOfTwo) {
       if (outcome.kind == Ending::Kind::kFine) continue;
       EXPECT_THAT(outcome, is_misuse("'third.weight', 'third.bias' were registered"));
       refused.push_back(step);
-      // Refused again until it is mended; then the same gradients are good.
+      // Refused until it is corrected; then the same gradients are used.
       EXPECT_THAT(outcome_of([&] { trainer.engine->step(); }), is_misuse("'third.weight'"));
       trainer.net->unregister_module("third");
       EXPECT_TRUE(trainer.engine->step().committed);
@@ -125,7 +125,7 @@ TEST_P(LaterRegistration, IsLookedForAtStepsThatArePowersOfTwo) {
   EXPECT_THAT(outcomes, Each(is_fine()));
 }
 
-// The engine does not own this one.
+// The engine does not own this model.
 TEST_P(LaterRegistration, IsFoundInAModelThatTheCallerKeeps) {
   const auto outcomes = outcomes_of_ranks(size(), [&](const std::shared_ptr<ProcessGroup>& world) {
     FaultNet net;

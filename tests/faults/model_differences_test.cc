@@ -8,16 +8,16 @@
 #include "tessera/tests/faults/fault_ranks.h"
 #include "tessera/tests/faults/trainer.h"
 
-// Models, options and plans that differ between ranks: parallelize names the first difference, on
+// Models, options and plans that differ between ranks: parallelize() names the first difference on
 // every rank.
 namespace tessera::internal::testing {
 namespace {
 
 struct Difference {
   std::string name;
-  /// Makes the model of a rank; `odd` on the rank that differs.
+  /// Makes a rank's model; `odd` on the rank that differs.
   std::function<std::shared_ptr<torch::nn::Module>(bool odd)> make;
-  Parts parts;  ///< what every rank must say
+  Parts parts;  ///< parts of every rank's error
 };
 
 std::shared_ptr<torch::nn::Module> net_with(
@@ -55,7 +55,7 @@ std::vector<Difference> differences() {
     module.register_parameter("again", torch::ones({2, 3}));
   };
   const at::Tensor image = torch::ones({4, 3, 2, 2});
-  // Differing strides hide behind equal shapes.
+  // Different strides with equal shapes.
   const auto channels_last = [image](torch::nn::Module& module) {
     module.register_parameter("more", image.clone(at::MemoryFormat::ChannelsLast));
   };
@@ -114,14 +114,14 @@ TEST_P(ModelDifference, IsNamedOnEveryRank) {
       parts.push_back("[parallelize] rank ");
       parts.push_back("differs from rank 0");
       parts.push_back("all ranks must pass the same");
-      // The odd one out may be rank 0; then it is the first of the others that differs.
+      // If the odd rank is rank 0, rank 1 is the first that differs from it.
       parts.push_back(who == Who::kLastRank ? first_of(who, size) : "rank 1");
       EXPECT_THAT(outcomes, every_rank_refuses(parts));
     }
   }
 }
 
-// The negative control: each of these models is fine when all ranks have it.
+// Negative control: each of these models works if all ranks have it.
 TEST_P(ModelDifference, IsFineWhenAllRanksHaveIt) {
   const auto outcomes = outcomes_of_ranks(3, [&](std::shared_ptr<ProcessGroup> world) {
     parallelize(GetParam().make(true), adamw(),
@@ -222,7 +222,7 @@ TEST_P(RecipeDiffers, IsFineWhenAllRanksHaveIt) {
 INSTANTIATE_TEST_SUITE_P(Faults, RecipeDiffers, ::testing::ValuesIn(recipe_differences()),
                          [](const auto& info) { return info.param.name; });
 
-// Same options, but the predicate of a group selects other parameters on one rank.
+// The same options, but a group's predicate selects other parameters on one rank.
 TEST(RecipeDiffersBySelection, IsNamedOnEveryRank) {
   const auto outcomes = outcomes_of_ranks(3, [&](std::shared_ptr<ProcessGroup> world) {
     const std::string suffix = world->rank() == 2 ? "weight" : "bias";

@@ -7,8 +7,8 @@
 #include "tessera/tests/faults/fault_ranks.h"
 #include "tessera/tests/faults/trainer.h"
 
-// Gradients that are not finite: nothing is applied on any rank, the culprits are named, and
-// training goes on as if the step had been skipped.
+// Gradients that are not finite: no rank applies anything, the culprits are named, and training
+// continues as if the step had been skipped.
 namespace tessera::internal::testing {
 namespace {
 
@@ -31,7 +31,7 @@ INSTANTIATE_TEST_SUITE_P(Faults, NumericsOfWholeGradients,
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
-/// A backward in which `value` gets into two elements of the gradient of second.bias on `who`.
+/// A backward that puts `value` into two elements of second.bias's gradient on `who`.
 void spoiled_backward(Trainer& trainer, Who who, float value, int batch) {
   const unsigned hook = trainer.net->second->bias.register_hook([&](const at::Tensor& gradient) {
     at::Tensor changed = gradient.clone();
@@ -66,7 +66,7 @@ TEST_P(Numerics, CulpritsAreNamed) {
   }
 }
 
-/// The hash of the parameters after steps that include a refused one, or not.
+/// The hash of the parameters after training with or without a refused step.
 uint64_t hash_after_training(Trainer& trainer, Who who, bool with_refused_step) {
   trainer.train(0);
   if (with_refused_step) {
@@ -86,7 +86,7 @@ TEST_P(Numerics, TrainingGoesOnAsIfTheStepHadBeenSkipped) {
     SCOPED_TRACE(who);
     std::vector<uint64_t> hashes;
     for (const bool with_refused_step : {false, true}) {
-      // Rank 0's values are everyone's, so one seed makes the two runs start alike.
+      // All ranks take rank 0's values, so with one seed both runs start alike.
       torch::manual_seed(7);
       const auto start = std::make_shared<FaultNet>();
       uint64_t hash = 0;
@@ -106,7 +106,7 @@ TEST_P(Numerics, TrainingGoesOnAsIfTheStepHadBeenSkipped) {
   }
 }
 
-// The negative control: without zero_grad() the gradients stay, and the next step is refused too.
+// Negative control: without zero_grad() the gradients stay, and the next step is refused too.
 TEST_P(Numerics, GradientsStayUntilTheyAreDropped) {
   const auto outcomes = train_ranks(GetParam(), [&](Trainer& trainer) {
     spoiled_backward(trainer, Who::kLastRank, kNan, 0);
@@ -146,7 +146,7 @@ TEST_P(NumericsAmongRanks, OverflowOfTheSum) {
   EXPECT_THAT(outcomes, every_rank_refuses({"[step] non-finite gradient", "scale the loss down"}));
 }
 
-// The same values on one rank only have a finite mean.
+// On one rank only, the same values have a finite mean.
 TEST_P(Numerics, LargeGradientsAreNoError) {
   const auto outcomes = train_ranks(GetParam(), [&](Trainer& trainer) {
     spoiled_backward(trainer, Who::kLastRank, 3e38F, 0);
@@ -155,7 +155,7 @@ TEST_P(Numerics, LargeGradientsAreNoError) {
   EXPECT_THAT(outcomes, Each(is_fine()));
 }
 
-// Whole gradients may be edited, as long as all ranks do.
+// Whole gradients may be edited if all ranks do it.
 TEST_P(NumericsOfWholeGradients, EditedGradients) {
   for (const Who who : kAnyone) {
     SCOPED_TRACE(who);
@@ -195,7 +195,7 @@ TEST_P(NumericsAmongRanks, LearningRateOnOneRank) {
       const Ending outcome = outcome_of([&] { trainer.engine->step(); });
       EXPECT_THAT(outcome, is_misuse("[step] hyper-parameter defaults: lr differs: " + text +
                                      " set it alike on all ranks. Nothing was applied."));
-      set_rate(0.02);  // alike: the same gradients are applied now
+      set_rate(0.02);  // now equal, so the same gradients are applied
       EXPECT_EQ(trainer.engine->step().step, 2);
       if (trainer.is_among(who)) set_rate(0.03);
       trainer.train(2);

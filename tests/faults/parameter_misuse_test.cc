@@ -6,8 +6,8 @@
 #include "tessera/tests/faults/fault_ranks.h"
 #include "tessera/tests/faults/trainer.h"
 
-// Parameters that are written, replaced or unfrozen behind the engine's back: the next step is
-// refused on all ranks, by name.
+// Parameters that are written, replaced or unfrozen without the engine: the next step is refused on
+// all ranks, by name.
 namespace tessera::internal::testing {
 namespace {
 
@@ -33,13 +33,13 @@ INSTANTIATE_TEST_SUITE_P(Faults, SplitParameterMisuse,
                          ::testing::ValuesIn(settings({1, 2, 3}, &Setting::splits_parameters)),
                          setting_name);
 
-/// Something done to the model between two steps, and what step() says to it.
+/// A change of the model between two steps, and the error of step().
 struct Misuse {
   std::string name;
   std::function<void(FaultNet&)> run;
   std::string text;
 
-  /// An operator that writes a split parameter is refused on the spot (tests/fsdp).
+  /// An operator that writes a split parameter is refused at once (tests/fsdp).
   bool is_write() const { return text.find("was written") != std::string::npos; }
 };
 
@@ -99,7 +99,7 @@ TEST_P(ParameterMisuse, RefusedByNameOnEveryRank) {
   }
 }
 
-// Before backward, where autograd itself sees the replaced parameter.
+// The change comes before backward, in which autograd itself sees the replaced parameter.
 TEST_P(ParameterMisuse, RefusedAfterABackwardWithTheReplacedParameter) {
   for (const Who who : kAnyone) {
     SCOPED_TRACE(who);
@@ -145,7 +145,7 @@ TEST_P(ParameterMisuse, NamedByModifyParametersToo) {
   }
 }
 
-// What the message tells the user to do works: everyone takes one rank's values.
+// Following the message's advice works: all ranks take one rank's values.
 TEST_P(WholeParameterMisuse, AWriteCanBeMended) {
   for (const Who who : kAnyone) {
     SCOPED_TRACE(who);
@@ -165,9 +165,9 @@ TEST_P(WholeParameterMisuse, AWriteCanBeMended) {
   }
 }
 
-// The negative control of the two above: the hash sees what mending undoes. `.data()` has a version
-// counter of its own, and step() looks at the first 64 elements only, so it would not see this
-// write.
+// Negative control of the two tests above: the hash notices what the correction undoes. `.data()`
+// has its own version counter, and step() compares only the first 64 elements, so it would not
+// notice this write.
 TEST_P(WholeParametersOfRanks, HashSeesADifference) {
   const auto outcomes = train_ranks(GetParam(), [&](Trainer& trainer) {
     parameter_hash(*trainer.engine);
@@ -179,7 +179,7 @@ TEST_P(WholeParametersOfRanks, HashSeesADifference) {
                                   "rank 0; was one written outside engine->modify_parameters()?"}));
 }
 
-// Split parameters are refused to anyone's writes at once, and nothing has happened then.
+// Any write to split parameters is refused at once, without effect.
 TEST_P(SplitParameterMisuse, AWriteIsRefusedOnTheSpot) {
   for (const Who who : kAnyone) {
     SCOPED_TRACE(who);

@@ -10,63 +10,64 @@
 
 namespace tessera::internal::testing {
 
-/// What becomes of a rank.
+/// The fault of a rank.
 enum class Fault : uint8_t { kKill, kSegv, kStop, kExit0, kExit3, kThrow, kTerminate };
 
-/// Where it is then.
+/// The moment of the fault.
 enum class FaultMoment : uint8_t {
   kBeforeMeeting,   ///< before init_process_group
   kMeeting,         ///< at a system call in it
   kAfterMeeting,    ///< right after it
-  kCollective,      ///< before or after a collective or read, of parallelize or of training
+  kCollective,      ///< before or after a collective or read, in parallelize() or in training
   kOperator,        ///< at an ATen operator of training
   kSystemCall,      ///< at a system call of training, such as a wait for the others
-  kBeforeBackward,  ///< and in user code of a step
+  kBeforeBackward,  ///< this and the next two: in user code of a step
   kInBackward,
   kBeforeStep,
-  kAfterLastStep,  ///< the engine lives
+  kAfterLastStep,  ///< the engine still exists
   kDestruction,    ///< at a system call after that
-  kEngineGone,     ///< the group lives
+  kEngineGone,     ///< the group still exists
   kGroupGone,
 };
 
-/// One job and its fault, all of it drawn from `seed`: the same in the driver and in every rank.
+/// A job and its fault, drawn from `seed`: the same in the driver and in every rank.
 struct RandomCase {
   uint64_t seed = 0;
   int size = 2;
   Configuration configuration = {};
   ProcessGroupOptions::Lane lane = ProcessGroupOptions::Lane::kInline;
-  bool is_launched = false;  ///< by tessera-run
+  bool is_launched = false;  ///< started by tessera-run
   int victim = 0;
   Fault fault = Fault::kKill;
   FaultMoment moment = FaultMoment::kBeforeMeeting;
-  int step = 0;   ///< of training, in which the fault comes, or counting begins; -1: before it
-  int count = 1;  ///< of calls, operators or stops at system calls, until it comes
-  bool is_after = false;  ///< of a collective: after it
+  /// The training step of the fault, or of the beginning of counting; -1: before training.
+  int step = 0;
+  int count = 1;          ///< number of calls, operators or stops at system calls until the fault
+  bool is_after = false;  ///< for a collective: after it
 
-  /// The ranks have not met for certain.
+  /// It is possible that the ranks have not met.
   bool is_at_start() const { return moment <= FaultMoment::kMeeting; }
-  /// The ranks may not need each other any more.
+  /// It is possible that the ranks do not need each other any more.
   bool is_at_end() const { return moment >= FaultMoment::kAfterLastStep; }
-  /// The process ends badly by itself.
+  /// The process itself ends badly.
   bool ends_badly() const { return fault != Fault::kStop && fault != Fault::kExit0; }
   bool counts_system_calls() const {
     return moment == FaultMoment::kMeeting || moment == FaultMoment::kSystemCall ||
            moment == FaultMoment::kDestruction;
   }
-  /// Only the time-out can tell: the victim does not end, or never came.
+  /// Only the time-out can detect the fault: the victim does not end, or never came.
   bool needs_time_out() const {
     return fault == Fault::kStop || moment == FaultMoment::kMeeting ||
            (moment == FaultMoment::kBeforeMeeting && !(is_launched && ends_badly()));
   }
-  /// Of the group. Beyond every bound of the driver, unless the time-out is needed: who is told
-  /// within the bounds is told by something else.
+  /// The group's time-out. Longer than every bound of the driver unless it is needed, so that a
+  /// rank that learns of the fault within the bounds learns of it otherwise.
   std::chrono::milliseconds timeout() const {
     return needs_time_out() ? std::chrono::seconds(3) : std::chrono::seconds(600);
   }
 };
 
-/// Numbers that are the same everywhere.
+/// A generator with the same numbers on every machine.
 class Dice {
  public:
   explicit Dice(uint64_t seed) : state_(seed) {}
@@ -88,8 +89,8 @@ class Dice {
   uint64_t state_;
 };
 
-/// Whether a fault can come then: a signal's handler can neither throw nor run what exit() runs,
-/// and what an operator's callback throws is swallowed.
+/// Whether a fault is possible then: a signal handler can neither throw nor run exit()'s handlers,
+/// and exceptions of an operator's callback are swallowed.
 inline bool suits(Fault fault, FaultMoment moment) {
   switch (moment) {
     case FaultMoment::kMeeting:
@@ -103,7 +104,7 @@ inline bool suits(Fault fault, FaultMoment moment) {
   }
 }
 
-/// The moments that a fault can come at, those more often that are many in a program.
+/// The moments that suit a fault; those that are frequent in a program appear several times.
 inline std::vector<FaultMoment> moments_of(Fault fault) {
   std::vector<FaultMoment> all;
   for (const FaultMoment moment :
@@ -119,7 +120,7 @@ inline std::vector<FaultMoment> moments_of(Fault fault) {
   return all;
 }
 
-/// How far counting goes: through some steps of the smallest models.
+/// The largest count: it reaches through some steps of the smallest models.
 inline int largest_count(FaultMoment moment) {
   switch (moment) {
     case FaultMoment::kMeeting:
@@ -148,7 +149,7 @@ inline RandomCase draw_case(uint64_t seed) {
   drawn.victim = dice.roll(drawn.size);
   drawn.fault = static_cast<Fault>(dice.roll(static_cast<int>(Fault::kTerminate) + 1));
   drawn.moment = dice.pick(moments_of(drawn.fault));
-  // Collectives are counted from parallelize on, too; hooks need a model that is there.
+  // Collectives are counted from parallelize() on, too; hooks need an existing model.
   drawn.step = drawn.moment == FaultMoment::kCollective ? dice.roll(4) - 1 : dice.roll(3);
   drawn.count = 1 + dice.roll(largest_count(drawn.moment));
   drawn.is_after = drawn.moment == FaultMoment::kCollective && dice.roll(2) == 0;

@@ -25,8 +25,9 @@
 #include "tessera/tests/faults/victim.h"
 #include "tessera/tests/support/rank_processes.h"
 
-// Jobs that lose a rank, one way or another, at a moment that is drawn from a seed: who says what,
-// and what is left. More of them: TESSERA_RANDOM_KILLS=200, from seed TESSERA_RANDOM_KILLS_SEED on.
+// Jobs that lose a rank in some way at a random moment, drawn from a seed: the errors of the ranks,
+// and what is left. For more jobs: TESSERA_RANDOM_KILLS=200, starting at seed
+// TESSERA_RANDOM_KILLS_SEED.
 namespace tessera::internal::testing {
 namespace {
 
@@ -68,10 +69,10 @@ void train(const RandomCase& drawn, Victim& victim, const std::shared_ptr<Proces
   victim.count_system_calls(FaultMoment::kDestruction);
 }
 
-/// A rank of a job that is drawn from RANDOM_KILLS_CASE. It trains until it has lost its peers, or
-/// where the fault comes at the end or never (RANDOM_KILLS_NOBODY), for three steps.
+/// A rank of the job drawn from RANDOM_KILLS_CASE. It trains until it has lost its peers or, if the
+/// fault comes at the end or never (RANDOM_KILLS_NOBODY), for three steps.
 void run_drawn_rank() {
-  fs::current_path(fs::temp_directory_path());  // a core file would be seen there
+  fs::current_path(fs::temp_directory_path());  // a core file would be noticed there
   std::printf("pid %d\n", ::getpid());
   std::fflush(stdout);
   const RandomCase drawn = draw_case(number_in("RANDOM_KILLS_CASE", 0));
@@ -102,7 +103,7 @@ std::vector<std::string> complaints(const RandomCase& drawn, const JobEnd& end) 
   return Judgement(drawn, end).complaints();
 }
 
-/// What many jobs have shown together.
+/// Totals over many jobs.
 struct Tally {
   int jobs = 0, told = 0, done = 0, ended = 0;
   int64_t slowest_ns = 0;

@@ -14,8 +14,8 @@
 #include "tessera/tests/faults/trainer.h"
 #include "tessera/tests/support/same_bits.h"
 
-// One rank leaves set_trainable() by an exception where nothing can be undone any more: all ranks
-// learn of it at once and have no engine; parameters that are whole keep their values.
+// One rank leaves set_trainable() by an exception when nothing can be undone any more: all ranks
+// learn of it at once and lose their engine; whole parameters keep their values.
 namespace tessera::internal::testing {
 namespace {
 

@@ -9,15 +9,15 @@
 #include "tessera/tests/faults/trainer.h"
 #include "tessera/tests/support/muon_plan.h"
 
-// What parallelize refuses, by name: on every rank with one text, also when only one rank has to
-// refuse.
+// What parallelize() refuses, by name: with one text on every rank, even if only one rank has a
+// reason.
 namespace tessera::internal::testing {
 namespace {
 
 using ::testing::Each;
 using ::testing::HasSubstr;
 
-/// What a rank is about to pass to parallelize.
+/// A rank's arguments of parallelize().
 struct Arguments {
   std::shared_ptr<FaultNet> net = std::make_shared<FaultNet>();
   std::shared_ptr<torch::nn::Module> model = net;
@@ -247,7 +247,7 @@ TEST_P(Refused, ByNameOnEveryRank) {
 INSTANTIATE_TEST_SUITE_P(Faults, Refused, ::testing::ValuesIn(refusals()),
                          [](const auto& info) { return info.param.name; });
 
-// The negative control of the above, and what a refusal leaves behind: nothing.
+// Negative control of the above: a refusal leaves nothing behind.
 TEST(Refusals, LeaveTheWorldAndTheModelUsable) {
   const auto outcomes = outcomes_of_ranks(3, [](std::shared_ptr<ProcessGroup> world) {
     Arguments arguments;
@@ -324,7 +324,7 @@ TEST(Refusals, UnknownStrategy) {
                         "(or fsdp)"));
 }
 
-// Buffers of a dtype that no collective knows are no reason to refuse.
+// Buffers of a dtype that no collective supports are accepted.
 TEST(Refusals, NotForUnusualBuffers) {
   const auto outcomes = outcomes_of_ranks(2, [](std::shared_ptr<ProcessGroup> world) {
     const auto net = std::make_shared<FaultNet>();

@@ -14,8 +14,8 @@
 #include "tessera/tests/support/given_gradients.h"
 
 // A backward that all ranks refuse because they differ in what they reduced or dropped. After it
-// step() refuses too, on all ranks and as often as it is called, until the gradients are dropped;
-// then training goes on as if that backward had never been.
+// step() refuses too, on all ranks and every time, until the gradients are dropped; then training
+// continues as if that backward had not run.
 namespace tessera::internal::testing {
 namespace {
 
@@ -35,7 +35,7 @@ using RefusedBackward = ConfigurationAndWorld;
 INSTANTIATE_TEST_SUITE_P(Faults, RefusedBackward, ::testing::ValuesIn(settings_that_refuse()),
                          setting_name);
 
-/// How gradients of a batch come.
+/// How gradients of a batch arrive.
 using Pass = void (*)(const Trainer&, int batch);
 
 void by_backward(const Trainer& trainer, int batch) { trainer.backward(batch); }
@@ -51,7 +51,7 @@ void add_locally(const Trainer& trainer, Pass pass, int batch) {
 bool is_first(const Trainer& trainer) { return trainer.is_among(Who::kFirstRank); }
 bool is_last(const Trainer& trainer) { return trainer.is_among(Who::kLastRank); }
 
-/// Something that one rank makes alone, and what all ranks refuse after it.
+/// Something that one rank does alone, and the error on all ranks.
 struct Discrepancy {
   const char* name;
   void (*make)(const Trainer&, Pass);
@@ -82,7 +82,7 @@ constexpr Discrepancy kDiscrepancies[] = {
      }},
 };
 
-/// Those in which the last rank reduces in a step() while the others do in a backward.
+/// Cases in which the last rank reduces in step() while the others do in backward.
 constexpr Discrepancy kDiscrepanciesOverStep[] = {
     {"the last rank adds locally and steps",
      [](const Trainer& trainer, Pass pass) {
@@ -110,7 +110,7 @@ Options refusing_options(const Configuration& configuration) {
 constexpr const char* kRanksDiffer =
     "differ in what they reduced or dropped before the end of this";
 
-/// All ranks refuse two attempts with one text, which says `remedy`.
+/// Expects that all ranks refuse two attempts with one text, which contains `remedy`.
 void expect_refused_steps(const Trainer& trainer,
                           const char* remedy = "zero_grad() on all ranks lets training go on") {
   std::string first;
@@ -122,7 +122,7 @@ void expect_refused_steps(const Trainer& trainer,
   }
 }
 
-/// Trains both alike; they end with the same bits.
+/// Trains both in the same way; they must end with the same bits.
 void expect_same_training(const Trainer& trainer, const Trainer& clean, bool adds_locally = true) {
   for (int step = 1; step < 3; ++step) {
     double norms[2];
@@ -147,7 +147,7 @@ void expect_same_training(const Trainer& trainer, const Trainer& clean, bool add
   expect_same_values("averages");
 }
 
-/// Runs `body` with two trainers that have made one step and are in one state.
+/// Runs `body` with two trainers in the same state, after one step.
 void run_two(const Setting& setting, const std::function<void(Trainer&, Trainer&)>& body) {
   const auto train = [&](std::shared_ptr<ProcessGroup> world) {
     const Options options = refusing_options(setting.configuration);
@@ -172,7 +172,7 @@ void refuse_and_go_on(const Setting& setting, const Discrepancy& discrepancy, Pa
     add_locally(trainer, pass, 5);
     expect_refused_steps(trainer);
     if (is_last(trainer)) trainer.engine->zero_grad();
-    expect_refused_steps(trainer, "[step] rank ");  // that one has no gradients now
+    expect_refused_steps(trainer, "[step] rank ");  // that rank has no gradients now
     trainer.engine->zero_grad();
     expect_same_training(trainer, clean);
   });
@@ -204,7 +204,7 @@ TEST_P(RefusedBackward, LeavesGradientsThatAnOptimizersZeroGradDrops) {
   for (const Discrepancy& discrepancy : kDiscrepanciesOverStep) drop_and_go_on(discrepancy);
 }
 
-// The negative control: what ranks do alike is not refused.
+// Negative control: what all ranks do alike is not refused.
 TEST_P(RefusedBackward, IsNoneWhereRanksAreAlike) {
   run_two(GetParam(), [](Trainer& trainer, Trainer& clean) {
     add_locally(trainer, by_accumulate, 1);

@@ -17,7 +17,7 @@
 #include "tessera/tests/support/temporary_directory.h"
 #include "tessera/tests/tools/launched_job.h"
 
-// What tessera-run --max-restarts makes of a job that trains and saves.
+// tessera-run --max-restarts with a job that trains and saves.
 namespace tessera::internal::testing {
 namespace {
 
@@ -27,8 +27,8 @@ using ::testing::MatchesRegex;
 
 std::string variable(const char* name) { return process_environment(name).value_or(""); }
 
-/// Trains six steps, each of which it saves, and says where it begins. Rank 1 dies after the steps
-/// that FAULT_STEPS names, one digit for each attempt.
+/// Trains six steps, saves each, and prints where it starts. Rank 1 dies after the steps in
+/// FAULT_STEPS, one digit for each attempt.
 const RankProcessBody kTrainAndSave("train_and_save", [] {
   auto world = init_process_group();
   Trainer trainer(world, configuration_of(Strategy::kZero2));

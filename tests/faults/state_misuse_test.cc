@@ -11,8 +11,8 @@
 #include "tessera/tests/faults/fault_ranks.h"
 #include "tessera/tests/faults/trainer.h"
 
-// Calls of the engine in the wrong state or with wrong arguments. All ranks, or one of them, get it
-// wrong; all ranks must say the same, and where nothing was lost training must go on.
+// Calls of the engine in the wrong state or with wrong arguments, by all ranks or by one. All ranks
+// must give the same error, and if nothing was lost, training must go on.
 namespace tessera::internal::testing {
 namespace {
 
@@ -23,7 +23,7 @@ using StateMisuse = ConfigurationAndWorld;
 INSTANTIATE_TEST_SUITE_P(Faults, StateMisuse, ::testing::ValuesIn(settings({1, 2, 3})),
                          setting_name);
 
-/// Where a frozen parameter lies in no unit.
+/// Configurations in which a frozen parameter is in no unit.
 using StateMisuseOverWholeParameters = ConfigurationAndWorld;
 INSTANTIATE_TEST_SUITE_P(Faults, StateMisuseOverWholeParameters,
                          ::testing::ValuesIn(settings({1, 2, 3}, &Setting::has_whole_parameters)),
@@ -78,8 +78,8 @@ TEST_P(StateMisuse, StepInsideFullParameters) {
   }
 }
 
-// From a hook near the loss, before this backward has given the engine anything: the engine is as
-// before.
+// From a hook near the loss, before this backward has given the engine any gradient: the engine is
+// unchanged.
 TEST_P(StateMisuse, CallsInsideBackward) {
   const std::vector<std::pair<std::string, std::function<void(Engine&)>>> calls = {
       {"step", [](Engine& engine) { engine.step(); }},
@@ -100,7 +100,7 @@ TEST_P(StateMisuse, CallsInsideBackward) {
   EXPECT_THAT(outcomes, Each(is_fine()));
 }
 
-// From a hook on a parameter, in the middle of the reductions: the engine cannot go on.
+// From a hook on a parameter, in the middle of the reductions: the engine cannot continue.
 TEST_P(StateMisuse, StepInTheMiddleOfBackward) {
   for (const Who who : kOneRank) {
     SCOPED_TRACE(who);
@@ -134,7 +134,7 @@ TEST_P(StateMisuse, ModifyFromARankThatIsNone) {
         EXPECT_TRUE(trainer.train(0).committed);
         trainer.engine->modify_parameters(from_rank, [] {});
       });
-      // Without a catch it is the same text everywhere.
+      // Without a catch the text is the same on all ranks.
       EXPECT_THAT(outcomes, every_rank_refuses({"modify_parameters: got from_rank "}));
     }
   }
@@ -143,7 +143,7 @@ TEST_P(StateMisuse, ModifyFromARankThatIsNone) {
 TEST_P(StateMisuse, ModifyWithoutAFunction) {
   const int last = size() - 1;
   const auto outcomes = train_ranks(GetParam(), [&](Trainer& trainer) {
-    // On other ranks it may be empty.
+    // It may be empty on other ranks.
     const auto fill = [&] { trainer.net->scale.fill_(2.0); };
     trainer.engine->modify_parameters(
         last, trainer.world->rank() == last ? std::function<void()>(fill) : nullptr);
@@ -203,7 +203,7 @@ TEST_P(StateMisuse, WriterThrowsSomethingOfNoKnownType) {
   }
 }
 
-/// Its peers are in the middle of a collective call and must not wait for it until they time out.
+/// Its peers are in a collective call and must not wait for it until they time out.
 TEST_P(StateMisuseOverWholeParameters, OneRankCannotReadWhatAllSaveOrCompare) {
   struct Case {
     std::string name;
@@ -211,7 +211,7 @@ TEST_P(StateMisuseOverWholeParameters, OneRankCannotReadWhatAllSaveOrCompare) {
     std::function<void(Engine&)> call;
   };
   const std::vector<Case> cases = {
-      // Of what every rank has, the state is rank 0's.
+      // State that every rank has is taken from rank 0.
       {"state_dict", Who::kFirstRank,
        [](Engine& engine) { (void)engine.state_dict(StateScope::kEveryRank); }},
       {"parameter_hash", Who::kLastRank, [](Engine& engine) { parameter_hash(engine); }},
@@ -362,7 +362,7 @@ TEST_P(StateMisuse, TombstonesCannotBeRead) {
   EXPECT_THAT(outcomes, Each(is_fine()));
 }
 
-/// What LibTorch's set_to_none = false does, and what people write in its place.
+/// What LibTorch's set_to_none = false does, and equivalents that users write.
 TEST_P(StateMisuse, TombstonesCannotBeZeroed) {
   const auto outcomes = train_ranks(GetParam(), [&](Trainer& trainer) {
     at::Tensor& weight = trainer.net->first->weight;

@@ -11,15 +11,15 @@
 #include "tessera/sync_batch_norm.h"
 #include "tessera/tests/support/rank_threads.h"
 
-// SyncBatchNorm's collectives beside the engine's, where ranks run different other layers: what
-// docs/buffers.md says of it.
+// SyncBatchNorm's collectives together with the engine's, when ranks run different other layers, as
+// docs/buffers.md describes.
 namespace tessera::internal::testing {
 namespace {
 
 using ::testing::Each;
 
-/// Behind the normalisation, a layer that is left out on some ranks: where it is used its gradient
-/// is complete, and reduced, before the normalisation's backward.
+/// After the normalisation comes a layer that some ranks skip: where it is used, its gradient is
+/// complete, and reduced, before the normalisation's backward.
 struct BranchingNet : torch::nn::Module {
   explicit BranchingNet(const std::shared_ptr<ProcessGroup>& group) {
     first = register_module("first", torch::nn::Linear(3, 16));

@@ -14,8 +14,8 @@
 
 namespace tessera::internal::testing {
 
-/// Sends the thread that made it a signal at the n-th beginning or end of a system call. A child
-/// process counts, as a debugger does, so the code that is counted knows nothing of it. Made before
+/// Sends the thread that made it a signal at the n-th entry or exit of a system call. A child
+/// process counts by ptrace, as a debugger does, so the counted code is not changed. Make it before
 /// there are groups; the child ends with this process.
 class SystemCallCounter {
  public:
@@ -32,7 +32,7 @@ class SystemCallCounter {
       ::close(order[1]);
       count(counted, thread, signal, order[0], answer[1]);
     }
-    ::prctl(PR_SET_PTRACER, child, 0, 0, 0);  // where only parents may trace
+    ::prctl(PR_SET_PTRACER, child, 0, 0, 0);  // needed where only parents may trace
     ::close(order[0]);
     ::close(answer[1]);
     order_ = order[1];
@@ -45,7 +45,7 @@ class SystemCallCounter {
   SystemCallCounter(const SystemCallCounter&) = delete;
   SystemCallCounter& operator=(const SystemCallCounter&) = delete;
 
-  /// Counting begins when this returns. Throws where the kernel does not allow it.
+  /// Counting begins when this returns. Throws if the kernel does not allow it.
   void start(int count) {
     int error = EPIPE;
     if (::write(order_, &count, sizeof(count)) != sizeof(count) ||
@@ -56,7 +56,8 @@ class SystemCallCounter {
   }
 
  private:
-  /// The child's life. It makes system calls only: it may be a copy of a process with threads.
+  /// Runs the child. It makes only system calls, because it may be a copy of a process with
+  /// threads.
   [[noreturn]] static void count(pid_t process, pid_t thread, int signal, int order, int answer) {
     int left = 0;
     if (::read(order, &left, sizeof(left)) != sizeof(left)) ::_exit(0);

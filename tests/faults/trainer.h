@@ -18,7 +18,7 @@
 namespace tessera::internal::testing {
 
 /// Odd sizes, a parameter smaller than the world, a frozen one; three buckets of 1 KiB, or the
-/// units "first" and "second" and the root's "scale" and "frozen".
+/// units "first" and "second" and the root with "scale" and "frozen".
 struct FaultNet : torch::nn::Module {
   FaultNet() {
     first = register_module("first", torch::nn::Linear(11, 37));
@@ -51,7 +51,7 @@ class Trainer : public EngineRank<FaultNet> {
   Trainer(std::shared_ptr<ProcessGroup> group, const Options& options)
       : EngineRank(std::move(group), std::make_shared<FaultNet>(), adamw(), options) {}
 
-  /// Depends on the rank and the number of the batch only.
+  /// Depends only on the rank and the number of the batch.
   at::Tensor input(int batch) const {
     return torch::sin(torch::arange(4 * 11, torch::kFloat) * (1 + batch) + world->rank())
         .view({4, 11});

@@ -21,7 +21,7 @@
 
 namespace tessera::internal::testing {
 
-/// One line on stdout with the time. In one write, so that a signal's handler may call it.
+/// Prints one line with the time. A single write, so that a signal handler may call it.
 inline void say_with_time(const char* what) {
   timespec now{};
   ::clock_gettime(CLOCK_MONOTONIC, &now);
@@ -31,10 +31,10 @@ inline void say_with_time(const char* what) {
   if (::write(STDOUT_FILENO, line, static_cast<size_t>(length)) != length) ::_exit(9);
 }
 
-/// How a fault may leave where it comes.
+/// Which ways to end are possible at a fault's moment.
 enum class Leave : uint8_t { kByAnyMeans, kAtOnce };
 
-/// Does it; returns from kStop only, once somebody lets the process go on.
+/// Commits the fault; returns only from kStop, after the process is resumed.
 inline void commit(Fault fault, Leave leave) {
   if (fault != Fault::kStop) ::prctl(PR_SET_DUMPABLE, 0);  // no core file
   say_with_time("fault");
@@ -62,7 +62,7 @@ inline void commit(Fault fault, Leave leave) {
   }
 }
 
-/// What a rank knows of the fault that was drawn: nothing, unless it is the victim.
+/// A rank's part in the fault: none, unless it is the victim.
 class Victim {
  public:
   static constexpr int kAnyStep = -2;
@@ -88,12 +88,12 @@ class Victim {
   Victim(const Victim&) = delete;
   Victim& operator=(const Victim&) = delete;
 
-  /// The program has come to this point.
+  /// Call it when the program reaches this point.
   void reach(FaultMoment moment, int step = kAnyStep) const {
     if (!is_now(moment, step)) return;
     commit(drawn_.fault, Leave::kByAnyMeans);
   }
-  /// Here the counting begins, if this is what was drawn.
+  /// Starts counting here if the drawn fault needs it.
   void count_system_calls(FaultMoment moment, int step = kAnyStep) {
     if (is_now(moment, step)) system_calls_->start(drawn_.count);
   }
@@ -116,13 +116,13 @@ class Victim {
     return is_victim_ && drawn_.moment == moment && (step == kAnyStep || drawn_.step == step);
   }
 
-  /// `world`, counted.
+  /// `world`, with its calls counted.
   std::shared_ptr<ProcessGroup> counted(std::shared_ptr<ProcessGroup> world) const {
     return std::make_shared<CountedGroup>(std::move(world), countdown_);
   }
 
  private:
-  // For callbacks that carry nothing.
+  // For callbacks without arguments.
   static inline Fault fault_of_signal = Fault::kKill;
   static inline Fault fault_of_operator = Fault::kKill;
   static inline int operators_left = 0;

@@ -17,8 +17,8 @@
 #include "tessera/tests/support/given_gradients.h"
 #include "tessera/tests/support/training.h"
 
-// Weights of backwards that are no weights, that some losses of a step have and others have not, or
-// that are 0: all ranks refuse them together, and training goes on after zero_grad().
+// Weights of backward passes that are invalid, missing for some losses of a step, or 0: all ranks
+// refuse them together, and training continues after zero_grad().
 namespace tessera::internal::testing {
 namespace {
 
@@ -40,7 +40,7 @@ void weigh(const Trainer& trainer, int batch, std::optional<double> weight) {
   trainer.engine->backward(trainer.loss(batch), {.weight = weight});
 }
 
-/// Runs `body` with two trainers in one state; `adjust` changes their options.
+/// Runs `body` with two trainers in the same state; `adjust` changes their options.
 void run_weighing(const Setting& setting, const std::function<void(Trainer&, Trainer&)>& body,
                   const std::function<void(Options&)>& adjust = {}) {
   const auto train = [&](std::shared_ptr<ProcessGroup> world) {
@@ -54,7 +54,8 @@ void run_weighing(const Setting& setting, const std::function<void(Trainer&, Tra
   EXPECT_THAT(outcomes_of_ranks(setting.size, train, setting.lane), Each(is_fine()));
 }
 
-/// All ranks throw `what` from `call` and from two steps after it, until gradients are dropped.
+/// Expects `what` on all ranks from `call` and from two steps after it, until gradients are
+/// dropped.
 void expect_refused(const Trainer& trainer, const std::string& what,
                     const std::function<void()>& call) {
   const Ending refused = outcome_of(call);
@@ -151,7 +152,7 @@ TEST_P(Weights, ThatAreNoneInsideNoSyncAreRefusedThereWithNothingAdded) {
       }
       weigh(*each, 0, 3);
     }
-    EXPECT_EQ(trainer.engine->step().weight, 3 * size());  // which reduces
+    EXPECT_EQ(trainer.engine->step().weight, 3 * size());  // this one reduces
     EXPECT_EQ(clean.engine->step().weight, 3 * size());
     expect_same_weighted_training(trainer, clean);
   });
@@ -162,7 +163,7 @@ TEST_P(Weights, ThatSumUpToZeroAreAnErrorOrASkippedStep) {
     weigh(trainer, 1, 0);
     EXPECT_THAT(outcome_of([&] { trainer.engine->step(); }),
                 is_misuse("the weights of this step's backwards are 0 on all ranks"));
-    weigh(trainer, 1, trainer.is_among(Who::kFirstRank) ? 1 : 0);  // the step has one now
+    weigh(trainer, 1, trainer.is_among(Who::kFirstRank) ? 1 : 0);  // now the step has a weight
     weigh(clean, 1, trainer.is_among(Who::kFirstRank) ? 1 : 0);
     EXPECT_EQ(trainer.engine->step().grad_norm, clean.engine->step().grad_norm);
     expect_same_weighted_training(trainer, clean);
@@ -176,7 +177,7 @@ TEST_P(Weights, ThatSumUpToZeroAreAnErrorOrASkippedStep) {
         EXPECT_FALSE(result.committed);
         EXPECT_TRUE(std::isnan(result.grad_norm));
         EXPECT_EQ(result.step, 0);
-        EXPECT_EQ(trainer.engine->loss_scale(), 8.0);  // it says nothing about the scale
+        EXPECT_EQ(trainer.engine->loss_scale(), 8.0);  // the scale is not affected
         expect_same_weighted_training(trainer, clean);
       },
       skip);
@@ -191,7 +192,7 @@ TEST_P(Weights, OfZeroAddExactZerosWhateverTheGradientsAre) {
         weigh(trainer, step, 2);
       } else if (step == 0) {
         trainer.engine->backward(trainer.loss(7) * kNoNumber, {.weight = 0});
-      } else {  // no loss at all, or one without a graph
+      } else {  // no loss, or one without a graph
         trainer.engine->backward(step == 1 ? at::Tensor() : torch::ones({}), {.weight = 0});
       }
       EXPECT_EQ(trainer.engine->step().grad_norm, clean.engine->step().grad_norm);

@@ -27,7 +27,7 @@ struct TwoLayers : torch::nn::Module {
   at::Tensor scale = register_parameter("scale", torch::ones({3}));
 };
 
-/// One rank with a split model, and an untouched copy of it that was never given to an engine.
+/// A rank with a split model, and a copy of the model that no engine has.
 struct SplitRank {
   SplitRank(std::shared_ptr<ProcessGroup> group, const Configuration& configuration)
       : world(std::move(group)), options(options_of(configuration)) {
@@ -43,7 +43,7 @@ struct SplitRank {
     model->forward(input(step)).square().mean().backward();
     return engine->step();
   }
-  /// Touches the other units, so that nothing but use keeps this one whole.
+  /// Uses the other units, so that only use keeps this one whole.
   void free_first() const {
     const at::NoGradGuard no_grad;
     (model->second->weight.sum() + model->second->bias.sum()).item<float>();
@@ -65,7 +65,7 @@ inline void on_split_ranks(int size, const Configuration& configuration,
   });
 }
 
-/// Where accesses are tried: alone under the hostile policy, and on three ranks as usual.
+/// The settings for access tests: one rank under the hostile policy, and three ranks.
 inline std::vector<std::pair<int, Configuration>> split_settings() {
   return {{1, hostile(configuration_of(Strategy::kZero3))},
           {3, apart(configuration_of(Strategy::kZero3))},
@@ -73,7 +73,7 @@ inline std::vector<std::pair<int, Configuration>> split_settings() {
           {3, hostile(apart(configuration_of(Strategy::kZero3)))}};
 }
 
-/// A refusal that says which unit cannot be read.
+/// Matches a refusal that names the unit that cannot be read.
 inline auto names_unit(const std::string& unit) {
   return ::testing::ThrowsMessage<c10::Error>(
       ::testing::AllOf(::testing::HasSubstr("[fsdp] unit '" + unit + "'"),

@@ -16,15 +16,15 @@
 #include "tessera/tests/support/rank_threads.h"
 #include "tessera/tests/support/training.h"
 
-// The harshest policy over every kind of layer: a unit is whole only while an operator uses it, and
-// the memory it leaves holds NaN. An access that is missed throws, crashes or gives other bits.
+// The harshest policy for every kind of layer: a unit is whole only while an operator uses it, and
+// its freed memory holds NaN. A missed access throws, crashes or changes bits.
 
 namespace tessera::internal::testing {
 namespace {
 
 constexpr int kSteps = 3;
 
-/// What a run around one layer leaves behind on one rank.
+/// One rank's result of a run with one layer.
 struct Trained {
   std::vector<double> losses;
   std::map<std::string, at::Tensor> state;  ///< parameters and buffers
@@ -40,7 +40,7 @@ std::map<std::string, at::Tensor> copy_state(const torch::nn::Module& model) {
 
 torch::optim::AdamWOptions adamw() { return torch::optim::AdamWOptions(0.02).eps(1e-6); }
 
-/// The first loss of rank 0 without any engine.
+/// Rank 0's first loss without an engine.
 double plain_loss(const LayerCase& layer) {
   torch::nn::Module model;
   const LayerCase::Loss loss_with = layer.build(model);
@@ -100,7 +100,7 @@ TEST_P(HostilePolicy, GivesTheBitsOfTheUnshardedCopy) {
   }
 }
 
-/// Freed as usual, each layer a unit.
+/// Freed as usual, with each layer a unit.
 TEST_P(HostilePolicy, IsNoHarsherThanTheUsualOne) {
   const auto& [layer, size] = GetParam();
   Configuration configuration = configuration_of(Strategy::kZero3);
@@ -122,7 +122,7 @@ INSTANTIATE_TEST_SUITE_P(, HostilePolicy,
                                   std::to_string(std::get<1>(info.param));
                          });
 
-/// The negative control: one operator that nobody sees throws under this policy, naming the unit.
+/// Negative control: an operator that is not observed throws under this policy and names the unit.
 TEST(HostilePolicyControl, AMissedOperatorDoesNotPass) {
   run_ranks(1, [](const std::shared_ptr<ProcessGroup>& world) {
     torch::nn::Linear model(5, 7);

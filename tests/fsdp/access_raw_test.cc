@@ -13,9 +13,9 @@
 
 #include "tessera/tests/fsdp/access_fixture.h"
 
-// Every access to a split parameter that is not an operator of the model's forward: either it gives
-// what the whole parameter would, or it throws and names the unit. None ends in a signal: these
-// ranks are threads, so a signal would end the test program.
+// Every access to a split parameter other than by an operator of the model's forward: it gives the
+// whole parameter's values, or throws and names the unit. None ends in a signal; these ranks are
+// threads, so a signal would end the test program.
 
 namespace tessera::internal::testing {
 namespace {
@@ -27,7 +27,7 @@ using ::testing::ThrowsMessage;
 
 struct Access {
   std::string name;
-  std::function<void(SplitRank&)> run;  ///< with "first" freed; has its own expectations
+  std::function<void(SplitRank&)> run;  ///< called with "first" freed; has its own expectations
 };
 
 std::ostream& operator<<(std::ostream& stream, const Access& access) {
@@ -110,7 +110,7 @@ std::vector<Access> right_accesses() {
              std::dynamic_pointer_cast<torch::nn::LinearImpl>(rank.model->first->clone());
          rank.free_first();
          expect_same(copy->weight, rank.plain->first->weight);
-         // It owns ordinary memory that nobody takes away.
+         // It owns ordinary memory, which stays.
          EXPECT_EQ(*copy->weight.const_data_ptr<float>(),
                    *rank.plain->first->weight.const_data_ptr<float>());
        }},
@@ -228,7 +228,7 @@ std::vector<Access> right_accesses() {
          EXPECT_EQ(raw_sum(rank.model->first->weight), raw_sum(rank.plain->first->weight));
          const auto values = rank.model->first->weight.accessor<float, 2>();
          EXPECT_EQ(values[1][2], rank.plain->first->weight[1][2].item<float>());
-         // An operator that nobody sees finds it too.
+         // An operator that is not observed finds it too.
          const at::RecordFunctionGuard unseen(/*is_enabled=*/false);
          expect_same(rank.model->first->weight.clone(), rank.plain->first->weight);
        }},
@@ -297,7 +297,7 @@ TEST_P(AccessTest, EndsRightOrNamesTheUnitAndLeavesTrainingAsItWas) {
     on_split_ranks(size, configuration, [&, &split = configuration](SplitRank& rank) {
       rank.free_first();
       GetParam().run(rank);
-      // As if nothing had happened.
+      // The refused access had no effect.
       const SplitRank untouched(rank.world, split);
       for (int step = 0; step < 2; ++step) {
         EXPECT_EQ(rank.train(step).grad_norm, untouched.train(step).grad_norm);
@@ -327,8 +327,8 @@ TEST(AccessControl, ParametersThatOutliveTheEngineSayWhereTheirValuesAre) {
   }
 }
 
-/// Alone, because the callbacks are the process's. Operators throw for the reason that they meet,
-/// and the next engine is observed again.
+/// One rank, because callbacks belong to the process. Operators throw and name what hides them, and
+/// the next engine is observed again.
 TEST(AccessControl, OperatorsThatLibTorchHidesThrowAnErrorThatNamesWhatHidesThem) {
   const auto names_the_switch = [](const char* name) {
     return ThrowsMessage<c10::Error>(AllOf(HasSubstr("[fsdp] unit 'first'"),
@@ -355,7 +355,7 @@ TEST(AccessControl, OperatorsThatLibTorchHidesThrowAnErrorThatNamesWhatHidesThem
   });
 }
 
-/// Metadata is no access.
+/// Reading metadata is not an access.
 TEST(AccessControl, SizesAndTheLikeNeedNoGather) {
   on_split_ranks(3, apart(configuration_of(Strategy::kZero3)), [](SplitRank& rank) {
     const int64_t before = rank.engine->gather_counts().gathers;

@@ -9,8 +9,8 @@
 
 #include "tessera/tests/fsdp/gatherer.h"
 
-// Gathers that are no training step: one rank that evaluates, modules gathered on request, and
-// units that stay split over fewer ranks after forward. Names with a number are scenarios of
+// Gathers outside training steps: one rank that evaluates, modules gathered on request, and units
+// that stay split over fewer ranks after forward. Names with a number are scenarios of
 // docs/testing.md.
 
 namespace tessera::internal::testing {
@@ -21,14 +21,14 @@ using ::testing::ThrowsMessage;
 
 // --- Alone ---
 
-/// One step of a split model and of one that each rank has whole, which has the same bits.
+/// Trains a step of a split model and of a whole one, which has the same bits.
 void train_both(const Gatherer& split, const Gatherer& whole, int step) {
   split.train(step);
   whole.train(step);
 }
 
-/// On one host a gather needs nobody else: one rank evaluates, in any number, while the others do
-/// nothing.
+/// On one host a gather needs no other rank: one rank evaluates, any number of times, while the
+/// others do nothing.
 TEST(GatheredUnits, OneRankEvaluatesAlone) {
   for (const int who : {0, 2}) {
     on_gatherers(3, blocks_configuration(), [who](Gatherer& rank) {
@@ -133,8 +133,8 @@ TEST(GatheredUnits, Scenario48_AUnitSplitOverFewerRanksAfterForwardIsReadFromThe
     const double root = static_cast<double>(rank.engine->units().bytes()) - blocks;
     const double last = blocks / 7;
     EXPECT_DOUBLE_EQ(forward, (blocks + root) * 3 / 4);
-    // A neighbour that has not freed a unit yet has no second shard of it; then the first ones are
-    // read, of which this rank's own may be one.
+    // A neighbour that has not freed a unit yet has no second shard of it; then first shards are
+    // read, one of which may be this rank's own.
     EXPECT_GE(backward, (blocks - last) / 4);
     EXPECT_LE(backward, (blocks - last) * 3 / 4);
     rank.engine->step();

@@ -12,7 +12,7 @@
 #include "tessera/tests/fsdp/access_fixture.h"
 
 // Several threads of one rank that read parameters at once. Most of their reads find the unit whole
-// and only count themselves; the others free units and gather them meanwhile.
+// and only count themselves; the others free and gather units meanwhile.
 
 namespace tessera::internal::testing {
 namespace {
@@ -29,7 +29,7 @@ std::array<Read, 2> reads_of(const SplitRank& rank) {
           Read{rank.model->second->weight, rank.plain->second->weight}};
 }
 
-/// Runs `body(thread)` on threads at once and waits for them.
+/// Runs `body(thread)` on several threads at once and waits for them.
 void on_threads(int threads, const std::function<void(int)>& body) {
   std::atomic<int> ready{0};
   std::vector<std::thread> running;
@@ -52,7 +52,8 @@ TEST(AccessThreads, ReadWhatIsThereWhileOthersChangeUnits) {
       std::atomic<int> wrong{0};
       on_threads(3, [&](int thread) {
         for (int i = 0; i < 2000; ++i) {
-          // Runs of different length on one unit, so that threads meet in every way.
+          // Repeats reads of one unit, in runs of different lengths, so that threads meet in every
+          // way.
           const Read& read = reads[static_cast<size_t>(i / (1 + 3 * thread)) % 2];
           if (!at::equal(read.split, read.plain)) ++wrong;
         }
@@ -88,7 +89,7 @@ TEST(AccessThreads, OperatorsInsideOperatorsKeepWhatTheOuterOneUses) {
   on_split_ranks(1, hostile(apart(configuration_of(Strategy::kZero3))), [](SplitRank& rank) {
     const at::NoGradGuard no_grad;
     const auto sum_of = [](const TwoLayers& model) {
-      // Each of these calls operators that read the same or the other unit's parameters.
+      // Each of these calls operators that read parameters of the same or the other unit.
       return at::linear(at::linear(at::ones({2, 5}), model.first->weight, model.first->bias),
                         model.second->weight, model.second->bias) +
              at::einsum("ij,kj->ik", {model.second->weight, model.second->weight}).sum();

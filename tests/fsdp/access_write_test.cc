@@ -13,8 +13,7 @@
 #include "tessera/tests/fsdp/access_fixture.h"
 
 // Writes to split parameters. An operator that writes one is refused at once, by name, because the
-// write would not reach the other ranks; what replaces a parameter's memory is refused by the
-// next step.
+// other ranks would not get the write; replacing a parameter's memory is refused by the next step.
 
 namespace tessera::internal::testing {
 namespace {
@@ -61,12 +60,12 @@ std::vector<Write> writes() {
        [](SplitRank& rank) {
          rank.model->first->weight.index_put_({torch::tensor({1})}, at::zeros({5}));
        }},
-      {"RunningStatistics",  // which the schema of batch_norm does not say
+      {"RunningStatistics",  // batch_norm's schema does not declare this
        [](SplitRank& rank) {
          at::batch_norm(at::ones({2, 7}), {}, {}, rank.model->first->bias.detach(), at::ones({7}),
                         /*training=*/true, 0.1, 1e-5, /*cudnn_enabled=*/false);
        }},
-      {"Load",  // which writes by set_()
+      {"Load",  // writes by set_()
        [](SplitRank& rank) {
          std::stringstream stream;
          torch::save(rank.plain->first, stream);
@@ -117,11 +116,11 @@ TEST_P(WriteTest, IsRefusedByNameAndChangesNothing) {
 
 INSTANTIATE_TEST_SUITE_P(, WriteTest, ::testing::ValuesIn(writes()), write_name);
 
-/// The same writes inside modify_parameters() are what the message asks for. Also the negative
-/// control: they do change something.
+/// The message recommends these writes inside modify_parameters(). Also the negative control: they
+/// do change values.
 TEST(WriteControl, IsTakenByAllRanksInsideModifyParameters) {
   for (const Write& write : writes()) {
-    // An optimizer has no gradients there, and set_() takes the parameter out of its unit.
+    // There an optimizer has no gradients, and set_() would take the parameter out of its unit.
     if (write.name == "ForeignOptimizer" || write.name == "Load") continue;
     for (const auto& [size, configuration] : split_settings()) {
       SCOPED_TRACE(::testing::Message() << write << " " << configuration << " world " << size);
@@ -142,7 +141,8 @@ TEST(WriteControl, IsTakenByAllRanksInsideModifyParameters) {
 
 // --- What writes past the operators ---
 
-/// A custom operator that writes its input by a raw pointer, of which its schema says nothing.
+/// A custom operator that writes its input through a raw pointer, which its schema does not
+/// declare.
 Tensor add_one_raw(const Tensor& input) {
   auto* const values = const_cast<float*>(input.const_data_ptr<float>());
   for (int64_t i = 0; i < input.numel(); ++i) values[i] += 1;

@@ -21,7 +21,7 @@
 #include "tessera/tests/support/rank_processes.h"
 #include "tessera/tests/support/rank_threads.h"
 
-// Checkpointed models under every strategy: the bits of the plain model.
+// Checkpointed models have the bits of plain ones under every strategy.
 
 namespace tessera::internal::testing {
 namespace {
@@ -34,7 +34,7 @@ const std::vector<Strategy> kStrategies = {Strategy::kDdp, Strategy::kZero1, Str
 enum class Mode : uint8_t {
   kPlain,
   kCheckpointed,
-  kForgetful,  ///< without the random state
+  kForgetful,  ///< does not restore the random state
 };
 
 struct BlockImpl : torch::nn::Module {
@@ -75,7 +75,7 @@ struct Net : torch::nn::Module {
   }
 
   Tensor forward(const Tensor& tokens) {
-    // The first block needs gradients of its parameters, not of the token ids.
+    // The first block needs gradients for its parameters, not for the token ids.
     Tensor x = run([this](const Tensor& ids) { return blocks[0](table(ids)); }, tokens);
     x = run(blocks[1], x);
     x = run([this](const Tensor& in) { return run(blocks[3], run(blocks[2], in)); }, x);
@@ -88,7 +88,7 @@ struct Net : torch::nn::Module {
   torch::nn::Linear last = nullptr;
 };
 
-/// An autocast region on the CPU, if asked for.
+/// An autocast region on the CPU, if wanted.
 class Autocast {
  public:
   explicit Autocast(bool is_wanted) : is_wanted_(is_wanted) {
@@ -167,7 +167,7 @@ INSTANTIATE_TEST_SUITE_P(, ActivationCheckpointEngine,
                                             ::testing::Values(Compute::kFloat, Compute::kBFloat16)),
                          compute_name);
 
-// Models that draw random numbers: ranks that are threads would share the generator.
+// These models draw random numbers; ranks that are threads would share the generator.
 
 constexpr const char* kStrategyVariable = "TESSERA_TEST_STRATEGY";
 

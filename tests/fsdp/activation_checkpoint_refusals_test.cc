@@ -12,7 +12,7 @@
 #include "tessera/tests/fsdp/checkpoint_fixture.h"
 #include "tessera/tests/support/message_of.h"
 
-// What a checkpoint refuses, and how it says so.
+// The refusals of checkpoint(), and their texts.
 
 namespace tessera::internal::testing {
 namespace {
@@ -34,7 +34,7 @@ TEST(ActivationCheckpointRefusals, RefusesAutogradGradAndBackwardWithInputs) {
   EXPECT_THAT(message_of([&] { torch::autograd::grad({loss()}, {x}); }), HasSubstr(text));
   EXPECT_THAT(message_of([&] { torch::autograd::backward({loss()}, {}, {}, false, {x}); }),
               HasSubstr(text));
-  // Also where the checkpoint is inside another, on the way to nothing that was asked for.
+  // Works even if the checkpoint is inside another, on a path that was not asked for.
   const Tensor y = x * 2;
   const Tensor after = checkpoint([](const Tensor& in) { return in.exp(); }, y);
   EXPECT_TRUE(at::equal(torch::autograd::grad({after.sum()}, {after}).at(0), at::ones_like(x)));
@@ -71,7 +71,7 @@ TEST(ActivationCheckpointRefusals, RefusesACapturedTensorWithAGraph) {
 
 TEST(ActivationCheckpointRefusals, RefusesItsOwnOutputInsteadOfRecomputingForEver) {
   Tensor x = leaf({3}) * 2;
-  x = checkpoint([&x] { return x.exp(); });  // by reference: x is the output when run again
+  x = checkpoint([&x] { return x.exp(); });  // by reference: when it runs again, x is the output
   EXPECT_THAT(message_of([&] { x.sum().backward(); }),
               HasSubstr("(TesseraCheckpointBackward), expected such tensors among the inputs"));
 }

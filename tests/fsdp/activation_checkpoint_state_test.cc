@@ -12,7 +12,7 @@
 #include "tessera/activation_checkpoint.h"
 #include "tessera/tests/fsdp/checkpoint_fixture.h"
 
-// What a checkpointed function sees besides its arguments: random numbers and autocast.
+// State that a checkpointed function uses besides its arguments: random numbers and autocast.
 
 namespace tessera::internal::testing {
 namespace {
@@ -49,7 +49,7 @@ Tensor weight(at::IntArrayRef sizes) {
   return at::randn(sizes, generator, at::kFloat).set_requires_grad(true);
 }
 
-/// A function that draws random numbers, and one that does so around it.
+/// A function that draws random numbers, inside another that does so too.
 template <typename Run>
 Tensor noisy(const Run& run, const Tensor& w, const Tensor& x) {
   const auto inner = [&w](const Tensor& in) { return at::dropout(in.matmul(w), 0.5, true).tanh(); };
@@ -93,7 +93,7 @@ TEST(ActivationCheckpointState, CastsTheSameBits) {
   const Tensor w = weight({16, 16});
   const Tensor v = weight({16, 16});
   const Tensor x = weight({8, 16});
-  // Twice used: the parameters and an activation that arrives from outside, w also as an input.
+  // Used twice: the parameters and an activation from outside; w also as an input.
   const auto fn = [&v](const Tensor& in, const Tensor& w_in) {
     const Tensor y = in.matmul(w_in) + in.matmul(v);
     EXPECT_EQ(y.scalar_type(), at::kBFloat16);
@@ -105,7 +105,7 @@ TEST(ActivationCheckpointState, CastsTheSameBits) {
   };
   expect_as_plain(loss, {w, v, x});
 
-  // The negative control: 32 bits give others.
+  // Negative control: fp32 gives other gradients.
   const auto without = gradients([&] { return (x * 1.5).matmul(w).matmul(v).sum(); }, {w});
   const auto with = gradients(
       [&] {
@@ -151,13 +151,13 @@ TEST(ActivationCheckpointState, LosesNoGradientToAutocastsCache) {
         return loss(Checkpointed());
       },
       {w, x});
-  const auto expected = gradients([&] { return loss(Plainly()); }, {w, x});  // in 32 bits
+  const auto expected = gradients([&] { return loss(Plainly()); }, {w, x});  // in fp32
   for (size_t i = 0; i < 2; ++i) {
     EXPECT_LT((got[i] - expected[i]).norm().item<float>(),
               0.02F * expected[i].norm().item<float>());
   }
 
-  // And with backward inside the region, where casts of the surrounding graph are still cached.
+  // With backward inside the region, where casts of the surrounding graph are still cached.
   for (const Tensor& tensor : {w, x}) tensor.mutable_grad() = Tensor();
   {
     const AutocastTo autocast;
@@ -179,7 +179,7 @@ TEST(ActivationCheckpointState, LeavesNoCastsBehind) {
   const AutocastTo autocast;
   {
     const Tensor plain = fn(x);
-    EXPECT_FALSE(cast.expired());  // the control: what autocast itself does
+    EXPECT_FALSE(cast.expired());  // the control: autocast's own behaviour
   }
   EXPECT_FALSE(cast.expired());
   at::autocast::clear_cache();
@@ -190,13 +190,13 @@ TEST(ActivationCheckpointState, LeavesNoCastsBehind) {
   EXPECT_TRUE(cast.expired());
   const at::NoGradGuard no_grad;
   w.zero_();
-  EXPECT_EQ(fn(x).abs().sum().item<float>(), 0.0F);  // not by a cast of the old values
+  EXPECT_EQ(fn(x).abs().sum().item<float>(), 0.0F);  // does not use a cast of the old values
 }
 
 TEST(ActivationCheckpointState, GivesTheForwardsStateToThreadsOfDeepBackwards) {
   const Tensor w = (weight({16, 16}) * 0.25).detach().set_requires_grad(true);
   const Tensor x = weight({8, 16});
-  constexpr int kDepth = 80;  // beyond 60 backward moves to other threads
+  constexpr int kDepth = 80;  // beyond 60, backward continues on other threads
   std::vector<at::ScalarType> dtypes;
   const auto step = [&](const Tensor& in) {
     dtypes.push_back(at::autocast::get_autocast_dtype(at::kCPU));

@@ -17,7 +17,7 @@
 #include "tessera/tests/fsdp/checkpoint_fixture.h"
 #include "tessera/tests/support/message_of.h"
 
-// What goes into a checkpoint and comes out of it.
+// Inputs and outputs of checkpoints.
 
 namespace tessera::internal::testing {
 namespace {
@@ -208,7 +208,7 @@ TEST(ActivationCheckpoint, KeepsInputsOnlyAndDropsThoseAfterBackward) {
   std::vector<c10::weak_intrusive_ptr<c10::StorageImpl>> activations;
   const Tensor x = leaf({64});
   const auto fn = [&](const Tensor& in) {
-    const Tensor first = in.exp();  // exp keeps its result
+    const Tensor first = in.exp();  // exp saves its result
     const Tensor second = first.exp();
     for (const Tensor& tensor : {first, second}) {
       activations.emplace_back(tensor.storage().getWeakStorageImpl());
@@ -241,7 +241,7 @@ TEST(ActivationCheckpoint, DropsWhatItKeptOnceBackwardIsDone) {
   input = Tensor();
   EXPECT_EQ(kept.use_count(), 2);
   EXPECT_FALSE(weak_input.expired());
-  out.sum().backward();  // `out` and its graph live on
+  out.sum().backward();  // `out` and its graph stay alive
   EXPECT_EQ(kept.use_count(), 1);
   EXPECT_TRUE(weak_input.expired());
 }

@@ -26,7 +26,7 @@ inline Tensor leaf(at::IntArrayRef sizes, double offset = 0.0) {
       .set_requires_grad(true);
 }
 
-/// The gradients that `loss` leaves in `leaves`; undefined where it leaves none.
+/// Returns the gradients that `loss` computes for `leaves`; undefined for those without one.
 inline std::vector<Tensor> gradients(const std::function<Tensor()>& loss,
                                      std::vector<Tensor> leaves) {
   for (Tensor& tensor : leaves) tensor.mutable_grad() = Tensor();

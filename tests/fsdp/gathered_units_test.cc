@@ -23,8 +23,8 @@
 #include "tessera/tests/support/patience.h"
 #include "tessera/tests/support/watched_window.h"
 
-// When units are gathered and freed, in what order, in how much memory and with how many bytes.
-// Names with a number are scenarios of docs/testing.md.
+// When units are gathered and freed: order, memory and bytes. Names with a number are scenarios of
+// docs/testing.md.
 
 namespace tessera::internal::testing {
 namespace {
@@ -33,12 +33,12 @@ using ::testing::ElementsAreArray;
 using ::testing::HasSubstr;
 using ::testing::ThrowsMessage;
 
-constexpr int kBlocks = 7;  // of the model Blocks; what is around them is the root unit
+constexpr int kBlocks = 7;  // of the model Blocks; everything else is the root unit
 
 // --- How often ---
 
 /// fully_shard gathers blocks + 1 times in forward and blocks times in backward. Here the block
-/// that is live when forward turns into backward stays, and the root stays whole for both.
+/// that is whole when forward ends stays so for backward, and the root stays whole for both.
 TEST(GatheredUnits, Scenario43_CollectiveCountsPerPass) {
   on_gatherers(3, blocks_configuration(), [](Gatherer& rank) {
     rank.gathers();
@@ -134,8 +134,8 @@ TEST(GatheredUnits, Scenario44_OrderFollowsTheModelAndPrefetchingDoesNotChangeIt
   }
 }
 
-/// Branches change between steps, so prefetches go wrong: what was fetched for nothing is dropped,
-/// and nothing stale is used.
+/// Branches change between steps, so prefetches go wrong: wrongly prefetched units are dropped, and
+/// no old values are used.
 TEST(GatheredUnits, Scenario44_ADynamicGraphLeavesNoStaleGather) {
   for (const std::string model : {"BranchingBlocks", "Branches", "RankOrder"}) {
     Configuration prefetching = apart(configuration_of(Strategy::kZero3));
@@ -155,8 +155,7 @@ TEST(GatheredUnits, Scenario44_ADynamicGraphLeavesNoStaleGather) {
   }
 }
 
-/// Once armed, a read of one unit from another rank begins only when a read of a second unit has
-/// begun.
+/// Once armed, delays a read of one unit from another rank until a read of a second unit has begun.
 class HeldReads {
  public:
   HeldReads(std::string held, std::string until)
@@ -187,7 +186,7 @@ class HeldReads {
   std::atomic<bool> has_held_{false};
 };
 
-/// A group whose reads of other ranks' memory wait as HeldReads says.
+/// A group whose reads of other ranks' memory are delayed by HeldReads.
 class HeldReadsGroup final : public ForwardingGroup {
  public:
   HeldReadsGroup(std::shared_ptr<ProcessGroup> inner, std::shared_ptr<HeldReads> reads)
@@ -210,8 +209,7 @@ class HeldReadsGroup final : public ForwardingGroup {
   const std::shared_ptr<HeldReads> reads_;
 };
 
-/// A slow link carries the next unit right behind the present one, with the two buffers that are
-/// there.
+/// A slow link gets the next unit's read right after the present one's; two buffers are enough.
 TEST(GatheredUnits, TheNextUnitIsAskedForBeforeThePresentOneHasCome) {
   for (const bool is_backward : {false, true}) {
     Configuration configuration = blocks_configuration();
@@ -233,7 +231,7 @@ TEST(GatheredUnits, TheNextUnitIsAskedForBeforeThePresentOneHasCome) {
   }
 }
 
-/// A thread that is not in the child has the lock there.
+/// In the child the lock stays held by a thread that does not exist there.
 TEST(GatheredUnits, AChildThatIsForkedWhileAnotherThreadGathersDoesNotWait) {
   run_ranks(2, [](std::shared_ptr<ProcessGroup> group) {
     const auto reads = std::make_shared<HeldReads>("blocks.3", "the child has ended");
@@ -275,7 +273,7 @@ TEST(GatheredUnits, TwoBuffersAreEnoughForAChainOfBlocks) {
   }
 }
 
-/// Also where the last operator has left a unit in one.
+/// Also if the last operator has left a unit in a buffer.
 TEST(GatheredUnits, AScopeKeepsNoBuffer) {
   on_gatherers(2, blocks_configuration(), [](Gatherer& rank) {
     const int64_t unit_bytes = rank.engine->units()[0].layout.bytes();
@@ -325,7 +323,7 @@ TEST(GatheredUnits, MoreBuffersAreAnErrorInStrictMode) {
 
 // --- With how many bytes ---
 
-/// What windows read from other ranks is what the trace says was gathered, and nothing else.
+/// The bytes that windows read from other ranks equal those of the trace's gathers.
 TEST(GatheredUnits, TrafficIsTheTraceTimesTheShareOfOthers) {
   for (Configuration configuration : {blocks_configuration(), blocks_configuration(1),
                                       apart(configuration_of(Strategy::kZero3))}) {
@@ -349,8 +347,8 @@ TEST(GatheredUnits, TrafficIsTheTraceTimesTheShareOfOthers) {
   }
 }
 
-/// Three times the parameters per step: forward, backward, reduction. The last block and the root
-/// are gathered once.
+/// At most three times the parameters per step: forward, backward, reduction. The last block and
+/// the root are gathered once.
 TEST(GatheredUnits, OneStepMovesThreeTimesTheParametersAtMost) {
   on_gatherers(3, blocks_configuration(), [](Gatherer& rank) {
     rank.train(0);

@@ -21,7 +21,7 @@
 
 namespace tessera::internal::testing {
 
-/// zero3 with the units of default wrapping: of the model Blocks its seven blocks and the root.
+/// zero3 with the units of default wrapping: the model Blocks has seven blocks and the root.
 inline Configuration blocks_configuration(std::optional<int> reshard_after_forward = {}) {
   Configuration configuration = apart(configuration_of(Strategy::kZero3));
   configuration.wrap = Configuration::Wrap::kBlocks;
@@ -29,7 +29,7 @@ inline Configuration blocks_configuration(std::optional<int> reshard_after_forwa
   return configuration;
 }
 
-/// One rank that trains a model and records what it reads.
+/// A rank that trains a model and records its reads.
 struct Gatherer : EngineRank<Net> {
   Gatherer(std::shared_ptr<ProcessGroup> group, const Configuration& configuration,
            const std::string& model = "Blocks")
@@ -45,7 +45,7 @@ struct Gatherer : EngineRank<Net> {
     const at::NoGradGuard no_grad;
     return loss(step).item<double>();
   }
-  /// Gathers since the last call.
+  /// Number of gathers since the last call.
   int64_t gathers() {
     return engine->gather_counts().gathers - std::exchange(seen_, engine->gather_counts().gathers);
   }
@@ -87,7 +87,7 @@ inline void on_gatherers(int size, const Configuration& configuration,
                          const std::function<void(Gatherer&)>& body,
                          const std::string& model = "Blocks") {
   RankThreadOptions options;
-  // Units are fetched ahead where communication runs beside computation.
+  // Units are prefetched if communication runs concurrently with computation.
   if (configuration.prefetch.value_or(false)) options.lane = ProcessGroupOptions::Lane::kThread;
   run_ranks(
       size,

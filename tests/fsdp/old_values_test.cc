@@ -16,15 +16,15 @@
 #include "tessera/tests/support/group_without_windows.h"
 #include "tessera/tests/support/held_operator.h"
 
-// Operators of other threads that are at work when the values of a unit change: what they read
-// stays as it was until they end, and nobody else takes it for the present values.
+// Operators of other threads that run while the values of a unit change: they read old values until
+// they end, and no other operator gets these.
 
 namespace tessera::internal::testing {
 namespace {
 
 using at::Tensor;
 
-/// A split rank beside one of ddp that is trained alike: what the parameters have to be.
+/// A split rank, and a ddp rank trained in the same way that has the expected parameters.
 struct RankWithTruth : SplitRank {
   RankWithTruth(const std::shared_ptr<ProcessGroup>& group, const Configuration& configuration)
       : SplitRank(group, configuration),
@@ -47,7 +47,7 @@ struct RankWithTruth : SplitRank {
   std::unique_ptr<Engine> truth;
 };
 
-/// Where they read. Names of parameters that are not the same.
+/// Names of parameters whose values differ, as operators read them.
 std::string differences(const TwoLayers& model, const TwoLayers& plain) {
   const at::NoGradGuard no_grad;
   std::string names;
@@ -69,7 +69,7 @@ std::string differences(const StateDict& state, const TwoLayers& plain) {
   return names;
 }
 
-/// Ways to read parameters, each of which may be the first after they have changed.
+/// Ways to read parameters, each of which may be the first after a change.
 using Reading = std::function<std::string(const RankWithTruth&)>;
 const std::vector<std::pair<std::string, Reading>>& readings() {
   static const std::vector<std::pair<std::string, Reading>> all = {
@@ -111,7 +111,7 @@ const std::vector<std::pair<std::string, Reading>>& readings() {
   return all;
 }
 
-/// Reads in every way, `first` before the others.
+/// Reads in every way, starting with `first`.
 void expect_present(const RankWithTruth& rank, size_t first) {
   for (size_t i = 0; i < readings().size(); ++i) {
     const auto& [name, read] = readings()[(first + i) % readings().size()];
@@ -134,7 +134,7 @@ struct ReadingCase {
   std::string name;
   int size;
   Configuration configuration;
-  bool has_windows = true;  // else ranks gather together, and use units alike
+  bool has_windows = true;  // otherwise gathers are collective, and ranks use units alike
 };
 
 std::ostream& operator<<(std::ostream& out, const ReadingCase& at) { return out << at.name; }
@@ -200,8 +200,8 @@ TEST_P(OldValues, OfSeveralStepsAreKeptApart) {
   });
 }
 
-/// An operator that began before a step asks for its address at any time, also when the unit has
-/// been filled with new values and others have been used since.
+/// An operator that began before a step may ask for its address at any time, even after the unit
+/// was filled with new values and other units were used.
 TEST_P(OldValues, NeverLeaveAnOperatorWithoutMemory) {
   on_ranks([](RankWithTruth& rank) {
     rank.train_both(0);
@@ -216,7 +216,7 @@ TEST_P(OldValues, NeverLeaveAnOperatorWithoutMemory) {
   });
 }
 
-/// The memory comes back when the operators end, and serves those of the next step.
+/// The memory is freed when the operators end, and reused in the next step.
 TEST_P(OldValues, TakeMemoryOnlyUntilTheirOperatorsEnd) {
   on_ranks([](RankWithTruth& rank) {
     rank.train_both(0);
@@ -312,7 +312,7 @@ INSTANTIATE_TEST_SUITE_P(, OldValues, ::testing::ValuesIn(cases()),
 
 // --- Operators during the step ---
 
-/// Does something before the ranks vote, in the midst of the step.
+/// Calls a function before the ranks vote, in the middle of the step.
 class GroupWithPause final : public ForwardingGroup {
  public:
   GroupWithPause(std::shared_ptr<ProcessGroup> inner, std::function<void()>* before_vote)
@@ -333,7 +333,7 @@ class GroupWithPause final : public ForwardingGroup {
   std::function<void()>* const before_vote_;
 };
 
-/// Not allowed, but possible: what was gathered in the midst of a step is of no step.
+/// Not allowed, but possible: what was gathered in the middle of a step is not reused.
 TEST(OldValuesOfAStep, AreNotKeptWhenAnOperatorReadsDuringTheStep) {
   for (const Configuration& configuration :
        {apart(configuration_of(Strategy::kZero3)), resharding(1)}) {

@@ -37,8 +37,8 @@ using testing::TinyGpt;
 using Lines = std::vector<std::string>;
 using Memberships = std::vector<UnitPlan::Membership>;
 
-/// What is wrong with `units`, each with the name of the unit or parameter. Written apart from the
-/// rules: UnitPlan asserts some of it only.
+/// Lists what is wrong with `units`, each with the name of the unit or parameter. Written
+/// independently of the rules; UnitPlan asserts only a part of it.
 Lines problems_in(const Memberships& units, const ParameterTable& table) {
   Lines problems;
   std::vector<int> times(table.size());
@@ -90,7 +90,7 @@ Lines text_of(const Memberships& units, const ParameterTable& table) {
   return lines;
 }
 
-/// The units of `model`, after checking what holds for all of them and that a plan takes them.
+/// The units of `model`, after checking what must hold for all units and that a plan accepts them.
 Lines units_of(const nn::Module& model, const WrapPolicy& policy = {}) {
   const ParameterTable table = table_of(model);
   const Memberships units = unit_membership(model, table, policy);
@@ -116,7 +116,7 @@ TEST(UnitMembership, Scenario41ATieAcrossUnitsMovesToTheRoot) {
             (Lines{"norm: norm.weight norm.bias",
                    "root [root]: wte.weight layers.0.norm.weight layers.0.norm.bias "
                    "layers.0.fc.weight layers.0.fc.bias"}));  // wte and head are left empty
-  // Both in one unit: there it stays.
+  // If both are in one unit, the weight stays there.
   EXPECT_THAT(units_of(model, wrap_modules({{"wte", "head"}})), Contains("wte + head: wte.weight"));
 }
 
@@ -252,7 +252,7 @@ TEST(UnitMembership, DtypesSplitAUnit) {
   model.own("a", 1, at::kDouble);
   model.own("b", 1, at::kBFloat16);
   model.add("layers", list_of<std::shared_ptr<Box>>({first, second}));
-  // A dtype is said where the trainable or the frozen half of a unit has more than one.
+  // The name has a dtype if the trainable or the frozen half of a unit has more than one.
   EXPECT_EQ(units_of(model),
             (Lines{"layers.1: layers.1.w", "layers.0 (Double): layers.0.x",
                    "layers.0 (Float): layers.0.w layers.0.y", "root (BFloat16) [root]: b",
@@ -284,7 +284,7 @@ TEST(UnitMembership, ParametersThatTheTableLeavesOutAreInNoUnit) {
 }
 
 TEST(UnitMembership, DependsOnNothingButNames) {
-  // Models of other addresses, in either order of allocation, and one that no shared_ptr owns.
+  // Models at other addresses, allocated in either order, and one that no shared_ptr owns.
   const auto early = std::make_shared<TinyGpt>(4);
   const TinyGpt late(4);
   for (const WrapPolicy& policy :
@@ -336,7 +336,7 @@ TEST(UnitMembership, ARuleOfTheUsersIsCheckedLikeOurs) {
                     HasSubstr("module 'layer.0': got an unknown name"), HasSubstr("'layers.0'")));
 }
 
-// The control: every check of problems_in() finds its break, so that a rule that broke it would
+// The control: every check of problems_in() notices its violation, so a rule that violated it would
 // fail the tests above.
 TEST(UnitMembership, ControlBrokenMembershipsAreSeen) {
   Box model;

@@ -12,10 +12,10 @@
 
 namespace tessera::internal::testing {
 
-/// A module put together in a test: parts and parameters under any name.
+/// A module composed in a test: modules and parameters with any names.
 class Box : public torch::nn::Module {
  public:
-  at::Tensor forward(const at::Tensor& input) { return input; }  // Sequential asks for one
+  at::Tensor forward(const at::Tensor& input) { return input; }  // Sequential needs it
 
   template <typename Part>
   Part add(const std::string& name, Part part) {
@@ -47,7 +47,8 @@ torch::nn::ModuleList list_of(const std::vector<Part>& parts) {
   return list;
 }
 
-/// The smallest thing with the shape of a GPT: {wte, layers: ModuleList{Block, ...}, norm, head}.
+/// The smallest module with the structure of a GPT: {wte, layers: ModuleList{Block, ...}, norm,
+/// head}.
 class TinyGpt : public torch::nn::Module {
  public:
   class Block : public torch::nn::Module {
@@ -69,7 +70,7 @@ class TinyGpt : public torch::nn::Module {
   }
 };
 
-/// The table that parallelize makes of `model`.
+/// The table that parallelize() makes of `model`.
 inline ParameterTable table_of(const torch::nn::Module& model) {
   std::vector<NamedTensor> registered;
   for (const auto& entry : model.named_parameters()) {

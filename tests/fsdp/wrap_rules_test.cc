@@ -29,7 +29,7 @@ using testing::message_of;
 using testing::TinyGpt;
 using Entries = std::vector<std::pair<std::string, std::shared_ptr<nn::Module>>>;
 
-/// The chosen modules, where each is a unit of its own.
+/// The chosen modules, if each is a unit of its own.
 std::vector<std::string> chosen(const WrapPolicy& policy, const nn::Module& model) {
   std::vector<std::string> names;
   for (const std::vector<std::string>& unit : policy.choose(model)) {
@@ -54,7 +54,7 @@ TEST(WrapBlocks, Scenario41LeavesAChildWithoutASiblingOfItsType) {
   const nn::Sequential model(nn::Conv1d(2, 2, 1), nn::ReLU(), nn::ReLU(), nn::Linear(2, 2));
   EXPECT_THAT(chosen(wrap_blocks(), *model), IsEmpty());
   EXPECT_THAT(chosen(wrap_blocks(), TinyGpt(1)), IsEmpty());
-  // The very type counts: a derived one is another.
+  // Types must be equal: a derived type is another one.
   struct Derived : nn::LinearImpl {
     using nn::LinearImpl::LinearImpl;
   };
@@ -79,7 +79,7 @@ TEST(WrapBlocks, Scenario41TakesTheOutermostOfNestedLists) {
                                      list_of<nn::Linear>({nn::Linear(2, 2), nn::Linear(2, 2)})}));
   EXPECT_THAT(chosen(wrap_blocks(), model), ElementsAre("stages.0", "stages.1"));
 
-  Box single;  // one list in the list: no sibling, so its children are asked
+  Box single;  // one list in the list: it has no sibling, so its children count
   single.add("stages",
              list_of<nn::ModuleList>({list_of<nn::Linear>({nn::Linear(2, 2), nn::Linear(2, 2)})}));
   EXPECT_THAT(chosen(wrap_blocks(), single), ElementsAre("stages.0.0", "stages.0.1"));
@@ -163,7 +163,7 @@ TEST(WrapIf, NoPredicateAndOneThatAcceptsNothingAreErrors) {
               HasSubstr("[wrap] mine: got no module"));
 }
 
-/// a (10) and b (20) inside inner (own 5), beside c (8); the model owns 1.
+/// a (10) and b (20) inside inner (own 5), next to c (8); the model owns 1.
 class Sized : public Box {
  public:
   Sized() {
@@ -184,7 +184,7 @@ TEST(WrapBySize, Scenario41GoesFromTheLeavesUpwards) {
   EXPECT_EQ(chosen(wrap_by_size(5), model), (Names{"inner.a", "inner.b", "inner", "c"}));
   EXPECT_EQ(chosen(wrap_by_size(6), model), (Names{"inner.a", "inner.b", "c"}));
   EXPECT_EQ(chosen(wrap_by_size(9), model), (Names{"inner.a", "inner.b"}));
-  // 15 are left in inner when b (20) is gone.
+  // 15 are left in inner without b (20).
   EXPECT_EQ(chosen(wrap_by_size(15), model), (Names{"inner.b", "inner"}));
   EXPECT_EQ(chosen(wrap_by_size(16), model), (Names{"inner.b"}));
   EXPECT_EQ(chosen(wrap_by_size(20), model), (Names{"inner.b"}));

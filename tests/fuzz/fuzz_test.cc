@@ -1,5 +1,5 @@
-// A short run of what libFuzzer does at length (libfuzzer_target.cc): inputs are cut, changed and
-// put together at random, from one seed. TESSERA_FUZZ_RUNS gives another number of inputs.
+// A short version of what libFuzzer does at length (libfuzzer_target.cc): inputs are cut, changed
+// and combined at random, from one seed. TESSERA_FUZZ_RUNS sets another number of inputs.
 #include <array>
 #include <cstdint>
 #include <cstdlib>
@@ -15,7 +15,7 @@
 namespace tessera::internal::fuzz {
 namespace {
 
-/// One of `inputs`, a little changed.
+/// One of `inputs` with small changes.
 std::string mutant(const std::vector<std::string>& inputs, std::mt19937& random) {
   std::string input = inputs[random() % inputs.size()];
   for (uint32_t change = random() % 4; change > 0 && input.size() > 1; --change) {
@@ -51,7 +51,7 @@ TEST(Fuzz, NothingThatSomebodyElseWroteBreaksAParser) {
     const int parser = static_cast<uint8_t>(input[0]) % kParsers;
     ++(read_input(input) ? understood : refused)[static_cast<size_t>(parser)];
   }
-  // Inputs that no parser takes, or that all take, would try nothing.
+  // If a parser accepted no input, or every input, nothing would be tested.
   for (size_t parser = 0; parser < kParsers; ++parser) {
     EXPECT_GT(understood[parser], 0) << parser;
     EXPECT_GT(refused[parser], 0) << parser;

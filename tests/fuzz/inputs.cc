@@ -34,7 +34,7 @@ enum class Parser : uint8_t {
   kManifest,
   kShardSummary
 };
-constexpr int64_t kDataOfCorpus = 32;  // of layout()
+constexpr int64_t kDataOfCorpus = 32;  // data bytes of layout()
 
 std::string input_for(Parser parser, std::string bytes) {
   return static_cast<char>(parser) + std::move(bytes);
@@ -112,7 +112,7 @@ bool read_range(std::string_view bytes) {
   return true;
 }
 
-/// A file's first bytes, as if all data that its header promises followed.
+/// Parses a file's first bytes as if all data promised by its header followed.
 bool read_safetensors(std::string_view bytes) {
   const auto size = static_cast<int64_t>(bytes.size());
   const auto json_bytes = SafetensorsHeader::json_bytes(bytes, size);
@@ -137,7 +137,8 @@ bool read_safetensors(std::string_view bytes) {
   return true;
 }
 
-/// A manifest without its checksum, which is put on: what is behind it shall be reached.
+/// Parses a manifest given without its checksum, which is added here, because the code behind the
+/// checksum must be reached.
 bool read_manifest(std::string_view bytes) {
   const auto manifest = Manifest::from_text(std::string(bytes) + Manifest::trailer(bytes));
   if (!manifest.ok()) return false;
@@ -163,7 +164,7 @@ bool read_shard_summary(std::string_view bytes) {
   return true;
 }
 
-/// What a rank of a world of one writes.
+/// The layout that a rank in a world of one writes.
 ShardLayout layout() {
   const EntryForm matrix{.sizes = {2, 3}, .strides = {3, 1}, .dtype = at::kFloat};
   const EntryForm number{.sizes = {}, .strides = {}, .dtype = at::kLong};

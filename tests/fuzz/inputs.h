@@ -8,17 +8,16 @@ namespace tessera::internal::fuzz {
 
 inline constexpr int kParsers = 10;
 
-/// Everything that reads bytes of somebody else's: the first byte, modulo kParsers, says which
-/// parser, the rest is its input. Returns whether that was understood. Ends the process by
-/// std::abort() where a promise of a parser is broken; whoever runs it watches for that, and with a
-/// sanitizer for more.
+/// Runs one of the parsers of untrusted bytes: the first byte, modulo kParsers, selects the parser,
+/// and the rest is its input. Returns true if the parser accepted it. Calls std::abort() if a
+/// parser breaks a promise; whoever runs this watches for that, and with a sanitizer for more.
 bool read_input(std::string_view input);
 
-/// Well-formed inputs of every parser, to begin from.
+/// Valid inputs for every parser, as starting points.
 std::vector<std::string> corpus();
 
-/// Inputs that libFuzzer has found, each of which goes a way through the parsers that the others do
-/// not: corpus.txt, a line of base64 each.
+/// Inputs found by libFuzzer, each with a path through the parsers that no other has: corpus.txt,
+/// one line of base64 each.
 std::vector<std::string> found_inputs();
 
 }  // namespace tessera::internal::fuzz

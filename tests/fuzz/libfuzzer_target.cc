@@ -1,5 +1,5 @@
-// For clang's libFuzzer, at length; fuzz_test is the short run. Built by hand: docs/testing.md says
-// how.
+// For long runs with clang's libFuzzer; fuzz_test is the short version. Built by hand, see
+// docs/testing.md.
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -13,7 +13,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   return 0;
 }
 
-/// Begins at a well-formed input now and then; those that it finds are for corpus.txt.
+/// Sometimes starts again from a valid input; inputs that libFuzzer finds belong in corpus.txt.
 extern "C" size_t LLVMFuzzerCustomMutator(uint8_t* data, size_t size, size_t most, unsigned seed) {
   static const auto* const inputs = new auto(tessera::internal::fuzz::corpus());
   if (size < 2 || seed % 64 == 0) {

@@ -1,5 +1,5 @@
-// Gradients given to Engine::accumulate() on GPUs: what backward would have made of them, also
-// where steps are asynchronous and ranks have to learn of each other's mistakes beside them.
+// Gradients given to Engine::accumulate() on GPUs have the same effect as backward, also with
+// asynchronous steps, where ranks must exchange their errors separately.
 #include <algorithm>
 #include <string>
 #include <vector>

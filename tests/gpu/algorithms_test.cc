@@ -1,5 +1,5 @@
-// Every algorithm that has kernels, alone and in one plan, on GPUs: what it trains there is what it
-// trains on the CPU.
+// Every algorithm that has kernels, alone and several in one plan, trains to the same result on
+// GPUs as on the CPU.
 #include <string>
 #include <string_view>
 #include <vector>

@@ -1,5 +1,5 @@
-// Algorithms that have no kernels: under Options::offload they train on a GPU as on the CPU, alone
-// and beside those that have; without it they are refused by name.
+// Algorithms without kernels: with Options::offload they train on a GPU as on the CPU, alone and
+// beside algorithms with kernels; without it they are refused by name.
 #include <map>
 #include <memory>
 #include <string>
@@ -32,7 +32,7 @@ using torch::optim::AdamWOptions;
 
 bool is_bias_name(std::string_view name) { return name.ends_with("bias"); }
 
-/// With the name of the algorithm that has none.
+/// Each plan with the name of its algorithm without kernels.
 std::vector<std::pair<std::string, OptimizerPlan>> plans_without_kernels() {
   const AlgorithmOptions own = elementwise<Own<Belief>>(OwnOptions());
   return {{"Muon", muon_and(AdamWOptions(0.02), MuonOptions(0.02))},
@@ -134,7 +134,7 @@ TEST(AlgorithmsWithoutKernels, AreRefusedByNameOnEveryRank) {
   }
 }
 
-/// And nothing is changed by that.
+/// The refused call changes nothing.
 TEST(AlgorithmsWithoutKernels, AreRefusedWhereAGroupIsAdded) {
   constexpr int kWorld = 2;
   if (kWorld > most_rank_threads()) GTEST_SKIP() << "needs " << kWorld << " GPUs";

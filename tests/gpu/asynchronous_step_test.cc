@@ -1,4 +1,4 @@
-// What a step comes to is known one step late on a GPU, and nothing that it refuses is applied.
+// On a GPU the result of a step is known one step later, and a refused step is not applied.
 #include <limits>
 #include <memory>
 #include <string>
@@ -35,7 +35,7 @@ struct Trainer {
     const at::Tensor input = at::ones({2, 3}, at::TensorOptions().device(world->device()));
     engine->scale(model->forward(input).sum() * factor).backward();
   }
-  /// Without a gather, in which all ranks would have to take part.
+  /// Without a gather, which would need all ranks.
   void add_locally() {
     const auto scope = engine->no_sync();
     engine->accumulate({{"weight", at::ones({5, 3}, world->device())}});
@@ -84,7 +84,7 @@ TEST_P(AsynchronousStep, IsThatOfTheStepBefore) {
   });
 }
 
-// Whether a step was skipped is known late, but before the next one needs its rate.
+// A skipped step is noticed late, but before the next step needs its rate.
 TEST_P(AsynchronousStep, DoesNotCountSkippedStepsForTheSchedule) {
   Options skipping;
   skipping.on_non_finite = NonFinite::kSkip;
@@ -216,7 +216,7 @@ TEST_P(AsynchronousStep, IfNoneARankThatAddedMoreLocallyIsRefusedUntilZeroGrad) 
       waiting);
 }
 
-// A loop with an optimizer of the user's own and without step(), which would say it.
+// A loop with the user's own optimizer and without step(), which would report the error.
 TEST_P(AsynchronousStep, WritesThatNoStepAsksAboutEndTheEngineInTheSecondBackward) {
   run(3, [](Trainer& rank) {
     rank.step();
@@ -276,7 +276,7 @@ TEST_P(AsynchronousStep, SkipsAnOverflowAndShrinksTheLossScale) {
 
 TEST_P(AsynchronousStep, ReadsTheReportsOfAllRanksNowAndThen) {
   run(2, [](Trainer& rank) {
-    constexpr int kSteps = 70;  // more than go unread
+    constexpr int kSteps = 70;  // more than may stay unread
     for (int i = 0; i < kSteps; ++i) rank.step();
     rank.engine->wait();
     EXPECT_EQ(rank.engine->last_result().step, kSteps);
@@ -312,7 +312,7 @@ INSTANTIATE_TEST_SUITE_P(
                       std::pair(Strategy::kZero3, "nccl"), std::pair(Strategy::kZero3, "staged")),
     difference_name);
 
-/// How often the host waits for the device in a forward, a backward and a step.
+/// Returns how often the host waits for the device in a forward, a backward and a step.
 int64_t waits_in_step(Options options, int size) {
   int64_t waits = 0;
   const Decorate on_gpus = size == 1 ? alone() : over_nccl();

@@ -1,5 +1,5 @@
-// Buffers that steps make equal (Options::buffers), and SyncBatchNorm, on GPUs: also where steps
-// are asynchronous.
+// Buffers that steps make equal on all ranks (Options::buffers), and SyncBatchNorm, on GPUs, also
+// with asynchronous steps.
 #include <algorithm>
 #include <memory>
 #include <string>
@@ -51,7 +51,7 @@ struct NormOnGpu : torch::nn::Module {
   at::Tensor seen, count;
 };
 
-/// Parameters and buffers after three steps, the same on all ranks.
+/// Parameters and buffers after three steps, equal on all ranks.
 Outcome train_buffers(BufferSync sync, int size, const Decorate& decorate) {
   std::vector<Outcome> by_rank(static_cast<size_t>(size));
   run_ranks(size, [&](std::shared_ptr<ProcessGroup> world) {

@@ -1,4 +1,4 @@
-// Micro-steps as CUDA graphs: what they train is what they train eagerly.
+// Micro-steps as CUDA graphs train to the same result as eager ones.
 #include <memory>
 #include <string>
 #include <utility>
@@ -35,7 +35,7 @@ Schedule schedule_of(int micro_steps) {
   return schedule;
 }
 
-/// Trains through micro_step() in a world of one, on inputs that stay where they are.
+/// Trains through micro_step() in a world of one, with inputs at fixed addresses.
 Training train_in_place(const Subject& subject, Options options, int micro_steps,
                         const std::function<void(const at::Tensor& loss)>& with_loss = nullptr) {
   Training run;

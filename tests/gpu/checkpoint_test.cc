@@ -1,4 +1,4 @@
-// Recomputation on a GPU sees the random numbers of the forward.
+// Recomputation on a GPU draws the same random numbers as the forward.
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
@@ -13,7 +13,7 @@ at::Tensor gradient_of_dropout(bool preserve) {
   const at::Tensor input = draw({64, 8}, a_gpu()).set_requires_grad(true);
   const auto fn = [](const at::Tensor& x) { return torch::dropout(x, 0.5, /*train=*/true) * x; };
   at::Tensor output = checkpoint({.preserve_random_state = preserve}, fn, input);
-  at::rand({7}, at::TensorOptions().device(a_gpu()));  // moves the generator on
+  at::rand({7}, at::TensorOptions().device(a_gpu()));  // advances the generator
   output.sum().backward();
   return input.grad();
 }

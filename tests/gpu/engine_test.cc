@@ -1,5 +1,5 @@
-// The engine on GPUs: what it trains there is what it trains on the CPU, under every strategy. Over
-// the fakes to the bit, because their operators are the CPU's.
+// The engine trains to the same result on GPUs as on the CPU, under every strategy. With the fakes
+// to the bit, because their operators are the CPU's.
 #include <stdexcept>
 #include <string>
 #include <tuple>
@@ -16,7 +16,7 @@
 namespace tessera::internal::testing {
 namespace {
 
-/// Over what ranks communicate.
+/// How ranks communicate.
 enum class Over : uint8_t { kNothing, kHost, kNccl };
 
 Decorate decorate(Over over) {
@@ -86,7 +86,7 @@ INSTANTIATE_TEST_SUITE_P(Strategies, EngineOnGpu,
                                             ::testing::Values("UnusedEverywhere"),
                                             ::testing::ValuesIn(kSchedules)),
                          name_of);
-/// Units that other units need in between, and more of them than buffers.
+/// More units than buffers, and units that other units need in between.
 INSTANTIATE_TEST_SUITE_P(
     Units, EngineOnGpu,
     ::testing::Combine(
@@ -96,7 +96,7 @@ INSTANTIATE_TEST_SUITE_P(
         ::testing::Values("DeepMlp", "TiedMlp", "CalledTwice", "Blocks", "FrozenLayers"),
         ::testing::Values("ThriceClipped")),
     name_of);
-/// A second gradient within one backward, for which ranks talk to each other in it.
+/// A second gradient within one backward, during which ranks communicate.
 INSTANTIATE_TEST_SUITE_P(
     Recomputed, EngineOnGpu,
     ::testing::Combine(::testing::Values(waiting(configuration_of(Strategy::kDdp)),
@@ -104,7 +104,7 @@ INSTANTIATE_TEST_SUITE_P(
                        ::testing::Values(Over::kHost, Over::kNccl), ::testing::Values(3),
                        ::testing::Values("CheckpointedTwice"), ::testing::Values("ThriceClipped")),
     name_of);
-/// Branches that ranks take each for itself, as far as parameters are resident.
+/// Each rank takes its own branches, for configurations with resident parameters.
 INSTANTIATE_TEST_SUITE_P(Branches, EngineOnGpu,
                          ::testing::Combine(::testing::Values(configuration_of(Strategy::kDdp),
                                                               configuration_of(Strategy::kZero1),

@@ -8,7 +8,7 @@
 namespace tessera::internal::testing {
 namespace {
 
-/// What one more or less in the last place of a parameter comes to, relative to it.
+/// The change of a parameter by one unit in its last place, relative to the parameter.
 double last_place(const Outcome& outcome) {
   double largest = 0;
   for (const auto& [name, tensor] : outcome.parameters) {

@@ -1,5 +1,5 @@
-// Graphs of training on a GPU, a pretended or a real one: LibTorch's own autograd captured and
-// replayed. The rules of a capture are tests/core/device/graph_test.cc's.
+// Graphs of training on a real or fake GPU: LibTorch's own autograd is captured and replayed.
+// tests/core/device/graph_test.cc tests the rules of a capture.
 #include "tessera/core/device/graph.h"
 
 #include <cstring>
@@ -28,7 +28,7 @@ at::TensorOptions options() { return at::TensorOptions(at::kFloat).device(kPlace
 /// 0, 1, ... in fp32.
 at::Tensor numbers(int64_t numel) { return at::arange(numel, options()); }
 
-/// Look-up, a layer norm, two layers of which one is used twice, a loss.
+/// Embedding, layer norm, two linear layers (one used twice), and a loss.
 struct Model {
   at::Tensor table = leaf({11, 6});
   at::Tensor scale = leaf({6});
@@ -88,7 +88,7 @@ TEST_F(GraphOnGpu, ReplaysOverOtherInputsHaveTheBitsOfEagerSteps) {
   const at::Tensor loss = model.loss(ids);
   loss.backward();
   graph->end();
-  for (const size_t turn : {1, 0, 2, 1}) {  // an order and a repetition of its own
+  for (const size_t turn : {1, 0, 2, 1}) {  // another order than the capture's, with a repetition
     const int64_t first[] = {0, 4, 7};
     ids.copy_(ids_from(first[turn]));
     graph->replay();
@@ -100,7 +100,7 @@ TEST_F(GraphOnGpu, ReplaysOverOtherInputsHaveTheBitsOfEagerSteps) {
   }
 }
 
-// What a micro-step after the first one does.
+// Like every micro-step after the first.
 TEST_F(GraphOnGpu, GradientsThatAreThereAddUpInEachReplay) {
   const Model model;
   const at::Tensor ids = ids_from(2).to(kPlace);
@@ -126,7 +126,7 @@ TEST_F(GraphOnGpu, GradientsThatAreThereAddUpInEachReplay) {
   }
 }
 
-// Addresses are captured, not tensors.
+// A capture stores addresses, not tensors.
 TEST_F(GraphOnGpu, ATensorThatMovesIsNotFollowed) {
   at::Tensor input = at::ones({4}, options());
   const at::Tensor was = input.detach();
@@ -151,7 +151,7 @@ TEST_F(GraphOnGpu, NodesOfParametersThatWereMadeOnItsStreamDoNot) {
     const c10::StreamGuard guard(graph->stream());
     keeps_nodes = model.loss(ids);
   }
-  model.loss(ids).backward();  // on the default stream, between them
+  model.loss(ids).backward();  // on the default stream, between the replays
   const auto eager = model.gradients();
   model.forget_gradients();
   graph->begin();
@@ -215,7 +215,7 @@ TEST_F(GraphOnGpu, ResultsOutliveTheGraph) {
   const at::Tensor result = input * 2;
   graph->end();
   graph->replay();
-  graph.reset();  // what was replayed runs on
+  graph.reset();  // the replayed work continues
   for (int i = 0; i < 10; ++i) at::full({4}, i, options());
   EXPECT_TRUE(have_same_bits(result, at::arange(4, at::kFloat) * 2));
 }

@@ -1,5 +1,5 @@
-// A step's sums, decision and updates on a GPU, driven by LibTorch's device: over the fakes, and
-// where there is a GPU by the kernels themselves.
+// Sums, decision and updates of a step on a GPU, driven by LibTorch's device: with the fakes, and
+// on a GPU with the real kernels.
 #include <cmath>
 #include <cstdint>
 #include <limits>
@@ -27,7 +27,7 @@ using tessera::internal::testing::fake_gpu;
 
 DeviceKit gpu_kit() { return {device_at(a_gpu()), load_api().value()}; }
 
-/// How often the host waited for the GPU so far; 0 where nobody counts.
+/// Returns how often the host has waited for the GPU; 0 if nobody counts.
 int64_t waits() {
   return fake_gpu() == nullptr ? 0 : fake_gpu()->host_syncs(static_cast<int>(a_gpu().index()));
 }
@@ -105,11 +105,12 @@ TEST(KernelsOnGpu, SumsAndDecisionAreThoseOfTheCpuAndWaitForNothing) {
   EXPECT_EQ(scale, 8.0) << "grown, halved, and not long enough good since";
 }
 
-/// Which GPU was current when a kernel was launched. A function of the interface knows no object.
+/// The GPU that was current when a kernel was launched. Global, because a function of the interface
+/// has no object.
 int current_at_launch = -1;
 decltype(&tessera_cuda_zero) real_zero = nullptr;
 
-// A stream belongs to one GPU, and the module launches on the one that is current.
+// A stream belongs to one GPU, and the module launches kernels on the current one.
 TEST(KernelsOnGpu, LaunchOnTheirOwnDeviceWhateverIsCurrent) {
   const DeviceKit kit = gpu_kit();
   auto api = std::make_shared<Api>(*kit.api());

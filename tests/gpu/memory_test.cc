@@ -1,4 +1,4 @@
-// What the engine holds on a GPU is what the formula says.
+// The engine's memory on a GPU is as predicted by the formula.
 #include <string>
 
 #include <gtest/gtest.h>

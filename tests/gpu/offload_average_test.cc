@@ -1,5 +1,5 @@
-// Options::average beside Options::offload: the host keeps the average, and the device's parameters
-// show it.
+// Options::average together with Options::offload: the host keeps the average, and can put it into
+// the device's parameters.
 #include <map>
 #include <string>
 #include <tuple>

@@ -1,4 +1,4 @@
-// Options::offload: what lies in the host's memory while a GPU trains changes no bit of that.
+// Options::offload: keeping data in the host's memory while a GPU trains changes no bit.
 #include <mutex>
 #include <string>
 #include <tuple>
@@ -32,7 +32,7 @@ Configuration offloading(Configuration configuration, Offload offload) {
   return configuration;
 }
 
-/// `configuration` as it trains without offload.
+/// `configuration` without offload.
 Configuration resident(Configuration configuration) {
   configuration.offload = Offload::kNone;
   configuration.asynchronous_step = false;
@@ -88,7 +88,7 @@ INSTANTIATE_TEST_SUITE_P(Strategies, OffloadBits,
                                             ::testing::Bool()),
                          offload_name);
 
-/// What the kernels do not have: other norms, groups and values are clipped by the host.
+/// Clipping without kernels: the host clips by other norms, by group and by value.
 TEST(Offload, ClipsAsOnACpu) {
   constexpr int kWorld = 2;
   if (kWorld > most_rank_threads()) GTEST_SKIP() << "needs " << kWorld << " GPUs";
@@ -111,7 +111,7 @@ TEST(Offload, ClipsAsOnACpu) {
   }
 }
 
-// --- Where things lie ---
+// --- Where data is stored ---
 
 class OffloadMemory : public ::testing::TestWithParam<std::tuple<Configuration, int>> {};
 
@@ -203,7 +203,7 @@ TEST_P(OffloadedEngine, NamesRankAndParameterOfWhatIsNotFinite) {
                                                   HasSubstr("rank " + std::to_string(guilty)),
                                                   HasSubstr(rank.engine->parameters()[0].name))));
     rank.engine->zero_grad();
-    EXPECT_TRUE(rank.train(1).committed);  // what was counted is forgotten
+    EXPECT_TRUE(rank.train(1).committed);  // the counters were reset
   });
 }
 
@@ -250,7 +250,8 @@ TEST_P(OffloadedEngine, TakesWrittenParametersAndDropsGradients) {
             std::vector(hashes.begin() + static_cast<int64_t>(half), hashes.end()));
 }
 
-/// A state goes from a run to one that keeps things elsewhere, and training goes on alike.
+/// A state is loaded into a run that keeps data elsewhere, and training continues with the same
+/// bits.
 TEST_P(OffloadedEngine, ContinuesAResidentRunAndTheOtherWayRound) {
   for (const bool begins_offloaded : {true, false}) {
     run_ranks(size(), [&](const std::shared_ptr<ProcessGroup>& group) {
@@ -272,7 +273,7 @@ TEST_P(OffloadedEngine, ContinuesAResidentRunAndTheOtherWayRound) {
   }
 }
 
-/// The tensors themselves, not what the engine says of them.
+/// Checks the tensors themselves, not the engine's report.
 TEST_P(OffloadedEngine, KeepsStateInPinnedMemory) {
   run_ranks(size(), [&](std::shared_ptr<ProcessGroup> group) {
     const Rank rank(std::move(group), configuration());
@@ -292,13 +293,13 @@ TEST_P(OffloadedEngine, KeepsStateInPinnedMemory) {
   });
 }
 
-/// Bytes that LibTorch has given out on GPU 0.
+/// The bytes that LibTorch has allocated on GPU 0.
 int64_t allocated_bytes() {
   constexpr size_t kAll = 0;
   return at::accelerator::getDeviceStats(0).allocated_bytes[kAll].current;
 }
 
-/// What training keeps on the device beside the model, alone.
+/// The bytes that training keeps on the device in addition to the model, in a world of one.
 int64_t bytes_on_device(const Configuration& configuration) {
   int64_t bytes = 0;
   run_ranks(1, [&](std::shared_ptr<ProcessGroup> group) {
@@ -310,8 +311,8 @@ int64_t bytes_on_device(const Configuration& configuration) {
   return bytes;
 }
 
-/// Until step() wants the gradients nothing waits for the device. Alone, because collectives that
-/// are staged do.
+/// Nothing waits for the device before step() needs the gradients. A world of one, because staged
+/// collectives wait.
 TEST(PretendOffload, WaitsForNothingInBackward) {
   for (const Configuration& configuration : offloading_configurations()) {
     SCOPED_TRACE(configuration.name);

@@ -1,4 +1,4 @@
-// What the tests' GPU is, where it is no GPU: the bits of the CPU, for whatever LibTorch can do.
+// The fake GPU of the tests gives the bits of the CPU for everything that LibTorch can do.
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -97,7 +97,7 @@ TEST(PretendDevice, Indexes) {
             a.gather(0, configurations.view({1, 3})),
             a.nonzero(),
             a[2],
-            a.index({at::tensor({1, 3})}),  // places from the host
+            a.index({at::tensor({1, 3})}),  // indices on the host
             std::get<1>(a.topk(2, 1)),
             std::get<0>(a.sort(0)),
             at::where(a > 0, a, at::zeros({}, device))};
@@ -123,7 +123,7 @@ TEST(PretendDevice, Computes) {
             a.to(at::kHalf).softmax(1, at::kFloat),
             at::gelu(a),
             a.pow(2) + 1 / a.abs(),
-            a * at::scalar_tensor(3.0),  // a scalar of the host
+            a * at::scalar_tensor(3.0),  // a scalar on the host
             a.to(at::kDouble).cumsum(0),
             a.to(at::kBFloat16).matmul(b.to(at::kBFloat16)),
             at::bmm(a.view({2, 2, 6}), b.expand({2, 6, 3})),

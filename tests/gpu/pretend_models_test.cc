@@ -26,14 +26,14 @@ auto copy_on(const Holder& holder, at::Device device, at::ScalarType dtype = at:
   return copy;
 }
 
-/// `values` and the gradients of the module's parameters, with its buffers.
+/// `values`, followed by the module's gradients and buffers.
 std::vector<Tensor> with_gradients(std::vector<Tensor> values, const nn::Module& module) {
   for (const Tensor& parameter : module.parameters()) values.push_back(parameter.grad());
   for (const Tensor& buffer : module.buffers()) values.push_back(buffer);
   return values;
 }
 
-/// Forward and backward of a layer on normally distributed numbers of `sizes`.
+/// Runs forward and backward of a layer on normally distributed input of `sizes`.
 template <typename Layer>
 void expect_same_layer(const Layer& layer, std::vector<int64_t> sizes) {
   SCOPED_TRACE(layer.ptr()->name());
@@ -104,7 +104,7 @@ TEST(PretendModels, Attention) {
   expect_same([&](at::Device device) {
     const auto a = copy_on(attention, device);
     const auto b = copy_on(encoder, device);
-    torch::manual_seed(12);  // the copies have drawn on the CPU
+    torch::manual_seed(12);  // copying has drawn numbers on the CPU
     const Tensor x = draw({5, 2, 12}, device).set_requires_grad(true);
     const Tensor y = b->forward(std::get<0>(a->forward(x, x, x)));
     y.pow(2).sum().backward();
@@ -154,7 +154,7 @@ TEST(PretendModels, Recurrent) {
 TEST(PretendModels, RecurrentWithDropoutTrains) {
   nn::LSTM lstm(nn::LSTMOptions(5, 7).num_layers(2).dropout(0.5));
   nn::GRU gru(nn::GRUOptions(7, 6).num_layers(2).dropout(0.5));
-  // The drawn numbers are a device's own, so: at one point, the slope is what a step finds.
+  // Each device draws its own numbers, so compare the gradient with a numeric slope at one point.
   lstm->to(a_gpu(), at::kDouble);
   gru->to(a_gpu(), at::kDouble);
   const Tensor x = draw({4, 3, 5}, a_gpu()).to(at::kDouble);
@@ -185,7 +185,7 @@ TEST(PretendModels, DerivativesOfDerivatives) {
     const Tensor weight = draw({2, 4}, device).set_requires_grad(true);
     const Tensor y = at::gelu(at::linear(x, weight)).softmax(1).pow(2).sum();
     const Tensor slope = torch::autograd::grad({y}, {x}, {}, true, /*create_graph=*/true)[0];
-    // Not y too: the order of more than two summands is a thread's own affair.
+    // Without y: the order of more than two summands depends on the thread.
     slope.pow(2).sum().backward();
     return std::vector<Tensor>{y, slope, x.grad(), weight.grad()};
   });

@@ -1,5 +1,4 @@
-// Each wait of an offloaded step: what goes wrong without it, on streams that stand still when
-// told.
+// For each wait of an offloaded step: what goes wrong without it, on streams that stop when told.
 #include <future>
 #include <memory>
 #include <utility>
@@ -16,7 +15,7 @@
 namespace tessera::internal::testing {
 namespace {
 
-/// What a device leaves out.
+/// The wait that a device omits.
 enum class Drops : uint8_t { kNothing, kCopysWait, kComputationsWait, kHostsWait };
 
 class WrappedEvent final : public Event {
@@ -52,7 +51,7 @@ class WrappedStream final : public Stream {
   const bool waits_;
 };
 
-/// GPU 0 that leaves waits out.
+/// GPU 0 without some of its waits.
 class ForgetfulDevice final : public Device {
  public:
   explicit ForgetfulDevice(Drops drops) : drops_(drops) { inner_.make_current(); }
@@ -85,7 +84,7 @@ class ForgetfulDevice final : public Device {
     return made;
   }
   at::Tensor on_host(double value) { return allocate_on_host(kNumel, at::kFloat).fill_(value); }
-  /// Blocks until `stream` has run what it holds.
+  /// Blocks until `stream` has executed everything queued.
   void drain(Stream& stream) {
     const std::shared_ptr<Event> event = inner_.make_event();
     stream.record(*event);
@@ -94,7 +93,7 @@ class ForgetfulDevice final : public Device {
   std::shared_ptr<Stream> now() { return inner_.current_stream(); }
 
   static constexpr int64_t kNumel = 256;
-  std::shared_ptr<Stream> beside;  // made last
+  std::shared_ptr<Stream> beside;  // created last
 
  private:
   CudaDevice inner_{0};
@@ -103,7 +102,7 @@ class ForgetfulDevice final : public Device {
 
 double first(const at::Tensor& tensor) { return tensor.cpu()[0].item<double>(); }
 
-/// A shard that is 1, new values for it, 2, and somebody who reads it.
+/// A shard with the value 1, new values 2 for it, and a reader.
 struct Upload {
   explicit Upload(Drops drops) : device(std::make_shared<ForgetfulDevice>(drops)) {
     device->drain(*device->now());
@@ -116,7 +115,7 @@ struct Upload {
   at::Tensor values = device->on_host(2);
 };
 
-/// What somebody reads on the device before new values are queued: 1 if all is well.
+/// What is read on the device before new values are queued: 1 if correct.
 double seen_before_upload(Drops drops) {
   Upload made(drops);
   Gate computing(made.device->now()->handle());
@@ -134,7 +133,7 @@ TEST(PretendOffloadWaits, NewValuesWaitForWhoReadsTheOld) {
   EXPECT_EQ(seen_before_upload(Drops::kCopysWait), 2) << "the negative control";
 }
 
-/// What somebody reads on the device behind join(): 2 if all is well.
+/// What is read on the device after join(): 2 if correct.
 double seen_behind_upload(Drops drops) {
   Upload made(drops);
   Gate copying(made.device->beside->handle());
@@ -153,7 +152,7 @@ TEST(PretendOffloadWaits, ComputationWaitsForNewValues) {
   EXPECT_EQ(seen_behind_upload(Drops::kComputationsWait), 1) << "the negative control";
 }
 
-/// What arrives of values that the host writes again behind await(): 2 if all is well.
+/// What arrives of values that the host overwrites after await(): 2 if correct.
 double arrived_of_masters(Drops drops) {
   Upload made(drops);
   Gate copying(made.device->beside->handle());
@@ -174,7 +173,7 @@ TEST(PretendOffloadWaits, HostWaitsBeforeItUpdatesWhatIsCopied) {
   EXPECT_EQ(arrived_of_masters(Drops::kHostsWait), 3) << "the negative control";
 }
 
-/// The same for values that are rounded into two buffers: [2, 3, 4], as they arrive.
+/// The same for values that are rounded into two buffers: [2, 3, 4] if correct.
 std::vector<double> arrived_of_rounded(Drops drops) {
   auto device = std::make_shared<ForgetfulDevice>(drops);
   MemoryMeter meter;
@@ -200,7 +199,7 @@ TEST(PretendOffloadWaits, BuffersAreUsedAgainWhenTheyAreFree) {
       << "the negative control";
 }
 
-/// One unit of a world of two, of which this rank keeps a half.
+/// One unit in a world of two; this rank keeps one half.
 struct Gradients {
   explicit Gradients(Drops drops)
       : device(std::make_shared<ForgetfulDevice>(drops)),
@@ -218,7 +217,7 @@ struct Gradients {
   OffloadedGradients gradients;
 };
 
-/// What the host reads of a gradient that is 2 once it is reduced.
+/// What the host reads of a gradient that is 2 after reduction.
 double read_after_reduction(Drops drops) {
   Gradients made(drops);
   const at::Tensor value = made.device->on_device(1);
@@ -237,7 +236,7 @@ TEST(PretendOffloadWaits, GradientsWaitForTheReduction) {
   EXPECT_EQ(read_after_reduction(Drops::kCopysWait), 1) << "the negative control";
 }
 
-/// What the host's memory holds of a gradient that is 1, and 2 again as soon as it may be written.
+/// The host's copy of a gradient of 1 that becomes 2 as soon as it may be overwritten.
 double read_before_rewriting(Drops drops) {
   Gradients made(drops);
   const at::Tensor value = made.device->on_device(1);
@@ -263,7 +262,7 @@ TEST(PretendOffloadWaits, NextReductionWaitsForTheCopy) {
   EXPECT_EQ(read_before_rewriting(Drops::kComputationsWait), 2) << "the negative control";
 }
 
-/// What the host reads of a gradient (2) whose copy is late, where it had one (1) before.
+/// What the host reads of a gradient (2) whose copy is late, after an earlier one (1).
 double read_when_wanted(Drops drops) {
   Gradients made(drops);
   const at::Tensor before = made.device->on_device(1);
@@ -287,9 +286,9 @@ TEST(PretendOffloadWaits, HostWaitsForGradients) {
   EXPECT_EQ(read_when_wanted(Drops::kHostsWait), 1) << "the negative control";
 }
 
-/// What a gather finds of a shard (2) that the host writes again (3) behind await(), in a
-/// unsharded-parameter buffer that somebody else still reads (1): {the unsharded-parameter buffer's
-/// reader, the gather}.
+/// What a gather reads of a shard (2) that the host overwrites (3) after await(), into an
+/// unsharded-parameter buffer that another reader still reads (1): {value seen by that reader,
+/// value gathered}.
 std::pair<double, double> gathered(Drops drops) {
   auto device = std::make_shared<ForgetfulDevice>(drops);
   MemoryMeter meter;
@@ -304,7 +303,7 @@ std::pair<double, double> gathered(Drops drops) {
   {
     shards.start(buffer, shard);
     const std::shared_ptr<void> behind_the_copy = shards.use();
-    device->now()->copy(found, buffer);  // as a collective does
+    device->now()->copy(found, buffer);  // like a collective
   }
   auto step = std::async(std::launch::async, [&] {
     shards.await();

@@ -1,5 +1,5 @@
-// The fake GPU's order is a GPU's: what is queued runs late, who does not wait reads too early,
-// freed memory is lost when its stream has come so far, and the host's waits are counted.
+// The fake GPU has a GPU's order: queued work runs late, reading without waiting is too early,
+// freed memory is poisoned once its stream gets there, and the host's waits are counted.
 #include <cstdio>
 #include <memory>
 #include <optional>
@@ -55,7 +55,7 @@ TEST(PretendOrder, ACopyFromPinnedMemoryIsLateAndAnEventOrdersIt) {
     copied.record(stream);
   }
   EXPECT_FALSE(copied.query());
-  // The control: who does not wait reads too early.
+  // The control: reading without waiting is too early.
   EXPECT_EQ(to.sum().item<float>(), 0);
   copied.block(guard().getStream(a_gpu()));
   std::thread([&] { gate.open(); }).join();
@@ -63,7 +63,7 @@ TEST(PretendOrder, ACopyFromPinnedMemoryIsLateAndAnEventOrdersIt) {
   EXPECT_TRUE(copied.query());
 }
 
-/// What a stream that does not wait, and one that does, see of a copy.
+/// What two streams see of a copy: one does not wait for it, one does.
 const RankProcessBody kLateCopy("late_copy", [] {
   const Tensor host = pinned(300, 7);
   Tensor to = at::zeros({300}, a_gpu());
@@ -82,7 +82,7 @@ const RankProcessBody kLateCopy("late_copy", [] {
 
 TEST(PretendOrder, DelaysMakeQueuedWorkLate) {
   RankProcessOptions options;
-  // A random time up to this; a seed with which it is long.
+  // Delays are random, up to this time; with this seed the delay is long.
   options.environment = {{"FAKE_CUDA_DELAY_US", "1000000"}, {"FAKE_CUDA_DELAY_SEED", "1"}};
   EXPECT_EQ(run_rank_processes(1, "late_copy", options)[0].output, "0 2100\n");
 }
@@ -151,7 +151,7 @@ TEST(PretendOrder, FreedMemoryIsLostInTheOrderOfItsStream) {
   EXPECT_EQ(seen.sum().item<float>(), 300) << "the copy comes first in its stream";
 }
 
-/// `seen`, which another stream copies from memory that is freed meanwhile.
+/// `seen`, copied by another stream from memory that is freed meanwhile.
 float read_on_another_stream(bool is_recorded) {
   const c10::Stream stream = new_stream();
   const Tensor seen = at::zeros({300}, a_gpu());
@@ -237,7 +237,7 @@ TEST(PretendOrder, MemoryIsCountedAsTheCachingAllocatorDoes) {
   const int64_t before = bytes().current;
   at::accelerator::resetPeakStats(device);
   {
-    const Tensor a = at::empty({100}, there);  // 400 bytes are 512
+    const Tensor a = at::empty({100}, there);  // 400 bytes take 512
     EXPECT_EQ(bytes().current - before, 512);
     const Tensor b = a + a;
     EXPECT_EQ(bytes().current - before, 1024);

@@ -1,6 +1,6 @@
-// Ranks that are processes and share one GPU, over shared memory (backend shm): what they train
-// under every strategy is what ranks train on the CPU. Threads could not: LibTorch runs the
-// backwards of one GPU on one thread, and ranks would wait for each other in it.
+// Ranks that are processes and share one GPU, over shared memory (backend shm), train under every
+// strategy to the same result as on the CPU. Threads would not work: LibTorch runs all backwards of
+// one GPU on one thread, and the ranks would wait for each other in it.
 #include <cstdlib>
 #include <filesystem>
 #include <map>
@@ -41,7 +41,7 @@ std::string file_of(const std::string& folder, int rank) {
   return absl::StrCat(folder, "/rank", rank);
 }
 
-/// Parameters in order of their names, losses, norms.
+/// Saves parameters in the order of their names, losses and norms.
 void save(const Outcome& outcome, const std::string& path) {
   std::vector<at::Tensor> all = {torch::tensor(outcome.losses, at::kDouble),
                                  torch::tensor(outcome.grad_norms, at::kDouble)};
@@ -82,7 +82,8 @@ std::string process_name(const ::testing::TestParamInfo<ProcessCase>& info) {
                       known == Known::kInNextStep ? "" : "_waiting");
 }
 
-/// Runs the job and returns what each rank got; empty where one failed, which fails the test.
+/// Runs the job and returns the outcome of each rank; if one fails, returns nothing and the test
+/// fails.
 std::vector<Outcome> run_job(const Configuration& configuration, int world, Known known,
                              const Outcome& names) {
   const TemporaryDirectory folder;

@@ -9,18 +9,18 @@
 
 namespace tessera::internal::testing {
 
-/// Not the first one where there are more, so that what forgets the device is found.
+/// Not the first GPU if there are several, to detect code that forgets the device.
 at::Device a_gpu();
 
-/// Whether `gpu` lies on a GPU and is bit for bit `cpu`, with its dtype, sizes and strides. NaNs
-/// are equal, zeros of two signs are not.
+/// Returns success if `gpu` is on a GPU and has the bits, dtype, sizes and strides of `cpu`. NaNs
+/// are equal; zeros of different signs are not.
 ::testing::AssertionResult same_bits(const at::Tensor& cpu, const at::Tensor& gpu);
 
-/// Expects that `compute` returns the same on the CPU and on a_gpu(), from the same seed.
+/// Expects that `compute` returns the same on the CPU and on a_gpu() with the same seed.
 using Compute = std::function<std::vector<at::Tensor>(at::Device device)>;
 void expect_same(const Compute& compute);
 
-/// Normally distributed numbers that are drawn on the CPU, on `device`. The same each time.
+/// Normally distributed numbers on `device`, drawn on the CPU. The same each time.
 at::Tensor draw(at::IntArrayRef sizes, at::Device device);
 
 }  // namespace tessera::internal::testing

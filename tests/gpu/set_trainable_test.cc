@@ -1,5 +1,5 @@
-// Engine::set_trainable() on GPUs: units, kernels' states and pinned memory are built anew, and
-// what is trained then is what is trained on the CPU.
+// Engine::set_trainable() on GPUs: units, states of kernels and pinned memory are rebuilt, and
+// training continues as on the CPU.
 #include <string>
 #include <string_view>
 #include <vector>

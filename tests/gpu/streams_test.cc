@@ -1,4 +1,4 @@
-// Models that run on streams of the user's own.
+// Models that run on the user's own streams.
 #include <memory>
 #include <string>
 #include <utility>
@@ -24,7 +24,8 @@ c10::Stream stream_of_pool(at::Device device) {
       ->getStreamFromGlobalPool(device, /*isHighPriority=*/false);
 }
 
-/// Each forward and backward on another stream than the one before, and step() on the default one.
+/// Each forward and backward runs on another stream than the one before, and step() on the default
+/// stream.
 Outcome train_on_streams(const Configuration& configuration, const Decorate& on_gpus, int size,
                          bool switches) {
   Outcome outcome;

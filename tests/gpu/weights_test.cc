@@ -1,5 +1,6 @@
-// Losses with weights on GPUs: what the CPU makes of them, where step() decides on the device and
-// where the host updates (offload); refused where steps are asynchronous. So are loops over join().
+// Losses with weights on GPUs train as on the CPU, both if step() decides on the device and if the
+// host updates (offload). They are refused if steps are asynchronous. The same holds for loops over
+// join().
 #include <algorithm>
 #include <map>
 #include <memory>
@@ -23,7 +24,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-/// The loss is scaled already.
+/// The loss is already scaled.
 TrainOptions weighing() {
   return {.adjust = [](Options& options) { options.loss_scale = LossScale{.initial = 1024.0}; },
           .backward =
@@ -66,7 +67,7 @@ TEST(WeightsOnGpu, AreRefusedUnderAsynchronousSteps) {
                    staged_over_host());
 }
 
-/// Rank r has 3 - r batches. Returns the parameters of rank 0.
+/// Rank r has 3 - r batches. Returns rank 0's parameters.
 std::map<std::string, at::Tensor> train_uneven(const Configuration& configuration, int size,
                                                const Decorate& over) {
   std::map<std::string, at::Tensor> parameters;

@@ -1,6 +1,6 @@
-// What ranks do that end with one hash of the parameters, however many they are and on however many
-// hosts: 8 micro-batches a step under Reproducible::kAnyWorldSize (jobs.sh and worlds.sh start this
-// program as them).
+// The body of ranks that end with one hash of the parameters for any number of ranks and hosts: 8
+// micro-batches per step under Reproducible::kAnyWorldSize. jobs.sh and worlds.sh start this
+// program.
 #include <cinttypes>
 #include <cstdint>
 #include <cstdio>
@@ -29,7 +29,8 @@ std::string hash_after(const AnySizeRun& run, const Configuration& configuration
   return text;
 }
 
-/// Says the hash that all rows end with, and the one of a run whose order of sums is the world's.
+/// Prints the hash at the end of all rows, and that of a run whose order of sums depends on the
+/// world.
 void train_any_size() {
   const auto world = join();
   at::set_num_threads(1);

@@ -1,5 +1,5 @@
-// What ranks on two hosts do (jobs.sh starts this program as them): train alike under every row of
-// the table, and evaluate alone.
+// The body of ranks on two hosts (started by jobs.sh): they train to equal results under every row
+// of the table, and evaluate alone.
 #include <cstdio>
 #include <map>
 #include <memory>
@@ -20,9 +20,9 @@
 namespace tessera::internal::testing {
 namespace {
 
-/// Every row of the table to the bits of ddp over the same hosts: in which order sums over hosts
-/// are taken is the layout's, and the same for all rows. Where all ranks communicate by MPI it is
-/// that of shared memory, and so ddp is trained over that.
+/// Compares every row of the table with ddp over the same hosts, to the bit: the layout decides the
+/// order of sums over hosts, equally for all rows. If all ranks communicate through MPI, the order
+/// is that of shared memory, so ddp is then trained over shared memory.
 void train_equally() {
   const auto world = join();
   const bool is_flat = world->backend() == "mpi";
@@ -65,7 +65,7 @@ void train_equally() {
 }
 const RankProcessBody kTrainEqually("hosts_equal", train_equally);
 
-/// After two steps the last rank evaluates while the others compute nothing; then all go on.
+/// After two steps the last rank evaluates while the others compute nothing; then all continue.
 void evaluate_alone() {
   const auto world = join();
   at::set_num_threads(1);

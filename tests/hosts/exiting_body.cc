@@ -1,6 +1,5 @@
-// A rank on one of two hosts that leaves by exit(3) in a hook inside backward, and the others,
-// which throw (exits.sh starts this program so). HOSTS_FOLDER receives error.<rank> of each of
-// these.
+// On one of two hosts a rank leaves by exit(3) in a hook inside backward, and the others throw
+// (started by exits.sh). Writes each of the others' errors to error.<rank> in HOSTS_FOLDER.
 #include <cstdlib>
 #include <exception>
 #include <fstream>

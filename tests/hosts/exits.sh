@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Ranks on two hosts of two (TESSERA_HOST), one of which leaves by exit(3) in a hook inside backward:
-# it ends with that code, and the others name it.
+# Two hosts with two ranks each (TESSERA_HOST); one rank leaves by exit(3) in a hook inside
+# backward: it ends with that code, and the others name it.
 #
 #   exits.sh <folder of the programs> <times> <configuration>...
 #
-# Exits with 77, "not run", where Open MPI is not installed or its module was not built.
+# Exits with 77, "not run", if Open MPI is not installed or its module was not built.
 set -euo pipefail
 bin=$1 times=$2
 shift 2
@@ -19,7 +19,7 @@ unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT TESSER
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 export OMP_NUM_THREADS=1 HOSTS_FOLDER=$scratch TEST_TIMEOUT_MS=4000  # longer than ranks wait for others after a failure
 
-# Each rank's code, which the launcher does not hear: it would kill the others for it.
+# Stores each rank's exit code and hides it from the launcher, which would kill the others.
 cat >"$scratch/rank" <<'END'
 #!/usr/bin/env bash
 code=0
@@ -46,9 +46,9 @@ for configuration; do
       cat "$scratch/out" "$scratch"/error.* >&2 || true
       exit 1
     }
-    # On a busy machine ranks may not leave in time, and MPI_Abort ends all, whatever their codes.
-    # Where it has ended one that had yet to name rank 2, the time does not count: twice at most, for a
-    # rank that hangs names it never.
+    # On a busy machine ranks may not leave in time, and MPI_Abort ends all with any code. If it
+    # ended a rank that had not yet named rank 2, this time does not count, but at most twice: a
+    # rank that hangs never names it.
     if ! all_have_said && grep -q 'MPI_Abort ends them' "$scratch/out" && ((again > 0)); then
       again=$((again - 1)) time=$((time - 1))
       continue

@@ -1,6 +1,6 @@
-// A rank on one of two hosts that trains until its world fails (failures.sh starts this program
-// so): HOSTS_FOLDER receives a file ready.<rank> with its pid, step.<rank> with the number of its
-// last committed step, and error.<rank>.
+// A rank on one of two hosts that trains until its world fails (started by failures.sh). It writes
+// its pid to ready.<rank>, the number of its last committed step to step.<rank> and its error to
+// error.<rank> in HOSTS_FOLDER.
 #include <unistd.h>
 
 #include <cstdlib>
@@ -23,7 +23,7 @@ void write_file(const std::string& name, int rank, const std::string& text) {
   const std::string path =
       std::string(folder == nullptr ? "." : folder) + "/" + name + "." + std::to_string(rank);
   std::ofstream(path + ".new") << text << "\n";
-  std::rename((path + ".new").c_str(), path.c_str());  // seen whole or not at all
+  std::rename((path + ".new").c_str(), path.c_str());  // readers see all of it or nothing
 }
 
 void train_until_failure() {

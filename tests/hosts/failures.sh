@@ -4,10 +4,10 @@
 #   failures.sh <folder of the programs> <killed_rank | unheard_rank | killed_host | unheard_host |
 #                                         cut_link | healed_link | stopped_rank>
 #
-# unheard: the launcher does not learn that the rank, or the ranks of a host, were killed, and so
-# leaves the others alive. Every rank that is left alive must end within the time-out plus 5 s and
-# name whom it missed, with rank and host; no process is left on either host; no rank goes on when a
-# cut link heals (case 20). Exits with 77, "not run", where hosts cannot be made.
+# unheard: the launcher does not learn that the rank, or the ranks of a host, were killed, so it
+# leaves the others alive. Every rank left alive must end within the timeout plus 5 s and name a
+# missing rank with its host; no process may be left on either host; no rank may continue when a cut
+# link heals (case 20). Exits with 77, "not run", if hosts cannot be created.
 set -euo pipefail
 bin=$1 scenario=$2
 two_hosts=$(dirname "${BASH_SOURCE[0]}")/../../tools/two-hosts
@@ -34,14 +34,14 @@ export OMP_NUM_THREADS=1 HOSTS_FOLDER=$scratch TEST_TIMEOUT_MS=$timeout_ms
 [[ $scenario != stopped_rank ]] || export HOSTS_CONFIGURATION=ddp
 
 now_ms() { echo $(($(date +%s%N) / 1000000)); }
-# Whether a process runs: a zombie does not.
+# Returns true if a process runs; a zombie does not.
 runs() { [[ -e /proc/$1/stat && $(sed 's/.*) //' "/proc/$1/stat" 2>/dev/null) != Z* ]]; }
-# left <pids>...: those that run.
+# left <pids>...: prints those that still run.
 left() { for pid; do if runs "$pid"; then echo "$pid"; fi; done; }
 
 rank=("$bin/hosts_test" --rank_body=hosts_until_failure)
 if [[ $scenario == unheard_* ]]; then
-  # What the launcher has started ends well, when all ranks have ended.
+  # For the launcher every process ends well, once all ranks have ended.
   cat >"$scratch/unheard" <<'END'
 #!/usr/bin/env bash
 "$@" || true
@@ -68,10 +68,10 @@ done
 pids=()
 for rank in 0 1 2 3; do pids+=("$(cat "$scratch/ready.$rank")"); done
 [[ $(ip netns identify "${pids[1]}") == "$name-a" && $(ip netns identify "${pids[2]}") == "$name-b" ]]
-# Kept open, or the next namespace may have the number of one of these.
+# Kept open, because otherwise a new namespace may reuse one of these numbers.
 exec {host_a}<"/proc/${pids[1]}/ns/net" {host_b}<"/proc/${pids[2]}/ns/net"
 hosts=$(readlink "/proc/$$/fd/$host_a")'|'$(readlink "/proc/$$/fd/$host_b")
-# of_hosts: the processes of either host, also those whose parents have ended.
+# of_hosts: the processes of both hosts, including those whose parents have ended.
 of_hosts() {
   local link
   for link in /proc/[0-9]*/ns/net; do
@@ -107,7 +107,7 @@ while [[ -n $(left "${pids[@]}") ]]; do
 done
 echo "$scenario: all ranks had ended $(($(now_ms) - begin)) ms later"
 
-# What holds for ranks does not for the launcher, whose daemons may wait behind a cut link.
+# The deadline of the ranks does not hold for the launcher: its daemons may wait behind a cut link.
 for _ in {1..200}; do
   kill -0 "$job" 2>/dev/null || break
   sleep 0.1
@@ -122,7 +122,7 @@ processes=$(of_hosts | xargs)
 [[ -z $processes ]] || die "there are still the processes $processes"
 
 host_of() { if (($1 < 2)); then echo "$name-a"; else echo "$name-b"; fi; }
-# names <rank> <others>...: it says that it missed one of these, with its pid and host.
+# names <rank> <others>...: checks that its error names one of the others with pid and host.
 names() {
   local rank=$1 file=$scratch/error.$1 other
   shift
@@ -135,13 +135,13 @@ names() {
   die "rank $rank does not name one of $* on $(host_of "$1")"
 }
 case $scenario in
-  killed_rank)  # the launcher ends the others, and says why
+  killed_rank)  # the launcher ends the others and prints the reason
     grep -q "rank 2 with PID .* on node $name-b exited on signal 9" "$scratch/out" ||
       die "the launcher does not name rank 2"
-    for rank in 0 1 3; do  # those that were faster
+    for rank in 0 1 3; do  # those that ended on their own first
       [[ ! -f $scratch/error.$rank ]] || names "$rank" 2
     done ;;
-  killed_host)  # by MPI's choice it names the host, or its own remote start
+  killed_host)  # depending on MPI it names the host or its own remote start
     grep -q "$name-b\|daemon has unexpectedly failed\|unable to reliably start" "$scratch/out" ||
       die "the launcher does not say why it ended"
     for rank in 0 1; do
@@ -149,7 +149,7 @@ case $scenario in
     done ;;
   unheard_rank | stopped_rank)
     for rank in 0 1 3; do names "$rank" 2; done
-    # Rank 3 shares its memory, and sees its end whomever it waits for itself.
+    # Rank 3 shares its memory and detects its end, whichever rank it waits for.
     for rank in 0 1 3; do
       [[ $scenario == stopped_rank ]] || grep -q ' died$' "$scratch/error.$rank" ||
         die "rank $rank does not say that rank 2 has died"
@@ -158,7 +158,7 @@ case $scenario in
     for rank in 0 1; do names "$rank" 2 3; done ;;
   cut_link | healed_link)
     [[ $scenario == cut_link || -n $healed ]] || die "not all ranks have said why they ended"
-    # Each rank names one of the other side's, which it or its neighbour has waited for.
+    # Each rank names a rank of the other host for which it or its neighbour has waited.
     for rank in 0 1; do names "$rank" 2 3; done
     for rank in 2 3; do names "$rank" 0 1; done
     steps=()

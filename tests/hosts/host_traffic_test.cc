@@ -1,4 +1,5 @@
-// What training sends between hosts (MPI is the fake): docs/hosts.md, "What crosses the wire".
+// The bytes that training sends between hosts (MPI is the fake); see docs/hosts.md, "What crosses
+// the wire".
 #include <algorithm>
 #include <memory>
 #include <string>
@@ -20,7 +21,7 @@
 namespace tessera::internal::testing {
 namespace {
 
-constexpr int64_t kFeatures = 96;  // so that every part of a unit is longer than an envelope
+constexpr int64_t kFeatures = 96;  // makes every part of a unit longer than an envelope
 
 torch::nn::Sequential make_model(int layers) {
   torch::nn::Sequential model;
@@ -31,12 +32,12 @@ torch::nn::Sequential make_model(int layers) {
   return model;
 }
 
-/// Of all parameters.
+/// The bytes of all parameters.
 constexpr int64_t bytes_of(int layers) { return layers * kFeatures * kFeatures * 4; }
-/// Of a rank's vote in step(): nine words, the norm, and the options of SGD.
+/// The bytes of a rank's vote in step(): nine words, the norm, and the options of SGD.
 constexpr int64_t kVoteBytes = (9 + static_cast<int64_t>(ExactSum::kWords) + 1 + 5) * 8;
 
-/// What all hosts have sent when each rank has taken `steps` steps.
+/// The bytes that all hosts send in `steps` steps per rank.
 int64_t sent_in(int steps, int layers, const Options& options,
                 const std::vector<int>& host_of_rank) {
   const int64_t before = fake_data_bytes();
@@ -57,23 +58,23 @@ class HostTrafficOfTraining : public ::testing::TestWithParam<std::vector<int>> 
   static constexpr int kFewLayers = 3;
   static constexpr int kManyLayers = 8;
 
-  /// What a step sends of parameters and gradients; the first ones do more.
+  /// The bytes of parameters and gradients that a later step sends; the first steps send more.
   int64_t of_step(int layers, const Options& options) const {
     const int64_t four = sent_in(4, layers, options, GetParam());
     const int64_t two = sent_in(2, layers, options, GetParam());
     EXPECT_EQ((four - two) % 2, 0);
     return (four - two) / 2 - votes();
   }
-  /// What a step sends of them.
+  /// The bytes of votes that a step sends.
   int64_t votes() const { return static_cast<int64_t>(GetParam().size()) * kVoteBytes * others(); }
-  /// Hosts beside one.
+  /// The number of other hosts.
   int64_t others() const { return *std::max_element(GetParam().begin(), GetParam().end()); }
 };
 INSTANTIATE_TEST_SUITE_P(Hosts, HostTrafficOfTraining,
                          ::testing::Values(hosts_in_order(2, 2), hosts_in_order(3, 2),
                                            hosts_in_order(2, 3)));
 
-/// Under zero3 the model is one unit here, which is whole when backward begins.
+/// Under zero3 the model is here one unit, which is still gathered when backward begins.
 TEST_P(HostTrafficOfTraining, IsWhatTheFormulaSaysToTheByte) {
   for (const Strategy strategy :
        {Strategy::kDdp, Strategy::kZero1, Strategy::kZero2, Strategy::kZero3}) {
@@ -91,8 +92,8 @@ TEST_P(HostTrafficOfTraining, HasHalfTheGradientsInBf16) {
   EXPECT_EQ(of_step(kFewLayers, options), bytes_of(kFewLayers) * others() * 3 / 2);
 }
 
-/// How much depends on which units are still whole, and on whether a rank comes when its host's
-/// copy is gone: all once at least, and twice by every rank for itself at most.
+/// The traffic depends on which units are still gathered, and on whether a rank comes after its
+/// host's copy is gone: at least everything once, and at most twice by every rank on its own.
 TEST_P(HostTrafficOfTraining, OfUnitsIsBounded) {
   if (!mpi_reads_one_sided()) GTEST_SKIP() << "ranks gather together";
   Options options;
@@ -100,8 +101,8 @@ TEST_P(HostTrafficOfTraining, OfUnitsIsBounded) {
   options.wrap = wrap_by_type<torch::nn::LinearImpl>();
   const int64_t once = bytes_of(kManyLayers) * others();
   const auto locals = static_cast<int64_t>(GetParam().size()) / (others() + 1);
-  // Not of_step(), a difference: of the shorter run more or fewer ranks may have come too late for
-  // their host's copy.
+  // Not the difference of_step(): in the shorter run another number of ranks may have come too late
+  // for their host's copy.
   const int64_t four = sent_in(4, kManyLayers, options, GetParam());
   const int64_t none = sent_in(0, kManyLayers, options, GetParam());
   EXPECT_LE(four - none, 4 * (once + once * 2 * locals + votes()));

@@ -3,9 +3,9 @@
 #
 #   jobs.sh <folder of the programs> <equal | any_size | alone> <openmpi | mpich>
 #
-# equal: every row of the table trains to the bits of ddp, ranks' branches differ. any_size: every row
-# ends with the hash of one process (Reproducible::kAnyWorldSize). alone: one rank evaluates without
-# the others. Exits with 77, "not run", where hosts cannot be made.
+# equal: every row of the table trains to the bits of ddp, with different branches on each rank.
+# any_size: every row ends with the hash of one process (Reproducible::kAnyWorldSize). alone: one
+# rank evaluates without the others. Exits with 77, "not run", if hosts cannot be created.
 set -euo pipefail
 bin=$1 body=$2 abi=$3
 two_hosts=$(dirname "${BASH_SOURCE[0]}")/../../tools/two-hosts
@@ -18,7 +18,7 @@ unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT TESSER
 export OMP_NUM_THREADS=1
 
 locals=2
-# Two ranks of each host are summed as kAnyWorldSize sums, also without it; four are not.
+# With two ranks per host the order of sums is always kAnyWorldSize's; with four it is not.
 [[ $body != any_size ]] || locals=4
 code=0
 "$two_hosts" --launcher "$abi" --ranks-per-host "$locals" -- "$bin/hosts_test" --rank_body="hosts_$body" \
@@ -35,7 +35,7 @@ case $body in
     hash=$(sed -n 's/^over loopback, 1 ranks: .* rows end with //p' "$scratch/one")
     grep -q -x "over hosts, 8 ranks: [0-9]* rows end with ${hash:-nothing}" "$scratch/out" ||
       { echo "jobs.sh: one process ends with '$hash'" >&2; exit 1; }
-    # The comparison can fail: the hosts' own order of sums is another.
+    # The comparison can fail: the hosts' own order of sums differs.
     order=$(sed -n "s/^in the world's order //p" "$scratch/out")
     [[ -n $order && $order != "$hash" ]] || { echo "jobs.sh: the order changes nothing" >&2; exit 1; } ;;
   alone)

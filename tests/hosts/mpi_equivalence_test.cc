@@ -1,5 +1,5 @@
-// The equivalence suite over MPI (the fake): whatever carries gradients and parameters between
-// ranks, they end with the bits that ranks end with over shared memory.
+// The equivalence suite over MPI (the fake): ranks end with the same bits as over shared memory,
+// however gradients and parameters are sent.
 #include <atomic>
 #include <memory>
 #include <string>
@@ -32,8 +32,8 @@ struct MpiCase {
   at::ScalarType dtype = at::kFloat;
 };
 
-/// Every row of the table, with models and schedules that take turns: over two and four ranks two
-/// models each, over three all.
+/// Every row of the table, with models and schedules in turn: two models each on two and four
+/// ranks, all on three.
 std::vector<MpiCase> mpi_cases() {
   const std::vector<std::string> models = {
       "UnusedEverywhere", "FrozenBlocks",  "MixedDtypes", "CheckpointedBlocks",
@@ -83,7 +83,7 @@ TEST_P(MpiEquivalence, TrainsToTheBitsOfSharedMemory) {
 
 INSTANTIATE_TEST_SUITE_P(, MpiEquivalence, ::testing::ValuesIn(mpi_cases()), name_of_mpi_case);
 
-/// Rank 0 finds zeros where sums of gradients come.
+/// Rank 0 receives zeros instead of sums of gradients.
 class LosingGroup final : public ForwardingGroup {
  public:
   explicit LosingGroup(std::shared_ptr<ProcessGroup> inner) : ForwardingGroup(std::move(inner)) {}
@@ -104,7 +104,7 @@ class LosingGroup final : public ForwardingGroup {
   }
 };
 
-/// The comparison can fail: sums that do not come change what is trained.
+/// The comparison can fail: missing sums change the result.
 TEST(MpiEquivalenceControl, LostSumsAreSeen) {
   const Schedule& schedule = schedules().front();
   for (const Strategy strategy : {Strategy::kDdp, Strategy::kZero2, Strategy::kZero3}) {

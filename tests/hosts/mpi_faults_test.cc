@@ -1,5 +1,5 @@
 // Ranks that differ, over MPI (the fake): every rank names the first difference, and no step is
-// applied. The numbers are those of the catalogue of faults (docs/testing.md).
+// applied. Numbers are those of the catalogue of faults (docs/testing.md).
 #include <functional>
 #include <memory>
 #include <string>
@@ -71,7 +71,7 @@ TEST(MpiFaults, Case37ParametersThatDiffer) {
 TEST(MpiFaults, Case38AnotherCallThanTheOthersChangesNothing) {
   for (const Configuration& configuration : named_configurations()) {
     SCOPED_TRACE(configuration);
-    // Else it is a gather of one rank's while others vote, on another group: a time-out's affair.
+    // Otherwise one rank gathers while others vote on another group, which only a timeout can end.
     if (configuration.splits_parameters() && !mpi_reads_one_sided()) continue;
     for (const bool is_extra : {true, false}) {
       std::vector<int64_t> steps(kMpiFaultWorld, -1);
@@ -137,7 +137,7 @@ TEST(MpiFaults, Case40OperationOrRootThatDiffers) {
                           {"rank 2 called broadcast float32[3] from rank 1", "from rank 0"}));
 }
 
-/// What all ranks do alike is no difference.
+/// If all ranks do the same, there is no difference.
 TEST(MpiFaults, ControlAlikeIsFine) {
   const auto endings = endings_over_mpi([](const std::shared_ptr<ProcessGroup>& world) {
     Trainer trainer(world, configuration_of(Strategy::kZero3));

@@ -7,7 +7,8 @@
 
 namespace tessera::internal::testing {
 
-/// Whether ranks read each other's memory over MPI; else they gather split parameters together.
+/// Returns true if ranks read each other's memory over MPI; otherwise they gather split parameters
+/// together.
 inline bool mpi_reads_one_sided() {
   static const bool reads = [] {
     std::atomic<bool> can{false};

@@ -1,5 +1,5 @@
-// Ranks with different numbers of batches of different sizes, over MPI (the fake): weights and
-// join() end with the bits that they end with over shared memory.
+// Ranks with different numbers of batches and batches of different sizes, over MPI (the fake): with
+// weights and join() they end with the same bits as over shared memory.
 #include <array>
 #include <memory>
 #include <string>
@@ -19,7 +19,7 @@
 namespace tessera::internal::testing {
 namespace {
 
-/// By rank; the first rank that has most is never the only one with any.
+/// The number of batches of each rank.
 constexpr std::array<int, 4> kNumberOfBatches = {2, 4, 3, 0};
 
 std::vector<Batch> uneven_batches(const Subject& subject, int rank) {
@@ -60,7 +60,7 @@ TEST_P(MpiUneven, WeightsAndJoinHaveTheBitsOfSharedMemory) {
     run_ranks(GetParam(), [&](std::shared_ptr<ProcessGroup> world) {
       const auto rank = static_cast<size_t>(world->rank());
       if (decorate) world = decorate(std::move(world));
-      // Ranks that gather together cannot follow a rank whose batches are over.
+      // Ranks that gather together cannot continue without a rank whose batches are used up.
       if (configuration.splits_parameters() && !world->can().one_sided_reads) return;
       by_rank[rank] = train_unevenly(configuration, world);
     });

@@ -6,8 +6,9 @@
 
 namespace tessera::internal::testing {
 
-/// Whether `configuration` can train the model called `model` on `world` ranks only if they read
-/// each other's memory: else they gather split parameters together, and so take equal branches.
+/// Returns true if `configuration` can train the model called `model` on `world` ranks only with
+/// windows on each other's memory. Without them ranks gather split parameters together, so all take
+/// the same branches.
 inline bool needs_windows(const Configuration& configuration, const std::string& model, int world) {
   const int ranks = configuration.reshard_after_forward.value_or(1);
   const bool has_second_shards = ranks > 1 && ranks < configuration.degrees_at(world).parameters;

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Trains a tiny gpt under rows of the table of strategies over MPI and compares the hash of its
-# parameters and its losses, character for character (case 35 of docs/testing.md).
+# Trains a tiny gpt under rows of the table of strategies over MPI and compares its parameter hash
+# and its losses character by character (case 35 of docs/testing.md).
 #
 #   strategies.sh <folder of the programs> <openmpi | mpich> <one | two> <text> <ranks>...
 #
-# one: on this host; all are equal to ddp under tessera-run. two: on two hosts that are namespaces of
-# this machine (tools/two-hosts), half of the ranks on each; all are equal to ddp there, as sums over
-# hosts may be taken in another order. Exits with 77, "not run", where that cannot be.
+# one: on this host; all are equal to ddp under tessera-run. two: on two hosts that are namespaces
+# of this machine (tools/two-hosts), half of the ranks on each; all are equal to ddp there, because
+# sums over hosts may have another order. Exits with 77, "not run", if that is impossible.
 set -euo pipefail
 bin=$1 abi=$2 hosts=$3 text=$4
 worlds=("${@:5}")
@@ -54,7 +54,7 @@ gpt() {
   cat "$scratch/losses"
 }
 
-# Where the world cannot be made, say why.
+# If the world cannot be created, print the reason.
 probe=0
 over_mpi "${worlds[0]}" true >"$scratch/all" 2>&1 || probe=$?
 ((probe != 77 && probe != 127)) || not_run "$(tail -n 1 "$scratch/all")"
@@ -72,7 +72,7 @@ for ranks in "${worlds[@]}"; do
     else
       gpt over_mpi "$ranks" ddp $arguments >"$scratch/expected"
     fi
-    # Nothing new is sent then: one row is enough.
+    # Then nothing new is sent, so one row is enough.
     [[ -z $arguments ]] || rows=(zero3)
     for row in "${rows[@]}"; do
       gpt over_mpi "$ranks" "$row" $arguments >"$scratch/got"

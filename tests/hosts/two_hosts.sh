@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# tools/two-hosts itself: where ranks are, what they are given, what it refuses, and that nothing is
-# left.
+# Tests tools/two-hosts itself: where ranks run, what they receive, what it refuses, and that
+# nothing is left.
 #
 #   two_hosts.sh
 #
-# Exits with 77, "not run", where hosts cannot be made.
+# Exits with 77, "not run", if hosts cannot be created.
 set -euo pipefail
 two_hosts=$(dirname "${BASH_SOURCE[0]}")/../../tools/two-hosts
 scratch=$(mktemp -d)
@@ -37,10 +37,10 @@ expect 7 --name "$name" -- sh -c 'exit 7'
 expect 0 --name "$name" --rate 100mbit --ranks-per-host 1 -- tc qdisc show dev link0
 [[ $(grep -c 'tbf .*rate 100Mbit' "$scratch/out") -eq 2 ]] || die "the link has no rate"
 
-# The link is all that there is, and a process that goes its own way is named and killed.
+# There are no other links, and a process that leaves its session is named and killed.
 expect 0 --name "$name" --ranks-per-host 1 -- sh -c 'ls /sys/class/net; ls -A /dev/shm | grep x$$;
   setsid sleep 240.'$$' >/dev/null 2>&1 </dev/null & exit 0'
-# Of Open MPI's own output, its warning of a setpgid() that came too late.
+# Ignores Open MPI's own warning about a late setpgid().
 [[ $(grep -vE '^two-hosts|plm:rsh' "$scratch/out" | sort -u | xargs) == 'link0 lo' ]] ||
   die "there are other links"
 [[ $(grep -c "two-hosts: left on $name-[ab], killed: [0-9]* sleep" "$scratch/out") -eq 2 ]] ||
@@ -53,7 +53,7 @@ expect 64 --nodes 3 -- true
 expect 64 --name Upper -- true
 expect 64 --name "$name"
 
-# A signal ends all of it.
+# A signal ends everything.
 "$two_hosts" --name "$name" -- sleep 241.$$ >"$scratch/out" 2>&1 &
 until [[ $(pgrep -c -f "^sleep 241.$$") -eq 4 ]]; do
   kill -0 $! || die "it ended"

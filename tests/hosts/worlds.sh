@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
-# Ranks on this machine that all communicate by MPI, each for itself.
+# Ranks on this machine that all communicate through MPI, without sharing memory.
 #
 #   worlds.sh <folder of the programs> <openmpi | mpich> <ranks>...
 #
-# Every row of the table trains to the bits of ddp over shared memory. For a power of two of ranks, and
-# on two hosts of two and of four (TESSERA_HOST), Reproducible::kAnyWorldSize ends with the hash of one
-# process. Exits with 77, "not run", where this MPI is not installed or its module was not built.
+# Every row of the table trains to the bits of ddp over shared memory. With a power of two of ranks,
+# and on two hosts of two and of four ranks (TESSERA_HOST), Reproducible::kAnyWorldSize ends with
+# the hash of one process. Exits with 77, "not run", if this MPI is not installed or its module was
+# not built.
 set -euo pipefail
 bin=$1 abi=$2
 worlds=("${@:3}")
@@ -35,7 +36,7 @@ body() {
   shift
   timeout --kill-after=5 240 "$@" >"$scratch/out" 2>&1 || die "$name under $*:"
 }
-# said <expression>: what its group matches.
+# said <expression>: prints what its group matches.
 said() { sed -n "s/^$1\$/\1/p" "$scratch/out"; }
 
 any_size=("$bin/hosts_test" --rank_body=hosts_any_size)
@@ -47,13 +48,14 @@ for ranks in "${worlds[@]}"; do
   TESSERA_BACKEND=mpi body equal "${launch[@]}" -n "$ranks" "$bin/hosts_test" --rank_body=hosts_equal
   runs=$(said "over mpi, $ranks ranks: \([0-9]*\) runs equal ddp's over shm; 0 need .*")
   ((runs >= 70)) || die "$ranks ranks: expected at least 70 runs, got '$runs':"
-  ((ranks != 3)) || continue  # no power of two
+  ((ranks != 3)) || continue  # not a power of two
   TESSERA_BACKEND=mpi body any_size "${launch[@]}" -n "$ranks" "${any_size[@]}"
   hash=$(said "over mpi, $ranks ranks: [0-9]* rows end with \(.*\)")
   [[ $hash == "$expected" ]] || die "$ranks ranks end with '$hash', one process with $expected:"
 done
 
-# On hosts, after each change the larger of the two worlds, over one MPI (tests/support/breadth.h).
+# On hosts, a short run takes only the larger of the two worlds, over one MPI
+# (tests/support/breadth.h).
 of_hosts=(2 4)
 if [[ -z ${TESSERA_TEST_ALL:-} ]]; then
   of_hosts=(4)
@@ -65,7 +67,7 @@ for locals in "${of_hosts[@]}"; do
   hash=$(said "over hosts, $((2 * locals)) ranks: [0-9]* rows end with \(.*\)")
   [[ $hash == "$expected" ]] || die "2 x $locals ranks end with '$hash', one process with $expected:"
 done
-# The comparison can fail: four ranks of a host are summed in rank order, else.
+# The comparison can fail: without kAnyWorldSize four ranks of a host are summed in rank order.
 other=$(said "in the world's order \(.*\)")
 [[ -n $other && $other != "$expected" ]] || die "the order of sums changes nothing:"
 echo "over $abi ${worlds[*]} ranks train as over shared memory"

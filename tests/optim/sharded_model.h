@@ -11,11 +11,11 @@
 
 namespace tessera::internal {
 
-/// Parameters in one flat buffer that is updated by one HostOptimizer per slice, as that many ranks
-/// would, in one process.
+/// Parameters in one flat buffer, updated by one HostOptimizer per slice in one process, as that
+/// many ranks would do.
 class ShardedModel {
  public:
-  /// Trainable parameters are those of `tensors` that require grad; all in one unit.
+  /// The trainable parameters are those of `tensors` that require grad, all in one unit.
   ShardedModel(std::vector<NamedTensor> tensors, const OptimizerPlan& plan, int slices)
       : table_(std::move(tensors)), units_(table_, {{"unit", trainable(table_)}}, slices) {
     const FlatLayout& layout = units_[0].layout;
@@ -43,8 +43,8 @@ class ShardedModel {
   const at::Tensor& flat() const { return flat_; }
   HostOptimizer& optimizer(int slice) { return *optimizers_[static_cast<size_t>(slice)]; }
 
-  /// One update by all slices. `gradients` has one entry per parameter of the table, undefined
-  /// where unused.
+  /// Updates all slices once. `gradients` has one entry per parameter of the table, undefined for
+  /// unused ones.
   void update(const std::vector<at::Tensor>& gradients, double scale = 1.0) {
     std::vector<uint8_t> used(table_.size(), 0);
     const FlatLayout& layout = units_[0].layout;

@@ -15,7 +15,7 @@
 
 namespace tessera::internal {
 
-/// Blocks of the kernels, tails, views that are not in order, nothing, a scalar, a frozen one.
+/// Whole blocks of the kernels, tails, views in other orders, an empty one, a scalar, a frozen one.
 inline std::vector<NamedTensor> twin_parameters(at::ScalarType dtype) {
   torch::manual_seed(11);
   const auto random = [&](at::IntArrayRef sizes) {
@@ -37,7 +37,7 @@ inline std::vector<NamedTensor> twin_parameters(at::ScalarType dtype) {
   return named;
 }
 
-/// The scalar is used from step 3 on, the line now and then.
+/// Gradients; the scalar is used from step 3 on, the line only in some steps.
 inline std::vector<at::Tensor> twin_gradients(const std::vector<NamedTensor>& parameters,
                                               int step) {
   torch::manual_seed(100 + step);
@@ -51,9 +51,10 @@ inline std::vector<at::Tensor> twin_gradients(const std::vector<NamedTensor>& pa
   return gradients;
 }
 
-/// How far a step's result may be from LibTorch's, in ulps of what an element was before the step
-/// and is after it together, which is at least as much as the step. 0: the same bits. Where a
-/// square root is in a formula it is not: LibTorch's are not rounded correctly.
+/// The largest difference from LibTorch's result of a step, in ulps of the sum of an element's
+/// sizes before and after the step, which is at least the step's size. 0: the same bits, which
+/// formulas with a square root cannot have, because LibTorch's square roots are not rounded
+/// correctly.
 using Ulps = double;
 
 inline bool is_near(const at::Tensor& got, const at::Tensor& expected, const at::Tensor& before,
@@ -64,9 +65,9 @@ inline bool is_near(const at::Tensor& got, const at::Tensor& expected, const at:
   return ((got - expected).abs() <= size * (ulps * ulp)).all().item<bool>();
 }
 
-/// A plan beside LibTorch's own optimizer, both trained for `steps` steps, each from LibTorch's
-/// values, `edit` changing the options of both before each; the names of the parameters that are
-/// further off after any step.
+/// Trains a plan and LibTorch's own optimizer for `steps` steps, each starting from LibTorch's
+/// values; `edit` changes the options of both before each step. Returns the names of the parameters
+/// that differ by more after any step.
 template <typename Torch, typename Options>
 std::set<std::string> differing_plans(
     const OptimizerPlan& plan, const Options& reference_options, at::ScalarType dtype, int slices,
@@ -106,7 +107,7 @@ std::set<std::string> differing_plans(
   return names;
 }
 
-/// The plan of `options` alone.
+/// differing_plans() for a plan with `options` alone.
 template <typename Torch, typename Options>
 std::set<std::string> differing(
     const Options& options, const Options& reference_options, at::ScalarType dtype, int slices,

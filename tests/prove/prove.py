@@ -2,8 +2,8 @@
 
     python3 tests/prove/prove.py <folder of the programs> [--quick] [--keep FOLDER]
 
---quick: a few configurations on two ranks. --keep: where the results go, to be looked at. Needs
-Python 3.9 and nothing else. The exit code is 0 if every claim holds.
+--quick: a few configurations on two ranks. --keep: keeps the results in this folder. Needs only
+Python 3.9 or newer. The exit code is 0 if every claim holds.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def _check(programs: Programs, quick: bool) -> int:
     ):
         try:
             section()
-        except (OSError, ValueError) as error:  # a job that failed left no results to compare
+        except (OSError, ValueError) as error:  # a failed job left no results to compare
             table.row("all results are there", "files", str(error), False)
     print(f"\n{time.monotonic() - began:.0f} s")
     return table.end()

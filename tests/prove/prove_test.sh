@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Negative control of prove.py: where every job makes a mistake, or fails, so does it.
+# Negative control of prove.py: it must fail if every job makes a mistake or fails.
 #   prove_test.sh <folder of the programs>
 set -euo pipefail
 bin=$(cd "$1" && pwd)
@@ -8,7 +8,7 @@ scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 ln -s "$bin"/{prove_reference,tessera-run} "$scratch"
 
-expect() {  # code, line, what the program does
+expect() {  # exit code, line, commands of the program
   local code=0
   printf '#!/bin/sh\n%s\n' "$3" >"$scratch/prove_training"
   chmod +x "$scratch/prove_training"
@@ -20,7 +20,7 @@ expect() {  # code, line, what the program does
   fi
 }
 
-# All configurations skip the same reduction: equal to each other, but not to LibTorch alone.
+# All configurations skip the same reduction: they equal each other, but not LibTorch alone.
 expect 1 '2 x ddp, fp32 = LibTorch alone.*<-- FAILS' \
   "exec '$bin/prove_training' --control=skip_reduction \"\$@\""
 expect 1 '^[0-9]+ of [0-9]+ claims fail' 'exit 3'

@@ -1,5 +1,5 @@
-"""Trains what prove_reference trained once more, in Python: the same initial weights and data, read
-from its folder, under PyTorch's own modules and AdamW. Needs torch.
+"""Repeats prove_reference's training in Python: the same initial weights and data, read from its
+folder, with PyTorch's own modules and AdamW. Needs torch.
 
     python3 tests/prove/pytorch_reference.py <folder of prove_reference> <folder to write to>
 """
@@ -104,7 +104,7 @@ def main(plain: Path, out: Path) -> None:
     for name, (make, options) in _TASKS.items():
         start = read(plain, f"{name}.start")
         model = make().to(next(iter(start.values())).dtype)
-        model.load_state_dict(start)  # strict: the names are the same
+        model.load_state_dict(start)  # strict: the names must match
         losses = train(model, options, read(plain, f"{name}.data"))
         write(model, out, f"{name}.end")
         (out / f"{name}.steps").write_text("".join(loss.hex() + "\n" for loss in losses))

@@ -59,7 +59,7 @@ struct CheckpointedBlocks : Blocks {
   }
 };
 
-/// Every rank takes other blocks, in another order, in every step; nobody the sixth.
+/// Every rank uses other blocks, in another order, in every step; no rank uses the sixth.
 struct BranchingBlocks : Blocks {
   Tensor forward(const Tensor& input, const Moment& moment) override {
     Tensor x = at::tanh(first(input));
@@ -73,7 +73,7 @@ struct BranchingBlocks : Blocks {
   }
 };
 
-/// Frozen: all of a block, one parameter of another, one of the model's own.
+/// Frozen: a whole block, one parameter of another, and one of the model's own.
 struct FrozenBlocks : Blocks {
   Tensor forward(const Tensor& input, const Moment& moment) override {
     return Blocks::forward(input, moment) * scale;
@@ -89,7 +89,7 @@ struct FrozenBlocks : Blocks {
   Tensor scale = register_parameter("scale", torch::zeros({5}));
 };
 
-/// Operators that read three units at once: as arguments and in lists.
+/// Operators that read three units at once, as arguments and in lists.
 struct ThreeUnits : Net {
   Tensor forward(const Tensor& input, const Moment&) override {
     Tensor x = at::tanh(first(input));
@@ -117,7 +117,7 @@ struct ProjectionImpl : nn::Module {
 };
 TORCH_MODULE(Projection);
 
-/// One weight in three of four blocks, and another one in two modules side by side.
+/// One weight in three of four blocks; another one in two modules of the same parent.
 struct TiedBlocks : Net {
   TiedBlocks() {
     const Tensor shared = torch::zeros({13, 13});

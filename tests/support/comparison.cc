@@ -15,7 +15,7 @@ namespace {
 
 using Tensors = std::map<std::string, at::Tensor>;
 
-/// Lines for names that only one side has, and for other shapes or dtypes.
+/// Returns lines for names that only one side has, and for different shapes or dtypes.
 std::string difference_in_kind(const Tensors& got, const Tensors& expected) {
   std::ostringstream text;
   for (const auto& [name, tensor] : got) {

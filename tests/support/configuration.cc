@@ -112,7 +112,7 @@ std::vector<Configuration> configurations_of_world(int world) {
   }
   std::vector<Configuration> configurations;
   for (Configuration& configuration : candidates) {
-    // Where one group is all ranks, a hybrid is a named configuration.
+    // If one group is the whole world, a hybrid equals a named configuration.
     const bool is_new = configuration.reshard_after_forward != world || world == 1;
     if (configuration.suits(world) && is_new) configurations.push_back(std::move(configuration));
   }
@@ -121,7 +121,7 @@ std::vector<Configuration> configurations_of_world(int world) {
 
 std::vector<Configuration> spanning_configurations(int world) {
   if (takes_all_rows()) return configurations_of_world(world);
-  // Named ones cut alike in all worlds. Only an even one has groups of ranks within it.
+  // Named configurations split alike in all worlds. Only an even world has groups of ranks in it.
   if (world > 2 && world % 2 == 0) {
     return {apart(configuration_of(Strategy::kZero2)), apart(hybrid(1, 1, 2)),
             world == 4 ? hybrid(2, 4, 4) : hybrid(2, 2, 2)};

@@ -10,8 +10,8 @@
 
 namespace tessera::internal::testing {
 
-/// A configuration of the table of strategies, with what tests vary beside it: everything about a
-/// run that must not change its results (but for `precision`).
+/// A row of the table of strategies, with the settings that tests vary: everything about a run that
+/// must not change its results (except `precision`).
 struct Configuration {
   std::string name;  ///< part of test names: letters, digits and underscores
   Strategy strategy = Strategy::kDdp;
@@ -34,13 +34,14 @@ struct Configuration {
   bool free_eagerly = false;
   bool fixed_unsharded_buffers = false;
 
-  /// Whether this configuration can split parameters (in a world of more than one).
+  /// Whether this configuration splits parameters in a world of more than one rank.
   bool splits_parameters() const;
-  /// Whether it has the bits of ddp: configurations with 1 < g < o keep partial sums.
+  /// Whether its results have ddp's bits. Configurations with 1 < g < o keep partial sums, so they
+  /// do not.
   bool keeps_bits() const;
-  /// Whether `world` ranks can be divided as it says.
+  /// Whether its degrees divide `world`.
   bool suits(int world) const;
-  /// Whether `world` ranks have one copy of the parameters together.
+  /// Whether `world` ranks share one copy of the parameters.
   bool shares_at(int world) const;
   /// Over how many of `world` ranks each kind of state is split.
   Degrees degrees_at(int world) const;
@@ -53,14 +54,14 @@ std::ostream& operator<<(std::ostream& stream, const Configuration& configuratio
 Configuration configuration_of(Strategy strategy);
 /// A hybrid configuration; HSDP is {s, s, s}.
 Configuration hybrid(int parameters, int gradients, int optimizer);
-/// `configuration` under which each rank has parameters and unsharded-parameter buffers of its own,
-/// as on hosts of their own.
+/// `configuration` with share_parameters off: each rank has its own parameters and
+/// unsharded-parameter buffers, as ranks on different hosts do.
 Configuration apart(Configuration configuration);
-/// zero3, apart, whose units stay split over `ranks` between forward and backward; 1 keeps them
+/// zero3, apart, whose units stay split over `ranks` between forward and backward; with 1 they stay
 /// whole.
 Configuration resharding(int ranks);
-/// `configuration` under which a unit is whole only while an operator uses it and freed memory
-/// holds NaN.
+/// `configuration` in which a unit is whole only while an operator uses it, and freed memory holds
+/// NaN.
 Configuration hostile(Configuration configuration);
 
 /// ddp, zero1, zero2 and zero3.
@@ -73,22 +74,22 @@ std::vector<Configuration> named_and_apart_configurations();
 /// zero3 resharding, wrapped by default and hostile, hybrids.
 std::vector<Configuration> configurations_of_world(int world);
 
-/// What a suite takes that repeats the table for one optimizer, policy or scope: rows that cut
-/// units and share parameters in each way that there is, or all of configurations_of_world(world)
-/// (takes_all_rows()).
+/// The configurations for a suite that repeats the table for one optimizer, policy or scope: rows
+/// that split units and share parameters in each possible way, or all of
+/// configurations_of_world(world) if takes_all_rows().
 std::vector<Configuration> spanning_configurations(int world);
 
-/// The one of them, in any world, that is called `name`. Throws std::out_of_range.
+/// The configuration with this name, in any world. Throws std::out_of_range.
 Configuration configuration_called(const std::string& name);
 
-/// The options that say `configuration`.
+/// Returns `configuration` as options.
 Options options_of(const Configuration& configuration);
 
-/// Sets buckets of `bytes`, the first one of at most 1 MiB, where they mean something: where
-/// `configuration` keeps parameters whole.
+/// Sets buckets of `bytes`, the first of at most 1 MiB, if `configuration` keeps parameters whole;
+/// otherwise buckets have no effect.
 void set_buckets(Options& options, const Configuration& configuration, int64_t bytes);
 
-/// Each module that has parameters of its own is a unit, but for the model itself.
+/// Each module that has parameters of its own is a unit, except the model itself.
 WrapPolicy wrap_layers();
 
 }  // namespace tessera::internal::testing

@@ -11,8 +11,8 @@
 namespace tessera::internal::testing {
 namespace {
 
-/// All bits set is a NaN in every floating dtype. Raw bytes, because an operator would bump version
-/// counters.
+/// All bits set is a NaN in every floating dtype. Writes raw bytes, because an operator would bump
+/// version counters.
 void poison(const at::Tensor& tensor) {
   if (tensor.numel() == 0) return;
   const int byte = at::isFloatingType(tensor.scalar_type()) ? 0xff : 0x7f;
@@ -45,7 +45,7 @@ DelayedGroup::DelayedGroup(std::shared_ptr<ProcessGroup> inner, DelayOptions opt
       lane_(Lane::Mode::kThread) {}
 
 DelayedGroup::~DelayedGroup() {
-  // What is still in flight may wait for a rank that failed; joining the lane must not.
+  // Work in flight may wait for a failed rank; joining the lane must not.
   if (in_flight_.load() > 0) inner_->abort("a delayed group was destroyed with work in flight");
 }
 
@@ -57,7 +57,7 @@ std::shared_ptr<Work> DelayedGroup::late(std::function<void()> collective) {
     struct End {
       std::atomic<int>& in_flight;
       ~End() { --in_flight; }
-    } const end{in_flight_};  // is over before whoever waits knows it
+    } const end{in_flight_};  // ends before a waiter is notified
     std::this_thread::sleep_for(pause);
     collective();
   });
@@ -71,11 +71,11 @@ std::shared_ptr<Work> DelayedGroup::run(const Collective& collective) {
   if (traits.tensors == OpTraits::Tensors::kNone) return late_barrier(collective);
   const at::Tensor& output = collective.output;
   const bool takes = traits.takes(rank(), collective.peer);
-  // What this rank gives and what comes in its place may lie in the same memory.
+  // A rank's input and output may share memory.
   const bool is_scatter = traits.tensors == OpTraits::Tensors::kScatter;
   const at::Tensor& given = is_scatter ? output : collective.input;
   const bool is_replaced = takes && traits.gives(rank(), collective.peer);
-  // Until what a call goes on with is over, its memory is that one's.
+  // If a call continues another one, the memory belongs to that one until it is over.
   const bool is_own_memory = collective.after == nullptr;
   const bool is_kept = is_own_memory && is_replaced && overlap(output, collective.input);
   auto own = is_kept ? bytes_of(given) : Bytes();
@@ -105,7 +105,7 @@ std::unique_ptr<Window> DelayedGroup::make_window(const at::Tensor& own, std::st
   delays->random.seed(random_());
   delays->delay = std::uniform_int_distribution<int64_t>(0, options_.longest.count());
   const auto before = [delays, own](int, const at::Tensor& to, std::string_view) {
-    // What the inner window refuses, or reads from itself, stays as it is.
+    // Leave `to` as it is if the inner window refuses the read or the rank reads from itself.
     if (to.defined() && to.is_contiguous() && !overlap(to, own)) poison(to);
     std::chrono::microseconds pause;
     {

@@ -22,10 +22,10 @@ struct DelayOptions {
 };
 
 /// Runs every asynchronous collective late: in order, in another thread, after a random time. Until
-/// then results hold NaN (0x7f bytes for integers) and inputs are as the caller left them, so that
-/// a missing wait() shows. Inputs given to reduce are read late on purpose: what is written to them
-/// before wait() is reduced, and so shows as well. Reads of windows take a random time too; until
-/// they return, what they read into holds NaN.
+/// then results hold NaN (0x7f bytes for integers) and inputs are unchanged, so that a missing
+/// wait() is noticed. Inputs to reduce are deliberately read late: data written to them before
+/// wait() is reduced, which tests notice too. Reads of windows take a random time; until they
+/// return, their destination holds NaN.
 class DelayedGroup final : public ForwardingGroup {
  public:
   explicit DelayedGroup(std::shared_ptr<ProcessGroup> inner, DelayOptions options = {});
@@ -38,7 +38,7 @@ class DelayedGroup final : public ForwardingGroup {
     return can;
   }
   std::unique_ptr<Window> make_window(const at::Tensor& own, std::string_view name) override;
-  /// Delayed too, in a thread of its own.
+  /// Delayed too, in its own thread.
   std::shared_ptr<ProcessGroup> subgroup(const std::vector<int>& ranks,
                                          std::string_view name) override;
 

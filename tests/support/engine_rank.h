@@ -13,20 +13,20 @@
 
 namespace tessera::internal::testing {
 
-/// As `configuration` says, with several buckets in models of a few KiB.
+/// The options of `configuration`, with several buckets in models of a few KiB.
 inline Options small_options_of(const Configuration& configuration) {
   Options options = options_of(configuration);
   set_buckets(options, configuration, 1024);
   return options;
 }
 
-/// One rank that trains a model under an engine, batch by batch.
+/// A rank that trains a model under an engine, batch by batch.
 template <typename Model>
 class EngineRank {
  public:
   virtual ~EngineRank() = default;
 
-  /// Of this rank's batch number `step`.
+  /// The loss of this rank's batch number `step`.
   virtual at::Tensor loss(int step) const = 0;
   void backward(int step) const { loss(step).backward(); }
   StepResult train(int step) const {

@@ -31,8 +31,8 @@ struct FactoredState : torch::optim::OptimizerCloneableParamState<FactoredState>
   int64_t count = 0;
 };
 
-/// An optimizer as a user writes one that needs parameters whole: Adafactor's factored squares, one
-/// of Shampoo's preconditioners (without its root), steps bounded by the parameter's norm.
+/// An example of a user's optimizer that needs whole parameters: Adafactor's factored squares, one
+/// of Shampoo's preconditioners (without its root), and steps bounded by the parameter's norm.
 class Factored : public torch::optim::Optimizer {
  public:
   explicit Factored(std::vector<at::Tensor> parameters, FactoredOptions options = {})

@@ -6,8 +6,8 @@
 
 namespace tessera::internal::testing {
 
-/// Ignores, while alive, the signal that ends a process whose file would become too large: it gets
-/// an error instead.
+/// While alive, ignores SIGXFSZ, so that writing beyond the file size limit is an error and does
+/// not end the process.
 class NoFileSizeSignal {
  public:
   NoFileSizeSignal() = default;
@@ -19,9 +19,9 @@ class NoFileSizeSignal {
   void (*const before_)(int) = std::signal(SIGXFSZ, SIG_IGN);
 };
 
-/// Limits the size of files, shared memory included, while alive. The limit is the process's: one
-/// thread makes it, before ranks that are threads start and until they have ended. Two that overlap
-/// would leave the lower one behind.
+/// While alive, limits the size of files, shared memory included. The limit is the process's: set
+/// it from one thread, before ranks that are threads start and until they have ended. Two limits
+/// that overlap would leave the lower one in force.
 class FileSizeLimit {
  public:
   explicit FileSizeLimit(rlim_t bytes) {

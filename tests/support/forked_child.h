@@ -13,12 +13,12 @@ namespace tessera::internal::testing {
 
 /// How a child of fork() ended.
 struct ForkedChild {
-  int exit_code = -1;  ///< 128 + signal if a signal ended it: a child that hangs ends by SIGALRM
-  std::string text;    ///< what its body returned or threw
+  int exit_code = -1;  ///< 128 + signal if a signal ended it; SIGALRM ends a child that hangs
+  std::string text;    ///< what its body returned, or the error that it threw
 };
 
-/// Forks; the child runs `body`, hands back what it returns and ends without unwinding anything.
-/// Blocks until then. The caller may be one of several threads if the others hold no lock.
+/// Forks. The child runs `body`, sends its result back and exits without unwinding. Blocks until
+/// then. Other threads may exist if they hold no lock.
 inline ForkedChild run_in_fork(const std::function<std::string()>& body) {
   int ends[2];
   if (::pipe(ends) != 0) throw std::runtime_error("pipe failed");

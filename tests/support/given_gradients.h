@@ -9,8 +9,9 @@
 
 namespace tessera::internal::testing {
 
-/// The gradients of `loss` for all trainable parameters of `engine`, by torch::autograd::grad():
-/// undefined where it does not depend on one. A tied parameter has the last of its names.
+/// Computes the gradients of `loss` for all trainable parameters of `engine` with
+/// torch::autograd::grad(); undefined if the loss does not depend on one. A tied parameter has the
+/// last of its names.
 inline std::vector<NamedTensor> gradients_of(const Engine& engine, const at::Tensor& loss) {
   std::vector<NamedTensor> gradients;
   std::vector<at::Tensor> inputs;

@@ -5,12 +5,12 @@
 namespace tessera::internal::testing {
 
 /// Gives the process GPUs, before LibTorch is asked for any: with TESSERA_TEST_GPU=1 in the
-/// environment the machine's, with its libraries; otherwise the fakes that are built with the
-/// tests, 8 GPUs unless FAKE_CUDA_DEVICES says another number. First in main(), before there are
-/// threads. Throws std::runtime_error with all that is missing.
+/// environment the machine's own, with its libraries; otherwise the fakes that are built with the
+/// tests, 8 GPUs unless FAKE_CUDA_DEVICES says otherwise. Call it first in main(), before there are
+/// threads. Throws std::runtime_error that lists everything missing.
 void load_gpu_for_tests();
 
-/// What a test sees of the fake GPUs; null on real ones.
+/// The fake GPUs' controls; null on real GPUs.
 FakeCuda* fake_gpu();
 
 }  // namespace tessera::internal::testing

@@ -6,7 +6,7 @@
 #include "tessera/tests/support/gpu_for_tests.h"
 #include "tessera/tests/support/rank_processes.h"
 
-/// As main.cc, for programs whose tests run on GPUs, real ones or fakes.
+/// As main.cc, for programs whose tests run on GPUs, real or fake.
 int main(int argc, char** argv) {
   try {
     tessera::internal::testing::load_gpu_for_tests();

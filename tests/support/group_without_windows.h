@@ -8,8 +8,8 @@
 
 namespace tessera::internal::testing {
 
-/// Ranks as of different hosts: they have no memory in common and cannot read each other's, so that
-/// collectives are all they have.
+/// Behaves as if ranks were on different hosts: they share no memory and cannot read each other's,
+/// so they have only collectives.
 class GroupWithoutWindows final : public ForwardingGroup {
  public:
   explicit GroupWithoutWindows(std::shared_ptr<ProcessGroup> inner)
@@ -21,7 +21,7 @@ class GroupWithoutWindows final : public ForwardingGroup {
     return can;
   }
   std::unique_ptr<Window> make_window(const at::Tensor& own, std::string_view name) override {
-    // What a backend without windows inherits.
+    // Call the base class's default, which backends without windows inherit.
     return ProcessGroup::make_window(own, name);  // NOLINT(bugprone-parent-virtual-call)
   }
   std::unique_ptr<SharedBuffer> make_shared_buffer(int64_t bytes, std::string_view name) override {

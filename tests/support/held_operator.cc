@@ -12,7 +12,7 @@
 namespace tessera::internal::testing {
 namespace {
 
-/// What lies at `address`, taken for a tensor like `like`.
+/// Copies the data at `address`, as a tensor like `like`.
 at::Tensor copy_from(const void* address, const at::Tensor& like) {
   return at::from_blob(const_cast<void*>(address), like.sizes(), like.scalar_type()).clone();
 }

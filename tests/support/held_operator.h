@@ -7,24 +7,24 @@
 
 namespace tessera::internal::testing {
 
-/// An operator of another thread that stops in its midst: it has asked for the address of its input
-/// and goes on reading there when it is told to.
+/// An operator of another thread that stops halfway: it has the address of its input and reads on
+/// when it is told to.
 class HeldOperator {
  public:
-  /// `input`: contiguous, on the CPU. Returns when the operator has the address. Throws what the
-  /// operator throws instead.
+  /// `input`: contiguous, on the CPU. Returns when the operator has the address, or throws the
+  /// operator's error.
   explicit HeldOperator(const at::Tensor& input);
   ~HeldOperator();
   HeldOperator(const HeldOperator&) = delete;
   HeldOperator& operator=(const HeldOperator&) = delete;
 
-  /// What lies at that address now.
+  /// Returns the data at that address now.
   at::Tensor look() const;
 
-  /// Lets the operator go on and waits until it and its thread have ended. Returns what it read.
+  /// Lets the operator continue and waits for it and its thread. Returns what it read.
   at::Tensor end();
 
-  /// What the operator and the test tell each other.
+  /// Signals between the operator and the test.
   struct Meeting {
     std::promise<const void*> inside;
     std::promise<void> go_on;

@@ -15,7 +15,7 @@
 namespace tessera::internal::testing {
 namespace {
 
-/// Counts recordings: those asked for, and those that the stream has come to.
+/// Counts recordings: those requested, and those that the stream has reached.
 class HostEvent final : public Event {
  public:
   bool is_done() override {
@@ -37,7 +37,7 @@ class HostEvent final : public Event {
   const std::shared_ptr<State> state_ = std::make_shared<State>();
 };
 
-/// What a stream and its thread share; the thread lives until all that is queued has run.
+/// State shared by a stream and its thread; the thread lives until all queued work has run.
 struct Queue {
   std::mutex mutex;
   std::condition_variable changed;

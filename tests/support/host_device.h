@@ -9,26 +9,25 @@
 
 namespace tessera::internal::testing {
 
-/// What Stream::handle() of a host stream points to: a plain C structure, so that a library that is
-/// loaded at run time can queue work without linking anything of ours.
+/// What Stream::handle() of a host stream points to: a plain C structure, so that a library loaded
+/// at run time can queue work without linking our code.
 struct HostStreamHandle {
   void* stream;
   /// Queues a call of run(argument).
   void (*enqueue)(void* stream, void (*run)(void* argument), void* argument);
-  /// The same for work that may be captured into a graph: run(argument) is called as often as the
-  /// graph is replayed, or once, and drop(argument) at the end. Null if nothing is captured here.
+  /// The same for work that may be captured into a graph: run(argument) is called once, or once per
+  /// replay, and drop(argument) at the end. Null if this stream does not support capture.
   void (*enqueue_repeatable)(void* stream, void (*run)(void* argument),
                              void (*drop)(void* argument), void* argument) = nullptr;
 };
 
-/// A device whose memory is the host's and whose streams are threads: simulates an accelerator's
+/// A device whose memory is the host's and whose streams are threads: it simulates an accelerator's
 /// order of execution on any machine. Streams and events behave as CUDA's do, so a missing wait has
-/// the same effect as there; with delays it shows in every run. For tests of code that runs on
-/// accelerators.
+/// the same effect as there; with delays it shows in every run.
 class HostDevice final : public Device {
  public:
   struct Options {
-    /// Each piece of work of a stream begins late by a random time up to this; 0 for none.
+    /// Upper bound of the random delay before each piece of work of a stream; 0: none.
     std::chrono::microseconds longest_delay = std::chrono::microseconds(0);
     uint64_t seed = 1;  ///< of the delays
   };
@@ -37,8 +36,8 @@ class HostDevice final : public Device {
   HostDevice() : HostDevice(Options{}) {}
 
   at::Device torch_device() const override { return at::kCPU; }
-  /// One stream, whatever the thread. Operators of LibTorch run in the call, not here: what a test
-  /// wants ordered it queues with run().
+  /// There is one stream for all threads. LibTorch's operators run in the call, not on it; to order
+  /// work with it, a test queues it with run().
   std::shared_ptr<Stream> current_stream() override { return current_; }
   std::shared_ptr<Stream> make_stream(Priority priority) override;
   std::shared_ptr<Event> make_event() override;
@@ -49,7 +48,7 @@ class HostDevice final : public Device {
 
   /// Queues `work` on a stream of this device.
   static void run(Stream& stream, std::function<void()> work);
-  /// Blocks until everything queued on the current stream so far has run.
+  /// Blocks until all work queued on the current stream so far has run.
   void synchronize();
 
  private:

@@ -22,7 +22,7 @@ Holder in(nn::Module& model, Holder layer, const std::string& name = "layer") {
 
 Tensor loss_of(const Tensor& output) { return output.square().mean() + output.sin().mean(); }
 
-/// A layer between two linear ones: gradients pass through it, and there are units beside it.
+/// Wraps a layer between two linear ones: gradients pass through it, and there are other units.
 template <typename Holder>
 std::function<Loss(nn::Module&)> wrapped(Holder (*make)(), std::vector<int64_t> input,
                                          int64_t outputs, bool is_training = true) {
@@ -79,7 +79,7 @@ Loss cells(nn::Module& model) {
   };
 }
 
-/// Also without autograd, where other kernels run.
+/// Also runs without autograd, where other kernels run.
 Loss recurrent_without_graph(nn::Module& model) {
   const Loss with_graph = recurrent(model);
   return [=](Inputs& inputs) {
@@ -179,7 +179,7 @@ Loss adaptive_softmax(nn::Module& model) {
   };
 }
 
-/// A TorchScript module whose parameters are those of a torch::nn module.
+/// A TorchScript module that shares its parameters with a torch::nn module.
 Loss script(nn::Module& model) {
   auto layer = in(model, nn::Linear(5, 7));
   auto after = in(model, nn::Linear(7, 3), "after");

@@ -13,7 +13,7 @@
 
 namespace tessera::internal::testing {
 
-/// Inputs that depend on rank and step only.
+/// Inputs that depend only on rank and step.
 class Inputs {
  public:
   Inputs(int rank, int step);
@@ -29,15 +29,16 @@ class Inputs {
 /// A model around one kind of layer.
 struct LayerCase {
   std::string name;
-  /// Registers layers in `model` and returns what computes a loss with them. It holds the layers as
-  /// torch modules, as a user's forward does, and knows nothing of Tessera.
+  /// Registers layers in `model` and returns a function that computes a loss with them. The
+  /// function holds the layers as torch modules, as a user's forward does, and does not use
+  /// Tessera.
   using Loss = std::function<at::Tensor(Inputs&)>;
   std::function<Loss(torch::nn::Module& model)> build;
 };
 
 std::ostream& operator<<(std::ostream& stream, const LayerCase& layer);
 
-/// One for each kind of torch::nn layer that is known to reach its parameters in a way of its own.
+/// One case for each kind of torch::nn layer known to access its parameters in its own way.
 const std::vector<LayerCase>& layer_cases();
 
 }  // namespace tessera::internal::testing

@@ -10,7 +10,7 @@ namespace tessera::internal::testing {
 
 inline constexpr const char* kNothingThrown = "nothing was thrown";
 
-/// What `call` throws, without a backtrace, or kNothingThrown.
+/// Returns the error that `call` throws, without a backtrace, or kNothingThrown.
 template <typename Call>
 std::string message_of(Call&& call) {
   try {

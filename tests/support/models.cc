@@ -79,8 +79,8 @@ struct UnusedEverywhere : Net {
   nn::Linear last = register_module("last", nn::Linear(13, 5));
 };
 
-/// A branch that only some ranks take, changing from step to step, one that only rank 0 takes, and
-/// one that nobody takes in the first steps.
+/// A branch that changes from step to step and is taken by some ranks only, one that only rank 0
+/// takes, and one that no rank takes in the first steps.
 struct Branches : Net {
   Tensor forward(const Tensor& input, const Moment& moment) override {
     Tensor x = at::tanh(first(input));
@@ -97,7 +97,7 @@ struct Branches : Net {
   nn::Linear last = register_module("last", nn::Linear(13, 5));
 };
 
-/// Ranks use the same layers in different orders, so their gradients come in different orders.
+/// Ranks use the same layers in different orders, so their gradients arrive in different orders.
 struct RankOrder : Net {
   Tensor forward(const Tensor& input, const Moment& moment) override {
     Tensor x = at::tanh(first(input));
@@ -140,7 +140,7 @@ struct CheckpointedTwice : CalledTwice {
   }
 };
 
-/// As above on even ranks; odd ranks use the block once, without checkpointing.
+/// As above on even ranks; odd ranks run the block once, without checkpointing.
 struct CheckpointedOnSomeRanks : CheckpointedTwice {
   Tensor forward(const Tensor& input, const Moment& moment) override {
     if (moment.rank % 2 == 0) return CheckpointedTwice::forward(input, moment);

@@ -11,7 +11,7 @@
 
 namespace tessera::internal::testing {
 
-/// Where in a training run a forward happens. Models that take branches decide by it.
+/// Step and rank of a forward pass. Models with branches choose by it.
 struct Moment {
   int step = 0;
   int rank = 0;
@@ -22,22 +22,22 @@ class Net : public torch::nn::Module {
  public:
   virtual at::Tensor forward(const at::Tensor& input, const Moment& moment) = 0;
 
-  /// Runs after the conversion to the dtype of the run: strides, mixed dtypes, frozen parts.
+  /// Runs after the conversion to the run's dtype: sets strides, mixed dtypes, frozen parts.
   virtual void arrange(at::ScalarType) {}
 };
 
-/// One model that breaks engines, with the data it takes.
+/// A model that is hard for engines, and the shape of its data.
 struct Subject {
   std::string name;
   std::function<std::shared_ptr<Net>()> make;
   std::vector<int64_t> input_shape;  ///< of one sample
   std::vector<int64_t> target_shape;
   int64_t vocabulary = 0;    ///< inputs are int64 in [0, vocabulary); 0: floating inputs
-  bool concatenates = true;  ///< the ranks' batches may go through one forward together
+  bool concatenates = true;  ///< the ranks' batches may be concatenated for one forward
   /// Largest relative difference to the oracle in fp64; infinity: not comparable (batch
   /// statistics).
   double tolerance = 1e-12;
-  /// How the oracle makes it where torch's own optimizer cannot train it; empty: like `make`.
+  /// How the oracle makes the model if torch's optimizer cannot train it; empty: `make`.
   std::function<std::shared_ptr<Net>()> make_for_oracle = {};
 };
 
@@ -49,10 +49,10 @@ const std::vector<Subject>& subjects();
 /// The one called `name`. Throws std::out_of_range.
 const Subject& subject(const std::string& name);
 
-/// What runs draw the parameters of rank 0 from, and the plain loop its own.
+/// Seed of rank 0's parameters and of the plain loop's.
 inline constexpr uint64_t kModelSeed = 42;
 
-/// `net` in `dtype` with parameters drawn from `seed`. Draws from a generator of its own, so that
+/// Converts `net` to `dtype` and draws its parameters from `seed`. Uses its own generator, so that
 /// ranks that are threads do not disturb each other.
 std::shared_ptr<Net> prepare(std::shared_ptr<Net> net, at::ScalarType dtype, uint64_t seed);
 
@@ -64,7 +64,7 @@ struct Batch {
   at::Tensor target;
 };
 
-/// `rows` samples that depend on nothing but the arguments.
+/// Draws `rows` samples that depend only on the arguments.
 Batch draw_batch(const Subject& subject, at::ScalarType dtype, int64_t rows, uint64_t seed);
 
 }  // namespace tessera::internal::testing

@@ -14,7 +14,7 @@ inline bool is_matrix_of(std::string_view, const at::Tensor& parameter) {
   return parameter.dim() == 2;
 }
 
-/// Muon for matrices, `others` for the rest.
+/// Muon for matrices, `others` for the other parameters.
 inline OptimizerPlan muon_and(AlgorithmOptions others, const MuonOptions& muon) {
   return {std::move(others), {{"matrices", &is_matrix_of, muon}}};
 }

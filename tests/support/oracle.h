@@ -17,13 +17,13 @@ torch::optim::AdamW plain_optimizer(const torch::nn::Module& model, const Optimi
 /// The distinct trainable parameters of `model`: Module::parameters() lists tied ones twice.
 std::vector<at::Tensor> distinct_parameters(const torch::nn::Module& model);
 
-/// What training gives without Tessera: one process, torch::optim::AdamW and clip_grad_norm_, the
-/// batches of all `size` ranks in one forward where the model allows it. In fp64.
+/// The result of training without Tessera: one process, torch::optim::AdamW and clip_grad_norm_,
+/// all `size` ranks' batches in one forward if the model allows it. In fp64.
 Outcome oracle(const Subject& subject, const Schedule& schedule, int size);
 
-/// What training gives in one process on the batches of all `size` ranks, one after the other, with
-/// optimizers of one's own: the parameters by every name. `make` gets the distinct trainable
-/// parameters and returns what a step does with their gradients, which are then dropped.
+/// Trains in one process on the batches of all `size` ranks, one after the other, with any
+/// optimizer; returns the parameters by every name. `make` gets the distinct trainable parameters
+/// and returns the function that performs a step; gradients are dropped after it.
 using PlainStep = std::function<void()>;
 std::map<std::string, at::Tensor> train_plainly(
     const Subject& subject, at::ScalarType dtype, const Schedule& schedule, int size,

@@ -13,9 +13,9 @@
 
 namespace tessera::internal::testing {
 
-/// An optimizer as a user writes one, whose rule for a parameter is
-/// `Rule::update(parameter, gradient, state, options)`, called without gradients. With
-/// `Rule::make(parameter, state)` the constructor makes the state.
+/// An example of a user's optimizer. Its rule for a parameter is `Rule::update(parameter, gradient,
+/// state, options)`, called in no-grad mode. If `Rule::make(parameter, state)` exists, the
+/// constructor calls it to make the state.
 struct OwnOptions : torch::optim::OptimizerCloneableOptions<OwnOptions> {
   OwnOptions(double rate = 0.02) : lr(rate) {}
   double lr;
@@ -68,8 +68,8 @@ class Own : public torch::optim::Optimizer {
   }
 };
 
-/// AdaBelief (arXiv 2010.07468) without bias corrections of its eps. States are replaced in a step,
-/// one is updated in place.
+/// AdaBelief (arXiv 2010.07468) without bias corrections of its eps. A step replaces states, except
+/// one that is updated in place.
 struct Belief {
   static constexpr const char* kName = "AdaBelief";
   static void update(const at::Tensor& parameter, const at::Tensor& gradient, OwnState& state,
@@ -91,7 +91,7 @@ struct Belief {
   }
 };
 
-/// SGD whose momentum is kept in bfloat16, whatever the parameters are.
+/// SGD with its momentum in bfloat16, whatever the parameters' dtype.
 struct NarrowMomentum {
   static constexpr const char* kName = "NarrowMomentum";
   static void update(const at::Tensor& parameter, const at::Tensor& gradient, OwnState& state,
@@ -105,7 +105,7 @@ struct NarrowMomentum {
   }
 };
 
-/// Not elementwise: the step of an element depends on its parameter's norm, as LAMB's.
+/// Not elementwise: an element's step depends on its parameter's norm, as in LAMB.
 struct NormOfParameter {
   static constexpr const char* kName = "NormOfParameter";
   static void update(const at::Tensor& parameter, const at::Tensor& gradient, OwnState& state,

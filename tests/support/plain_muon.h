@@ -13,8 +13,8 @@
 
 namespace tessera::internal::testing {
 
-/// PyTorch's torch.optim.Muon (2.9), operator by operator, for matrices; its iteration runs in
-/// bfloat16 always, this one's where MuonOptions::ns_in_bfloat16 says so.
+/// PyTorch's torch.optim.Muon (2.9), operator by operator, for matrices. PyTorch's iteration always
+/// runs in bfloat16; this one does if MuonOptions::ns_in_bfloat16 is set.
 class PlainMuon {
  public:
   PlainMuon(std::vector<at::Tensor> parameters, MuonOptions options)

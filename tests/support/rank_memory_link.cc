@@ -18,7 +18,7 @@
 
 namespace tessera::internal::testing {
 
-/// What a rank has announced, and a copy of what it gives.
+/// A call that a rank has announced, and a copy of its input.
 struct MemoryLink::Posted {
   CallRecord record;
   at::Tensor copy;
@@ -36,7 +36,7 @@ at::Tensor copy_of(const at::Tensor& tensor) {
   return copy;
 }
 
-/// A transfer that `step` is all of.
+/// A transfer whose only step is `step`.
 class Step final : public Transfer {
  public:
   explicit Step(std::function<State()> step, std::function<void()> announce = nullptr)
@@ -98,7 +98,7 @@ void compare_counts(const Link& link, const Call& call, const std::vector<Memory
 
 struct MemoryLink::World {
   const Origin origin;
-  std::mutex mutex;  // of everything but the members
+  std::mutex mutex;  // guards everything but the members
   std::condition_variable changed;
   uint64_t changes = 0;
   std::optional<std::string> failure;

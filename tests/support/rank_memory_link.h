@@ -11,13 +11,13 @@
 
 namespace tessera::internal::testing {
 
-/// The simplest Link: ranks that are threads of one process and copy what they give. A rank's input
-/// is copied when it announces the call, and every rank computes its result from the copies when
-/// all are there. It shows what a Group asks of a link, and that it asks no more.
+/// The simplest Link: ranks are threads of one process and copy their inputs. A rank's input is
+/// copied when it announces the call, and every rank computes its result from the copies when all
+/// are there. It shows what a Group needs of a link, and that it needs no more.
 class MemoryLink final : public Link {
  public:
-  struct Board;  ///< what the ranks of a group share
-  struct World;  ///< what the groups of a world share
+  struct Board;  ///< shared by the ranks of a group
+  struct World;  ///< shared by the groups of a world
   struct Posted;
 
   MemoryLink(std::shared_ptr<World> world, std::shared_ptr<Board> board, int rank);
@@ -72,7 +72,7 @@ class MemoryLink final : public Link {
   const int rank_;
 };
 
-/// Makes the worlds of the ranks of one world: RankThreadOptions::make_world.
+/// Returns a function that makes each rank's world: RankThreadOptions::make_world.
 std::function<std::shared_ptr<ProcessGroup>(int rank)> memory_world(
     int size, Lane::Mode mode = Lane::Mode::kInline,
     Member::Patience patience = {std::chrono::seconds(20)});

@@ -52,7 +52,8 @@ int exit_code_of(int status) {
   return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
 }
 
-/// Whether a process reads it when it is running, and nobody in its /proc/PID/environ.
+/// Whether a variable is read only by running code: no library reads it at load time, and no test
+/// reads it in /proc/PID/environ.
 bool may_be_set_late(const std::string& variable) {
   for (const char* prefix : {"TEST_", "TESSERA_", "MASTER_", "LOCAL_"}) {
     if (absl::StartsWith(variable, prefix)) return true;
@@ -70,7 +71,7 @@ bool must_be_executed(int rank, const RankProcessOptions& options) {
 /// Executes this test binary.
 RankStarter::Rank execute(const std::string& body, std::vector<std::string>& variables,
                           int output) {
-  // Everything that allocates happens before fork: the parent may have threads.
+  // Allocate everything before fork: the parent may have threads.
   std::vector<char*> environment;
   environment.reserve(variables.size() + 1);
   for (auto& variable : variables) environment.push_back(variable.data());
@@ -112,7 +113,8 @@ int run_body(const std::string& name) {
 struct RankProcesses::Child {
   pid_t pid = -1;
   bool is_executed = false;
-  FileDescriptor end;  // readable when it has ended; of one that was forked with its status
+  // Readable when the rank has ended; for a forked rank its status can be read from it.
+  FileDescriptor end;
   int output_fd = -1;
   bool ended = false;
   RankResult result;
@@ -173,7 +175,7 @@ void RankProcesses::start(int rank, int size, const std::string& body,
   children_.push_back(std::move(child));
 }
 
-/// Whether the rank has ended, and how. Blocks if it may.
+/// Returns true if the rank has ended, and sets its result. `may_block`: waits for the end.
 bool RankProcesses::await_end(Child& child, bool may_block) {
   int status = 0;
   if (child.is_executed) {
@@ -181,7 +183,7 @@ bool RankProcesses::await_end(Child& child, bool may_block) {
   } else {
     pollfd end{child.end.get(), POLLIN, 0};
     if (::poll(&end, 1, may_block ? -1 : 0) <= 0) return false;
-    // Of a starter that has been killed, as its ranks are then.
+    // A starter that was killed sends no status; its ranks are killed with it.
     if (::read(child.end.get(), &status, sizeof(status)) != sizeof(status)) status = SIGKILL;
   }
   child.ended = true;
@@ -189,8 +191,8 @@ bool RankProcesses::await_end(Child& child, bool may_block) {
   return true;
 }
 
-/// Reads what there is, waits at most `wait_ms` for more, and notices who has ended. Returns
-/// whether anyone still runs.
+/// Reads available output, waits at most `wait_ms` for more, and notices ended ranks. Returns true
+/// if a rank still runs.
 bool RankProcesses::pump(int wait_ms) {
   std::vector<pollfd> handles;
   for (auto& child : children_) {

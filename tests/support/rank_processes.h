@@ -14,27 +14,27 @@
 
 namespace tessera::internal::testing {
 
-/// A body that rank processes can run, found by its name in the test binary. Define one
-/// at namespace scope:
+/// A body that rank processes can run, looked up by its name in the test binary. Define one at
+/// namespace scope:
 ///   const RankProcessBody kTrain("train", [] { auto world = init_process_group(); ... });
-/// A body that throws ends its process with code 1 and what() as the last line of its output. Test
-/// assertions that fail in it end it with code 2.
+/// A body that throws ends its process with code 1 and what() as the last line of output. A failed
+/// test assertion ends it with code 2.
 class RankProcessBody {
  public:
   RankProcessBody(const char* name, std::function<void()> body);
 };
 
 struct RankProcessOptions {
-  /// Set in every rank besides RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE and TESSERA_STORE; ""
-  /// unsets a variable.
+  /// Variables that are set in every rank besides RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE
+  /// and TESSERA_STORE; "" unsets a variable.
   std::map<std::string, std::string> environment = {};
-  /// The same for single ranks; wins.
+  /// The same for single ranks; overrides `environment`.
   std::map<int, std::map<std::string, std::string>> environment_of_rank = {};
-  /// Whether each rank is an execution of this test binary. Else they are forked from one
-  /// (RankStarter), unless a variable is not of those that a process reads when it is running:
-  /// TEST_*, TESSERA_*, MASTER_*, LOCAL_*, RANK, WORLD_SIZE.
+  /// Whether each rank executes this test binary. Otherwise ranks are forked (RankStarter), unless
+  /// the environment sets a variable that is read at load time: any but TEST_*, TESSERA_*,
+  /// MASTER_*, LOCAL_*, RANK, WORLD_SIZE.
   bool are_executed = false;
-  /// After this long all ranks are killed and `timed_out` says so.
+  /// After this time all ranks are killed and `timed_out` is set.
   std::chrono::milliseconds deadline = kPatience;
 };
 
@@ -45,26 +45,26 @@ struct RankResult {
   std::string output;  ///< stdout and stderr together
 };
 
-/// Rank processes of one job, of this test binary. The parent never touches torch before they
+/// Rank processes of one job, running this test binary. The parent does not use torch before they
 /// start.
 class RankProcesses {
  public:
   /// Starts `size` ranks that run the body called `body`.
   RankProcesses(int size, const std::string& body, const RankProcessOptions& options = {});
-  /// Kills what still runs.
+  /// Kills ranks that still run.
   ~RankProcesses();
   RankProcesses(const RankProcesses&) = delete;
   RankProcesses& operator=(const RankProcesses&) = delete;
 
-  /// Blocks until a rank has written `text` (or has ended, or the deadline has passed); returns
-  /// whether it has.
+  /// Blocks until a rank has written `text`, has ended, or the deadline has passed. Returns true if
+  /// it has written it.
   bool wait_for_output(int rank, const std::string& text);
-  /// Sends SIGKILL, or another signal.
+  /// Sends SIGKILL, or `signal`.
   void kill(int rank);
   void kill(int rank, int signal);
   pid_t pid(int rank) const;
 
-  /// Blocks until all have ended; at the deadline kills them.
+  /// Blocks until all ranks have ended; kills them at the deadline.
   std::vector<RankResult> wait();
 
  private:
@@ -79,22 +79,22 @@ class RankProcesses {
   std::chrono::milliseconds deadline_;
 };
 
-/// Starts ranks and waits for them.
+/// Starts ranks and waits for their ends.
 std::vector<RankResult> run_rank_processes(int size, const std::string& body,
                                            const RankProcessOptions& options = {});
 
-/// In a body: the world that this process's environment describes; TEST_TIMEOUT_MS is its time-out,
-/// by default 50 s.
+/// In a body: joins the world that the environment describes; its time-out is TEST_TIMEOUT_MS, by
+/// default 50 s.
 std::shared_ptr<ProcessGroup> join();
 
-/// In a body: a line of output, at once.
+/// In a body: writes a line of output and flushes it.
 void say(const std::string& text);
 
-/// A TCP port of the loopback device at which nobody listens.
+/// A TCP port of the loopback device on which nobody listens.
 int free_port();
 
-/// For main(): if this process is a rank, or the starter of ranks, does what it has to and returns
-/// the exit code; else -1.
+/// For main(): if this process is a rank or a starter of ranks, runs it and returns the exit code;
+/// otherwise returns -1.
 int run_rank_body_if_asked(int argc, char** argv);
 
 }  // namespace tessera::internal::testing

@@ -34,10 +34,10 @@ namespace {
 constexpr const char* kStarterFlag = "--rank_starter=";
 constexpr size_t kMostBytes = size_t{128} << 10;  // of a request
 
-/// Where a rank writes what it says, and where its status goes when it has ended.
+/// Descriptors for a rank's output, and for its status when it has ended.
 using Descriptors = std::array<int, 2>;
 
-/// A message of a request: the body and the variables, and two descriptors.
+/// A request as a message: the body and the variables, and two descriptors.
 struct Packet {
   explicit Packet(char* data, size_t size) : bytes{data, size} {
     message.msg_iov = &bytes;
@@ -63,7 +63,7 @@ void send_request(int socket, std::string text, const Descriptors& descriptors) 
   }
 }
 
-/// "" once nobody asks any more.
+/// Receives a request; "" once the parent has closed its end.
 std::string receive_request(int socket, Descriptors& descriptors) {
   std::string text(kMostBytes, '\0');
   Packet packet(text.data(), text.size());
@@ -81,12 +81,13 @@ struct Child {
   FileDescriptor status;
 };
 
-/// The starter's side.
+/// The starter's side of the socket.
 class Server {
  public:
   explicit Server(int socket) : socket_(socket) {}
 
-  /// Until nobody asks any more: ""; in a rank, its body.
+  /// Serves until the parent has closed its end, then returns ""; in a forked rank returns its
+  /// body.
   std::string serve() {
     while (true) {
       std::vector<pollfd> handles = {{socket_.get(), POLLIN, 0}};
@@ -197,7 +198,7 @@ int serve_as_rank_starter_if_asked(int argc, char** argv,
   }
   if (socket < 0) return -1;
   ::fcntl(socket, F_SETFD, FD_CLOEXEC);
-  ::signal(SIGPIPE, SIG_IGN);  // of who does not ask how its rank has ended
+  ::signal(SIGPIPE, SIG_IGN);  // if the parent does not read a rank's status
   const std::string body = Server(socket).serve();
   return body.empty() ? 0 : run_body(body);
 }

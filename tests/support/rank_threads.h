@@ -12,7 +12,7 @@
 
 namespace tessera::internal::testing {
 
-/// What a rank does. The group is this rank's own world; it leaves when the body returns.
+/// A rank's body. The group is this rank's own world; the rank leaves it when the body returns.
 using RankBody = std::function<void(std::shared_ptr<ProcessGroup>)>;
 
 struct RankThreadOptions {
@@ -24,20 +24,19 @@ struct RankThreadOptions {
   ProcessGroupOptions::Lane lane = ProcessGroupOptions::Lane::kInline;
   /// Makes the world of a rank; null: init_process_group() does.
   std::function<std::shared_ptr<ProcessGroup>(int rank)> make_world = nullptr;
-  /// What thread i believes to be its rank and the world's size; by default i and the number of
-  /// threads.
+  /// Overrides thread i's rank and world size; by default i and the number of threads.
   std::function<int(int thread)> rank_of = nullptr;
   std::function<int(int thread)> world_size_of = nullptr;
-  /// After this long the state of each rank is printed and the test binary aborts.
+  /// After this time the state of each rank is printed and the test binary aborts.
   std::chrono::milliseconds deadline = kPatience;
 };
 
 /// Runs `body` on `size` threads, each a rank of one world inside this process, with one ATen
 /// thread each. Returns when all have finished. If any rank threw, throws std::runtime_error with
-/// every rank's message, the ones that are no consequence of another rank's failure first.
+/// every rank's message, first those that are not consequences of another rank's failure.
 void run_ranks(int size, const RankBody& body, const RankThreadOptions& options = {});
 
-/// As run_ranks, but returns what() of each rank's exception; "" for a rank that returned.
+/// As run_ranks(), but returns what() of each rank's exception, or "".
 std::vector<std::string> run_ranks_expecting_errors(int size, const RankBody& body,
                                                     const RankThreadOptions& options = {});
 

@@ -17,29 +17,29 @@ struct RecordedCall {
   std::string op;  ///< "all_reduce", "reduce_scatter", "all_gather", "broadcast", "barrier",
                    ///< "window", "read"
   std::string tag;
-  std::string group;         ///< name of the group it ran on
-  int64_t tensor_bytes = 0;  ///< of the whole: the tensor, reduce_scatter's input, all_gather's
-                             ///< output; what is read
-  double sent_bytes = 0;     ///< by this rank, by the textbook formula of a ring
+  std::string group;  ///< name of the group it ran on
+  /// Of the whole tensor: reduce_scatter's input, all_gather's output, or the read memory.
+  int64_t tensor_bytes = 0;
+  double sent_bytes = 0;  ///< by this rank, by the textbook formula of a ring
 };
 
-/// What one rank did, on a recording group and all its subgroups, in order. Thread-safe.
+/// The calls of one rank, on a recording group and all its subgroups, in order. Thread-safe.
 class Recording {
  public:
   void add(RecordedCall call);
   std::vector<RecordedCall> calls() const;
   void clear();
-  /// Sums over calls whose op is `op` ("" for all of them).
+  /// Sums over the calls of `op` ("": all calls).
   double sent_bytes(std::string_view op = {}) const;
   int64_t count(std::string_view op = {}) const;
   /// One line per call, "op tag bytes", for comparing orders in tests.
   std::vector<std::string> lines() const;
 
-  /// Call number `number` from now on (0 is the next) throws instead of running: on this rank,
+  /// Makes call number `number` from now on (0 is the next) throw instead of running: on this rank,
   /// before anything is sent.
   void fail_call(int64_t number);
-  /// Counts a call; throws std::runtime_error "recording group: call <n> (<op> '<tag>') was made to
-  /// fail" when its turn has come.
+  /// Counts a call. Throws std::runtime_error "recording group: call <n> (<op> '<tag>') was made to
+  /// fail" if it is the one to fail.
   void maybe_fail(std::string_view op, std::string_view tag);
 
  private:
@@ -48,15 +48,15 @@ class Recording {
   int64_t until_failure_ = -1;
 };
 
-/// Passes everything on to another group and writes down what it was. Sent bytes: all_reduce 2
-/// (N-1)/N S, reduce_scatter and all_gather (N-1)/N S, broadcast S from the root, barrier 0,
-/// make_window ("window") 0, read of another rank's buffer S: the bytes it made that rank send.
+/// Forwards all calls to another group and records them. Sent bytes: all_reduce 2 (N-1)/N S,
+/// reduce_scatter and all_gather (N-1)/N S, broadcast S from the root, barrier 0, make_window
+/// ("window") 0, read of another rank's buffer S, the bytes that rank sends.
 class RecordingGroup final : public ForwardingGroup {
  public:
   RecordingGroup(std::shared_ptr<ProcessGroup> inner, std::shared_ptr<Recording> recording);
 
   std::shared_ptr<Work> run(const Collective& collective) override;
-  /// Reads record into the same recording, also when the group is gone.
+  /// Reads are recorded too, even after the group was destroyed.
   std::unique_ptr<Window> make_window(const at::Tensor& own, std::string_view name) override;
   const std::shared_ptr<Recording>& recording() const { return recording_; }
 

@@ -14,21 +14,21 @@
 
 namespace tessera::internal::testing {
 
-/// A system call that fails with errno `error`, whatever it is asked.
+/// A system call that fails with errno `error`, whatever its arguments.
 struct RefusedCall {
   int number;  ///< SYS_flock
   int error;
 };
 
-/// What chmod(3) calls.
+/// The system call behind chmod(3).
 #ifdef SYS_chmod
 inline constexpr int kChmodCall = SYS_chmod;
 #else
 inline constexpr int kChmodCall = SYS_fchmodat;
 #endif
 
-/// Refuses `calls` to this thread, to those that it starts and to its children, for ever; needs no
-/// rights. Returns whether the kernel does that (seccomp).
+/// Makes `calls` fail in this thread, in the threads that it starts and in its children,
+/// permanently; needs no privileges. Returns false if the kernel does not support it (seccomp).
 inline bool refuse_calls(const std::vector<RefusedCall>& calls) {
   std::vector<sock_filter> filter{
       BPF_STMT(BPF_LD | BPF_W | BPF_ABS, static_cast<unsigned>(offsetof(seccomp_data, nr)))};
@@ -44,7 +44,7 @@ inline bool refuse_calls(const std::vector<RefusedCall>& calls) {
          ::prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0;
 }
 
-/// Runs `body` in a thread of its own, to which `calls` are refused. Throws what it throws.
+/// Runs `body` in a new thread in which `calls` fail. Throws what it throws.
 inline void run_with_refused_calls(const std::vector<RefusedCall>& calls,
                                    const std::function<void()>& body) {
   std::exception_ptr error;
@@ -60,7 +60,7 @@ inline void run_with_refused_calls(const std::vector<RefusedCall>& calls,
   if (error != nullptr) std::rethrow_exception(error);
 }
 
-/// Whether calls can be refused here.
+/// Whether refuse_calls() works here.
 inline bool can_refuse_calls() {
   bool can = false;
   std::thread([&] { can = refuse_calls({}); }).join();

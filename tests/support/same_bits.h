@@ -6,8 +6,8 @@
 
 namespace tessera::internal::testing {
 
-/// Whether both have the same sizes, dtype and bits, NaNs and signs of zeros included; wherever
-/// they lie and in whatever order of memory.
+/// Whether both have the same sizes, dtype and bits, including NaNs and signs of zeros, on any
+/// device and in any memory order.
 inline bool have_same_bits(const at::Tensor& one, const at::Tensor& other) {
   const at::Tensor a = one.detach().cpu().contiguous();
   const at::Tensor b = other.detach().cpu().contiguous();

@@ -10,22 +10,21 @@
 
 namespace tessera::internal::testing {
 
-/// A configuration and the ranks that it runs on: what a suite over strategies is instantiated
-/// with.
+/// A configuration and its world: the parameter of suites over strategies.
 struct Setting {
   Configuration configuration;
   int size;
   ProcessGroupOptions::Lane lane = ProcessGroupOptions::Lane::kInline;
 
   bool has_whole_gradients() const { return configuration.degrees_at(size).optimizer == 1; }
-  /// Whether a parameter is ever anything but whole.
+  /// Whether parameters are ever not whole.
   bool splits_parameters() const {
     return configuration.splits_parameters() && (size > 1 || configuration.free_eagerly);
   }
   bool has_whole_parameters() const { return !splits_parameters(); }
 };
 
-/// Chooses settings: tests that make sense under some only are instantiated with those.
+/// Selects the settings under which a test makes sense.
 using Suits = bool (Setting::*)() const;
 
 inline std::string setting_name(const ::testing::TestParamInfo<Setting>& info) {

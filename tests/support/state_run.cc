@@ -80,7 +80,7 @@ OptimizerPlan optimizer_plan() {
 
 const char* const kGroups[] = {"defaults", "bias", "bias #2"};
 
-/// Of group `group`, in the order of kAdamwNames.
+/// A value for group `group`, in the order of kAdamwNames.
 double hyper_parameter(size_t group, size_t number, uint64_t seed) {
   return 1.0 / static_cast<double>(3 + group + 5 * number + seed % 100);
 }
@@ -88,7 +88,7 @@ double hyper_parameter(size_t group, size_t number, uint64_t seed) {
 StateEntry whole(const at::Tensor& like, at::ScalarType dtype, const std::string& name,
                  uint64_t seed) {
   at::Tensor bits = random_bits(name, seed, like.numel(), dtype);
-  // Random bytes are no bools.
+  // Random bytes are not valid bools.
   if (dtype == at::kBool) bits = bits.view(at::kByte).bitwise_and(1).view(at::kBool);
   return {.sizes = like.sizes().vec(),
           .strides = flat_strides(like),

@@ -15,28 +15,28 @@
 
 namespace tessera::internal::testing {
 
-/// How a run keeps its state.
+/// How a run splits its state.
 struct StateConfiguration {
   std::string name;
   std::function<Degrees(int world)> degrees;
-  bool splits;  ///< parameters, so that frozen ones have a place too
+  bool splits;  ///< whether parameters are split, so that frozen ones have a place too
 };
 
-/// What runs of the suite differ in besides.
+/// Other properties in which runs of the suite differ.
 struct StateModel {
   at::ScalarType dtype = at::kFloat;
-  bool is_contiguous = false;  ///< instead of channels_last and transposed parameters
+  bool is_contiguous = false;  ///< no channels_last or transposed parameters
   bool has_scaler = false;
 };
 
-/// The slices of one rank without an engine around them: parameters, masters, moments, buffers and
-/// counters whose values are random bits that depend on a seed and the entry's name alone.
+/// The slices of one rank without an engine: parameters, masters, moments, buffers and counters.
+/// Their values are random bits that depend only on a seed and the entry's name.
 class StateRun {
  public:
   StateRun(std::shared_ptr<ProcessGroup> world, const StateConfiguration& configuration,
            StateModel model = {});
 
-  /// Makes every slice what `seed` says. Buffers of other ranks than 0 get other bits.
+  /// Fills every slice according to `seed`. Buffers of ranks other than 0 get other bits.
   void fill(uint64_t seed);
 
   StateDict save(StateScope scope, int rank = 0) { return transfer_->save(scope, rank, counters_); }
@@ -46,11 +46,11 @@ class StateRun {
   }
   void load(StateSource& source) { stream_->load(source, counters_); }
 
-  /// What differs in this rank's slices from fill(seed), padding included and buffers on all ranks
-  /// equal; empty if nothing.
+  /// Describes how this rank's slices differ from fill(seed), padding included, with rank 0's
+  /// buffers on all ranks; empty if they do not.
   std::string differences_from(uint64_t seed) const;
 
-  /// The whole state that fill(seed) means, made without the code under test.
+  /// The whole state for fill(seed), made without the code under test.
   static StateDict expected(uint64_t seed, const StateModel& model);
 
   EngineCounters& counters() { return counters_; }
@@ -88,7 +88,7 @@ class StateRun {
 /// The configurations that divide `world`: ddp, zero1, zero2, zero3 and hybrids.
 std::vector<StateConfiguration> state_configurations(int world);
 
-/// What differs between two whole states, bit for bit; empty if nothing.
+/// Describes the differences between two whole states, bit for bit; empty if there are none.
 std::string bit_differences(const StateDict& got, const StateDict& expected);
 
 }  // namespace tessera::internal::testing

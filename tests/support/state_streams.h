@@ -12,7 +12,7 @@
 
 namespace tessera::internal::testing {
 
-/// Copies what it is given, and holds write_state() to what StateSink promises.
+/// Copies the state that it is given, and checks that write_state() keeps StateSink's contract.
 class StateCollector : public StateSink {
  public:
   void begin(const std::vector<StateOutline>& entries) override {
@@ -39,7 +39,7 @@ class StateCollector : public StateSink {
     state_.entries.at(outline.name).pieces.push_back({begin, values.clone()});
   }
 
-  /// What was written. Everything that begin() announced must have been.
+  /// Returns what was written. Everything that begin() announced must have been written.
   StateDict take() {
     for (const auto& [name, ranges] : left_) EXPECT_TRUE(ranges.empty()) << name;
     return std::move(state_);
@@ -53,7 +53,7 @@ class StateCollector : public StateSink {
   StateDict state_;
 };
 
-/// Reads from a state whose entries are whole. Anything that was not announced is a failure.
+/// Reads from a state whose entries are whole. A read that was not announced is a failure.
 class StateReader : public StateSource {
  public:
   explicit StateReader(const StateDict& whole) : whole_(whole) {
@@ -82,8 +82,8 @@ class StateReader : public StateSource {
     to.copy_(whole_.entries.at(name).pieces.at(0).values.narrow(0, begin, to.numel()));
   }
 
-  std::string problem;              ///< what problem_of() says
-  bool throws_a_number = false;     ///< problem_of(): nothing that is a std::exception
+  std::string problem;              ///< result of problem_of()
+  bool throws_a_number = false;     ///< problem_of() throws a type not derived from std::exception
   int64_t fails_after = 1LL << 40;  ///< elements
   int64_t elements = 0;             ///< read so far
 
@@ -93,7 +93,7 @@ class StateReader : public StateSource {
   std::map<std::string, std::map<int64_t, int64_t>> needed_;
 };
 
-/// The pieces that several ranks wrote, as whole entries. Each element must be there once.
+/// Joins the pieces that several ranks wrote to whole entries. Each element must be there once.
 inline StateDict joined(std::vector<StateDict> shares) {
   StateDict all;
   for (StateDict& share : shares) all.merge(std::move(share));

@@ -13,7 +13,7 @@
 
 namespace tessera::internal::testing {
 
-/// A directory of mode 0700 that goes, with what is in it, at the end.
+/// A directory of mode 0700, deleted with its contents by the destructor.
 class TemporaryDirectory {
  public:
   TemporaryDirectory() : path_("/tmp/tessera-test-XXXXXX") {
@@ -21,7 +21,7 @@ class TemporaryDirectory {
   }
   ~TemporaryDirectory() {
     std::error_code error;
-    do {  // again, where a thread that outlives its test has written meanwhile
+    do {  // repeated because a thread that outlives its test may write meanwhile
       std::filesystem::remove_all(path_, error);
     } while (error == std::errc::directory_not_empty);
   }
@@ -35,7 +35,7 @@ class TemporaryDirectory {
   std::string path_;
 };
 
-/// All of a file; "" if there is none.
+/// Returns a file's content; "" if there is no file.
 inline std::string content_of(const std::filesystem::path& path) {
   std::ifstream file(path);
   std::stringstream text;
@@ -43,7 +43,7 @@ inline std::string content_of(const std::filesystem::path& path) {
   return text.str();
 }
 
-/// What is in a directory, in ascending order.
+/// Returns the names in a directory, in ascending order.
 inline std::vector<std::string> names_in(const std::string& directory) {
   std::vector<std::string> names;
   for (const auto& entry : std::filesystem::directory_iterator(directory)) {

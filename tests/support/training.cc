@@ -127,7 +127,7 @@ Outcome train(const Subject& subject, at::ScalarType dtype, const Configuration&
       outcome.losses.push_back(loss.item<double>());
       if (options.after_backward) options.after_backward(*engine, step);
     }
-    // Under asynchronous steps that of the step before.
+    // Under asynchronous steps this is the result of the previous step.
     const StepResult result = engine->step();
     if (result.step > static_cast<int64_t>(outcome.grad_norms.size())) {
       outcome.grad_norms.push_back(result.grad_norm);

@@ -18,7 +18,7 @@
 
 namespace tessera::internal::testing {
 
-/// How a training run goes; every rank and the oracle follow the same one.
+/// The course of a training run; every rank and the oracle follow the same one.
 struct Schedule {
   std::string name;
   int steps = 4;
@@ -39,11 +39,10 @@ std::ostream& operator<<(std::ostream& stream, const Schedule& schedule);
 /// clipping, many buckets and few.
 const std::vector<Schedule>& schedules();
 
-/// The one of them with this name. Throws std::out_of_range.
+/// The schedule with this name. Throws std::out_of_range.
 const Schedule& schedule_called(const std::string& name);
 
-/// AdamW under which the suite trains: eps 1e-6, and two groups by name where the model has such
-/// parameters.
+/// The suite's AdamW: eps 1e-6, and two groups by name if the model has such parameters.
 OptimizerPlan make_plan(const torch::nn::Module& model);
 
 /// The batch of one rank in one micro-step.
@@ -53,7 +52,7 @@ Batch batch_of(const Subject& subject, at::ScalarType dtype, const Schedule& sch
 /// The user's loss: the mean over the rank's batch, divided by the number of micro-steps.
 at::Tensor loss_of(Net& net, const Batch& batch, const Moment& moment, const Schedule& schedule);
 
-/// What a run left behind.
+/// The results of a run.
 struct Outcome {
   std::vector<double> losses;                       ///< [step][micro-step], mean over ranks
   std::vector<std::vector<double>> losses_by_rank;  ///< [rank][step * micro-step]; empty: unknown
@@ -64,13 +63,13 @@ struct Outcome {
 /// Copies of all parameters of `model` by name.
 std::map<std::string, at::Tensor> copy_parameters(const torch::nn::Module& model);
 
-/// What train() may be told besides the schedule.
+/// Options of train() besides the schedule.
 struct TrainOptions {
-  /// What updates.
+  /// Makes the optimizer plan.
   std::function<OptimizerPlan(const torch::nn::Module& model)> plan = &make_plan;
-  /// Changes the options that configuration and schedule say.
+  /// Changes the options made from configuration and schedule.
   std::function<void(Options&)> adjust = {};
-  /// What is done with a loss, already multiplied by the loss scale, instead of backward().
+  /// Called with a loss, already multiplied by the loss scale, instead of backward().
   std::function<void(Engine&, const torch::nn::Module& model, const at::Tensor& loss)> backward =
       {};
   /// Called after each backward and after each step, before the parameters are copied.
@@ -81,25 +80,25 @@ struct TrainOptions {
 /// `configuration` and `schedule` as an engine takes them.
 Options options_of(const Configuration& configuration, const Schedule& schedule);
 
-/// One rank's training under an engine. Ranks start from different parameters; rank 0's count. The
-/// model is made in `dtype`; batches have the dtype that it computes with.
+/// Runs one rank's training under an engine. Ranks start from different parameters, and take rank
+/// 0's. The model is made in `dtype`; batches have its compute dtype.
 Outcome train(const Subject& subject, at::ScalarType dtype, const Configuration& configuration,
               const Schedule& schedule, const std::shared_ptr<ProcessGroup>& world,
               const TrainOptions& options = {});
 
 /// Trains on `size` ranks that are threads. Throws std::runtime_error if the ranks' parameters or
-/// norms differ from each other. `decorate` may put another group in front of each rank's.
+/// norms differ. `decorate` may wrap each rank's group.
 using Decorate = std::function<std::shared_ptr<ProcessGroup>(std::shared_ptr<ProcessGroup> world)>;
 Outcome train_on_threads(const Subject& subject, at::ScalarType dtype,
                          const Configuration& configuration, const Schedule& schedule, int size,
                          const TrainOptions& options = {}, const Decorate& decorate = {});
 
-/// What train_on_threads() ends with, without options, under a configuration that keeps its bits
-/// (Configuration::keeps_bits()): the outcome of ddp, trained once per program.
+/// The outcome of train_on_threads() without options, under any configuration that keeps ddp's bits
+/// (Configuration::keeps_bits()): ddp's outcome, trained once per program.
 const Outcome& outcome_of_ddp(const Subject& subject, at::ScalarType dtype,
                               const Precision& precision, const Schedule& schedule, int size);
 
-/// What `configuration` must end with: the outcome of ddp where it keeps its bits, else its own.
+/// The outcome that `configuration` must have: ddp's if it keeps ddp's bits, otherwise its own.
 Outcome expected_outcome(const Subject& subject, at::ScalarType dtype,
                          const Configuration& configuration, const Schedule& schedule, int size);
 

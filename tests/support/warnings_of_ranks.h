@@ -9,7 +9,7 @@
 
 namespace tessera::internal::testing {
 
-/// What threads have warned of that have it as handler.
+/// Collects the warnings of the threads that have it as handler.
 class WarningsOfRanks final : public c10::WarningHandler {
  public:
   void process(const c10::Warning& warning) override {
@@ -20,7 +20,7 @@ class WarningsOfRanks final : public c10::WarningHandler {
     const std::lock_guard<std::mutex> lock(mutex_);
     return texts_;
   }
-  /// Blocks until there is one.
+  /// Blocks until there is a warning.
   void await() {
     while (texts().empty()) std::this_thread::yield();
   }

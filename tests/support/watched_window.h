@@ -9,7 +9,7 @@
 
 namespace tessera::internal::testing {
 
-/// A window that does something before each read of another window.
+/// A window that calls a function before each read of another rank's window.
 class WatchedWindow final : public Window {
  public:
   using Before = std::function<void(int rank, const at::Tensor& to, std::string_view tag)>;

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# What bootstrap.sh says of other systems, from made-up files and programs, and make of a wrong
-# JOBS: installs nothing, fetches nothing, needs no root.
+# Tests bootstrap.sh's messages for other systems, with fake files and programs, and make with a
+# wrong JOBS: installs nothing, fetches nothing, needs no root.
 #   check_bootstrap.sh <bootstrap.sh>
 set -uo pipefail
 bootstrap=$1
@@ -10,7 +10,7 @@ mkdir -p "$scratch"/{bin,torch/lib,torch/include/ATen}
 touch "$scratch/torch/lib/libtorch_cpu.so"
 failed=0
 
-program() {  # name, what it says of its version; whatever else it is asked succeeds
+program() {  # name, printed version; every other call succeeds
   printf '#!/bin/sh\ncase $1 in --version) echo "%s" ;; *) cat >/dev/null ;; esac\n' "$2" \
     >"$scratch/bin/$1"
   chmod +x "$scratch/bin/$1"
@@ -29,7 +29,7 @@ says() {  # arguments of bootstrap.sh
     TESSERA_TORCH="$scratch/torch" XDG_CACHE_HOME="$scratch/cache" "$bootstrap" "$@" 2>&1 </dev/null)
   code=$?
 }
-expect() {  # exit code, then texts; after "not" those that must not be there
+expect() {  # exit code, expected texts; after "not" texts that must be missing
   local text sense=yes
   [[ $code == "$1" ]] || { echo "code $code, expected $1: $said"; failed=1; }
   shift
@@ -63,7 +63,7 @@ system fedora 40 14.0.1 3.28.2
 says requirements
 expect 0 "This is 'fedora 40'" "Debian 12's" not "Ubuntu"
 
-# Too old is said by name, with the remedy, before anything else can fail.
+# A version that is too old is reported by name, with the remedy, before anything else can fail.
 system ubuntu 20.04 9.4.0 3.16.3
 says requirements
 expect 0 "This is 'ubuntu 20.04'" "g++ is 9.4.0, 11 or newer is needed: apt-get install g++-" \
@@ -71,7 +71,7 @@ expect 0 "This is 'ubuntu 20.04'" "g++ is 9.4.0, 11 or newer is needed: apt-get 
 says
 expect 1 "g++ is 9.4.0, 11 or newer" "cmake is 3.16.3, 3.22 or newer" "This is 'ubuntu 20.04'" \
   not "LibTorch:"
-environment=(CXX=g++)  # the compiler is the user's choice
+environment=(CXX=g++)  # the user has chosen the compiler
 says requirements
 expect 0 "cmake is 3.16.3" not "g++ is 9.4.0"
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Whether every source is as `make format` leaves it; prints what is not. Versions of clang-format
-# disagree, so only Debian 12's counts: without it nothing is checked, which is said, and ctest
-# shows the test as skipped.
+# Checks that every source is formatted like `make format` and prints the files that are not.
+# Versions of clang-format disagree, so only Debian 12's is used: without it this says so and checks
+# nothing, and ctest reports the test as skipped.
 #   check_format.sh <root of the tree>
 set -uo pipefail
 cd "$1" || exit 2

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Programs neither link nor need MPI: only the modules, one for each binary interface, call it, and
-# are opened where ranks ask for it.
+# Checks that programs neither link nor need MPI: only the modules, one per binary interface, call
+# it, and they are opened if ranks request it.
 #   check_linkage.sh <folder of the programs> <C++ compiler>
 set -euo pipefail
 bin=$1 compiler=$2
@@ -10,14 +10,14 @@ trap 'rm -rf "$scratch"' EXIT
 die() { echo "check_linkage.sh: $*" >&2; exit 1; }
 
 mpi='lib(mpi|mpich|open-rte|open-pal|prrte|pmix|pmi)[^a-z]'
-# links <ELF file>: the libraries of an MPI that it names.
+# links <ELF file>: prints the MPI libraries that it names.
 links() { readelf -d "$1" | grep 'NEEDED' | grep -E "\[$mpi" || true; }
-# calls <archive or ELF file>...: the functions of MPI that it leaves to others.
+# calls <archive or ELF file>...: prints the MPI functions that it uses but does not define.
 calls() { nm -A -u "$@" 2>/dev/null | grep -E ' U P?MPI_' || true; }
 
 checked=0
 for file in "$bin"/* "$lib"/libtessera_*.so; do
-  # An application with MPI of its own links it.
+  # An application that uses MPI itself links it.
   [[ $file != */mpi_application_* && -f $file && $(head -c 4 "$file") == $'\x7fELF' ]] || continue
   [[ -z $(links "$file") ]] || die "$file links MPI:$(links "$file")"
   [[ $file == */libtessera_mpi_* || -z $(calls "$file") ]] || die "$(calls "$file" | head -n 3)"
@@ -26,7 +26,7 @@ done
 [[ -x $bin/quickstart ]] && ((checked >= 5)) || die "got $checked programs in $bin, expected more"
 [[ -z $(calls "$lib"/libtessera_*.a) ]] || die "$(calls "$lib"/libtessera_*.a | head -n 3)"
 
-# The control: a program that links an MPI, and what calls one.
+# The control: a program that links an MPI, and code that calls one.
 echo 'extern "C" int MPI_Init(int*, char***) { return 0; }' >"$scratch/mpi.cc"
 echo 'extern "C" int MPI_Init(int*, char***); int main() { return MPI_Init(nullptr, nullptr); }' \
   >"$scratch/main.cc"
@@ -34,7 +34,7 @@ echo 'extern "C" int MPI_Init(int*, char***); int main() { return MPI_Init(nullp
 "$compiler" "$scratch/main.cc" "$scratch/libmpi.so" -o "$scratch/main"
 [[ -n $(links "$scratch/main") && -n $(calls "$scratch/main") ]] || die "a program with MPI went by"
 
-# opened <environment>...: the libraries of MPI that ranks of quickstart look for.
+# opened <environment>...: prints the MPI libraries that ranks of quickstart look for.
 opened() {
   rm -f "$scratch"/log*
   env -u LD_PRELOAD "$@" LD_DEBUG=libs LD_DEBUG_OUTPUT="$scratch/log" "$bin/tessera-run" \

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Checks what no compiler does: the direction of the includes, that no folder needs one that needs
-# it, and the size of the files. Prints every offence; fails if there is one.
+# Checks rules that no compiler checks: the direction of includes, no cycles between folders, and
+# the size of files. Prints every violation; fails if there is one.
 #   check_tree.sh <root of the tree>
 set -u  # no pipefail: a grep that finds nothing is the good case
 cd "$1" || exit 2
@@ -12,10 +12,10 @@ sources() {  # folders...
     [[ ! -d $folder ]] || find "$folder" -name '*.h' -o -name '*.cc' | grep -v '^tests/consumer/'
   done
 }
-search() { xargs -r grep -HnE "$1"; }  # an expression; the files come on stdin
+search() { xargs -r grep -HnE "$1"; }  # $1: an expression; the list of files comes on stdin
 
-# Public headers that belong to one of these folders, or to none: each belongs to the one that has
-# its .cc file.
+# Public headers that belong to one of these folders, or to none: each header belongs to the folder
+# with its .cc file.
 public_of() {  # folders...
   local header owner
   for header in include/tessera/*.h; do
@@ -26,7 +26,7 @@ public_of() {  # folders...
     [[ -n $owner && " $* " != *" $owner "* ]] || echo "$header"
   done
 }
-# folder: what its quoted includes may begin with.
+# folder: how its quoted includes may begin.
 own() {
   local public
   public=$(public_of $1 | tr '\n' '|')
@@ -51,12 +51,12 @@ tests:$checkpoint tools examples tests
 LIST
 }
 
-# The functions that begin on lines like this one, one in a line.
-functions() {  # what such lines begin with, a file
+# The names of the functions that are declared or defined on lines of a file, one per line.
+functions() {  # the regular expression that such lines begin with, the file
   [[ ! -f $2 ]] || sed -nE "s/^ +$1[^(]*[ *&]([a-z_]+)[(].*/\\1/p" "$2" | sort
 }
 
-# The folders of the library that its folders include from, two in a line.
+# Pairs of folders of the library, one per line: the second is included from the first.
 folder_includes() {
   sources core optim ddp fsdp zero data checkpoint | search '^ *# *include *"tessera/.*/' |
     sed -nE 's,^(.*)/[^/]*:[0-9]+: *# *include *"tessera/(.*)/[^/]*".*,\1 \2,p' |
@@ -74,24 +74,26 @@ check() {
       grep -vE "include *\"($(own "$allowed")|$foreign)" | offend include-direction
   done < <(include_rules)
 
-  # The umbrella costs what torch/torch.h does, and shows more than a part of the library needs.
+  # The umbrella header costs as much as torch/torch.h and shows more than a part of the library
+  # needs.
   sources core optim ddp fsdp zero data checkpoint tools | search '"tessera/tessera[.]h"' | offend umbrella-inside
-  # A program includes what a user has.
+  # Examples include only what a user has.
   sources examples | search '^ *# *include *"' |
     grep -vE 'include *"(tessera/(examples/|[a-z_]+[.]h")|absl/)' | offend examples-include-public
-  # A proof for strangers is built from what they have; its plain half is not ours at all. The group
-  # that makes mistakes is one of the tests' own.
+  # A proof for strangers includes only what a user has, and its plain half nothing of Tessera. The
+  # exception is the group that makes mistakes, which is derived from a class of the tests.
   sources tests/prove | search '^ *# *include *"' |
     grep -vE 'include *"(tessera/(tests/prove/|[a-z_]+[.]h")|absl/)' |
     grep -v '^tests/prove/sharded/control_group[.]h:' | offend prove-includes-public
   sources tests/prove/plain 2>/dev/null | search '^ *# *include *("|<(tessera|absl))' |
     grep -vE 'include *"tessera/tests/prove/plain/' | offend prove-plain-alone
-  # What users include must not need what is not installed.
+  # Public headers must not need headers that are not installed.
   sources include | search '^ *# *include *("|<tessera)' |
     grep -vE 'include *"tessera/[a-z_]+[.]h"' | offend public-includes-public
 
-  # What users do not include is in tessera::internal. Not so: the .cc file of a public header, the
-  # first that it includes, and public types that are only declared. tessera::data, ::nn and ::mpi are public.
+  # Everything that users do not include is in tessera::internal. Exceptions: the .cc file of a
+  # public header, the first header that it includes, and public types that are only declared.
+  # tessera::data, ::nn and ::mpi are public.
   grep -v '^include/' <<<"$library" | xargs -r awk '
     FNR == 1 { own = "" }
     own == "" && /^#include "tessera\// { own = $2 }
@@ -102,12 +104,12 @@ check() {
     /^namespace tessera::[a-z_:]+ \{$/ && !/tessera::(internal|data|nn|mpi)/ { print FILENAME ":" FNR ": " $0 }' |
     offend internal-namespace
 
-  # Folders that need each other are one folder.
+  # Two folders that need each other should be one folder.
   folder_includes | tsort 2>&1 >/dev/null | sed '/contains a loop/d; s/^tsort: //' | xargs -r |
     offend folder-cycle
 
-  # The launcher starts in milliseconds: it must not load LibTorch.
-  # With the ranks it shares a few files, which keep to that.
+  # The launcher starts in milliseconds, so it must not load LibTorch. It shares a few files with
+  # the ranks, which obey the same rule.
   local launch='(ending|failures|kill_reasons|random_text|rank_process|store_directory|thread_binding|watcher|worker_environment)'
   local process='(available_cores|control_groups|error_file|file_descriptor|job_page|process_status|system_refusal)'
   { sources tools/run
@@ -115,11 +117,11 @@ check() {
     search '^ *# *include *(<(torch|ATen|c10)/|"tessera/[^t])' |
     grep -vE "\"tessera/core/(launch/$launch|process/$process)[.]h\"" | offend launcher-without-torch
 
-  # A launcher may meet as ranks do.
+  # A launcher may use the same meeting code as ranks.
   sources core/comm/meeting | search '^ *# *include *<(torch|ATen|c10)/' | offend meeting-without-torch
 
-  # What wraps a file system has a line for each of its functions: one without would be the default,
-  # and nothing would say so.
+  # The wrapper of a file system must forward each function: without a line of its own, a function
+  # would silently fall back to its default.
   comm -23 <(functions virtual include/tessera/file_system.h) \
     <(functions '[a-z]' checkpoint/engine/own_file_system.cc) |
     sed 's,^,checkpoint/engine/own_file_system.cc has no ,' | offend forwards-each
@@ -133,28 +135,28 @@ check() {
     if ((lines > 600)); then echo "$file: $lines lines, at most 600"; fi
   done | offend file-size
 
-  # 24 s of compilation for everyone who includes such a header.
+  # Each includer of such a header compiles for 24 s longer.
   sources include core | grep '\.h$' | grep -v '/tessera\.h$' | search '# *include *[<"]torch/(torch|all|nn|extension)\.h' |
     offend torch-in-core-header
 
-  # A strategy is a row in a table: a second switch on it would be a code path.
+  # A strategy is a row in a table: a second switch on it would be a separate code path.
   switches=$(grep -v '^tests/' <<<"$tree" | search 'case +Strategy::' | cut -d: -f1 | sort -u)
   if (($(wc -l <<<"$switches") > 1)); then echo $switches | offend one-strategy-switch; fi
 
   search '(^|[^_a-zA-Z.>])(std::)?_?(exit|quick_exit|_Exit)\(' <<<"$library" |
     grep -vE '^[^:]*:[0-9]+: *//' |
-    grep -v '^core/comm/mpi/progress.cc:[0-9]*:    std::_Exit(1);' |  # the process ends already
-    grep -vE '^core/launch/(rank_process|watcher).cc:[0-9]*:.* _exit\([0-9]+\);' |  # a child's half of fork()
+    grep -v '^core/comm/mpi/progress.cc:[0-9]*:    std::_Exit(1);' |  # the process is already ending
+    grep -vE '^core/launch/(rank_process|watcher).cc:[0-9]*:.* _exit\([0-9]+\);' |  # the child after fork()
     offend library-calls-exit
 
   search '(std::j?thread[({]|make_unique<std::thread>[(][[])' <<<"$library" |
     grep -v '^core/process/thread_without_signals[.]h:' | offend thread-with-signals
 
-  # An exception that nobody catches is printed with its type, so that has to be a public one.
+  # An uncaught exception is printed with its type, so the type must be public.
   grep -v '^include/' <<<"$library" | search '^ *(class|struct) .*: *(public +)?(c10|std|tessera)?(::)?[A-Za-z_]*([Ee]rror|[Ee]xception)\b' |
     offend internal-exception
 
-  # Debian's Abseil is not instrumented: the thread sanitizer cannot see its mutexes.
+  # Debian's Abseil is not instrumented, so the thread sanitizer cannot see its mutexes.
   search 'absl/synchronization/' <<<"$tree" | offend no-absl-mutex
 }
 

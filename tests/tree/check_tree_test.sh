@@ -81,7 +81,7 @@ printf 'class Lost : public c10::Error {\n' >>"$tree/core/layout/flat.h"; expect
 printf 'struct Lost final : std::runtime_error {\n' >"$tree/ddp/x.cc"; expect internal-exception
 printf '#include "absl/synchronization/mutex.h"\n' >"$tree/ddp/x.cc"; expect no-absl-mutex
 
-# And of check_format.sh, where there is a clang-format.
+# The same for check_format.sh, if there is a clang-format.
 format=${check%/*}/check_format.sh
 cp "${check%/tests/*}/.clang-format" "$tree"
 if output=$("$format" "$tree" 2>&1); then

@@ -1,4 +1,4 @@
-"""What tests/durations.py reads of ninja's and ctest's logs."""
+"""Tests how tests/durations.py reads the logs of ninja and ctest."""
 
 import pathlib
 import sys

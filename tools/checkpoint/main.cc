@@ -1,4 +1,4 @@
-// tessera-checkpoint: looks into checkpoints, verifies, compares and exports them.
+// tessera-checkpoint: inspects, verifies, compares, exports and imports checkpoints.
 #include <cstdio>
 #include <string>
 #include <vector>

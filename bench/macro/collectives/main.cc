@@ -1,10 +1,10 @@
-// One rank of an entry in collectives. Steered line by line:
+// One rank of an entry in collectives. It reads commands, one per line:
 //
-//   run OP BYTES N [f32|bf16]   N calls, timed one by one after three untimed ones; BYTES is the
-//                               size of the whole buffer: what all_reduce reduces, reduce_scatter
-//                               reads and all_gather writes. Answers with one line of JSON. `read`
-//                               and `copy` are no collectives: what the machine's memory gives to a
-//                               rank while all others do the same
+//   run OP BYTES N [f32|bf16]   times each of N calls, after three untimed ones, and answers with
+//                               one line of JSON. BYTES is the size of the whole buffer: the one
+//                               that all_reduce reduces, reduce_scatter reads and all_gather
+//                               writes. `read` and `copy` are not collectives; they measure a
+//                               rank's memory bandwidth while all others do the same
 //   quit                        (or the end of input) ends it
 #include <chrono>
 #include <iostream>
@@ -47,7 +47,7 @@ class CollectivesEntry {
   }
 
  private:
-  /// Memory that the shm backend works in where it lies, kept for the next run.
+  /// Memory that the shm backend uses in place, kept for the next run.
   at::Tensor buffer(const std::string& use, int64_t numel, at::ScalarType dtype) {
     at::Tensor& memory = buffers_[use + std::to_string(numel) + c10::toString(dtype)];
     if (!memory.defined()) {
@@ -57,7 +57,7 @@ class CollectivesEntry {
     return memory;
   }
 
-  /// In place, as an engine gathers.
+  /// In place, like an engine's gathers.
   at::Tensor own_slice(const at::Tensor& whole) const {
     const int64_t numel = whole.numel() / world_->size();
     return whole.narrow(0, world_->rank() * numel, numel);

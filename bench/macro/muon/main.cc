@@ -1,8 +1,9 @@
-// Updates by Muon, as one rank of an entry, and what they are measured by. Steered line by line:
+// One rank of an entry for updates by Muon and the work that they are compared with. It reads
+// commands, one per line:
 //
-//   run muon WIDTH N   N updates, timed one by one after an untimed one. Answers with one line of
-//                      JSON: the times, those of whole matrices in them, and how far values have
-//                      moved on average since the first update. The first width is that of the run
+//   run muon WIDTH N   times each of N updates, after an untimed one. Answers with one line of
+//                      JSON: the times, their shares for whole matrices, and how far values have
+//                      moved on average since the first update. The first width is used throughout
 //   quit               (or the end of input) ends it
 #include <iostream>
 #include <memory>

@@ -18,7 +18,7 @@ namespace {
 
 constexpr int kBlocks = 2;
 
-/// What multiplies in a GPT: attention's projections and the feed-forward layers.
+/// The matrices of a GPT block: attention's projections and the feed-forward layers.
 std::vector<std::array<int64_t, 2>> matrix_sizes(int64_t width) {
   return {{3 * width, width}, {width, width}, {4 * width, width}, {width, 4 * width}};
 }
@@ -119,7 +119,7 @@ class Iterations final : public Work {
     scratch_ = tessera::internal::allocate_private(scratch_numel, at::kFloat);
   }
 
-  // Of the results of the last run: nearly orthogonal matrices stay such.
+  // Applied to the results of the last run: nearly orthogonal matrices stay nearly orthogonal.
   Times run() override {
     return timed([&] {
       for (const at::Tensor& direction : directions_) iteration_.apply(direction, scratch_);

@@ -8,12 +8,12 @@
 
 namespace bench {
 
-/// What is repeated and timed beside updates by Muon.
+/// Work that is repeated and timed: updates by Muon, or what they are compared with.
 class Work {
  public:
   struct Times {
-    double us = 0;             ///< of what is timed
-    double transforms_us = 0;  ///< of it, what this rank spent on whole matrices that it owns
+    double us = 0;             ///< of the timed part
+    double transforms_us = 0;  ///< the share of `us` for whole matrices that this rank owns
   };
 
   Work() = default;
@@ -22,18 +22,18 @@ class Work {
   Work& operator=(const Work&) = delete;
 
   virtual Times run() = 0;
-  /// How far values have moved from where they began, on average; 0 where there are none.
+  /// The average distance of values from their start; 0 if there are no values.
   virtual double moved() const { return 0; }
 };
 
-/// Over the matrices of two blocks of a GPT of `width`, fp32. `by`: "tessera", an engine's update
-/// of them by Muon, as its trace says, under `strategy` on the ranks of the job; "iterations", what
-/// Muon computes in that at least, the Newton-Schulz iterations of all of them in this process;
-/// "products", products of two square matrices of twice the width, by this process alone. Throws
-/// program::UsageError for other names.
+/// Works on the fp32 matrices of two blocks of a GPT of `width`. `by`: "tessera", an engine's
+/// update of them by Muon, timed by its trace, under `strategy` on the ranks of the job;
+/// "iterations", the least that Muon computes in it, the Newton-Schulz iterations of all of them,
+/// in this process; "products", products of two square matrices of twice the width, in this process
+/// only. Throws program::UsageError for other names.
 std::unique_ptr<Work> make_work(const std::string& by, tessera::Strategy strategy, int64_t width);
 
-/// Throws program::UsageError unless make_work() takes it.
+/// Throws program::UsageError unless make_work() accepts `by`.
 void require_kind_of_work(const std::string& by);
 
 }  // namespace bench

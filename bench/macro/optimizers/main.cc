@@ -1,9 +1,9 @@
-// Updates of optimizers, as one rank of an entry. Steered line by line:
+// One rank of an entry for updates of optimizers. It reads commands, one per line:
 //
-//   run ALGORITHM ELEMENTS N   N updates of a flat fp32 parameter of so many elements, timed one by
-//                              one after three untimed ones. Answers with one line of JSON: the
-//                              times, and how far values have moved on average since the first
-//                              update. Other arguments than the last time's begin anew
+//   run ALGORITHM ELEMENTS N   times each of N updates of a flat fp32 parameter with ELEMENTS
+//                              elements, after three untimed ones. Answers with one line of JSON:
+//                              the times, and how far values have moved on average since the first
+//                              update. Other arguments than the last time's start from new values
 //   quit                       (or the end of input) ends it
 #include <chrono>
 #include <iostream>
@@ -51,7 +51,7 @@ class OptimizersEntry {
   void prepare(const std::string& algorithm, int64_t elements) {
     const std::string what = algorithm + " " + std::to_string(elements);
     if (what == what_) return;
-    update_ = nullptr;  // its memory first
+    update_ = nullptr;  // frees its memory first
     update_ = bench::make_update(by_, algorithm, elements);
     what_ = what;
   }

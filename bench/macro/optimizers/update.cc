@@ -41,7 +41,7 @@ double distance(const at::Tensor& values) {
   return values.detach().sub(kStart).abs().mean().item<double>();
 }
 
-/// Tessera's, over a shard with one parameter.
+/// Tessera's update, over a shard with one parameter.
 class OwnUpdate final : public Update {
  public:
   OwnUpdate(const tessera::AlgorithmOptions& options, int64_t numel)
@@ -68,7 +68,7 @@ class OwnUpdate final : public Update {
   std::unique_ptr<tessera::internal::HostOptimizer> optimizer_;
 };
 
-/// LibTorch's.
+/// LibTorch's update.
 class TorchUpdate final : public Update {
  public:
   using Make = std::function<std::unique_ptr<Optimizer>(std::vector<at::Tensor>)>;
@@ -85,7 +85,7 @@ class TorchUpdate final : public Update {
   std::unique_ptr<Optimizer> optimizer_;
 };
 
-/// Lion, as one writes it in LibTorch's operators.
+/// Lion, written with LibTorch's operators.
 class LionLoop final : public Optimizer {
  public:
   LionLoop(std::vector<at::Tensor> parameters, const LionOptions& options)
@@ -111,7 +111,7 @@ class LionLoop final : public Optimizer {
   at::Tensor momentum_;  // of the one parameter
 };
 
-/// What any update of kArrays arrays does at least.
+/// The minimum work of any update of kArrays arrays.
 template <size_t kArrays>
 class MemoryPass final : public Update {
  public:
@@ -130,7 +130,7 @@ class MemoryPass final : public Update {
   std::array<float*, kArrays> data_{};
 };
 
-/// An algorithm, as Tessera and LibTorch have it, and how many arrays it reads.
+/// An algorithm in Tessera and LibTorch, and the number of arrays that it reads.
 struct Algorithm {
   std::string name;
   tessera::AlgorithmOptions options;

@@ -8,7 +8,7 @@
 
 namespace bench {
 
-/// What repeats an update of one flat fp32 parameter with one gradient.
+/// Repeats an update of one flat fp32 parameter with one gradient.
 class Update {
  public:
   Update() = default;
@@ -17,19 +17,19 @@ class Update {
   Update& operator=(const Update&) = delete;
 
   virtual void run() = 0;
-  /// How far values have moved from where they began, on average.
+  /// The average distance of values from their start.
   virtual double moved() const = 0;
 };
 
-/// Of `numel` values under the algorithm of this name: adamw, adam, sgd, lion, adagrad or rmsprop.
-/// `by`: "tessera", this library's; "libtorch", LibTorch's own optimizer, or for Lion, which it
-/// does not have, the formula in its operators; "tessera8bit", this library's with states in 8
-/// bits, of adamw and lion; "memory", which reads and writes as many arrays and does one addition
-/// for each value written. Throws program::UsageError for other names.
+/// An update of `numel` values under one of the algorithms adamw, adam, sgd, lion, adagrad and
+/// rmsprop. `by`: "tessera", this library's optimizer; "libtorch", LibTorch's own, or for Lion,
+/// which LibTorch lacks, the formula in its operators; "tessera8bit", this library's with states in
+/// 8 bits (only adamw and lion); "memory", which reads and writes as many arrays, with one addition
+/// per written value. Throws program::UsageError for other names.
 std::unique_ptr<Update> make_update(const std::string& by, const std::string& algorithm,
                                     int64_t numel);
 
-/// Throws program::UsageError unless make_update() takes it.
+/// Throws program::UsageError unless make_update() accepts `by`.
 void require_maker(const std::string& by);
 
 }  // namespace bench

@@ -1,5 +1,6 @@
-// What Options::reproducible costs: two engines over equal models in one process, one in rank order
-// and one in a tree's order, train the same batches in turn. Prints one line of JSON.
+// Measures the cost of Options::reproducible: two engines over equal models in one process, one
+// with sums in rank order and one with sums in the order of a tree, train the same batches in turn.
+// Prints one line of JSON.
 #include <algorithm>
 #include <chrono>
 #include <memory>
@@ -37,7 +38,7 @@ class Order {
     engine_ = tessera::parallelize(task_.model, torch::optim::AdamWOptions(3e-4), options, world);
   }
 
-  /// Milliseconds of a step, until all ranks have made it.
+  /// The milliseconds until all ranks have finished a step.
   double train(int64_t step) {
     const int micro_steps = absl::GetFlag(FLAGS_micro_steps);
     world_->barrier("begin");
@@ -73,7 +74,7 @@ void run() {
   std::vector<double> in_ranks, in_tree, ratios;
   constexpr int kUntimed = 2;
   for (int64_t round = 0; round < kUntimed + absl::GetFlag(FLAGS_rounds); ++round) {
-    // Who begins changes, so that neither always runs in the other's caches.
+    // The first engine alternates, so that neither always runs in the other's caches.
     const bool tree_first = round % 2 == 1;
     double tree_ms = tree_first ? tree.train(round) : 0.0;
     const double ranks_ms = ranks.train(round);

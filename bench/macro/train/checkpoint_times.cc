@@ -26,7 +26,7 @@ double ms_of(const std::function<void()>& body) {
   return std::chrono::duration<double, std::milli>(Clock::now() - begin).count();
 }
 
-/// Counts what a rank saves.
+/// Counts the bytes that a rank saves.
 struct Count final : tessera::StateSink {
   void begin(const std::vector<tessera::StateOutline>& /*entries*/) override {}
   void write(size_t /*entry*/, int64_t /*begin*/, const at::Tensor& values) override {
@@ -63,7 +63,7 @@ double CheckpointTimes::measure(const std::string& what, const std::string& dire
 double CheckpointTimes::copy() const {
   const std::vector<char> from(static_cast<size_t>(bytes_), 1);
   std::vector<char> to(from.size(), 2);
-  train_();  // as before a save: what it used is in the caches, and these are not
+  train_();  // as before a save: the caches hold training's data, not these buffers
   engine_.group().barrier("checkpoint times");
   const double ms = ms_of([&] { std::memcpy(to.data(), from.data(), to.size()); });
   TORCH_CHECK(to.empty() || to.back() == 1);

@@ -8,25 +8,25 @@
 
 namespace bench {
 
-/// What checkpoints of an engine cost on this rank. All ranks measure the same at once.
+/// The cost of an engine's checkpoints on this rank. All ranks measure the same at once.
 class CheckpointTimes {
  public:
-  /// `train` makes one step. References must outlive it.
+  /// `train` trains one step. References must outlive this object.
   CheckpointTimes(tessera::Engine& engine, std::function<void()> train);
 
   /// Milliseconds of `what`, in a directory that all ranks see:
   ///
   ///   save   save_checkpoint() into a directory without this step
-  ///   load   load_checkpoint() of what save has left there
-  ///   stall  Checkpoints::save() in the background, up to where training may go on, after a step;
-  ///          the second one, whose copy has its memory
-  ///   copy   one memcpy of as many bytes as this rank saves, between buffers in use, after a step
-  ///   write  as many bytes into a file of this rank, in blocks of 1 MiB, and an fsync
+  ///   load   load_checkpoint() of the result of save
+  ///   stall  Checkpoints::save() in the background after a step, until training may continue; the
+  ///          second one, which already has memory for its copy
+  ///   copy   one memcpy of as many bytes as this rank saves, between used buffers, after a step
+  ///   write  writes as many bytes into a file of this rank, in blocks of 1 MiB, with an fsync
   ///
-  /// Collective. Throws c10::Error for anything else.
+  /// Collective. Throws c10::Error for any other name.
   double measure(const std::string& what, const std::string& directory);
 
-  /// What this rank saves of the state.
+  /// The bytes of the state that this rank saves.
   int64_t bytes() const { return bytes_; }
 
  private:

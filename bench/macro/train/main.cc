@@ -1,11 +1,11 @@
-// One rank of a training entry. Steered line by line:
+// One rank of a training entry. It reads commands, one per line:
 //
 //   steps N   trains N steps and answers with one line of JSON
-//   counts    on a GPU: trains a step and answers with the kernels, copies and fills in it
-//   checkpoint WHAT DIRECTORY   what CheckpointTimes::measure() says: save, load, stall, copy,
-//   write quit      (or the end of input) ends it
+//   counts    on a GPU: trains one step and answers with its kernels, copies and fills
+//   checkpoint WHAT DIRECTORY   answers with CheckpointTimes::measure() of WHAT
+//   quit      (or the end of input) ends it
 //
-// With --steps it trains without being asked, answers once and ends.
+// With --steps it trains without commands, answers once and ends.
 #include <memory>
 #include <string>
 
@@ -44,10 +44,10 @@ namespace {
 
 using memory_compare::DeviceMemory;
 
-/// Moves the model to a GPU and returns what the allocator has given out besides: what libraries
-/// allocate for good when they are first used (cuBLAS).
+/// Moves the model to a GPU and returns the bytes that the allocator has given out in addition:
+/// those that libraries allocate permanently at first use (cuBLAS).
 int64_t move_to_gpu(const bench::Task& task, at::Device device) {
-  at::empty({1}, at::TensorOptions(device));  // LibTorch makes its allocator when it is first used
+  at::empty({1}, at::TensorOptions(device));  // LibTorch creates its allocator at first use
   int64_t model_bytes = -DeviceMemory::of(device).now_bytes;
   task.model->to(device);
   model_bytes += DeviceMemory::of(device).now_bytes;

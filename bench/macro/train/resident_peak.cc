@@ -28,7 +28,7 @@ int64_t status_kib(const std::string& field) {
 ResidentPeak::ResidentPeak() {
   ::malloc_trim(0);
   std::ofstream reset("/proc/self/clear_refs");
-  reset << "5" << std::flush;  // the peak is what is resident now
+  reset << "5" << std::flush;  // the peak is now the current resident size
   TORCH_CHECK(reset, "[bench] memory: cannot write /proc/self/clear_refs");
   before_kib_ = status_kib("VmRSS");
 }

@@ -4,11 +4,11 @@
 
 namespace bench {
 
-/// What the resident memory of this process grows by at most after this is made, the heap trimmed
-/// before. Linux's VmHWM.
+/// The largest growth of this process's resident memory since construction, which first trims the
+/// heap. Linux's VmHWM.
 class ResidentPeak {
  public:
-  /// Throws c10::Error where the kernel does not let the peak be reset (/proc/self/clear_refs).
+  /// Throws c10::Error if the kernel does not allow resetting the peak (/proc/self/clear_refs).
   ResidentPeak();
 
   int64_t growth_kib() const;

@@ -99,7 +99,7 @@ void TrainEntry::checkpoint(const std::string& what, const std::string& director
   TORCH_CHECK(trainer_.engine() != nullptr,
               "[bench] command: got 'checkpoint' under --strategy local, expected an engine");
   if (checkpoint_times_ == nullptr) {
-    trainer_.step(next());  // now there is state of the optimizer
+    trainer_.step(next());  // creates the optimizer's state
     checkpoint_times_ =
         std::make_unique<CheckpointTimes>(*trainer_.engine(), [this] { trainer_.step(next()); });
   }

@@ -17,18 +17,18 @@ namespace bench {
 /// Runs the commands of the runner and answers them.
 class TrainEntry {
  public:
-  /// `foreign_bytes`: what the GPU's allocator has given out that is not the trainer's.
+  /// `foreign_bytes`: the bytes in use of the GPU's allocator that are not the trainer's.
   TrainEntry(Trainer& trainer, const Task& task, at::Device device, int64_t foreign_bytes);
 
-  /// Trains so many steps and answers once. On a CPU each step is timed, with reading its loss; on
-  /// a GPU all of them together, from an idle device to an idle device, and losses are read
-  /// afterwards: the times of a block are its mean.
+  /// Trains `count` steps and answers once. On a CPU each step is timed, including reading its
+  /// loss. On a GPU all steps are timed together, from an idle device to an idle device, and losses
+  /// are read afterwards: each time of a block is its mean.
   void steps(int64_t count);
 
-  /// One step, on a GPU; answers with what the device did in it.
+  /// Trains one step on a GPU and answers with the device's work in it.
   void counts();
 
-  /// CheckpointTimes::measure(); answers once.
+  /// Calls CheckpointTimes::measure() and answers once.
   void checkpoint(const std::string& what, const std::string& directory);
 
   /// Runs commands until the input ends.

@@ -88,7 +88,7 @@ class Sharded final : public Trainer {
   }
 
   int64_t formula_bytes() const override {
-    if (is_offloaded_) return -1;  // the formula counts the host's memory, too
+    if (is_offloaded_) return -1;  // the formula also counts the host's memory
     return tessera::predicted_peak_memory(*engine_, /*micro_steps=*/1).total() +
            engine_->memory().now()[tessera::MemoryClass::kControl];
   }
@@ -130,13 +130,13 @@ class Sharded final : public Trainer {
   at::Tensor loss_;
 };
 
-/// What follows the strategy's name: "-apart", "".
+/// The part after the strategy's name: "-apart", "".
 std::string variant_of(const std::string& strategy) {
   const size_t dash = strategy.find('-');
   return dash == std::string::npos ? "" : strategy.substr(dash);
 }
 
-/// The options of `trainer_options` but for the wrap policy; another name throws.
+/// The options of `trainer_options` except the wrap policy; throws for another name.
 tessera::Options options_of(const TrainerOptions& trainer_options) {
   tessera::Options options{.trace = trainer_options.trace};
   const std::string name = trainer_options.strategy.substr(0, trainer_options.strategy.find('-'));

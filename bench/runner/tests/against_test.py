@@ -1,4 +1,4 @@
-"""Two builds in turns."""
+"""Tests the comparison of two builds."""
 
 from __future__ import annotations
 

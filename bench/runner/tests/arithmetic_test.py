@@ -1,4 +1,4 @@
-"""Ratios, floors, turns, noise, loss curves, goals and the traffic model."""
+"""Tests ratios, floors, turns, noise, loss curves, goals and the traffic model."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class ArithmeticTest(unittest.TestCase):
         self.assertRegex(limits.broken_by(Disturbance(0.06, 0, 0), inf) or "", "steal 6.0%")
         self.assertRegex(limits.broken_by(Disturbance(0, 0.2, 0), inf) or "", "other processes")
         self.assertRegex(limits.broken_by(Disturbance(0, 0, 500), 50) or "", "500 involuntary")
-        self.assertIsNone(limits.broken_by(Disturbance(0, 0, 500), 200))  # it is always like that
+        self.assertIsNone(limits.broken_by(Disturbance(0, 0, 500), 200))  # this entry always has so many
         self.assertIsNone(limits.broken_by(Disturbance(0, 0, 500), inf))  # the first: not known yet
 
     def test_curves_that_agree_and_one_that_does_not(self) -> None:
@@ -86,7 +86,7 @@ class ArithmeticTest(unittest.TestCase):
 
     def test_the_traffic_model_explains_what_it_was_made_from(self) -> None:
         size, cores = 16 << 20, len(os.sched_getaffinity(0))
-        # The second round finds a memory half as fast: measurement and model change together.
+        # In the second round memory is half as fast: measurement and model change together.
         paces = {0: Pace(1e-10, 0.5e-10), 1: Pace(2e-10, 1e-10)}
         found = Findings(world_paces={2: paces})
         for world in (2, 8):

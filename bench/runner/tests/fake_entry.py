@@ -1,7 +1,7 @@
-"""Speaks the entries' protocol without computing anything; misbehaves when FAKE_MODE says so.
+"""Implements the entries' protocol without computing anything; misbehaves according to FAKE_MODE.
 
 FAKE_MODE: die, signal, hang, garbage, other_event, short, not_a_number, other_loss, mute, stay, fail_late.
-FAKE_RANK: which rank misbehaves (default 0).
+FAKE_RANK: the rank that misbehaves (default 0).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ def emit(**fields: object) -> None:
 
 
 def misbehave(mode: str) -> None:
-    """What happens instead of an answer."""
+    """Misbehaves instead of answering."""
     if mode == "die":
         print("fake: out of luck", file=sys.stderr, flush=True)
         sys.exit(3)
@@ -35,7 +35,7 @@ def misbehave(mode: str) -> None:
 
 
 def step_answer(first: int, steps: int, mode: str) -> dict[str, object]:
-    """Times that depend on the entry's speed, a loss that depends on the step alone."""
+    """Times that depend on the entry's speed, and a loss that depends only on the step."""
     speed = float(os.environ.get("FAKE_MS", "1"))
     factor = 1.01 if mode == "other_loss" else 1.0
     losses: list[float] = [factor * 5.0 / (1 + 0.1 * (first + i)) for i in range(steps)]

@@ -1,4 +1,4 @@
-"""Starts ranks as a launcher does: `fake_launcher.py ... --nproc-per-node N ... program arguments`."""
+"""Starts ranks like a launcher: `fake_launcher.py ... --nproc-per-node N ... program arguments`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Starts a command once for each rank, as mpirun does: fake_mpirun.py N command...; ends as the first that fails."""
+"""Starts a command once per rank, like mpirun: fake_mpirun.py N command...; ends like the first rank that
+fails."""
 
 from __future__ import annotations
 

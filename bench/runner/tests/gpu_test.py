@@ -1,4 +1,4 @@
-"""The suite for one GPU, over fakes."""
+"""Tests the suite for one GPU, with fakes."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class GpuTest(unittest.TestCase):
             self.assertIn(part, page)
         records = [json.loads(line) for line in (self.folder / "results.jsonl").read_text().splitlines()]
         order = [r["entry"] for r in records if r["model"] == "gpt2-1k" and r.get("round") == 1]
-        self.assertEqual(order[-1], "libtorch local")  # another one begins in each round
+        self.assertEqual(order[-1], "libtorch local")  # another entry begins in each round
 
     def test_what_does_not_fit_is_left_out_by_name(self) -> None:
         bench = self.bench(blocks=1, quick=True, wanted="^(libtorch local|tessera ddp)$")

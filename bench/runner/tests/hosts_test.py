@@ -1,4 +1,4 @@
-"""The suite for two hosts over fakes, ranks that another program starts, and the hosts themselves."""
+"""Tests the suite for two hosts with fakes, ranks started by another program, and the hosts themselves."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _LAUNCHER = Path(__file__).resolve().parent / "fake_mpirun.py"
 
 
 class _Hosts:
-    """One host in place of two."""
+    """One host that acts as two."""
 
     def __init__(self) -> None:
         self.links: list[str] = []
@@ -43,7 +43,7 @@ class _Hosts:
         self.links.append(link.name)
 
     def sent_bytes(self) -> tuple[int, ...]:
-        """Silent at the first looks of a block; the fourth one, at its end, has seen its bytes."""
+        """Shows no traffic at the first looks of a block; the fourth look, at its end, shows its bytes."""
         self.looks += 1
         return self.looks // 4 * 4_200_000, 0
 
@@ -95,7 +95,7 @@ class SuiteTest(unittest.TestCase):
         self.assertEqual(order[:7], [
             (0, "no limit", "local"), (0, "no limit", "ddp"), (0, "1 Gbit/s", "local"), (0, "1 Gbit/s", "ddp"),
             (0, "100 Mbit/s", "local"), (0, "100 Mbit/s", "ddp"), (0, "100 Mbit/s", "ddp-bf16")])
-        self.assertEqual(order[7][2], "ddp")  # another one begins
+        self.assertEqual(order[7][2], "ddp")  # another entry begins
         self.assertEqual(self.hosts.links[-1], "no limit")
 
     def test_without_room_each_block_is_a_start(self) -> None:
@@ -125,7 +125,7 @@ class ArithmeticTest(unittest.TestCase):
         seen = hosts_goal.over_bound(place(1, UNLIMITED))(found)
         assert seen is not None
         self.assertEqual((seen.low, seen.high), (1.0, 2.0))
-        self.assertEqual(hosts.bound(place(2, SLOWEST), 1.0), {})  # nothing is known of it
+        self.assertEqual(hosts.bound(place(2, SLOWEST), 1.0), {})  # nothing is known about it
         for one in hosts_goal.goals():
             self.assertIsNone(one.measure(Findings()), one.name)
         self.assertEqual(hosts_report.text(Findings()), "")

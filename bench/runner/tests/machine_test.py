@@ -1,4 +1,4 @@
-"""What the header of the results says of the machine."""
+"""Tests the facts about the machine in the header of the results."""
 
 from __future__ import annotations
 

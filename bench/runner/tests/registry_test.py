@@ -1,4 +1,4 @@
-"""Who takes part."""
+"""Tests the entries of the suites."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class RegistryTest(unittest.TestCase):
         self.assertEqual([n for n in names if n.startswith("pytorch fsdp2") and "keep" not in n],
                          ["pytorch fsdp2", "pytorch fsdp2, mmap_threshold 1 MiB", "pytorch fsdp2, mmap_max 0"])
         self.assertEqual([n for n in names if "apart" in n], _APART)
-        self.assertNotIn(registry.THREADS, names)  # not one rank's
+        self.assertNotIn(registry.THREADS, names)  # it is more than one rank's memory
 
     def test_each_form_of_gradients_runs_beside_the_same_of_ddp(self) -> None:
         found = registry.hooks(_PROGRAMS, "A", _TEXT, quick=False)

@@ -1,4 +1,4 @@
-"""README's numbers follow the raw results, and nothing else."""
+"""Tests that README's numbers depend only on the raw results."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def _step(entry: str, *ms: float, model: str = "A", key: str = "entry") -> list[
 
 
 _RESULTS = [
-    *_step("tessera local", 100, 100, key="contestant"),  # as older runs call it
+    *_step("tessera local", 100, 100, key="contestant"),  # the name in older runs
     *_step("pytorch local", 104, 104),
     *_step("pytorch ddp", 130, 134), *_step("pytorch ddp, mmap_max 0", 110, 120),
     *_step("tessera ddp", 101, 103), *_step("tessera zero3", 90, 98),
@@ -99,7 +99,7 @@ class ReproduceTest(unittest.TestCase):
         self.reproduce()
         figure = xml.dom.minidom.parse(str(self.root / "docs" / "images" / "step-time.svg"))
         dots = figure.getElementsByTagName("circle")
-        # Two of each but the floor; a block that was run again is none.
+        # Two of each except the floor; a repeated block does not appear.
         self.assertEqual(len(dots), 10)
 
     def test_an_edited_number_is_found(self) -> None:
@@ -146,7 +146,7 @@ class ReproduceTest(unittest.TestCase):
         self.assertIn(">libtorch threads</text>", figure)
         self.assertIn(">one process, two threads</text>", figure)
         self.assertIn("91 M parameters", figure)
-        self.assertEqual(self.reproduce("--check")[0], 0)  # README names it from now on
+        self.assertEqual(self.reproduce("--check")[0], 0)  # README now names it
 
     def test_what_cannot_be_quoted_is_refused(self) -> None:
         self.run_of("dirty", _RESULTS, "9a6c791 with local changes")

@@ -1,4 +1,4 @@
-"""Whole runs over fakes: what is written, and what stops a run."""
+"""Tests whole runs with fakes: their results, and their errors."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ class RunTest(unittest.TestCase):
         self.assertEqual(len(bench.findings.training["A"]["tessera ddp"].rounds), 2)
 
     def test_a_entry_that_dies_while_it_starts_leaves_no_process(self) -> None:
-        # See setUp: nothing of this process may be left.
+        # See setUp: no child of this process may be left.
         bench = self.bench(blocks=1, quick=True, our_mode="die", wanted="tessera")
         with self.assertRaisesRegex(BenchFailure, "tessera local, rank 0: "):
             scaling_suite.run(bench)

@@ -17,7 +17,7 @@ CALM = Limits(steal=1e9, foreign=1e9, switches_per_s=1e9)
 
 
 def entry(name: str = "fake one", role: Role = Role.OURS, **environment: str) -> Entry:
-    """A fake with FAKE_... settings."""
+    """A fake entry with FAKE_... settings."""
     return Entry(name, role, (sys.executable, str(FAKE)), tuple(environment.items()))
 
 
@@ -40,7 +40,7 @@ def programs(folder: Path, our_mode: str = "") -> Programs:
 
 
 def bench(folder: Path, **settings: object) -> Bench:
-    """A quiet run over the fakes that no noise disturbs."""
+    """A quiet run with the fakes that is never disturbed by noise."""
     made = programs(folder / "build", str(settings.pop("our_mode", "")))
     text = folder / "text"
     text.write_bytes(b"text")

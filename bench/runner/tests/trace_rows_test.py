@@ -1,4 +1,4 @@
-"""Rows of a trace add up to its steps; waiting and nesting are told apart."""
+"""Tests that rows of a trace add up to its steps, and that waiting and nesting are told apart."""
 
 from __future__ import annotations
 

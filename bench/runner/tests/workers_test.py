@@ -1,4 +1,4 @@
-"""Workers end in order or with an error that names the entry, the rank, the fault and the log."""
+"""Tests that workers end in order or with an error that names the entry, the rank, the fault and the log."""
 
 from __future__ import annotations
 

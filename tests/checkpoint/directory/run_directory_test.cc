@@ -49,7 +49,8 @@ TEST(StepList, Case65_OrdersByNumber) {
   EXPECT_TRUE(absl::IsNotFound(list_steps(*files, "/other").status()));
 }
 
-/// What reading step 20 says where operation `point` fails with `error`; "" for no such operation.
+/// Returns the error of reading step 20 if operation `point` fails with `error`; OK if there is no
+/// such operation.
 absl::Status read_failing(size_t point, int error, std::string& operation) {
   const auto files = with_steps({10, 20});
   const size_t before = files->operations().size();
@@ -66,7 +67,7 @@ TEST(StepList, Case58_DoesNotFallBackFromWhatCouldNotBeRead) {
     std::string operation = "begin";
     for (size_t point = 0; !operation.empty(); ++point) {
       const absl::Status status = read_failing(point, error, operation);
-      // Files are read without locks where there are none.
+      // If locks are missing, files are read without them.
       if (operation.empty() || operation.starts_with("lock")) {
         EXPECT_TRUE(status.ok()) << status;
       } else {
@@ -129,7 +130,7 @@ TEST(RunDirectory, Case59_LeavesWhatIsReadOrWritten) {
 
 TEST(RunDirectory, TriesEachStepAndOpensBesideWhatCannotBeRemoved) {
   const auto start = with_steps({10, 20, 30});
-  // Every operation of a deletion fails once, as of a file that somebody still uses.
+  // Every operation of a deletion fails once, as for a file that is still in use.
   size_t points = 0;
   for (bool has_failed = true; has_failed; ++points) {
     const auto files = start->copy();
@@ -210,7 +211,7 @@ TEST(RunDirectory, SaysAtOnceThatNothingCanBeWritten) {
     files->fail_at(points, EROFS);
     const auto run = RunDirectory::open(*files, "/run", "job");
     has_failed = files->has_failed();
-    // That no leftovers can be looked for, after all else, stops nobody.
+    // Failing to look for leftovers, at the very end, is no error.
     const std::string& last = files->operations().back();
     if (has_failed && (last == "list /run" || last == "stat /run/step-10")) continue;
     EXPECT_NE(run.ok(), has_failed) << points;

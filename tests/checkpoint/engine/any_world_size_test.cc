@@ -11,9 +11,9 @@
 #include "tessera/tests/equivalence/any_world_size.h"
 #include "tessera/tests/support/temporary_directory.h"
 
-// A run under Reproducible::kAnyWorldSize that is killed on one number of ranks and goes on with
-// another from its checkpoint: parameters have the bits of a run that was never stopped, data and
-// seeds go on where they were.
+// A run under Reproducible::kAnyWorldSize that is killed on one number of ranks and resumed on
+// another from its checkpoint: parameters have the bits of an uninterrupted run, and data and seeds
+// continue where they were.
 namespace tessera::internal::testing {
 namespace {
 
@@ -27,7 +27,7 @@ AnySizeRun resumable_run() {
                       .target_shape = {5}}};
 }
 
-/// Goes on where `directory` is, up to step `last`, and saves there. Returns rank 0's parameters.
+/// Resumes the run in `directory`, trains to step `last` and saves it. Returns rank 0's parameters.
 std::map<std::string, at::Tensor> go_on(const std::string& directory, int size,
                                         const Configuration& configuration, int last) {
   const AnySizeRun run = resumable_run();
@@ -35,7 +35,7 @@ std::map<std::string, at::Tensor> go_on(const std::string& directory, int size,
   run_ranks(size, [&](const std::shared_ptr<ProcessGroup>& world) {
     const std::shared_ptr<Net> net = prepare(run.subject.make(), run.dtype, 42);
     const auto engine = engine_of(run, configuration, net, world);
-    // What it deals out are numbers of micro-batches.
+    // Its samples are numbers of micro-batches.
     data::DistributedSampler sampler(100 * kMicroBatches, *world, {.seed = 5});
     Checkpoints checkpoints(*engine, directory, {.every = 1, .asynchronous = false});
     checkpoints.track("data", sampler);

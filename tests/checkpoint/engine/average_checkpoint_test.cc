@@ -16,7 +16,7 @@
 #include "tessera/tests/support/temporary_directory.h"
 #include "tessera/tests/zero/state/saved_rank.h"
 
-// The average of the weights on disk.
+// The average of the weights in checkpoints.
 namespace tessera::internal::testing {
 namespace {
 

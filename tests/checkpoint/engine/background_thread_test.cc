@@ -11,9 +11,9 @@ namespace {
 
 std::atomic<bool> is_exiting = false;
 
-/// The work ends only once exit() has begun; whoever does not wait for it ends before.
+/// The work ends only after exit() has begun; a caller that does not wait for it ends earlier.
 [[noreturn]] void exit_at_work() {
-  auto* const thread = new BackgroundThread;  // nobody destroys it
+  auto* const thread = new BackgroundThread;  // never destroyed
   std::atexit([] {
     is_exiting = true;
     is_exiting.notify_all();

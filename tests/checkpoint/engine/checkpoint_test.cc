@@ -20,7 +20,8 @@
 #include "tessera/tests/support/temporary_directory.h"
 #include "tessera/tests/zero/state/saved_rank.h"
 
-// save_checkpoint and load_checkpoint: a run that is saved, lost and loaded elsewhere is the same.
+// save_checkpoint() and load_checkpoint(): a run that is saved and loaded elsewhere is the same
+// run.
 namespace tessera::internal::testing {
 namespace {
 
@@ -42,7 +43,7 @@ void save_after(int steps, int world, const std::string& model, const Configurat
   });
 }
 
-/// What a run that loads over other values saves after training steps [begin, end).
+/// The state of a run that loads over other values and trains steps [begin, end).
 StateDict loaded_and_trained(int world, const std::string& model,
                              const Configuration& configuration, const std::string& directory,
                              int begin, int end) {

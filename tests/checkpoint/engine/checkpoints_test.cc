@@ -19,7 +19,7 @@
 #include "tessera/tests/support/temporary_directory.h"
 #include "tessera/tests/zero/state/saved_rank.h"
 
-// Checkpoints: what a run is made of, saved beside training, and a run that goes on.
+// Checkpoints: the parts of a run, saved while it trains, and a run that is resumed.
 namespace tessera::internal::testing {
 namespace {
 
@@ -31,7 +31,7 @@ using ::testing::ThrowsMessage;
 
 constexpr int64_t kSamples = 23;
 
-/// A run that tracks one thing of each kind, and draws from all of them in each step.
+/// A run that tracks one object of each kind, and uses all of them in each step.
 struct TrackedRank : SavedRank {
   TrackedRank(std::shared_ptr<ProcessGroup> group, const Configuration& configuration,
               const std::string& directory, CheckpointsOptions options = {})
@@ -49,12 +49,12 @@ struct TrackedRank : SavedRank {
     engine->set_schedule([](int64_t step) { return 0.02 / static_cast<double>(1 + step); });
   }
 
-  /// Until `last` updates are made. What was consumed is added to `consumed`.
+  /// Trains up to `last` updates. Adds the samples that it used to `consumed`.
   void train_to(int64_t last) {
     sampler.reset();
     while (engine->steps() < last) {
       const auto step = static_cast<int>(engine->steps());
-      // Two micro-steps, one of which is as random as dropout makes it.
+      // Two micro-steps, one as random as dropout makes it.
       (loss(step) * torch::rand({}, random)).backward();
       SavedRank::train(step, step + 1);
       auto samples = sampler.next(1);
@@ -94,7 +94,7 @@ class Runs : public ::testing::TestWithParam<int> {
 };
 INSTANTIATE_TEST_SUITE_P(World, Runs, ::testing::ValuesIn(spanning_worlds()));
 
-/// What is left of a rank's run at its end.
+/// A rank's results at the end of its run.
 struct Rest {
   StateDict state;
   std::vector<size_t> consumed;
@@ -115,8 +115,8 @@ Rest rest_of(TrackedRank& run) {
           .note = run.note};
 }
 
-/// Trains to update `last`, beginning where the directory's newest step ends, which must be
-/// `begin` (-1: there is none).
+/// Trains to update `last`, starting from the directory's newest step, which must be `begin` (-1:
+/// there is none).
 std::vector<Rest> run_to(int world, const Configuration& configuration,
                          const std::string& directory, const CheckpointsOptions& options,
                          int64_t begin, int64_t last) {
@@ -153,7 +153,7 @@ TEST_P(Runs, GoOnWithAllThatTheyAreMadeOf) {
       const auto& straight = has_masters ? straight_in_bfloat16 : straight_in_float;
       const TemporaryDirectory directory;
       const CheckpointsOptions options{.every = 2, .asynchronous = asynchronous};
-      // What came after the last save is lost with the run, and made again.
+      // Steps after the last save are lost with the run, and made again.
       run_to(world(), configuration, directory.path(), options, -1, 3);
       run_to(world(), configuration, directory.path(), options, 2, 5);
       const auto rests = run_to(world(), configuration, directory.path(), options, 4, 5);
@@ -266,7 +266,7 @@ TEST_P(Runs, ReportAFailedSaveInTheSameStepOnAllRanks) {
       thrown_at[rank] = run.engine->steps();
     }
     const auto last = static_cast<int>(run.engine->steps());
-    run.train(last, last + 1);  // the engine is as before
+    run.train(last, last + 1);  // the engine is unchanged
   });
   EXPECT_GT(thrown_at[0], 1);
   for (const int64_t step : thrown_at) EXPECT_EQ(step, thrown_at[0]);
@@ -311,7 +311,7 @@ TEST_P(Runs, ListWhatIsTrackedAndNotThereAndChangeNothing) {
                     HasSubstr("nothing was changed"))));
     EXPECT_EQ(bit_differences(run.engine->state_dict(StateScope::kEveryRank), before), "");
     EXPECT_EQ(more, 9);
-    // A load that was refused is no leave to join, and to delete, the run that is there.
+    // After a refused load, the run in the directory may not be joined or deleted.
     EXPECT_THAT([&] { checkpoints.save(); },
                 ThrowsMessage<c10::Error>(HasSubstr("go on with them by load()")));
   });
@@ -340,7 +340,7 @@ TEST_P(Runs, SeedGeneratorsAnewAtAnotherNumberOfRanks) {
 TEST_P(Runs, LeaveADamagedStepBehindAlsoWhereItIsMended) {
   const Configuration configuration = configuration_of(Strategy::kZero1);
   run_to(world(), configuration, path(), {.every = 1, .keep = 0}, -1, 3);
-  // An older step is asked for, then the newest: that one is what goes on.
+  // Loads an older step, then the newest, from which the run continues.
   run_ranks(world(), [&](std::shared_ptr<ProcessGroup> group) {
     TrackedRank run(std::move(group), configuration, path(), {.every = 1, .keep = 0});
     EXPECT_EQ(run.checkpoints.load({.step = 1})->step, 1);

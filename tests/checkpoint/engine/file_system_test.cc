@@ -1,4 +1,4 @@
-// Runs on file systems that lack calls, and runs of several users.
+// Runs on file systems that lack some calls, and runs of several users.
 #include <sys/stat.h>
 
 #include <cerrno>

@@ -1,4 +1,5 @@
-// A model alone: exported from a run by the tool, imported as step 0 of another, loaded there.
+// A model without optimizer state: exported from a run by the tool, imported as step 0 of another,
+// and loaded there.
 #include <cstdlib>
 #include <map>
 #include <string>
@@ -26,7 +27,7 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::ThrowsMessage;
 
-/// The bits of a state's entries whose names `is_wanted` takes.
+/// The tensors of the model's entries in a state, or of its other entries.
 std::map<std::string, at::Tensor> entries_of(const StateDict& state, bool of_model) {
   std::map<std::string, at::Tensor> entries;
   for (const auto& [name, entry] : state.entries) {

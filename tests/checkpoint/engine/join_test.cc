@@ -63,7 +63,7 @@ TEST_P(SavesInJoin, AreRefusedByNameOnceARankHasEnded) {
   });
 }
 
-// A rank that follows makes the call in on_step, where the others make it behind step().
+// A rank that follows makes the call in on_step; the others make it after step().
 TEST_P(SavesInJoin, WorkWhereRanksThatFollowMakeThemInOnStep) {
   run_ranks(3, [&](std::shared_ptr<ProcessGroup> world) {
     SavedRank rank(std::move(world), "OddMlp", configuration_of(GetParam()), 3);

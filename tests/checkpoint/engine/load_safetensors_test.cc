@@ -17,7 +17,7 @@
 #include "tessera/tests/support/temporary_directory.h"
 #include "tessera/tests/zero/state/saved_rank.h"
 
-// load_safetensors: weights of somebody else's.
+// load_safetensors(): weights from other programs.
 namespace tessera::internal::testing {
 namespace {
 

@@ -1,4 +1,4 @@
-// What saving and loading take of memory: a rank's blocks and a unit, never a rank's part of the
+// The memory that saving and loading need: a rank's blocks and a unit, never a rank's part of the
 // state.
 #include <malloc.h>
 
@@ -28,12 +28,12 @@ constexpr int64_t kLayers = 24;
 constexpr int64_t kWidth = 512;
 constexpr int64_t kUnitBytes = kWidth * kWidth * 4;
 constexpr int64_t kStateBytes = 3 * kLayers * kUnitBytes;  // with two moments: 72 MiB
-/// Of both ranks: each a unit, a block that is filled and one that is verified, and what the heap
-/// takes for manifests and names.
+/// Of both ranks: for each a unit, a block being filled and one being verified, and heap memory for
+/// manifests and names.
 constexpr int64_t kMaxBytes = kWorld * (kUnitBytes + (2 << 20)) + (6 << 20);
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr bool kMemoryIsOurs = false;  // shadow memory and quarantine are in the numbers
+constexpr bool kMemoryIsOurs = false;  // includes shadow memory and quarantine
 #else
 constexpr bool kMemoryIsOurs = true;
 #endif
@@ -60,8 +60,8 @@ int64_t status_bytes(const std::string& field) {
   return -1;
 }
 
-/// What the resident memory of this process grows by at most while `body` runs; -1 where the
-/// kernel does not say.
+/// The peak growth of this process's resident memory while `body` runs; -1 if the kernel does not
+/// say.
 int64_t peak_growth(const std::function<void()>& body) {
   ::malloc_trim(0);
   std::ofstream reset("/proc/self/clear_refs");
@@ -87,7 +87,7 @@ void write_weights(const std::string& path) {
   for (int64_t i = 0; i < kLayers; ++i) file << std::string(static_cast<size_t>(kUnitBytes), '\0');
 }
 
-/// Two ranks that have trained one step, and what each of `bodies` takes, the ranks together.
+/// Two ranks train one step; measures the growth of both during each of `bodies`.
 void expect_growth(Strategy strategy,
                    const std::vector<std::function<void(Tower&, Engine&)>>& bodies,
                    const std::vector<bool>& is_small) {
@@ -132,7 +132,7 @@ TEST_P(CheckpointMemory, IsAUnitAndSomeBlocks) {
                 {[&](Tower&, Engine& engine) { save_checkpoint(engine, directory.path()); },
                  [&](Tower&, Engine& engine) { load_checkpoint(engine, directory.path()); },
                  [&](Tower& model, Engine& engine) { load_safetensors(model, engine, {weights}); },
-                 // The control: a copy of a rank's part of the state is seen.
+                 // The control: a copy of a rank's part of the state is noticed.
                  [&](Tower&, Engine& engine) { (void)engine.state_dict(StateScope::kSharded); }},
                 {true, true, true, false});
 }

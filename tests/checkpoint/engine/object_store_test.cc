@@ -1,5 +1,4 @@
-// Runs whose checkpoints are in a program's own file system: a store of objects, which has no
-// rename.
+// Runs with checkpoints in a program's own file system: an object store, which has no rename.
 #include <memory>
 #include <string>
 #include <utility>
@@ -29,7 +28,8 @@ using ::testing::StartsWith;
 constexpr int kRanks = 3;
 constexpr const char* kRun = "bucket/run";
 
-/// Goes on from step `begin` (-1: from nothing), the newest there is, to step `last`.
+/// Resumes from step `begin` (-1: from nothing), which must be the newest, and trains to step
+/// `last`.
 States go_on_in(const std::shared_ptr<MemoryStore>& store, int world, Strategy strategy,
                 CheckpointsOptions options, int64_t begin, int64_t last) {
   options.files = store;
@@ -53,7 +53,7 @@ TEST(RunsInAStore, GoOnBitForBit) {
   for (const bool asynchronous : {true, false}) {
     const auto store = std::make_shared<MemoryStore>();
     const CheckpointsOptions options{.every = 2, .asynchronous = asynchronous};
-    // What came after the last save is lost with the run, and made again.
+    // Steps after the last save are lost with the run, and made again.
     const States part = go_on_in(store, kRanks, Strategy::kZero3, options, -1, 3);
     EXPECT_NE(bit_differences(part.front(), straight.front()), "") << "the control";
     const States states = go_on_in(store, kRanks, Strategy::kZero2, options, 2, 4);

@@ -33,7 +33,7 @@ class RudeStore final : public MemoryStore {
   }
   absl::StatusOr<std::vector<std::string>> list(const std::string& path) override {
     auto names = MemoryStore::list(path);
-    names->insert(names->begin(), "");  // of a marker of a folder
+    names->insert(names->begin(), "");  // a folder's marker object
     return names;
   }
 

@@ -17,7 +17,7 @@
 #include "tessera/tests/zero/engine/thawed_rank.h"
 #include "tessera/tests/zero/state/saved_rank.h"
 
-// Checkpoints across Engine::set_trainable(): saved before and loaded after it, under any strategy.
+// Checkpoints and Engine::set_trainable(): saved before and loaded after it, under any strategy.
 namespace tessera::internal::testing {
 namespace {
 
@@ -69,7 +69,7 @@ TEST_P(PartialCheckpoints, OfBeforeAreLoadedBehindAndTheOtherWayRound) {
   }
 }
 
-/// What checkpoints hold is theirs while the engine is built anew.
+/// Checkpoints keep their own copy while the engine is rebuilt.
 TEST_P(PartialCheckpoints, ASaveInTheBackgroundGoesOn) {
   const TemporaryDirectory directory;
   run_ranks(world(), [&](const std::shared_ptr<ProcessGroup>& group) {

@@ -1,5 +1,5 @@
-// Ranks that do not see one directory, as on hosts that share no file system, learn of it before
-// they train, and not by the first save.
+// Ranks that do not see the same directory, as on hosts without a shared file system, learn of it
+// before they train and not by the first save.
 #include <memory>
 #include <string>
 #include <vector>

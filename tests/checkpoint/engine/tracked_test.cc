@@ -17,7 +17,7 @@
 #include "tessera/tests/support/temporary_directory.h"
 #include "tessera/tests/zero/state/saved_rank.h"
 
-// What a run tracks beside its engine.
+// Objects that a run tracks in addition to its engine.
 namespace tessera::internal::testing {
 namespace {
 
@@ -104,7 +104,7 @@ TEST(Tracking, IsOverInAChildOfFork) {
           ++refused;
         }
       }
-      checkpoints.reset();  // waits for nobody
+      checkpoints.reset();  // does not wait for the thread
       ::_exit(refused == 4 ? 0 : 1);
     }
     int status = -1;

@@ -1,4 +1,4 @@
-// What no checkpoint can have is said where it is handed over, not by the first save.
+// What no checkpoint can hold is refused when it is handed over, not by the first save.
 #include <functional>
 #include <memory>
 #include <string>
@@ -109,7 +109,7 @@ TEST(Unsavables, OfNotesAndOfWhatIsTrackedAreNamedAtOnce) {
     EXPECT_THAT(message_of([&] { checkpoints.track("", number); }), HasSubstr("an empty name"));
     EXPECT_THAT(message_of([&] { checkpoints.track("a\n", number); }),
                 AllOf(HasSubstr("'a\\n'"), Not(HasSubstr("rank-"))));
-    // What a save can read and no load can write.
+    // Tensors that a save can read but a load cannot write.
     static const float kConstants[2] = {1, 2};
     at::Tensor expanded = torch::zeros({1}).expand({3});
     at::Tensor constants = torch::from_blob(const_cast<float*>(kConstants), {2});
@@ -162,7 +162,7 @@ TEST(Unsavables, ExtrasAreNamedOnAllRanks) {
   });
 }
 
-/// What is said on stderr about a sampler that is tracked while two steps are made and saved.
+/// Returns stderr's text about a tracked sampler while two steps are made and saved.
 std::string said_of_sampler(bool advances, bool draws) {
   const TemporaryDirectory directory;
   ::testing::internal::CaptureStderr();

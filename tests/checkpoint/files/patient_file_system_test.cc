@@ -14,7 +14,7 @@
 #include "tessera/checkpoint/files/posix_file_system.h"
 #include "tessera/tests/checkpoint/simulated_file_system.h"
 
-// What is read is tried again after errors that may pass, and after no others.
+// Reads are retried after transient errors, and after no others.
 namespace tessera::internal::testing {
 namespace {
 
@@ -73,7 +73,7 @@ TEST(PatientFileSystem, DoesNotWaitForWhatStays) {
   }
 }
 
-/// Abseil's code for these is that of ENOENT.
+/// Abseil maps these to the same code as ENOENT.
 TEST(PatientFileSystem, AFileSystemThatIsAwayIsNotAnAbsentFile) {
   for (const int error : {ENODEV, ENOMEDIUM, ESRCH}) {
     const absl::Status status = file_error(error, "list", "/d");

@@ -1,4 +1,4 @@
-// File systems that lack calls, as Lustre, CIFS, NFS and FUSE do: what a save does without them.
+// File systems that lack calls, as Lustre, CIFS, NFS and FUSE may: saves without these calls.
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -151,7 +151,7 @@ TEST_F(RefusedCallsTest, ARunIsSavedReadAndThinnedOutWithoutLocksModesSyncAndFre
 TEST_F(RefusedCallsTest, ModesAreNoReasonToFail) {
   for (const int error : {EPERM, EINVAL, ENOSYS, EOPNOTSUPP}) {
     const std::string suffix = std::to_string(error);
-    const mode_t before = ::umask(0277);  // modes are not as wanted
+    const mode_t before = ::umask(0277);  // makes modes differ from the intended ones
     run_with_refused_calls({{SYS_fchmod, error}, {kChmodCall, error}}, [&] {
       const absl::Status file = files_.create(path("file" + suffix)).status();
       EXPECT_TRUE(file.ok()) << file;
@@ -213,7 +213,7 @@ TEST_F(RefusedCallsTest, ALockThatMayNotBeWrittenNamesTheRemedy) {
   EXPECT_THAT(text_of(failed), Not(HasSubstr("group_access")));
 }
 
-/// Each call that is refused, twice.
+/// Makes each refused call twice.
 [[noreturn]] void save_twice() {
   {
     const TemporaryDirectory directory;
@@ -224,7 +224,7 @@ TEST_F(RefusedCallsTest, ALockThatMayNotBeWrittenNamesTheRemedy) {
         if (!files.lock(path + ".lock", "a").ok()) ::_exit(1);
         const auto file = files.create(path);
         if (!(*file)->sync().ok() || !files.sync_directory(directory.path()).ok()) ::_exit(2);
-        // On this file system a mode is as wanted from the beginning.
+        // From now on this file system gives files the intended mode.
         if (::chmod(path.c_str(), 0644) != 0) ::_exit(3);
         const FileDescriptor fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
         set_mode(fd.get(), path, 0600);

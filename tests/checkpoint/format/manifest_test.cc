@@ -31,7 +31,7 @@ Manifest two_ranks() {
                   {"split", {{{262154}, {1}, at::kFloat}, {{0, 5, 0, 80}, {5, 262154, 1, 64}}}}}};
 }
 
-/// With `text` in the place of the manifest's, and a checksum that fits.
+/// `text` with its trailer replaced by a correct checksum.
 std::string sealed(std::string text) {
   text.resize(text.size() - Manifest::trailer("").size());
   return text + Manifest::trailer(text);
@@ -148,7 +148,7 @@ TEST(Checksums, AreReadBackToTheLetter) {
                                    std::string("AAAAAAAAAAA"), std::string("AAAAAAAAAAB=")}) {
     EXPECT_FALSE(unpack_checksums(wrong).has_value()) << wrong;
   }
-  // XXH3-64 of nothing and of "a": whoever writes a reader has these to compare with.
+  // XXH3-64 of "" and of "a", for authors of readers to compare with.
   EXPECT_EQ(checksum_of(""), 0x2d06800538d394c2U);
   EXPECT_EQ(checksum_of("a"), 0xe6c632b61e964e1fU);
   EXPECT_EQ(blocks_of(0), 0);

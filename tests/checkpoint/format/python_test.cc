@@ -1,5 +1,5 @@
-// Strangers read what is written here: the reader that docs/checkpoint-format.md shows, and the
-// safetensors package of PyPI where there is one.
+// Other programs read our files: the reader that docs/checkpoint-format.md shows, and PyPI's
+// safetensors package, if it is there.
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
@@ -25,7 +25,7 @@ namespace {
 
 using testing::SmallRun;
 
-/// What `python -c script arguments...` prints; "" with a failure where it fails.
+/// Returns the output of `python -c script arguments...`; "" and a test failure if it fails.
 std::string output_of(const std::string& python, const std::string& script,
                       const std::string& arguments) {
   const std::string command = absl::StrCat(python, " -B -c '", script, "' ", arguments, " 2>&1");

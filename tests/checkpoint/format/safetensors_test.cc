@@ -148,7 +148,7 @@ TEST(Json, Case63_TakesBoundedMemory) {
   EXPECT_TRUE(parse_json(numbers, {.depth = 1, .memory_bytes = 1 << 20}).ok());
   const auto refused = parse_json(numbers, {.depth = 1, .memory_bytes = 10000});
   EXPECT_THAT(std::string(refused.status().message()), HasSubstr("more than 10000 bytes"));
-  // Before anything is built: the text is not even whole.
+  // Refused before anything is built: this text is not even complete.
   EXPECT_THAT(std::string(parse_json(numbers.substr(0, 1500), {.depth = 1, .memory_bytes = 10000})
                               .status()
                               .message()),

@@ -1,5 +1,5 @@
-// A save that ends anywhere: by a power failure, after which the disk may hold many things, or by
-// an operation that fails.
+// A save that ends at any point: by a power failure, after which the disk may hold many states, or
+// by a failing operation.
 #include <algorithm>
 #include <cerrno>
 #include <functional>
@@ -27,7 +27,7 @@ using testing::SmallRun;
 const SmallRun kFirst{};
 const SmallRun kSecond{.nonce = "fedcba9876543210fedcba9876543210"};
 
-/// The run's directory with step 10 in it, all of it durable.
+/// A run's directory with step 10, all of it durable.
 std::unique_ptr<SimulatedFileSystem> with_first_step() {
   SimulatedFileSystem files;
   EXPECT_TRUE(files.make_directory(kFirst.directory).ok());
@@ -37,8 +37,8 @@ std::unique_ptr<SimulatedFileSystem> with_first_step() {
   return files.copy();
 }
 
-/// Calls `check` with every state that the disk may have, or, where those are many, with 300 of
-/// them, the first (all is lost) and the last (all is kept) among these. Returns how many.
+/// Calls `check` with every state that the disk may have or, if there are many, with 300 of them,
+/// including the first (all is lost) and the last (all is kept). Returns their number.
 size_t for_each_state(const SimulatedFileSystem& files,
                       const std::function<void(SimulatedFileSystem&)>& check) {
   constexpr size_t kMost = 300;
@@ -52,7 +52,7 @@ size_t for_each_state(const SimulatedFileSystem& files,
   return chosen.size();
 }
 
-/// The newest step there is; an error if there is none, or if it is torn, though it has its name.
+/// The newest step; an error if there is none, or if a step with a final name is torn.
 absl::StatusOr<std::unique_ptr<StepReader>> newest_step(SimulatedFileSystem& files) {
   const auto steps = list_steps(files, kFirst.directory);
   if (!steps.ok()) return steps.status();
@@ -63,7 +63,7 @@ absl::StatusOr<std::unique_ptr<StepReader>> newest_step(SimulatedFileSystem& fil
   return reader;
 }
 
-/// The step that a run resumes from; -1 with a failure if none loads, or if its values are wrong.
+/// The step from which a run resumes; -1 and a test failure if none loads or its values are wrong.
 int64_t resumed_step(SimulatedFileSystem& files) {
   const auto newest = newest_step(files);
   EXPECT_TRUE(newest.ok()) << newest.status();
@@ -83,10 +83,10 @@ TEST(Crash, Case3_AtAnyOperationOfASaveLeavesTheRightStep) {
     EXPECT_NE(is_saved, has_crashed);
     states += for_each_state(*files, [&](SimulatedFileSystem& disk) {
       const int64_t step = resumed_step(disk);
-      // What was reported as saved is there.
+      // A step that was reported as saved must be there.
       EXPECT_TRUE(step == 20 || (!is_saved && step == 10)) << "crash at " << points;
       ++(step == 20 ? resumed_at_new : resumed_at_old);
-      // And the run goes on from there.
+      // The run can be resumed from it.
       auto run = RunDirectory::open(disk, kFirst.directory, "next job");
       ASSERT_TRUE(run.ok()) << run.status();
       EXPECT_TRUE(kSecond.save(disk, 30).ok());
@@ -123,7 +123,7 @@ TEST(Crash, Case66_AtAnyOperationOfADeletionLeavesAStep) {
       EXPECT_EQ(resumed_step(disk), 20) << "crash at " << points;
       EXPECT_TRUE(RunDirectory::open(disk, kFirst.directory, "next job").ok());
       const auto steps = list_steps(disk, kFirst.directory);
-      for (const int64_t step : *steps) {  // 10 is whole, or not there at all
+      for (const int64_t step : *steps) {  // 10 is whole or absent
         const auto reader = StepReader::open(disk, kFirst.path_of(step));
         ASSERT_TRUE(reader.ok()) << reader.status();
         EXPECT_EQ(testing::wrong_values(**reader, kFirst), "");
@@ -148,7 +148,7 @@ TEST(Crash, Case56_AnOperationThatFailsLeavesTheOldStepAndNothingElse) {
       EXPECT_THAT(std::string(status.message()),
                   AllOf(HasSubstr("[checkpoint] "), HasSubstr("/run"), HasSubstr("(errno ")));
       const std::string failed = files->operations()[point];
-      if (failed == "fsync /run") {  // the one after the rename
+      if (failed == "fsync /run") {  // the fsync after the rename
         EXPECT_THAT(std::string(status.message()), HasSubstr("is whole and in its place"));
         EXPECT_EQ(resumed_step(*files), 20);
         continue;
@@ -157,7 +157,7 @@ TEST(Crash, Case56_AnOperationThatFailsLeavesTheOldStepAndNothingElse) {
       EXPECT_EQ(resumed_step(*files), 10) << failed;
       // Even if the power fails next.
       for_each_state(*files, [](SimulatedFileSystem& disk) { EXPECT_EQ(resumed_step(disk), 10); });
-      // The disk is well again: the same step is saved.
+      // The disk works again: the same step is saved.
       EXPECT_TRUE(kSecond.save(*files, 20).ok()) << failed;
     }
   }

@@ -1,5 +1,5 @@
-// Steps in a store of objects, which has no rename: a save, a deletion or a step that is set aside
-// ends anywhere, by a kill or by a request that fails, whether or not it was done.
+// Steps in an object store, which has no rename: saving, deleting or setting aside a step ends at
+// any point, by a kill or by a failing request, whether or not that was carried out.
 #include <algorithm>
 #include <map>
 #include <memory>
@@ -39,7 +39,7 @@ std::shared_ptr<MemoryStore> store_with(const std::vector<int64_t>& steps) {
   return store;
 }
 
-/// What is wrong with a step that is there; "" if all are whole.
+/// Describes what is wrong with a visible step; "" if all are whole.
 std::string torn_step_in(MemoryStore& store) {
   const auto steps = list_steps(store, kStored.directory);
   if (!steps.ok()) return testing::text_of(steps.status());
@@ -52,7 +52,7 @@ std::string torn_step_in(MemoryStore& store) {
   return "";
 }
 
-/// The objects of the run that are in no step, whether or not it was set aside.
+/// The run's objects that are in no step, not even one that was set aside.
 std::vector<std::string> rest_in(const MemoryStore& store) {
   std::vector<std::string> rest;
   const auto objects = store.objects(kStored.directory + "/");
@@ -62,9 +62,9 @@ std::vector<std::string> rest_in(const MemoryStore& store) {
   return rest;
 }
 
-/// Lets each request of what `act` returns fail in each way, on a copy of `start`, and calls `test`
-/// with that copy, with what a later job finds there, and with what was returned. `act` may make
-/// requests of its own before. Returns how many faults there were.
+/// Makes each request of the function returned by `act` fail in each way, on a copy of `start`, and
+/// calls `test` with that copy, with what a later job finds, and with the function's result. `act`
+/// may make requests before. Returns the number of faults.
 template <typename Act, typename Test>
 size_t for_each_fault(const MemoryStore& start, const Act& act, const Test& test) {
   size_t faults = 0;
@@ -87,7 +87,7 @@ size_t for_each_fault(const MemoryStore& start, const Act& act, const Test& test
   return faults;
 }
 
-/// The next job finds the directory and leaves nothing there that is in no step.
+/// Expects that the next job removes everything that is in no step.
 void expect_cleaned(MemoryStore& store) {
   const auto run = RunDirectory::open(store, kStored.directory, "next job");
   ASSERT_TRUE(run.ok()) << run.status();
@@ -198,7 +198,7 @@ TEST(StepInAStore, StaysWholeWhereItsManifestCannotBeRemoved) {
   EXPECT_EQ(store->objects(), before);
 }
 
-/// Whether the run has what is in `step`, whole, under its own name or one that it was given.
+/// Returns true if the run has all objects of `step`, under its own name or another.
 bool has_objects_of(const MemoryStore& store, const std::map<std::string, std::string>& step) {
   std::map<std::string, std::map<std::string, std::string>> directories;
   for (const auto& [key, bytes] : store.objects("/run/")) {
@@ -254,7 +254,7 @@ TEST(RunInAStore, LeavesWhatIsTheUsersOwn) {
   const auto before = store->objects();
   ASSERT_TRUE(RunDirectory::open(*store, "/run", "job").ok());
   EXPECT_EQ(store->objects(), before);
-  // What is beside a step's files goes with them, also from below.
+  // Other objects next to a step's files, even in subfolders, go with them.
   store->put("/run/step-10/eval/a.json", "{}");
   auto run = RunDirectory::open(*store, "/run", "job");
   ASSERT_TRUE((*run)->set_aside(10, "replaced").ok());
@@ -264,7 +264,7 @@ TEST(RunInAStore, LeavesWhatIsTheUsersOwn) {
   EXPECT_EQ(store->objects().size(), before.size() + 1);
 }
 
-/// A store whose program has locks of its own, which somebody else holds.
+/// A store whose program has its own locks, held by another process.
 class HeldStore final : public MemoryStore {
  public:
   absl::StatusOr<std::unique_ptr<FileLock>> lock(const std::string& path,

@@ -1,4 +1,4 @@
-// What is saved is what is read, and nothing else is.
+// Exactly what is saved is read.
 #include <functional>
 #include <memory>
 #include <random>
@@ -27,7 +27,7 @@ using testing::SimulatedFileSystem;
 using testing::SmallRun;
 using testing::text_of;
 
-/// A file system with the run's step 10, committed.
+/// A file system with the run's committed step 10.
 std::unique_ptr<SimulatedFileSystem> saved(const SmallRun& run, int64_t step = 10) {
   auto files = std::make_unique<SimulatedFileSystem>();
   EXPECT_TRUE(files->make_directory(run.directory).ok());
@@ -36,7 +36,7 @@ std::unique_ptr<SimulatedFileSystem> saved(const SmallRun& run, int64_t step = 1
   return files;
 }
 
-/// What opening a step and reading all of it says; "" if that is well.
+/// The error of opening a step and reading all of it; "" if there is none.
 std::string problem_of(SimulatedFileSystem& files, const SmallRun& run, int64_t step = 10) {
   const auto reader = StepReader::open(files, run.path_of(step));
   if (!reader.ok()) return text_of(reader.status());
@@ -207,8 +207,7 @@ TEST(Step, Case54_NoticesMissingAndForeignFiles) {
       "manifest.json", "got the manifest of step 20 in 'step-10'");
 }
 
-/// Gives step 10's manifest the file of rank 1 as it is now, as somebody would who wants to
-/// deceive.
+/// Makes step 10's manifest match rank 1's current file, as a deceiver would.
 void vouch(SimulatedFileSystem& files, const SmallRun& run) {
   std::string& text = files.content(run.path_of(10) + "/manifest.json");
   auto manifest = Manifest::from_text(text);
@@ -241,7 +240,7 @@ TEST(Step, NoticesAFileOfAnotherSaveThatTheManifestVouchesFor) {
   vouch(*files, run);
   EXPECT_THAT(problem_of(*files, run), HasSubstr("got another dtype, shape or place"));
 
-  // A header bomb with checksums that fit.
+  // An absurd header size with matching checksums.
   files->content(mine) = content;
   files->content(mine).replace(0, 8, "\xff\xff\xff\xff\xff\xff\xff\x7f");
   vouch(*files, run);
@@ -267,7 +266,7 @@ TEST(Step, IsNotCommittedWithoutEveryElementOnce) {
   for (int64_t rank = 0; rank < 3; ++rank) {
     auto summary = run.write_rank(files, *path, 10, rank);
     ASSERT_TRUE(summary.ok()) << summary.status();
-    // As it comes from another rank.
+    // As received from another rank.
     const auto sent = ShardSummary::from_text(*summary->to_text());
     ASSERT_TRUE(sent.ok()) << sent.status();
     EXPECT_EQ(*sent, *summary);
@@ -300,7 +299,7 @@ TEST(Step, ThatExistsIsNotWrittenInto) {
   const absl::Status status = run.save(*files, 10);
   EXPECT_TRUE(absl::IsAlreadyExists(status)) << status;
   EXPECT_THAT(text_of(status), HasSubstr("'/run/step-10': got a step that exists"));
-  // One that comes between begin and commit.
+  // A step that appears between begin and commit.
   SimulatedFileSystem other;
   ASSERT_TRUE(other.make_directory(run.directory).ok());
   const SmallRun second{.nonce = "fedcba9876543210fedcba9876543210"};

@@ -14,7 +14,7 @@
 namespace tessera::internal {
 namespace {
 
-/// Counts who uses it, and can stop whoever pins it.
+/// Counts its pins, and can block the operator that pins it.
 class Target final : public AccessTarget, public AccessTarget::Pin {
  public:
   struct Counts {
@@ -64,8 +64,8 @@ TEST_F(AccessObserverTest, PinsWhatOperatorsUseWhileItLives) {
   EXPECT_EQ(counts->pins, pins);
 }
 
-/// An operator of another thread may be anywhere between its start and its end when the observer
-/// goes away.
+/// When the observer is destroyed, an operator of another thread may be anywhere between its start
+/// and its end.
 TEST_F(AccessObserverTest, ATargetOutlivesTheOperatorsThatPinIt) {
   counts->stops = true;
   std::optional<AccessObserver> observer(

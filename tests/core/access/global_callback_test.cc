@@ -25,7 +25,7 @@ at::RecordFunctionCallback counter() {
       .scopes({at::RecordScope::FUNCTION});
 }
 
-/// Made before LibTorch's list of callbacks, and so destroyed after it.
+/// Constructed before LibTorch's list of callbacks, and so destroyed after it.
 std::optional<GlobalCallback> of_the_process;
 
 TEST(GlobalCallback, IsCalledWhileItLives) {

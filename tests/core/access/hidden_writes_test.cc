@@ -1,4 +1,4 @@
-// Operators that write tensors of which their schemas do not say so: running statistics.
+// Operators that write tensors although their schemas do not say so: running statistics.
 #include <cstring>
 #include <memory>
 #include <string>
@@ -19,7 +19,7 @@ namespace {
 using ::testing::Contains;
 using ::testing::IsSupersetOf;
 
-/// Notes whether an operator said that it writes.
+/// Records whether an operator announced a write.
 class WriteNote final : public AccessTarget, public AccessTarget::Pin {
  public:
   AccessTarget::Pin& pin(Use use) noexcept override {
@@ -37,7 +37,7 @@ bool is_statistic(const std::string& argument) {
   return argument == "running_mean" || argument == "running_var";
 }
 
-/// What an argument of a normalisation over [2, kChannels, 4] may be.
+/// An argument of a normalisation over [2, kChannels, 4].
 c10::IValue value_for(const c10::Argument& argument, bool flag) {
   const std::string& name = argument.name();
   const std::string type = argument.type()->str();
@@ -83,7 +83,7 @@ Outcome call(const c10::OperatorHandle& op, bool flag) {
     try {
       op.callBoxed(stack);
       outcome.ran = true;
-    } catch (const std::exception&) {  // of another device
+    } catch (const std::exception&) {  // an operator of another device
     }
   }
   for (size_t i = 0; i < statistics.size(); ++i) {
@@ -103,7 +103,7 @@ TEST(HiddenWrites, OfRunningStatisticsAreAllKnown) {
     for (const c10::Argument& argument : op->schema().arguments()) {
       has_statistics = has_statistics || is_statistic(argument.name());
     }
-    // Results that are given in must have sizes that no schema tells, or memory is overwritten.
+    // Skip out= overloads: their results need sizes that no schema tells, or memory is overwritten.
     if (!has_statistics || absl::StrContains(name.overload_name, "out")) continue;
     for (const bool flag : {true, false}) {
       const Outcome outcome = call(*op, flag);

@@ -1,4 +1,5 @@
-// CudaDevice over a fake libtorch_cuda that the real loader has found: nothing here knows CUDA.
+// CudaDevice over a fake libtorch_cuda that the real loader has found. Nothing here depends on
+// CUDA.
 #include "tessera/core/device/cuda_device.h"
 
 #include <dlfcn.h>
@@ -110,19 +111,19 @@ TEST_F(CudaDeviceTest, AnEventIsDoneBeforeItIsRecordedAndOnlyAfterWhatItMarks) {
   const auto stream = device_.make_stream(Device::Priority::kHigh);
   const auto event = device_.make_event();
   EXPECT_TRUE(event->is_done());
-  device_.current_stream()->wait(*event);  // of nothing
+  device_.current_stream()->wait(*event);  // the event was never recorded
   Gate gate(stream->handle());
   stream->record(*event);
   EXPECT_FALSE(event->is_done());
   gate.open();
   await(*event);
-  stream->record(*event);  // again
+  stream->record(*event);  // records it again
   await(*event);
   EXPECT_EQ(fake().events_with_timing(), 0) << "timing makes events slow";
 }
 
-/// A writes 1 over 0 after the gate opens; B reads what A writes, and the reader of B gets to see
-/// `seen`. Without the wait B reads first.
+/// Stream A writes 1 over 0 after the gate opens; stream B copies it, and a reader of B's result
+/// returns it. Without the wait B reads first.
 int64_t read_across_streams(CudaDevice& device, bool waits) {
   const at::Tensor one = device.allocate(1, at::kLong);
   const at::Tensor middle = device.allocate(1, at::kLong);
@@ -143,7 +144,7 @@ int64_t read_across_streams(CudaDevice& device, bool waits) {
   if (waits) {
     EXPECT_FALSE(read->is_done());
   } else {
-    await(*read);  // so it did not wait, whatever the threads' pace
+    await(*read);  // so B did not wait, however fast the threads are
   }
   gate.open();
   await(*read);
@@ -180,7 +181,7 @@ TEST_F(CudaDeviceTest, ACopyRunsOnItsStreamAndLeavesTheThreadAsItWas) {
   EXPECT_TRUE(at::equal(on_host(to), at::arange(300, at::kFloat)));
 }
 
-/// Every call that a thread may make, on GPU kIndex.
+/// Makes every call that a thread may make, on GPU kIndex.
 void use(CudaDevice& device) {
   const at::Tensor memory = device.allocate(2, at::kLong);
   const auto stream = device.make_stream(Device::Priority::kHigh);
@@ -202,7 +203,7 @@ TEST_F(CudaDeviceTest, AThreadOfAnotherGpuKeepsItAndMakesNoContextThere) {
   }).join();
   EXPECT_THAT(fake().contexts(), IsSubsetOf({static_cast<int>(kIndex)}));
 
-  // The control: c10's own calls, as they are, do make one on GPU 0.
+  // The control: c10's own calls, used directly, make a context on GPU 0.
   std::thread([&] {
     const c10::Stream stream =
         c10::impl::getDeviceGuardImpl(at::kCUDA)->getStream(device_.torch_device());

@@ -1,5 +1,5 @@
-// Finding LibTorch's CUDA half, and what is said when it cannot be used. Each case has a process of
-// its own: LibTorch answers the question for CUDA once.
+// Finding LibTorch's CUDA half, and the errors if it cannot be used. Each case has its own process,
+// because LibTorch looks for CUDA only once.
 #include "tessera/core/device/cuda_library.h"
 
 #include <cstdio>
@@ -57,7 +57,7 @@ const RankProcessBody kLoadAfterBackward("load_after_backward", [] {
   std::printf("%s\n", std::string(load_cuda_library().status().message()).c_str());
 });
 
-/// What does not ask for CUDA: a model may be built before.
+/// Does not ask for CUDA: a model may be built before the library is loaded.
 const RankProcessBody kLoadAfterModel("load_after_model", [] {
   const at::Tensor weight = at::randn({4, 4}).requires_grad_();
   const at::Tensor loss = at::linear(at::ones({2, 4}), weight).sum();

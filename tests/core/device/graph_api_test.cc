@@ -1,5 +1,5 @@
-// Finding the module for graphs, the errors when it is not there or another's, and what the built
-// one holds.
+// Finding the module for graphs, the errors if it is missing or of another version, and the symbols
+// of the built one.
 #include "tessera/core/device/graph_api.h"
 
 #include <cstdio>
@@ -78,15 +78,15 @@ TEST_F(GraphApiTest, TheModuleThatIsNamedIsOpened) {
 
 #ifdef CUDA_GRAPH
 
-// The fake has no at::cuda::CUDAGraph: the module opens as far as the loader's search for its
-// symbols, in the libtorch_cuda.so that is open, and the first that is missing is named.
+// The fake has no at::cuda::CUDAGraph. Opening the module gets as far as the loader's search for
+// its symbols in the open libtorch_cuda.so, and the first missing one is named.
 TEST_F(GraphApiTest, TheBuiltModuleTakesItsSymbolsFromTheCudaHalfThatIsOpen) {
   EXPECT_THAT(error_of(CUDA_GRAPH),
               AllOf(HasSubstr("[graph] module: got none"), HasSubstr("undefined symbol: "),
                     ::testing::Not(HasSubstr("cannot open shared object file"))));
 }
 
-// It is found beside the programs, in ../lib.
+// It is found next to the programs, in ../lib.
 TEST_F(GraphApiTest, TheBuiltModuleIsLookedForBesideThePrograms) {
   const auto api = load(std::nullopt);
   ASSERT_FALSE(api.ok());

@@ -1,5 +1,5 @@
 // Graphs over the fake libtorch_cuda.so: LibTorch's own autograd, guards and operators, captured by
-// CUDA's rules. What holds for every backend is checked here; that LibTorch's real class behaves so
+// CUDA's rules. This checks what holds for every backend; whether LibTorch's real class behaves so
 // needs a GPU.
 #include "tessera/core/device/graph.h"
 
@@ -142,7 +142,7 @@ TEST_F(GraphTest, TheHostMayNotAskForAnEventOfACapture) {
   }
 }
 
-// As the thread does that watches collectives.
+// As the thread that watches collectives does.
 TEST_F(GraphTest, AnotherThreadMayAskForOtherEventsMeanwhile) {
   const auto lane = device_.make_stream(Device::Priority::kHigh);
   const auto event = device_.make_event();
@@ -191,7 +191,7 @@ TEST_F(GraphTest, AReplayIsQueuedOnTheCurrentStream) {
   {
     const c10::StreamGuard guard(stream);
     Gate gate(stream.native_handle());
-    graph->replay();  // returns, though nothing has run
+    graph->replay();  // returns although nothing has run
     EXPECT_FALSE(stream.query());
     gate.open();
     stream.synchronize();

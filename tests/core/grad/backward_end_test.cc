@@ -138,7 +138,7 @@ TEST_F(BackwardEnd, ComesOnceAtTheOutermostEndOfNestedBackwards) {
   for (const int ended : ended_at_hook) EXPECT_EQ(ended, 0);
 }
 
-/// Deeper nesting than autograd's limit on one thread: it moves on to threads of its pool.
+/// Nesting deeper than autograd's limit for one thread: it continues on its pool's threads.
 TEST_F(BackwardEnd, ComesOnceWhenNestingMovesToOtherThreads) {
   const at::Tensor weight = leaf_vector();
   std::function<at::Tensor(const at::Tensor&, int)> nested = [&](const at::Tensor& x, int depth) {
@@ -255,15 +255,15 @@ TEST_F(BackwardEnd, TwoThreadsWithWatchesOfTheirOwnDoNotMeet) {
   EXPECT_EQ(counter.ended, 0);
 }
 
-// --- What else a thread carries ---
+// --- Other thread-local state ---
 
-/// LibTorch takes one of a profiler for one that reports memory.
+/// A profiler's entry in LibTorch's view, because it reports memory.
 struct SomebodysEntry : c10::MemoryReportingInfoBase {
   void reportMemoryUsage(void*, int64_t, size_t, size_t, c10::Device) override {}
   bool memoryProfilingEnabled() const override { return false; }
 };
 
-/// Kinds of entries in LibTorch's stack of debug information, those of its profilers among them.
+/// Kinds of entries in LibTorch's stack of debug information, including its profilers'.
 const std::vector<c10::DebugInfoKind> kKinds = {
     c10::DebugInfoKind::PRODUCER_INFO, c10::DebugInfoKind::MOBILE_RUNTIME_INFO,
     c10::DebugInfoKind::PROFILER_STATE, c10::DebugInfoKind::TEST_INFO};
@@ -301,7 +301,7 @@ TEST(BackwardWatch, LastsBeyondAGuardOfDebugInfoThatItIsMadeIn) {
   }
 }
 
-/// A guard of all that a thread carries, which at::launch and others use.
+/// A guard of all thread-local state, as at::launch and others use it.
 TEST(BackwardWatch, LastsBeyondAGuardOfThreadLocalStateThatItIsMadeIn) {
   Counter counter;
   std::optional<BackwardWatch> watch;
@@ -314,7 +314,7 @@ TEST(BackwardWatch, LastsBeyondAGuardOfThreadLocalStateThatItIsMadeIn) {
 }
 
 TEST(BackwardWatch, LeavesTheStackOfDebugInfoAlone) {
-  std::thread([] {  // that has had no watch
+  std::thread([] {  // a thread that has had no watch
     const auto entry = std::make_shared<SomebodysEntry>();
     c10::ThreadLocalDebugInfo::_push(c10::DebugInfoKind::PROFILER_STATE, entry);
     Counter counter;
@@ -327,7 +327,7 @@ TEST(BackwardWatch, LeavesTheStackOfDebugInfoAlone) {
       .join();
 }
 
-/// Runs `body` on a thread that takes over what the calling one carries, and waits for it.
+/// Runs `body` on a thread with the calling thread's state, and waits for it.
 template <typename Body>
 void run_elsewhere(Body&& body) {
   const at::ThreadLocalState state;
@@ -337,7 +337,7 @@ void run_elsewhere(Body&& body) {
   }).join();
 }
 
-/// As on a device: autograd's thread for it takes over what the thread carries that called.
+/// As on a device: autograd's thread for it takes over the calling thread's state.
 TEST_F(BackwardEnd, ComesWhereAutogradCarriesTheThreadsStateToAnotherOne) {
   const at::Tensor x = leaf_vector();
   bool inside = false;
@@ -350,7 +350,7 @@ TEST_F(BackwardEnd, ComesWhereAutogradCarriesTheThreadsStateToAnotherOne) {
   EXPECT_EQ(counter.ended, 1);
 }
 
-/// at::launch carries the thread's state too, but who calls backward there is not the rank.
+/// at::launch carries the thread's state too, but its task is not the rank's thread.
 TEST_F(BackwardEnd, DoesNotComeForABackwardThatIsLaunched) {
   bool inside = false;
   run_elsewhere([&] {
@@ -362,7 +362,7 @@ TEST_F(BackwardEnd, DoesNotComeForABackwardThatIsLaunched) {
   EXPECT_EQ(counter.ended, 0);
 }
 
-/// A launched task may be a rank of its own.
+/// A launched task may be a rank itself.
 TEST_F(BackwardEnd, ComesToTheWatchOfTheLaunchedTaskThatMadeIt) {
   Counter own;
   run_elsewhere([&] {
@@ -373,7 +373,7 @@ TEST_F(BackwardEnd, ComesToTheWatchOfTheLaunchedTaskThatMadeIt) {
   EXPECT_EQ(counter.ended, 0);
 }
 
-/// The state of a rank's thread that is gone is of nobody.
+/// The state of a rank's thread that has ended belongs to no rank.
 TEST(BackwardWatch, AStateOfAThreadThatHasEndedIsNobodys) {
   std::optional<at::ThreadLocalState> state;
   std::thread([&] {

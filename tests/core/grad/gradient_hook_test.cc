@@ -43,7 +43,7 @@ TEST(GradientHook, GivesTheGradientAwayAndLeavesGradUndefined) {
   EXPECT_FALSE(weight.grad().defined());
 }
 
-/// Hands out a gradient whose address is known.
+/// Returns a gradient whose address is known.
 struct KnownGradient : torch::autograd::Function<KnownGradient> {
   static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& x,
                             const void** address) {

@@ -26,8 +26,8 @@ std::vector<Segment> segments_of_all_slices(const FlatLayout& layout) {
   return all;
 }
 
-/// Empty if `segments` are exactly the parameters of `numels` laid out as Note [Padding] says; else
-/// what is wrong.
+/// Returns what is wrong with `segments`; empty if they are exactly the parameters of `numels` laid
+/// out by Note [Padding].
 std::string problem_of(const std::vector<Segment>& segments, const std::vector<int64_t>& numels,
                        int64_t buffer_numel) {
   std::vector<int> covered(static_cast<size_t>(buffer_numel), 0);
@@ -101,7 +101,7 @@ INSTANTIATE_TEST_SUITE_P(All, FlatLayoutProperty,
 
 TEST(FlatLayout, HandComputedExample) {
   const FlatLayout layout(c10::kFloat, {65, 0, 1, 200}, 3);
-  // 65 -> 128, 0 -> 0, 1 -> 64, 200 -> 256: 448, to a multiple of 3 * 64: 576.
+  // 65 -> 128, 0 -> 0, 1 -> 64, 200 -> 256: 448, rounded up to a multiple of 3 * 64: 576.
   EXPECT_EQ(layout.numel(), 576);
   EXPECT_EQ(layout.bytes(), 2304);
   EXPECT_EQ(layout.slice_numel(), 192);

@@ -11,7 +11,7 @@
 namespace tessera::internal {
 namespace {
 
-/// A buffer under two tensors, the second of which has a view; "" if the data can be read.
+/// A buffer under two tensors, the second of which has a view.
 struct TwoTensors {
   TwoTensors() {
     buffer.adopt(first.storage(), 0);
@@ -33,7 +33,7 @@ std::string refusal(const at::Tensor& tensor) {
   return "";
 }
 
-/// What all three say.
+/// The error of all three, which must be the same.
 std::string refusal(const TwoTensors& tensors) {
   const std::string of_first = refusal(tensors.first);
   EXPECT_EQ(refusal(tensors.second), of_first);
@@ -124,7 +124,7 @@ TEST(FreeableBuffer, GivesBackMemoryThatIsReplaced) {
   EXPECT_TRUE(tensors.view.eq(1).all().item<bool>());
 }
 
-/// Operators of other threads that have begun ask for the address when they like.
+/// Running operators of other threads may ask for the address at any time.
 TEST(FreeableBuffer, WhatIsReadableStaysSoWhileItsTextChanges) {
   TwoTensors tensors;
   tensors.buffer.attach(at::ones({128}));
@@ -141,7 +141,7 @@ TEST(FreeableBuffer, WhatIsReadableStaysSoWhileItsTextChanges) {
   EXPECT_EQ(refusal(tensors), "two");
 }
 
-/// Another thread may be about to throw it.
+/// Another thread may be about to throw the text.
 TEST(FreeableBuffer, AnEqualTextStaysWhereItIs) {
   TwoTensors tensors;
   const auto text = [&] {

@@ -80,7 +80,7 @@ TEST(ParameterTable, LinesTellApartWhatRanksMustAgreeOn) {
                   "parameter 0 'a' = 'b': Float shape [2, 3] strides [3, 1] trainable",
                   "parameter 1 'conv': Float shape [4, 3, 2, 2] strides [12, 1, 6, 3] trainable",
                   "parameter 2 'frozen': Float shape [2] strides [1] frozen"));
-  // Each single difference shows.
+  // Each single difference is visible.
   const auto line = [](const at::Tensor& tensor) {
     return ParameterTable({{"w", tensor}}).lines().front();
   };
@@ -144,7 +144,7 @@ TEST(ParameterTable, OverlappingMemoryIsRefusedWithBothNames) {
       table_refusal({{"tail", tail}, {"fine", parameter({2})}, {"head", head}}),
       AllOf(HasSubstr("parameters 'tail' and 'head': got two tensors in overlapping memory"),
             HasSubstr("register one tensor under both names"), Not(HasSubstr("'fine'"))));
-  // A tie made by aliasing: two tensors over the same memory, also through another storage.
+  // A tie made by aliasing: two tensors over the same memory, even through another storage.
   const at::Tensor weight = parameter({4});
   const at::Tensor alias = weight.detach().requires_grad_();
   EXPECT_THAT(table_refusal({{"a", weight}, {"b", alias}}), HasSubstr("parameters 'a' and 'b'"));

@@ -104,8 +104,8 @@ TEST(SliceMap, SharesEachKindOfStateOutEvenly) {
   }
 }
 
-/// What reduce, gather and all-gather of updates rely on: within such a group slices are a
-/// permutation, and ascending ranks lie side by side where data is gathered in place.
+/// Reduce, gather and all-gather of updates rely on this: in such a group the slices are a
+/// permutation, and ascending ranks are adjacent where data is gathered in place.
 TEST(SliceMap, PeersHoldTheSlicesThatCollectivesNeed) {
   for (const Configuration& configuration : all_configurations()) {
     const std::vector<SliceMap> maps = maps_of(configuration);
@@ -131,8 +131,8 @@ TEST(SliceMap, PeersHoldTheSlicesThatCollectivesNeed) {
       }
       EXPECT_EQ(atoms.size(),
                 static_cast<size_t>(configuration.world / configuration.degrees.gradients));
-      // The all-gather of updates needs all optimizer slices inside the parameter slice, over b and
-      // c.
+      // The all-gather of updates needs all optimizer slices inside the parameter slice, over the
+      // gradient and optimizer axes.
       std::set<int> optimizer_slices;
       for (const int peer : map.peers({Axis::kGradients, Axis::kOptimizer})) {
         EXPECT_EQ(maps[peer].parameter_slice(), map.parameter_slice());

@@ -30,7 +30,7 @@ TEST(StateCover, IsTheWholeSliceWhereAllParametersHaveTheState) {
 }
 
 TEST(StateCover, LeavesOutParametersWithThePaddingBehindThem) {
-  // At 0 to 100, 128 to 135, 192 to 257 and 320 to 330, of 384.
+  // Parameters at 0 to 100, 128 to 135, 192 to 257 and 320 to 330, of 384.
   const FlatLayout layout(c10::kFloat, {100, 7, 65, 10}, 1);
   const StateCover cover = cover_of(layout, 0, {0, 2});
   EXPECT_EQ(cover.numel(), 128 + 128);

@@ -16,7 +16,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-/// What speaks against training `tensors` in one unit, in `precision`.
+/// The reasons against training `tensors` in one unit, in `precision`.
 std::vector<std::string> storage_problems(std::vector<NamedTensor> tensors,
                                           Precision precision = {}) {
   std::vector<size_t> members;
@@ -37,7 +37,7 @@ TEST(StorageHolders, WhatFillsItsStorageMayHaveAliases) {
 
 TEST(StorageHolders, WhatIsAPartMayNot) {
   const at::Tensor whole = at::ones({8});
-  // Not by way of autograd, which would keep `whole` for the parameter's sake.
+  // Without autograd, which would keep `whole` alive for the parameter.
   const at::Tensor part = whole.data().narrow(0, 0, 6);
   EXPECT_THAT(storage_problems({{"w", part.detach()}}),
               ElementsAre(AllOf(HasSubstr("[layout] parameter 'w': got "),

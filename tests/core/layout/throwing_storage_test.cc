@@ -1,4 +1,4 @@
-// A storage that throws while access is denied, and for good in a child of fork().
+// A storage that throws while access is denied, and permanently in a child of fork().
 #include "tessera/core/layout/throwing_storage.h"
 
 #include <optional>

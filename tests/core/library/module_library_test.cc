@@ -1,4 +1,4 @@
-// Where modules are looked for.
+// The places where modules are looked for.
 #include "tessera/core/library/module_library.h"
 
 #include <dlfcn.h>

@@ -16,7 +16,7 @@ namespace {
 
 constexpr int64_t kKiB = 1024, kMiB = kKiB * kKiB;
 constexpr int64_t kRoom = 256 * kMiB;
-constexpr int64_t kHead = 64;  // that each block takes more
+constexpr int64_t kHead = 64;  // overhead of each block
 
 struct HeldBlock {
   char* memory = nullptr;
@@ -35,8 +35,8 @@ bool is_intact(const HeldBlock& block) {
                      [&](char byte) { return byte == block.content; });
 }
 
-/// Makes and frees blocks of random sizes and says whether each still held, when it was freed, what
-/// had been written there.
+/// Allocates and frees blocks of random sizes; returns true if each block still had its content
+/// when it was freed.
 bool survives_random_use(BlockHeap& heap, int seed) {
   std::minstd_rand random(seed);
   std::vector<HeldBlock> blocks;
@@ -73,7 +73,7 @@ TEST(BlockHeap, GivesBlocksThatBeginOnACacheLineAndDoNotOverlap) {
   EXPECT_FALSE(heap.contains(nullptr));
 }
 
-/// The negative control: the check of contents sees a byte that another has written.
+/// Negative control: the check of contents notices a byte that another block's owner has written.
 TEST(BlockHeapControl, AnOverwrittenByteIsSeen) {
   BlockHeap heap(kRoom);
   const HeldBlock block = make(heap, 1000, 'a');
@@ -92,7 +92,7 @@ TEST(BlockHeap, ServesThreads) {
   }
   for (std::thread& thread : threads) thread.join();
   EXPECT_EQ(survived, std::vector<char>(4, 1));
-  // All holes have become one.
+  // All holes have joined to one.
   EXPECT_EQ(heap.allocate(heap.grown_bytes() - kHead), heap.begin() + kHead);
 }
 
@@ -119,7 +119,8 @@ TEST(BlockHeap, GrowsAHoleAtItsEnd) {
   EXPECT_EQ(heap.grown_bytes(), 2 * kMiB);
 }
 
-/// Layers that keep activations until their turn in backward comes, and temporaries of other sizes.
+/// Imitates a step: layers keep activations until backward reaches them, and use temporaries of
+/// other sizes.
 void imitate_step(BlockHeap& heap) {
   std::vector<char*> kept;
   for (int layer = 0; layer < 12; ++layer) {
@@ -144,7 +145,7 @@ void imitate_step(BlockHeap& heap) {
 }
 
 TEST(BlockHeap, HoldsLittleMoreThanTheMostThatAStepUsesAndGrowsNoFurther) {
-  constexpr int64_t kMaxUsed = (12 * 6144 + 6912 + 768) * kKiB;  // as backward begins
+  constexpr int64_t kMaxUsed = (12 * 6144 + 6912 + 768) * kKiB;  // at the begin of backward
   BlockHeap heap(kRoom);
   imitate_step(heap);
   const int64_t grown_bytes = heap.grown_bytes();
@@ -171,7 +172,7 @@ TEST(BlockHeap, RefusesWhatItHasNoAddressesFor) {
   EXPECT_EQ(none.grown_bytes(), 0);
 }
 
-/// Of the `bytes` from `memory`, which begins on a page.
+/// Resident part of the `bytes` from `memory`, which begins on a page.
 int64_t resident_bytes(char* memory, int64_t bytes) {
   const int64_t page_bytes = ::sysconf(_SC_PAGESIZE);
   std::vector<unsigned char> pages(bytes / page_bytes);

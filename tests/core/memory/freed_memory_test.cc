@@ -14,7 +14,7 @@
 #include <c10/util/ThreadLocalDebugInfo.h>
 #include <gtest/gtest.h>
 
-// The sanitizers bring a malloc of their own.
+// The sanitizers replace malloc.
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 
 namespace tessera::internal {
@@ -28,7 +28,7 @@ int64_t faults() {
   return usage.ru_minflt;
 }
 
-/// How many pages are touched for the first time when a block of `bytes` is filled.
+/// Number of pages that fault when a block of `bytes` is filled.
 int64_t faults_of_a_block(int64_t bytes) {
   const int64_t before = faults();
   auto* block = static_cast<volatile char*>(std::malloc(static_cast<size_t>(bytes)));
@@ -45,12 +45,12 @@ int64_t faults_of_a_tensor(int64_t bytes) {
 }
 
 TEST(FreedMemory, IsNotFaultedInAgain) {
-  // glibc's own rule gives blocks past 32 MiB back, whatever was freed before.
+  // By default glibc returns blocks over 32 MiB to the system, whatever was freed before.
   constexpr int64_t kBlock = 48 * kMebibyte;
-  if (c10::GetCPUAllocator() == c10::GetDefaultCPUAllocator()) {  // the setting is for good
+  if (c10::GetCPUAllocator() == c10::GetDefaultCPUAllocator()) {  // the setting is permanent
     faults_of_a_block(kBlock);
     faults_of_a_tensor(kBlock);
-    // Without it both fault again: the measure works.
+    // Without the setting both fault again, so the measurement works.
     EXPECT_GT(faults_of_a_block(kBlock), 20);
     EXPECT_GT(faults_of_a_tensor(kBlock), 20);
   }
@@ -68,12 +68,12 @@ TEST(FreedMemory, IsNotFaultedInAgain) {
 TEST(FreedMemory, HoldsTensorsOfAllSizesAndOlderOnes) {
   at::Tensor older = at::full({kMebibyte}, 1, at::kByte);
   keep_freed_memory(kHugePageBytes);
-  keep_freed_memory(kHugePageBytes);  // twice is as good as once
+  keep_freed_memory(kHugePageBytes);  // a second call has no effect
   for (const int64_t bytes : {int64_t{0}, int64_t{1}, int64_t{65535}, kMebibyte, 9 * kMebibyte}) {
     at::Tensor tensor = at::full({bytes}, 2, at::kByte);
     EXPECT_EQ(tensor.sum().item<int64_t>(), 2 * bytes);
     EXPECT_EQ(reinterpret_cast<uintptr_t>(tensor.const_data_ptr()) % 64, 0U) << bytes;
-    // Grows and shrinks where storages are reallocated.
+    // Grows and shrinks storages by reallocation.
     tensor.resize_({2 * bytes + kMebibyte});
     EXPECT_EQ(tensor.narrow(0, 0, bytes).sum().item<int64_t>(), 2 * bytes);
   }

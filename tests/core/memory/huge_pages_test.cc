@@ -13,7 +13,7 @@
 namespace tessera::internal {
 namespace {
 
-/// A memfd of some size and the mappings that a test makes of it.
+/// A memfd and the mappings that a test makes of it.
 class HugePagesTest : public ::testing::Test {
  protected:
   static constexpr int64_t kBytes = 3 * kHugePageBytes + 4096;
@@ -26,7 +26,7 @@ class HugePagesTest : public ::testing::Test {
 
 uintptr_t address(const char* memory) { return reinterpret_cast<uintptr_t>(memory); }
 
-/// KiB of the mapping at `memory` that one entry of the page table per huge page covers.
+/// KiB of the mapping at `memory` that are mapped as huge pages.
 int64_t huge_kib(const char* memory) {
   std::ifstream smaps("/proc/self/smaps");
   std::string line;

@@ -23,7 +23,7 @@ TEST(MemoryMeter, CountsNowAndPeakByClass) {
   EXPECT_EQ(meter.now().total(), 120);
   EXPECT_EQ(meter.peak()[MemoryClass::kGradientBuffers], 50);
   EXPECT_EQ(meter.peak()[MemoryClass::kGradients], 20);
-  // The classes had their peaks at different times.
+  // The classes peaked at different times.
   EXPECT_EQ(meter.peak().total(), 170);
   EXPECT_EQ(meter.peak_total_bytes(), 150);
   EXPECT_EQ(meter.allocations(), 3);
@@ -84,8 +84,8 @@ TEST(ProcessPss, GrowsWithTouchedMemory) {
   const int64_t before = process_pss_bytes();
   ASSERT_GT(before, int64_t{1} << 20);
   constexpr int64_t kBytes = int64_t{64} << 20;
-  // Libraries count less while other programs have them too, which come and go; memory of its own
-  // outweighs them in the end.
+  // A library's share changes as other programs that map it start and end; private memory
+  // eventually outweighs that.
   std::vector<std::vector<char>> touched;
   int64_t grown = 0;
   while (grown <= kBytes / 2 && touched.size() < 16) {

@@ -144,7 +144,7 @@ TEST(ExactSum, AnyOrderAndGroupingGivesTheSameWords) {
       for (const ExactSum& part : parts) merged.merge(ExactSum::load(words_of(part)));
       EXPECT_EQ(words_of(merged), words_of(reference));
       EXPECT_EQ(bits(merged.value()), bits(reference.value()));
-      // As an all-reduce with an integer sum would do it.
+      // As an all-reduce with an integer sum does it.
       std::array<int64_t, ExactSum::kWords> added{};
       for (const ExactSum& part : parts) {
         const auto words = words_of(part);

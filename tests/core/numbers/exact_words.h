@@ -7,7 +7,7 @@
 
 namespace tessera::internal::testing {
 
-/// All bits of a sum, those that value() rounds away too.
+/// All bits of a sum, including those that value() rounds away.
 inline std::array<int64_t, ExactSum::kWords> words_of(const ExactSum& sum) {
   std::array<int64_t, ExactSum::kWords> words;
   sum.store(words);

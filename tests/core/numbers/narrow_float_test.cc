@@ -23,7 +23,7 @@ TYPED_TEST(NarrowFloat, WidensAllValuesLikeC10) {
   }
 }
 
-// Every upper half, so every sign, exponent, infinity and NaN, with lower halves at, beside and
+// Every upper half, so every sign, exponent, infinity and NaN, with lower halves at, next to and
 // between the ties of both types.
 TYPED_TEST(NarrowFloat, RoundsLikeC10) {
   for (uint32_t upper = 0; upper < 65536; ++upper) {
@@ -37,7 +37,7 @@ TYPED_TEST(NarrowFloat, RoundsLikeC10) {
   }
 }
 
-// What the comparison above must notice: cutting off, and rounding ties up.
+// The comparison above must notice truncation and rounding ties up.
 TEST(NarrowFloatControl, RoundsTiesToEven) {
   EXPECT_EQ(narrow<c10::BFloat16>(std::bit_cast<float>(0x3F808000U)).x, 0x3F80);
   EXPECT_EQ(narrow<c10::BFloat16>(std::bit_cast<float>(0x3F818000U)).x, 0x3F82);

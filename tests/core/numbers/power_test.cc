@@ -11,7 +11,7 @@ namespace {
 
 constexpr double kOverflow = std::numeric_limits<double>::infinity();
 
-/// The relative error of power() against the C library's in extended precision.
+/// The relative error of power() compared with the C library in extended precision.
 double relative_error(double base, double exponent) {
   const long double right = std::pow(static_cast<long double>(base), exponent);
   return static_cast<double>(std::abs((power(base, exponent) - right) / right));
@@ -57,7 +57,7 @@ TEST(Power, OverflowsAndVanishesAtTheEndsOfTheRange) {
               1.0, 1e-12);
 }
 
-/// The negative control: the tolerance is not so wide that a fp32 result would pass.
+/// Negative control: the tolerance is so narrow that an fp32 result fails.
 TEST(PowerNegativeControl, SinglePrecisionIsNoticed) {
   const double right = std::pow(3.7, 2.3);
   EXPECT_GT(std::abs(static_cast<float>(right) - right) / right, 100 * 0x1p-53);

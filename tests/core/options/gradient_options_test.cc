@@ -10,7 +10,7 @@
 #include "tessera/core/options/resolved_options.h"
 #include "tessera/options.h"
 
-// What is refused of the options that say how gradients are scaled, divided and clipped.
+// Refusals of the options that scale, divide and clip gradients.
 
 namespace tessera::internal {
 namespace {

@@ -177,7 +177,7 @@ TEST(OptionList, HasEachFieldOnceInTheOrderOfTheTable) {
   EXPECT_EQ(option_doc("strategy"), option_list().front().doc);
 }
 
-// docs/options.md has the table and the pairs, word for word.
+// docs/options.md contains the table and the pairs, word for word.
 TEST(OptionList, IsThePage) {
   std::ifstream file(TESSERA_OPTIONS_PAGE);
   std::stringstream page;

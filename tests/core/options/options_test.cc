@@ -44,11 +44,11 @@ std::string refusal(const Options& options, const WorldTraits& world) {
 
 // --- One rule for all ---
 
-/// What a strategy makes of an option that is set.
+/// The effect of an option that is set under a strategy.
 enum class Rule : uint8_t {
   kActs,
   kRefused,  // the strategy would ignore it
-  kKept,     // a bound that ranks which share parameters keep already; apart it acts
+  kKept,     // a bound that ranks which share parameters keep anyway; it acts if they do not share
 };
 constexpr Rule A = Rule::kActs;
 constexpr Rule R = Rule::kRefused;
@@ -157,7 +157,7 @@ const std::vector<FieldCase>& cases() {
   return all;
 }
 
-/// What the rules make of `set` beside `column`, "" if it is `expected`.
+/// Returns how setting `option` behaves under `column`; "" if as `expected`.
 std::string difference(const FieldCase& option, const Column& column, Rule expected) {
   Options options{.strategy = column.strategy, .degrees = column.degrees};
   const Options before = options;
@@ -187,7 +187,7 @@ TEST(Options, ActsOrIsRefusedOrIsABoundThatSharingKeeps) {
   }
 }
 
-// The negative control: each wrong cell is noticed, and so is an option that does nothing.
+// Negative control: each wrong cell is noticed, and so is an option without effect.
 TEST(Options, AWrongCellOfTheTableIsNoticed) {
   for (const FieldCase& option : cases()) {
     for (size_t i = 0; i < kColumns.size(); ++i) {
@@ -202,7 +202,7 @@ TEST(Options, AWrongCellOfTheTableIsNoticed) {
 }
 
 TEST(Options, EveryFieldIsInTheTable) {
-  // A field more or less does not compile.
+  // If a field is added or removed, this does not compile.
   const Options options;
   [[maybe_unused]] const auto& [strategy, degrees, wrap, reshard_after_forward, ignores,
                                 max_grad_norm, grad_norm_type, max_grad_norm_by_group,
@@ -330,7 +330,7 @@ TEST(Options, AProblemOfManyParametersIsSaidOnce) {
 
 TEST(Options, AreRefusedForTheModelAndTheWorld) {
   const ParameterTable model({{"w", at::ones({3}).set_requires_grad(true)}});
-  Options options{.precision = {.communication = at::kDouble}};  // of a double model it is fine
+  Options options{.precision = {.communication = at::kDouble}};  // valid for a double model
   EXPECT_TRUE(validate(options).ok());
   const auto resolved = resolve(options, &model, on_cpu());
   EXPECT_THAT(std::string(resolved.status().message()),
@@ -385,7 +385,7 @@ TEST(ResolvedOptions, KeepWhatIsSet) {
   EXPECT_FALSE(set.asynchronous_step);
 }
 
-/// What decides for a step that waits.
+/// What makes a step wait.
 TEST(ResolvedOptions, AreAsynchronousOnlyWhereTheHostHasNothingToDoInAStep) {
   const auto is_late = [](const Options& options) {
     return resolve(options, nullptr, on_gpu())->asynchronous_step;

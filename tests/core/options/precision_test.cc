@@ -11,7 +11,7 @@ namespace tessera::internal {
 namespace {
 
 using c10::ScalarType;
-using tessera::resolve;  // internal::resolve() is of options
+using tessera::resolve;  // internal::resolve() is that of options
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
@@ -98,7 +98,7 @@ TEST(Precision, RefusesSumsNarrowerThanCommunication) {
               ElementsAre(HasSubstr("got BFloat16; allowed what holds Half")));
 }
 
-/// reduce follows from master here, so communication is what must change.
+/// reduce follows from master here, so communication must change.
 TEST(Precision, NamesTheCommunicationThatIsWiderThanSumsLeftOut) {
   EXPECT_THAT(
       problems_of({.communication = kFp64}, kFp32),

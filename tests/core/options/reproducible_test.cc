@@ -8,7 +8,7 @@
 #include "tessera/options.h"
 #include "tessera/parameter_table.h"
 
-// What Options::reproducible refuses.
+// The combinations that Options::reproducible refuses.
 
 namespace tessera::internal {
 namespace {

@@ -103,7 +103,7 @@ TEST_F(GradientBufferTest, IsCompleteWhenEveryParameterHasArrived) {
 TEST_F(GradientBufferTest, FillsWhatIsMissingAndThePaddingWithZeros) {
   gradient_buffer.receive(0, at::ones({3, 5}));
   gradient_buffer.fill_missing();
-  EXPECT_EQ(buffer.sum().item<float>(), 15.0F);  // not one NaN left
+  EXPECT_EQ(buffer.sum().item<float>(), 15.0F);  // no NaN is left
   gradient_buffer.receive(2, at::full({}, 4.0F));
   EXPECT_EQ(buffer.sum().item<float>(), 19.0F);
 }
@@ -149,7 +149,7 @@ TEST_F(GradientBufferTest, GivesTheBufferAwayAndBeginsAnew) {
   EXPECT_EQ(buffer.sum().item<float>(), 15.0F);
 }
 
-/// One parameter of the dtype of `parameters` whose gradients are sent in `communication`.
+/// One parameter of dtype `parameters` whose gradients are communicated in `communication`.
 struct CommunicationCase {
   CommunicationCase(at::ScalarType parameters, at::ScalarType communication)
       : table({{"weight", leaf_of(at::zeros({3, 5}, parameters))}}),
@@ -175,7 +175,7 @@ TEST(ReducedDtype, RoundsOnceToTheCommunicationDtype) {
     EXPECT_TRUE(at::equal(sent.arrived(), first.to(communication).flatten()));
     const at::Tensor second = at::randn({5, 3}).t();
     sent.gradient_buffer.receive(0, second);
-    // The sum of what is there and the gradient as it came, rounded once.
+    // The sum of the buffer's value and the gradient in its own dtype, rounded once.
     const auto wide = at::promote_types(communication, at::kFloat);
     const at::Tensor sum = (first.to(communication).to(wide) + second.to(wide)).to(communication);
     EXPECT_TRUE(at::equal(sent.arrived(), sum.flatten()));
@@ -215,7 +215,7 @@ TEST(ReducedDtype, RefusesABufferOfAnotherDtype) {
   EXPECT_THROW(other.open(at::empty({sent.buffer.numel()}, at::kFloat)), c10::Error);
 }
 
-/// The negative control of the sums above: without fill_missing the garbage would show.
+/// Negative control of the sums above: without fill_missing() the garbage is visible.
 TEST_F(GradientBufferTest, WithoutFillingGarbageStays) {
   gradient_buffer.receive(0, at::ones({3, 5}));
   EXPECT_TRUE(std::isnan(buffer.sum().item<float>()));

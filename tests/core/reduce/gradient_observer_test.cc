@@ -24,7 +24,7 @@ using ::testing::ThrowsMessage;
 
 constexpr int kWorld = 3;
 
-/// Writes down what it is told.
+/// Records its calls.
 struct ConsumingObserver final : GradientObserver {
   bool consumes() const override { return true; }
   void before_consuming(size_t unit) override {
@@ -83,7 +83,7 @@ TEST(GradientObserver, GetsCompleteUnitsAndTheOthersStay) {
     EXPECT_FALSE(rig.reducer.gradient(0).defined()) << "it has been used up";
     ASSERT_TRUE(rig.reducer.gradient(1).defined());
     EXPECT_THAT(rig.reducer.used(), ElementsAre(1, 1, 1, 0));
-    // The mean of the one rank that had a gradient.
+    // The mean when only one rank had a gradient.
     const float first = rig.reducer.gradient(1)[0].item<float>();
     if (rig.reducer.kept(1).begin == 0) {
       EXPECT_FLOAT_EQ(first, 2.0F / kWorld);

@@ -71,13 +71,13 @@ TEST(LaunchOrder, IsNotLearnedWhereItShallNotBe) {
 
 // --- In a reducer ---
 
-/// A rank whose units "ab", "root" and "c" are completed in any order.
+/// A rank whose units "ab", "root" and "c" may be completed in any order.
 struct OrderedRank {
   OrderedRank(std::shared_ptr<ProcessGroup> world, const Degrees& degrees,
               const Reducer::Setting& setting = {})
       : rig(std::move(world), degrees, {}, at::kFloat, setting) {}
 
-  /// What is reduced when gradients come for these units, in this order, and by the end.
+  /// Returns the units reduced in a micro-step in which gradients arrive in this order.
   std::vector<std::string> micro_step(const std::vector<std::string>& arrivals) {
     rig.group->recording()->clear();
     const std::vector<at::Tensor> gradients = testing::random_gradients(rig, 0, 0);
@@ -114,7 +114,7 @@ TEST(LaunchOrderInReducer, IsThatOfRankZerosFirstBackward) {
       testing::run_ranks(world, [&](std::shared_ptr<ProcessGroup> group) {
         OrderedRank rank(std::move(group), degrees);
         const bool is_first = rank.rig.group->rank() == 0;
-        // Another order on the other ranks, which is not asked for.
+        // The other ranks have another order, which does not count.
         EXPECT_THAT(rank.micro_step(is_first ? Order{"c", "ab", "root"} : Order{"root", "c", "ab"}),
                     ElementsAre("ab", "root", "c"));
         EXPECT_THAT(rank.micro_step({"c", "ab", "root"}), ElementsAre("c", "ab", "root"));

@@ -91,7 +91,7 @@ TEST_P(ConfigurationTest, GivesTheBitsOfTheSumInRankOrder) {
     for (size_t unit = 0; unit < rig.plan.trainable_size(); ++unit) {
       const at::Tensor expected = rig.kept(unit, means);
       const at::Tensor error = (rig.reducer.gradient(unit) - expected).abs();
-      // Cancellation: rounding counts relative to the largest number of the sums.
+      // With cancellation, rounding errors are relative to the largest number in the sums.
       EXPECT_LE(error.max().item<float>(), 2e-6F * rig.flat(unit, means).abs().max().item<float>());
     }
   });
@@ -104,7 +104,7 @@ TEST_P(ConfigurationTest, IsExactWhereSumsAre) {
     }
     rig.reducer.finish();
     expect_equal(rig, rank_order_means(rig, 2, exact_gradients));
-    rig.reducer.finish();  // nothing new
+    rig.reducer.finish();  // no effect
     expect_equal(rig, rank_order_means(rig, 2, exact_gradients));
   });
 }
@@ -231,7 +231,7 @@ TEST_P(ConfigurationTest, SendsWhatTheTextbookSays) {
   });
 }
 
-/// Every wait is there: results hold NaN until their collectives have run, late.
+/// Every needed wait is there: results hold NaN until their delayed collectives have run.
 TEST_P(ConfigurationTest, WaitsForLateCollectives) {
   run_ranks(world(), [&](std::shared_ptr<ProcessGroup> group) {
     DelayOptions late;
@@ -254,9 +254,9 @@ TEST(GradientBuffers, OfRootUnitsHaveAPoolOfTheirOwn) {
   run_ranks(2, [](std::shared_ptr<ProcessGroup> world) {
     ReductionRig rig(std::move(world), {2, 2, 2});
     rig.micro_step(exact_gradients(rig, rig.group->rank(), 0));
-    const int64_t plain_bytes = rig.plan[2].layout.bytes();  // the larger of the plain ones
+    const int64_t plain_bytes = rig.plan[2].layout.bytes();  // the larger of the plain units
     const int64_t root_bytes = rig.plan[1].layout.bytes();
-    // Units come in the opposite of the plan's order, so all three are open at once.
+    // Units complete in the reverse of the plan's order, so all three are open at once.
     EXPECT_EQ(rig.meter.now()[MemoryClass::kGradientBuffers], 2 * plain_bytes + root_bytes);
   });
 }
@@ -302,7 +302,7 @@ TEST(Reducer, RecordsEachReductionInTheTrace) {
   });
 }
 
-// --- Ranks that do different things where micro-steps reduce over subgroups only ---
+// --- Ranks that differ where micro-steps reduce over subgroups only ---
 
 TEST(PartialSums, ARankThatIsInTheStepAlreadyIsNamedAndNobodyWaits) {
   const auto errors = run_ranks_expecting_errors(4, [](std::shared_ptr<ProcessGroup> world) {

@@ -1,4 +1,4 @@
-// What the comparisons of reducer_configurations_test.cc must notice.
+// Faults that the comparisons of reducer_configurations_test.cc must notice.
 
 #include <atomic>
 #include <memory>
@@ -15,7 +15,7 @@
 namespace tessera::internal::testing {
 namespace {
 
-/// Gives each rank the slice of its neighbour, or forgets to divide.
+/// Gives each rank its neighbour's slice, or does not divide.
 class BrokenReductions final : public ForwardingGroup {
  public:
   enum class Break : uint8_t { kNeighboursSlice, kNoDivision };
@@ -69,7 +69,7 @@ TEST(ConfigurationControls, WrongSlicesAreNoticed) {
 
 TEST(ConfigurationControls, AMissingDivisionIsNoticed) {
   for (const Degrees& configuration : all_degrees(4)) {
-    // Partial sums are divided by the reducer, not by the group.
+    // The reducer divides partial sums, not the group.
     EXPECT_EQ(is_right(configuration, BrokenReductions::Break::kNoDivision),
               !sums_in_rank_order(configuration))
         << to_string(configuration);

@@ -1,4 +1,5 @@
-// Dtypes of communication, of sums and of masters, against the same arithmetic in plain tensors.
+// Dtypes of communication, of sums and of masters, compared with the same arithmetic in plain
+// tensors.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -41,8 +42,9 @@ at::ScalarType accumulator_of(at::ScalarType communication) {
   return communication == kBf16 || communication == kFp16 ? kFp32 : communication;
 }
 
-/// Rounded to the communication dtype; summed in rank order in at least fp32, divided once, rounded
-/// once to the communication dtype; micro-steps added in the reduce dtype; then as the masters are.
+/// Gradients are rounded to the communication dtype; summed in rank order in at least fp32, divided
+/// and rounded once to the communication dtype; micro-steps are added in the reduce dtype; the
+/// result is rounded to the masters' dtype.
 std::vector<at::Tensor> expected_means(const ReductionRig& rig, const Dtypes& dtypes,
                                        int micro_steps) {
   const int world = rig.group->size();
@@ -82,12 +84,12 @@ TEST_P(PrecisionTest, EveryConfigurationGivesTheSameBits) {
           held.push_back(rig.reducer.gradient(unit));
           EXPECT_EQ(held.back().scalar_type(), dtypes.master);
         }
-        // Compared only now: each unit's values stay while they are held.
+        // Compare only now: each unit's values must stay while they are held.
         for (size_t unit = 0; unit < held.size(); ++unit) {
           EXPECT_TRUE(at::equal(held[unit], rig.kept(unit, means)))
               << to_string(configuration) << " " << rig.plan[unit].name;
         }
-        // The squares are of what the optimizer gets.
+        // The squares are those of the gradients that the optimizer gets.
         EXPECT_EQ(rig.squares_of_all_ranks().value(), rig.squares_of(means).value());
       });
     }
@@ -121,7 +123,7 @@ INSTANTIATE_TEST_SUITE_P(
                       Dtypes{kFp64, kFp64, kFp64, kFp64}, Dtypes{kFp64, kFp32, kFp64, kFp64}),
     [](const auto& info) { return name_of(info.param); });
 
-/// The negative control of the mimic: another dtype of sums shows.
+/// Negative control of the reference: sums in another dtype differ.
 TEST(PrecisionControl, SumsInAnotherDtypeDiffer) {
   run_ranks(2, [](std::shared_ptr<ProcessGroup> group) {
     const Dtypes used{kBf16, kBf16, kFp32, kFp32};
@@ -153,7 +155,7 @@ TEST(Overflow, OfTheSumIsNoneWhereTheMeanFits) {
     ReductionRig rig(std::move(group), {1, 2, 2}, {.communication = kFp16});
     rig.micro_step(
         {at::full({7, 11}, 60000.0F), at::zeros({}), at::zeros({9, 131}), at::zeros({300})});
-    const at::Tensor expected = at::full({7, 11}, 60000.0F);  // which fp16 has; not so 120000
+    const at::Tensor expected = at::full({7, 11}, 60000.0F);  // fits fp16; 120000 does not
     EXPECT_TRUE(at::equal(rig.reducer.gradient(0), rig.kept(0, {expected, at::zeros({})})));
   });
 }
@@ -202,7 +204,7 @@ TEST(ConvertedGradients, NeedMemoryForOneUnitIfTakenOneByOne) {
   });
 }
 
-// --- What users see as .grad ---
+// --- The users' .grad ---
 
 TEST(GradientViews, AreWholeUnderDdpInTheParametersDtypeOnly) {
   run_ranks(2, [](std::shared_ptr<ProcessGroup> group) {

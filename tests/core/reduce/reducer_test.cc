@@ -23,7 +23,7 @@ using Mode = Reducer::Mode;
 
 constexpr int64_t kNumel = 256;
 
-/// In the order of backward: reversed registration.
+/// In the order of backward: reversed registration order.
 std::vector<UnitPlan::Membership> one_bucket_each(const ParameterTable& table) {
   std::vector<UnitPlan::Membership> buckets;
   for (size_t i = table.size(); i-- > 0;) {
@@ -62,7 +62,7 @@ struct Rig {
     }
     return tags;
   }
-  /// The reduced gradient of parameter `index`: every element of what this rank keeps.
+  /// The reduced gradient of parameter `index`; all elements that this rank keeps must be equal.
   float value(size_t index) {
     const at::Tensor kept = reducer.gradient(plan.place(index).unit);
     EXPECT_EQ(kept.min().item<float>(), kept.max().item<float>());
@@ -91,9 +91,9 @@ class ReducerTest : public ::testing::TestWithParam<Strategy> {
 TEST_P(ReducerTest, StartsUnitsInThePlansOrderAsSoonAsTheyAreComplete) {
   on_ranks(2, [](Rig& rig) {
     rig.reducer.begin_micro_step(Mode::kReduce);
-    rig.receive(1, 1.0);  // unit 1: must wait for unit 0
+    rig.receive(1, 1.0);  // unit 1 must wait for unit 0
     EXPECT_TRUE(rig.reduced_tags().empty());
-    rig.receive(2, 1.0);  // unit 0: both go
+    rig.receive(2, 1.0);  // unit 0: both are reduced
     EXPECT_THAT(rig.reduced_tags(), ElementsAre("bucket 0", "bucket 1"));
     rig.receive(0, 1.0);
     EXPECT_THAT(rig.reduced_tags(), ElementsAre("bucket 0", "bucket 1", "bucket 2"));
@@ -152,7 +152,7 @@ TEST_P(ReducerTest, SendsNothingWhileItAddsLocally) {
     EXPECT_THAT(rig.reducer.used(), ElementsAre(0, 0, 0));
 
     rig.reducer.begin_micro_step(Mode::kReduce);
-    rig.receive(2, 1.0);  // the others keep what they have
+    rig.receive(2, 1.0);  // the others keep their old gradients
     rig.reducer.end_micro_step();
     EXPECT_FALSE(rig.reducer.has_local());
     EXPECT_EQ(rig.value(0), 2.0F);

@@ -29,13 +29,13 @@ inline std::vector<Degrees> all_degrees(int world) {
   return configurations;
 }
 
-/// Whether every sum of this configuration is formed over all ranks at once, in rank order.
+/// Whether this configuration forms every sum over all ranks at once, in rank order.
 inline bool sums_in_rank_order(const Degrees& configuration) {
   return configuration.gradients == 1 || configuration.gradients == configuration.optimizer;
 }
 
-/// Four trainable parameters of odd sizes in a plain, a root and another plain unit, and a frozen
-/// unit: everything a reducer has to do with, on one rank.
+/// One rank's reducer and all it needs: four trainable parameters of odd sizes in a plain, a root
+/// and another plain unit, and a frozen unit.
 struct ReductionRig {
   static constexpr size_t kParameters = 4;  // with gradients; the fifth is frozen
 
@@ -75,7 +75,8 @@ struct ReductionRig {
     reducer.end_micro_step();
   }
 
-  /// `values` of all trainable parameters (in their shapes) as `unit`'s flat buffer, padding zero.
+  /// Puts `values` of all trainable parameters (in their shapes) into `unit`'s flat buffer; padding
+  /// is zero.
   at::Tensor flat(size_t unit, const std::vector<at::Tensor>& values) const {
     const PlannedUnit& planned = plan[unit];
     at::Tensor buffer = at::zeros({planned.layout.numel()}, values[0].scalar_type());
@@ -86,13 +87,13 @@ struct ReductionRig {
     }
     return buffer;
   }
-  /// What this rank keeps of it.
+  /// The part of flat() that this rank keeps.
   at::Tensor kept(size_t unit, const std::vector<at::Tensor>& values) const {
     const Range range = slices.optimizer(plan[unit].layout);
     return flat(unit, values).narrow(0, range.begin, range.numel);
   }
 
-  /// The squares of all elements of `values`, as all ranks together must count them.
+  /// The squares of all elements of `values`, as all ranks together must compute them.
   ExactSum squares_of(const std::vector<at::Tensor>& values) const {
     ExactSum sum;
     for (size_t unit = 0; unit < plan.trainable_size(); ++unit) {
@@ -103,7 +104,7 @@ struct ReductionRig {
     }
     return sum;
   }
-  /// The squares of all ranks together. Collective.
+  /// The sum of all ranks' squares. Collective.
   ExactSum squares_of_all_ranks() {
     HostAllGather all_gather(*group, ExactSum::kWords);
     ExactSum mine;
@@ -126,8 +127,8 @@ struct ReductionRig {
   Reducer reducer;
 };
 
-/// Gradients of `rank` for all trainable parameters in `dtype`: normal numbers of very different
-/// size, the same on whoever asks.
+/// Gradients of `rank` for all trainable parameters in `dtype`: normally distributed with very
+/// different magnitudes, the same whichever rank calls.
 inline std::vector<at::Tensor> random_gradients(const ReductionRig& rig, int rank, int micro_step,
                                                 at::ScalarType dtype = at::kFloat) {
   auto generator =
@@ -141,7 +142,7 @@ inline std::vector<at::Tensor> random_gradients(const ReductionRig& rig, int ran
   return gradients;
 }
 
-/// As random_gradients, with small multiples of the number of ranks: sums and means are exact in
+/// As random_gradients(), with small multiples of the number of ranks: sums and means are exact in
 /// any order.
 inline std::vector<at::Tensor> exact_gradients(const ReductionRig& rig, int rank, int micro_step) {
   auto generator =
@@ -156,8 +157,8 @@ inline std::vector<at::Tensor> exact_gradients(const ReductionRig& rig, int rank
 
 using GradientsOf = std::vector<at::Tensor> (*)(const ReductionRig&, int rank, int micro_step);
 
-/// What the configurations promise: per micro-step the sum in rank order, divided once; micro-steps
-/// added one after the other.
+/// The means that configurations promise: per micro-step the sum in rank order, divided once;
+/// micro-steps added one after the other.
 inline std::vector<at::Tensor> rank_order_means(const ReductionRig& rig, int micro_steps,
                                                 const GradientsOf& gradients_of) {
   std::vector<at::Tensor> means;

@@ -57,7 +57,7 @@ TEST(AccessOrder, FollowsABranchThatChanges) {
   EXPECT_EQ(visit(order, Phase::kForward, {0, 2, 3}), (ExpectedOrder{2, 3, std::nullopt}));
 }
 
-/// An evaluation of any length between two steps.
+/// An evaluation of any length may run between two steps.
 TEST(AccessOrder, DoesNotGrowForEver) {
   AccessOrder order;
   std::optional<size_t> expected;

@@ -32,7 +32,7 @@ TEST_F(BufferPoolTest, GrowsWhenNoBufferIsFreeAndReusesTheRest) {
     EXPECT_EQ(gradient_buffer_bytes(), 2 * 300 * 4);
 
     pool.release(a);
-    const at::Tensor c = pool.acquire(at::kFloat, 300);  // larger than what lay there before
+    const at::Tensor c = pool.acquire(at::kFloat, 300);  // larger than the released buffer
     EXPECT_TRUE(c.is_alias_of(a));
     EXPECT_EQ(pool.buffers(), 2);
     EXPECT_EQ(meter.allocations(), 2);

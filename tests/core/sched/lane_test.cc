@@ -1,4 +1,4 @@
-// Lanes: order, exceptions, closing, the end of the process.
+// Lanes: order, exceptions, closing, and the end of the process.
 #include "tessera/core/sched/lane.h"
 
 #include <atomic>
@@ -42,7 +42,8 @@ TEST(Lane, AThreadRunsClosuresInOrder) {
   for (const auto& work : works) EXPECT_TRUE(work->is_completed());
 }
 
-/// Who adds gradients decides no bit where the mode was set before there were lanes.
+/// Gradients have the same bits whichever thread adds them, if the mode was set before lanes were
+/// made.
 TEST(Lane, ItsThreadFlushesDenormalsIfItsMakerDoes) {
   for (const bool flush : {false, true}) {
     bool is_supported = true;
@@ -71,8 +72,8 @@ TEST(Lane, AnExceptionLeavesItsOwnWaitEachTimeAndTheLaneGoesOn) {
   good->wait();
 }
 
-/// Closes a lane while a closure runs and another one waits, and lets the first return so much
-/// later. Whether the second one ran: it does if close() has not begun by then.
+/// Closes a lane while one closure runs and another waits, and lets the first return after `later`.
+/// Returns true if the second ran, which it does if close() has not begun by then.
 bool runs_what_waits(std::chrono::milliseconds later) {
   std::promise<void> begun;
   std::promise<void> go;
@@ -88,7 +89,7 @@ bool runs_what_waits(std::chrono::milliseconds later) {
     waiting = lane.post([&ran] { ran = true; });
     begun.get_future().wait();
     EXPECT_FALSE(running->is_completed());
-    // The lane stops only when what runs has returned.
+    // The lane stops only when the running closure has returned.
     std::thread closer([&lane] { lane.close(); });
     std::this_thread::sleep_for(later);
     go.set_value();
@@ -104,7 +105,7 @@ bool runs_what_waits(std::chrono::milliseconds later) {
 }
 
 TEST(Lane, ClosingDiscardsWhatHasNotBegun) {
-  // On a machine that is busy the thread that closes may need a while to get there.
+  // On a busy machine the closing thread may need a while.
   for (std::chrono::milliseconds later(10); runs_what_waits(later); later *= 2) {
     ASSERT_LT(later, std::chrono::seconds(10));
   }
@@ -113,7 +114,7 @@ TEST(Lane, ClosingDiscardsWhatHasNotBegun) {
 std::atomic<int> finished = 0;
 std::shared_ptr<Lane> kept;
 
-/// Behind it static objects are destroyed.
+/// Runs before static objects are destroyed.
 void exit_by_lane() {
   const bool refuses = [] {
     try {
@@ -126,8 +127,8 @@ void exit_by_lane() {
   std::_Exit(finished == 2 && refuses ? 0 : 7);
 }
 
-/// A closure that waits for something ends when it is interrupted; what stands behind it has its
-/// turn, and nothing that comes later.
+/// A waiting closure ends when it is interrupted; the closure queued after it still runs, and none
+/// that is posted later.
 [[noreturn]] void exit_beside_a_lane() {
   std::atexit(exit_by_lane);
   static auto* const interrupted = new std::atomic<bool>(false);

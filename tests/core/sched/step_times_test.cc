@@ -1,4 +1,4 @@
-// Where a step's time goes, by a clock that the test sets.
+// The times of a step's parts, with a clock that the test sets.
 #include "tessera/core/sched/step_times.h"
 
 #include <memory>
@@ -33,7 +33,7 @@ class StepTimesTest : public ::testing::Test {
     fake_ns += 20;
     times.end_gradients();
     times.end_backward();
-    fake_ns += 5;  // the program's own
+    fake_ns += 5;  // the program's own time
     times.begin_update();
     fake_ns += 10;
     times.end_step();
@@ -100,9 +100,9 @@ TEST_F(StepTimesTest, NothingIsSampledWhereTheHostKnowsNothing) {
   EXPECT_EQ(clock_reads, 0);
 }
 
-// Through the communications that report to it.
+// The same through timed communications.
 
-/// A collective that is done at a time of the clock.
+/// A collective that ends at a given time of the clock.
 struct LaterWork final : Work {
   explicit LaterWork(int64_t done) : done_ns(done) {}
   bool is_completed() override { return fake_ns >= done_ns; }
@@ -112,7 +112,7 @@ struct LaterWork final : Work {
 
 class TimedWorkTest : public StepTimesTest {
  protected:
-  /// A communication that takes `in_call` ns inside the call and `beside` after it.
+  /// Starts a communication that takes `in_call` ns inside the call and `beside` ns after it.
   TimedWork start() {
     return {&times, [this]() -> std::shared_ptr<Work> {
               fake_ns += in_call;
@@ -159,7 +159,7 @@ TEST_F(TimedWorkTest, OverlapIsWhatNobodyWaitsFor) {
   times.end_backward();
   fake_ns += 1000;
   times.end_step();
-  // From 1000 to 1162 at least one is under way; the calls take 2, the last wait 40.
+  // From 1000 to 1162 at least one is under way; the calls take 2 ns, the last wait 40 ns.
   EXPECT_EQ(times.sums().communication, 162);
   EXPECT_EQ(times.sums().overlap, 162 - 2 - 40);
 }

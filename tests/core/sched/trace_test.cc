@@ -29,7 +29,7 @@ std::vector<Json> events_of(const Json& file, const std::string& phase) {
   return found;
 }
 
-/// By the thread's id.
+/// Names of rows by thread id.
 std::map<int, std::string> row_names(const Json& file) {
   std::map<int, std::string> names;
   for (const Json& event : events_of(file, "M")) {
@@ -48,7 +48,7 @@ std::vector<std::string> placed(const Json& file) {
   return result;
 }
 
-/// Whether two spans of one row overlap without one holding the other.
+/// Whether two spans of one row overlap and neither contains the other.
 bool has_crossing(const Json& file) {
   const std::vector<Json> spans = events_of(file, "X");
   const auto ns = [](const Json& microseconds) {
@@ -174,7 +174,7 @@ TEST(TraceSpanTest, DoesNothingWithoutATrace) {
 
 TEST(ChromeJsonTest, NamesProcessesAndRowsInOrder) {
   Trace trace;
-  // Recorded upside down.
+  // Recorded in reverse order.
   for (const TraceTrack track : {TraceTrack::kVote, TraceTrack::kOptimizer, TraceTrack::kReduce,
                                  TraceTrack::kGather, TraceTrack::kCompute}) {
     trace.record(track, "x", 0, 1);
@@ -232,8 +232,8 @@ TEST(ChromeJsonTest, KeepsNamesThatAreTextAndRepairsOthers) {
       {"\xED\x9F\xBF\xEE\x80\x80\xF4\x8F\xBF\xBF", "\xED\x9F\xBF\xEE\x80\x80\xF4\x8F\xBF\xBF"},
       {"\xFF", bad},
       {"\x80x", bad + "x"},
-      {"\xC0\xAF", bad + bad},                      // longer than needed
-      {"\xE0\x80\xAF", bad + bad + bad},            // the same
+      {"\xC0\xAF", bad + bad},                      // an overlong encoding
+      {"\xE0\x80\xAF", bad + bad + bad},            // an overlong encoding
       {"\xED\xA0\x80", bad + bad + bad},            // a surrogate
       {"\xF4\x90\x80\x80", bad + bad + bad + bad},  // beyond the last code point
       {"\xE2\x82", bad},                            // cut off

@@ -22,7 +22,7 @@ constexpr double kInfinite = std::numeric_limits<double>::infinity();
 
 const std::vector<int64_t> kNumels = {1000, 1, 0, 65, 7, 13, 64, 63, 5000};
 
-/// Gradients of many magnitudes in the places of `layout`; the padding holds `padding`.
+/// Gradients of many magnitudes at the places of `layout`; the padding holds `padding`.
 at::Tensor gradients_in(const FlatLayout& layout, double padding) {
   at::manual_seed(5);
   const at::Tensor buffer = at::full({layout.numel()}, padding, at::dtype(layout.dtype()));
@@ -35,8 +35,8 @@ at::Tensor gradients_in(const FlatLayout& layout, double padding) {
   return buffer;
 }
 
-/// Each slice sums alone, as a rank does, from a buffer of its own; the parts are merged from the
-/// last to the first.
+/// Sums each slice alone, as a rank does, from its own buffer; merges the parts from the last to
+/// the first.
 ExactSum squares_over_slices(const FlatLayout& layout, const at::Tensor& buffer) {
   ExactSum total;
   for (int slice = layout.slices() - 1; slice >= 0; --slice) {
@@ -140,7 +140,7 @@ TEST(GradNorm, WrongArgumentsAreRefused) {
 }
 
 TEST(GradNormNegativeControl, CutsInsideABlockWouldChangeBits) {
-  // What Note [Padding] prevents: the same elements in blocks that start elsewhere.
+  // Note [Padding] prevents this: the same elements in blocks that start elsewhere.
   at::manual_seed(6);
   const at::Tensor buffer = at::randn({4096});
   ExactSum aligned;

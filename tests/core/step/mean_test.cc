@@ -43,7 +43,7 @@ TEST(Mean, RefusesWhatIsNoWeightAndNoNumber) {
   EXPECT_THROW(mean.add(at::Tensor()), c10::Error);
 }
 
-/// However numbers are shared out, their mean has the same bits.
+/// The mean has the same bits however the numbers are distributed over ranks.
 TEST(Mean, OverRanksDoesNotDependOnHowNumbersAreSharedOut) {
   const auto number = [](int i) { return std::sin(i) * std::pow(10.0, i % 17); };
   Mean alone;

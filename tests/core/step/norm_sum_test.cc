@@ -20,7 +20,7 @@ constexpr double kUnbounded = std::numeric_limits<double>::infinity();
 const std::vector<int64_t> kNormSizes = {1000, 1, 0, 65, 7, 13, 64, 63, 5000};
 const std::vector<double> kNormTypes = {0.5, 1.0, 2.0, 2.5, 3.0, kUnbounded};
 
-/// Random gradients of the parameters in `layout`; what lies between them is `padding`.
+/// Random gradients of the parameters in `layout`; the padding holds `padding`.
 at::Tensor values_in(const FlatLayout& layout, double padding) {
   auto generator = at::make_generator<at::CPUGeneratorImpl>(uint64_t{7});
   at::Tensor buffer = at::full({layout.numel()}, padding, at::dtype(layout.dtype()));
@@ -32,7 +32,7 @@ at::Tensor values_in(const FlatLayout& layout, double padding) {
   return buffer;
 }
 
-/// Each slice adds alone, as a rank does; words are exchanged, and merged from the last to the
+/// Sums each slice alone, as a rank does; words are exchanged and merged from the last to the
 /// first.
 NormSum over_slices(const FlatLayout& layout, const at::Tensor& buffer, double p, double limit) {
   NormSum total(p);
@@ -51,7 +51,7 @@ NormSum over_slices(const FlatLayout& layout, const at::Tensor& buffer, double p
   return total;
 }
 
-/// What torch says of the parameters' elements.
+/// LibTorch's norm of the parameters' elements.
 double torch_norm(const FlatLayout& layout, const at::Tensor& buffer, double p, double limit) {
   std::vector<at::Tensor> elements;
   for (size_t i = 0; i < layout.parameters(); ++i) {
@@ -116,7 +116,7 @@ TEST(NormSum, OfTwoHasTheBitsOfSquares) {
   sum.add(buffer, {0, 0, 0, 5000}, kUnbounded);
   EXPECT_EQ(sum.norm(), std::sqrt(squares.value()));
   EXPECT_EQ(NormSum(squares).norm(), sum.norm());
-  // And clamped those of clamped values.
+  // A clamped sum equals that of clamped values.
   ExactSum of_clamped;
   add_squares(buffer.clamp(-0.5, 0.5), {0, 0, 0, 5000}, of_clamped);
   NormSum clamped;

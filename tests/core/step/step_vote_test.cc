@@ -28,7 +28,7 @@ using ::testing::StartsWith;
 
 constexpr int kWorld = 3;
 
-/// Changes what one rank says.
+/// Changes one rank's report.
 using Change = std::function<void(int rank, StepVote::RankReport& report)>;
 
 StepVote::Result agree(StepVote& step_vote, StepVote::RankReport report) {
@@ -36,7 +36,7 @@ StepVote::Result agree(StepVote& step_vote, StepVote::RankReport report) {
   return step_vote.finish();
 }
 
-/// A rank's part of the 2-norm, of these squares.
+/// A rank's part of the 2-norm, made of these squares.
 NormSum norm_of(const std::vector<double>& squares) {
   ExactSum sum;
   for (const double square : squares) sum.add(square);
@@ -53,7 +53,7 @@ StepVote::RankReport good_report(int rank) {
   return rank_report;
 }
 
-/// What a result says, to the last element.
+/// Describes a result completely.
 std::string text_of(const StepVote::Result& result) {
   if (!result.non_finite.has_value()) return std::to_string(result.grad_norm);
   EXPECT_FALSE(std::isfinite(result.grad_norm));
@@ -67,7 +67,7 @@ std::string text_of(const StepVote::Result& result) {
   return text + " " + describe(report);
 }
 
-/// Lets three ranks vote; returns each rank's result or message.
+/// Lets three ranks vote; returns each rank's result or error.
 std::vector<std::string> vote(const Change& change) {
   std::vector<std::string> answers(kWorld);
   testing::run_ranks(kWorld, [&](const std::shared_ptr<ProcessGroup>& world) {
@@ -82,7 +82,7 @@ std::vector<std::string> vote(const Change& change) {
     } catch (const c10::Error& error) {
       answer = error.what_without_backtrace();
     }
-    // Whatever the answer was, the next vote works: nobody was left behind.
+    // Whatever the answer was, the next vote works: no rank was left behind.
     const StepVote::Result result = agree(step_vote, good_report(world->rank()));
     EXPECT_EQ(result.grad_norm, std::sqrt(6.0));
     EXPECT_FALSE(result.non_finite.has_value());
@@ -202,7 +202,7 @@ TEST(StepVote, ReportsAMeanThatIsNotFiniteAlthoughAllGradientsAre) {
             "scale the loss down, engine->zero_grad() drops these gradients.");
 }
 
-/// Sums of finite parts may be too large as well.
+/// A sum of finite parts may overflow.
 TEST(StepVote, ReportsANormThatIsTooLargeForADouble) {
   const std::string text = vote([](int, StepVote::RankReport& report) {
     constexpr double kMax = std::numeric_limits<double>::max();
@@ -211,7 +211,7 @@ TEST(StepVote, ReportsANormThatIsTooLargeForADouble) {
   EXPECT_THAT(text, HasSubstr("the norm of their mean is not"));
 }
 
-/// Whether one rank's part alone is too large depends on the strategy; what is refused must not.
+/// Whether one rank's part alone overflows depends on the strategy; the refusal must not.
 TEST(StepVote, ReportsANormThatIsTooLargeOnlyOverAllRanks) {
   const std::string text = vote([](int, StepVote::RankReport& report) {
     report.norms = {norm_of({0.9 * std::numeric_limits<double>::max()})};
@@ -220,7 +220,7 @@ TEST(StepVote, ReportsANormThatIsTooLargeOnlyOverAllRanks) {
   EXPECT_THAT(text, HasSubstr("the norm of their mean is not"));
 }
 
-/// Gradients under a loss scale below 1 are larger than what was summed.
+/// With a loss scale below 1, gradients are larger than the summed values.
 TEST(StepVote, ReportsANormThatIsTooLargeWithoutTheLossScale) {
   const std::string text = vote([](int, StepVote::RankReport& report) {
     report.loss_scale = 1e-160;
@@ -280,7 +280,7 @@ TEST(StepVote, DifferencesComeBeforeNonFiniteGradients) {
 
 using Ask = std::function<NonFinite(const NonFiniteReport&)>;
 
-/// Lets three ranks ask; returns each rank's answer or message.
+/// Lets three ranks ask; returns each rank's answer or error.
 std::vector<std::string> ask(const std::function<Ask(int rank)>& ask_of) {
   std::vector<std::string> answers(kWorld);
   testing::run_ranks(kWorld, [&](const std::shared_ptr<ProcessGroup>& world) {
@@ -299,7 +299,7 @@ std::vector<std::string> ask(const std::function<Ask(int rank)>& ask_of) {
     } catch (int number) {
       answer = "own: " + std::to_string(number);
     }
-    // Nobody was left behind.
+    // No rank was left behind.
     const auto skip = [](const NonFiniteReport&) { return NonFinite::kSkip; };
     EXPECT_EQ(step_vote.ask(skip, report), NonFinite::kSkip);
   });

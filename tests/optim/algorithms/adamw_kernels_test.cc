@@ -50,7 +50,8 @@ class AdamwKernel : public ::testing::Test {};
 using Dtypes = ::testing::Types<float, double>;
 TYPED_TEST_SUITE(AdamwKernel, Dtypes);
 
-// Wide instructions, their remainders and single elements round alike: what makes cuts invisible.
+// Wide instructions, their remainders and single elements round alike, so slicing does not change
+// bits.
 TYPED_TEST(AdamwKernel, TheBitsDoNotDependOnLengthOrAddress) {
   for (size_t numel : {0u, 1u, 7u, 13u, 63u, 64u, 65u, 1000u}) {
     Arrays<TypeParam> whole(numel);

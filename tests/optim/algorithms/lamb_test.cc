@@ -11,12 +11,12 @@
 #include "tessera/tests/optim/sharded_model.h"
 #include "tessera/tests/support/plain_lamb.h"
 
-// LAMB over whole parameters against its formula; over slices: tests/equivalence.
+// LAMB over whole parameters, compared with its formula; over slices: tests/equivalence.
 
 namespace tessera::internal {
 namespace {
 
-/// Of more than one block, of zeros, of nothing.
+/// Parameters of more than one block, of zeros, and without elements.
 std::vector<NamedTensor> lamb_parameters(at::ScalarType dtype) {
   torch::manual_seed(7);
   std::vector<NamedTensor> named;
@@ -42,7 +42,7 @@ double largest_difference_from_plain(const LambOptions& options,
     torch::manual_seed(100 + step);
     std::vector<at::Tensor> gradients;
     for (const NamedTensor& parameter : reference) {
-      // The first step of "zeros" is 0, too: both norms are.
+      // In the first step the update of "zeros" is 0, too, so both norms are.
       const double size = parameter.name == "zeros" && step == 0 ? 0.0 : 1.0;
       at::Tensor gradient = torch::empty_like(parameter.tensor, torch::kDouble).normal_() * size;
       gradients.push_back(gradient.to(dtype));

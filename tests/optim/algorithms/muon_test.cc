@@ -16,7 +16,7 @@
 #include "tessera/tests/support/plain_muon.h"
 #include "tessera/tests/support/same_bits.h"
 
-// Muon against torch.optim.Muon's operators: to the bit, however parameters are cut.
+// Muon has the bits of torch.optim.Muon's operators, however parameters are split.
 
 namespace tessera::internal {
 namespace {
@@ -25,7 +25,8 @@ using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-/// Tall, wide, square, lines, in other orders than rows, one without elements.
+/// Tall, wide and square matrices, single rows and columns, other memory orders, and one without
+/// elements.
 std::vector<NamedTensor> muon_matrices(at::ScalarType dtype) {
   torch::manual_seed(5);
   const auto random = [&](int64_t rows, int64_t cols) {
@@ -42,7 +43,7 @@ std::vector<NamedTensor> muon_matrices(at::ScalarType dtype) {
   return named;
 }
 
-/// Of the square one in every second step only.
+/// Gradients, for the square matrix in every second step only.
 std::vector<at::Tensor> muon_gradients(const std::vector<NamedTensor>& parameters, int step) {
   torch::manual_seed(200 + step);
   std::vector<at::Tensor> gradients;
@@ -54,12 +55,13 @@ std::vector<at::Tensor> muon_gradients(const std::vector<NamedTensor>& parameter
   return gradients;
 }
 
-/// One slice: it works alone.
+/// For one slice, which works without the others.
 void let_work_alone(ShardedModel& model) {
   model.optimizer(0).whole_tensors()->reserve(/*scratch_bytes=*/1 << 16, /*whole_bytes=*/1 << 13);
 }
 
-/// Several: directions lie together, and the first slice's transforms them all.
+/// Several slices: directions are put together, and the first slice's optimizer transforms them
+/// all.
 class CutMuon {
  public:
   CutMuon(std::vector<NamedTensor> parameters, const OptimizerPlan& plan, int slices)
@@ -108,7 +110,8 @@ class CutMuon {
   bool straddles_ = false;
 };
 
-/// What differs in any bit after some steps from `reference_options` in a plain loop.
+/// The parameters that differ in any bit, after some steps, from a plain loop with
+/// `reference_options`.
 std::set<std::string> differing_from_plain(const MuonOptions& options,
                                            const MuonOptions& reference_options,
                                            at::ScalarType dtype, int slices) {
@@ -205,7 +208,7 @@ TEST(NewtonSchulzIteration, BringsSingularValuesNearOne) {
   const at::Tensor values = at::linalg_svdvals(result);
   EXPECT_GT(values.min().item<double>(), 0.5);
   EXPECT_LT(values.max().item<double>(), 1.3);
-  // The cubic iteration converges, slowly.
+  // The cubic iteration converges, though slowly.
   const NewtonSchulz cubic{
       .coefficients = {1.5, -0.5, 0}, .steps = 40, .eps = 1e-7, .is_in_bfloat16 = false};
   const at::Tensor exact = matrix.clone();

@@ -59,7 +59,7 @@ TEST(Sgd, HasTheBitsOfTorchsSgdHoweverItIsCut) {
 }
 
 TEST(Sgd, MomentumMayComeAndGo) {
-  // It has memory only if the options have momentum when the engine is made.
+  // It has a momentum buffer only if the options have momentum when the engine is made.
   const SGDOptions options = SGDOptions(0.03).dampening(0.3).momentum(0.7);
   const auto come_and_go = [](int step, SGDOptions& of) {
     of.momentum(step < 2 || step == 5 ? 0.0 : 0.7);

@@ -1,4 +1,4 @@
-// Adam, Adagrad and RMSprop beside LibTorch's own; Lion beside its formula.
+// Adam, Adagrad and RMSprop compared with LibTorch's; Lion compared with its formula.
 #include <functional>
 #include <string>
 #include <tuple>
@@ -58,7 +58,7 @@ TEST(Rmsprop, IsTorchsRmspropHoweverItIsCut) {
   expect_near<torch::optim::RMSprop, RMSpropOptions>({RMSpropOptions(0.01),
                                                       RMSpropOptions(0.01).weight_decay(0.1),
                                                       RMSpropOptions(0.01).centered(true)});
-  // The momentum carries what steps were off by on, a tenth of it less each time.
+  // Momentum carries the errors of earlier steps along, a tenth less each step.
   const RMSpropOptions all =
       RMSpropOptions(0.02).alpha(0.7).eps(1e-3).momentum(0.9).weight_decay(0.2).centered(true);
   expect_near<torch::optim::RMSprop, RMSpropOptions>({RMSpropOptions(0.01).momentum(0.9), all},
@@ -97,7 +97,7 @@ TEST(TorchOptimizers, NegativeControlsOfTheComparison) {
   EXPECT_TRUE(rmsprop_differs(RMSpropOptions(0.01).momentum(0.01)));
 }
 
-/// What Lion is, one operation after the other, each rounded.
+/// Lion's formula, operation by operation, each rounded.
 class PlainLion {
  public:
   PlainLion(std::vector<at::Tensor> parameters, const LionOptions& options)
@@ -153,7 +153,7 @@ TEST(Lion, HasTheBitsOfItsFormulaHoweverItIsCut) {
   }
 }
 
-/// The names of the states that a plan keeps.
+/// The names of a plan's states.
 std::vector<std::string> states_of(const OptimizerPlan& plan) {
   ShardedModel model(twin_parameters(at::kFloat), plan, 1);
   std::vector<std::string> names;

@@ -5,7 +5,7 @@
 #include "tessera/optim/cuda/abi.h"
 #include "tessera/optim/cuda/rules.h"
 
-// What the kernels are given where all parameters are AdamW's, without AMSGrad.
+// The kernels' arguments if all parameters are AdamW's, without AMSGrad.
 namespace tessera::internal::cuda {
 
 inline GroupNumbers numbers_of(const AdamHyperParameters& group) {
@@ -22,7 +22,7 @@ inline ParameterUpdate update_by(const AdamwCoefficients& coefficients) {
   return update;
 }
 
-/// Both moments lie where the values do.
+/// Both moments have the offsets of the values.
 inline std::vector<StatePlaces> places_of(const std::vector<Piece>& pieces) {
   std::vector<StatePlaces> places;
   for (const Piece& piece : pieces) places.push_back({{piece.begin, piece.begin, -1}});

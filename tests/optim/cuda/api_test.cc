@@ -1,4 +1,4 @@
-// Finding the module, the errors when it is not there or another's, and what the built one holds.
+// Finding the module, the errors if it is missing or of another version, and the built one's code.
 #include "tessera/optim/cuda/api.h"
 
 #include <optional>
@@ -75,7 +75,7 @@ void expect_refusals(const Api& api) {
   EXPECT_STREQ(api.error_text(kRefusedArgument), "an argument is null, negative or out of range");
 }
 
-// The one that tests run on any machine.
+// The fake module, which tests run on any machine.
 TEST(FakeModule, HasTheInterfaceOfTheModule) {
   const auto loaded = load(FAKE_KERNELS_PATH);
   ASSERT_TRUE(loaded.ok()) << loaded.status();
@@ -108,7 +108,7 @@ TEST(CudaModule, IsFoundBesideThePrograms) {
   EXPECT_EQ((*api)->path, CUDA_MODULE_PATH);
 }
 
-// What can be asked without a driver.
+// Calls that need no driver.
 TEST(CudaModule, RefusesArgumentsBeforeTheDriverIsAsked) {
   const auto loaded = load(CUDA_MODULE_PATH);
   ASSERT_TRUE(loaded.ok()) << loaded.status();

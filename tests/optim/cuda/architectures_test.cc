@@ -1,5 +1,5 @@
-// For which GPUs the built module holds code, read from the file itself: cuobjdump need not be
-// there.
+// The GPU architectures in the built module, read from the file itself because cuobjdump may be
+// missing.
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
@@ -22,8 +22,8 @@ T read(const std::string& bytes, size_t at) {
 }
 
 /// The code in each fat binary of a file: "sm_80" for machine code, "compute_100" for PTX. A fat
-/// binary is a header (magic, version, size of the header, size of what follows) and entries, each
-/// with kind, size of its header, size of its payload and, at byte 28, the architecture.
+/// binary has a header (magic, version, size of the header, size of the rest) and entries, each
+/// with its kind, the sizes of its header and payload and, at byte 28, the architecture.
 std::vector<std::vector<std::string>> code_in(const std::string& bytes) {
   constexpr uint32_t kMagic = 0xBA55ED50;
   std::vector<std::vector<std::string>> binaries;

@@ -1,4 +1,4 @@
-// Optimizers on a device, by the fake module on streams that are late, against those on the CPU.
+// Optimizers on a device, with the fake module on delayed streams, compared with those on the CPU.
 #include <chrono>
 #include <cstdint>
 #include <memory>
@@ -52,7 +52,8 @@ struct DevicePlan {
   OptimizerPlan plan;
 };
 
-/// Every algorithm that has kernels, with each of what its formulas decide; alone and together.
+/// Every algorithm that has kernels, with each option that its formula branches on; alone and
+/// mixed.
 std::vector<DevicePlan> device_plans() {
   using torch::optim::AdagradOptions;
   using torch::optim::AdamOptions;
@@ -127,7 +128,7 @@ TEST(DeviceElementwise, ReadsHyperParametersAtEachStep) {
     pair.step(static_cast<uint64_t>(step), at::kFloat, used_in(step), 1.0);
     ASSERT_EQ(pair.differences(), "") << step;
   }
-  // Negative control: one rate that differs shows.
+  // Negative control: one different rate is noticed.
   pair.device().param_groups()[1].options().set_lr(5e-3);
   pair.step(11, at::kFloat, used_in(2), 1.0);
   EXPECT_EQ(pair.differences(), "shard 0 values, shard 0 target, shard 1 values, shard 1 target, ");
@@ -140,7 +141,7 @@ TEST(DeviceElementwise, AnotherOneGoesOnFromItsState) {
   for (int step = 0; step < 4; ++step) {
     first.step(static_cast<uint64_t>(step), at::kBFloat16, used_in(step), 1.0);
   }
-  // The second's CPU half trains; its device half is loaded from that.
+  // The second's CPU half trains; its state is loaded into its device half.
   for (int step = 0; step < 4; ++step) {
     second.step(static_cast<uint64_t>(step), at::kBFloat16, used_in(step), 1.0);
   }

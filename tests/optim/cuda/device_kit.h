@@ -18,8 +18,7 @@
 
 namespace tessera::internal::cuda {
 
-/// A device, the kernels for it, and copies between host and device in the order of its current
-/// stream.
+/// A device, its kernels, and copies between host and device on its current stream.
 class DeviceKit {
  public:
   DeviceKit(std::shared_ptr<Device> device, std::shared_ptr<const Api> api)
@@ -28,8 +27,8 @@ class DeviceKit {
   const std::shared_ptr<Device>& device() const { return device_; }
   const std::shared_ptr<const Api>& api() const { return api_; }
 
-  /// A copy of `tensor` (1-d, contiguous) on the device, queued. It lives until wait() at least,
-  /// because kernels that are queued hold raw pointers.
+  /// Queues a copy of `tensor` (1-d, contiguous) to the device. It lives at least until wait(),
+  /// because queued kernels hold raw pointers.
   at::Tensor put(const at::Tensor& tensor) const {
     const at::Tensor staging = device_->allocate_on_host(tensor.numel(), tensor.scalar_type());
     std::memcpy(staging.mutable_data_ptr(), tensor.const_data_ptr(), tensor.nbytes());
@@ -38,18 +37,18 @@ class DeviceKit {
     kept_.push_back(on_device);
     return on_device;
   }
-  /// Overwrites what lies on the device, queued.
+  /// Queues an overwrite of the device's tensor.
   void write(const at::Tensor& on_device, const at::Tensor& tensor) const {
     device_->current_stream()->copy(on_device, put(tensor));
   }
-  /// A copy on the host; waits for the device.
+  /// Returns a copy on the host; waits for the device.
   at::Tensor get(const at::Tensor& on_device) const {
     at::Tensor copy = device_->allocate_on_host(on_device.numel(), on_device.scalar_type());
     device_->current_stream()->copy(copy, on_device.reshape({on_device.numel()}));
     wait();
     return copy;
   }
-  /// Words to and from the device.
+  /// Copies words to the device, and back.
   at::Tensor put(const std::vector<int64_t>& words) const {
     const at::Tensor tensor = at::empty({static_cast<int64_t>(words.size())}, at::kLong);
     std::copy(words.begin(), words.end(), tensor.mutable_data_ptr<int64_t>());
@@ -73,8 +72,8 @@ class DeviceKit {
   std::shared_ptr<const Api> api_;
 };
 
-/// Waits for the device at the end of a scope, before what is declared above it goes: on host
-/// memory what is queued holds raw pointers.
+/// Waits for the device at the end of a scope, before objects declared above are destroyed: queued
+/// work holds raw pointers to host memory.
 class Settled {
  public:
   explicit Settled(const DeviceKit& kit) : kit_(kit) {}

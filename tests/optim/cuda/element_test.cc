@@ -1,4 +1,4 @@
-// The arithmetic of single numbers that the kernels share with the CPU, against c10 and std::pow.
+// The scalar arithmetic that the kernels share with the CPU, compared with c10 and std::pow.
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -46,7 +46,7 @@ void expect_as_c10(float value) {
 }
 
 TEST(Narrow, RoundsToTheNearestEvenAsC10) {
-  // Every upper half with lower halves around ties of both types.
+  // Every upper half, with lower halves around the ties of both types.
   for (uint32_t upper = 0; upper < 0x10000; ++upper) {
     for (const uint32_t lower : {0x0000U, 0x0001U, 0x0FFFU, 0x1000U, 0x1001U, 0x2FFFU, 0x3000U,
                                  0x7FFFU, 0x8000U, 0x8001U, 0xFFFFU}) {
@@ -85,7 +85,7 @@ TEST(Power, IsWithinOneBitOfThePower) {
   }
 }
 
-// What an element sees of a bias correction are floats, and these do not differ.
+// Elements use bias corrections as floats, and these are equal.
 TEST(Power, TheScalarsAreThoseOfTheCpu) {
   for (const auto& [beta1, beta2] : {std::pair{0.9, 0.999}, {0.9, 0.95}, {0.8, 0.99}, {0.0, 0.5}}) {
     const AdamHyperParameters group = {3e-4, beta1, beta2, 1e-8, 0.1};

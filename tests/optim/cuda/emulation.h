@@ -16,7 +16,7 @@ void run_workers(int64_t count, const Body& body) {
   for (int64_t i = count; i-- > 0;) body(Worker{i, count});
 }
 
-/// The eight threads that a warp would put side by side.
+/// The eight threads that a warp runs in parallel.
 struct SerialLanes {
   template <typename Gradient>
   double sum(const Gradient* block, int numel) const {
@@ -33,8 +33,8 @@ struct PlainWords {
   void add(size_t word, int64_t amount) { words[word] += amount; }
 };
 
-/// How many blocks and threads a test "launches": one of each, odd numbers, more than there is
-/// work.
+/// Numbers of blocks and threads that a test "launches": one of each, odd numbers, more than the
+/// work needs.
 struct Launch {
   int64_t blocks;
   int64_t threads;

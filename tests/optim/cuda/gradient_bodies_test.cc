@@ -1,4 +1,4 @@
-// The gradient kernels' bodies against what core does on the CPU.
+// The gradient kernels' bodies, compared with core's functions on the CPU.
 #include "tessera/optim/cuda/gradient_bodies.h"
 
 #include <array>
@@ -37,7 +37,7 @@ T* data_of(const at::Tensor& tensor) {
   return static_cast<T*>(tensor.mutable_data_ptr());
 }
 
-/// Gradients of very different sizes, in [numel] of T.
+/// Gradients of very different magnitudes, in [numel] of T.
 template <typename T>
 at::Tensor make_gradient(int64_t numel, uint64_t seed = 1) {
   at::Tensor gradient = at::zeros({numel}, kDtype<T>);
@@ -98,7 +98,7 @@ TYPED_TEST(GradientBodies, CountsWhatIsNotFinite) {
        {std::pair{0, kNan}, {1, kInfinity}, {2, -kInfinity}, {700, kNan}, {1002, -kInfinity}}) {
     data_of<TypeParam>(gradient)[at] = narrow<TypeParam>(value);
   }
-  // Parameter 1 has none, 3 is beyond what the pieces say.
+  // Parameter 1 has no gradient; parameter 3 is in no piece.
   const std::vector<Piece> pieces = {{0, 65, 0}, {128, 300, 1}, {447, 513, 2}, {960, 43, 0}};
   for (int64_t offset = 0; offset < 4; ++offset) {
     for (const Launch& launch : kLaunches) {
@@ -141,8 +141,8 @@ std::vector<int64_t> squares(const at::Tensor& gradient, const std::vector<Piece
 
 const std::vector<int64_t> kGradientNumels = {1, 63, 64, 65, 9001, 4096, 130};
 
-// The words that travel, and so the norm, are those of the CPU: whatever the launch, and summed
-// over slices whatever the cut.
+// The communicated words, and so the norm, equal the CPU's for any launch and, summed over slices,
+// for any slicing.
 TYPED_TEST(GradientBodies, SquaresGiveTheWordsOfTheCpu) {
   const FlatLayout whole(kDtype<TypeParam>, kGradientNumels, 3);
   const at::Tensor gradient = make_gradient<TypeParam>(whole.numel());
@@ -177,7 +177,7 @@ TYPED_TEST(GradientBodies, SquaresRememberWhatIsNotFinite) {
   EXPECT_TRUE(std::isnan(exact_value(words.data())));
 }
 
-// One large element, beside which the square of each small one rounds away.
+// One large element: adding a small element's square to its square rounds the small one away.
 TYPED_TEST(GradientBodies, NegativeControlAnotherOrderOrAMissingRoundIsNoticed) {
   const at::Tensor gradient = at::zeros({64}, kDtype<TypeParam>);
   for (int i = 0; i < 64; ++i) {

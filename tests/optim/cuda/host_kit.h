@@ -11,7 +11,7 @@
 
 namespace tessera::internal::cuda {
 
-/// A kit over streams that are threads and the fake module; each piece of work is late by up to
+/// A kit with the fake module over streams that are threads; each piece of work is delayed by up to
 /// `longest_delay`.
 class HostKit : public DeviceKit {
  public:
@@ -20,8 +20,8 @@ class HostKit : public DeviceKit {
             std::make_shared<testing::HostDevice>(testing::HostDevice::Options{longest_delay, 3})) {
   }
 
-  /// Whether `calls` return while the device stands still. Lets it go on afterwards, so that calls
-  /// that wait end, too.
+  /// Returns true if `calls` return while the device is stopped. Resumes it afterwards, so that
+  /// waiting calls end, too.
   bool returns_while_device_stands(const std::function<void()>& calls) const {
     std::promise<void> gate;
     testing::HostDevice::run(*host_->current_stream(),

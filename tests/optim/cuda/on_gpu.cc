@@ -1,5 +1,5 @@
-// Every kernel of libtessera_cuda.so on a GPU against its body on the CPU, bit for bit. Registered
-// only where there is a GPU.
+// Compares every kernel of libtessera_cuda.so on a GPU with its body on the CPU, bit for bit.
+// Registered only if there is a GPU.
 #include <cuda_runtime_api.h>
 
 #include <cmath>
@@ -35,7 +35,7 @@ const Api& api() {
 void require(int status) { TORCH_CHECK(status == 0, api().error_text(status)); }
 void require(cudaError_t status) { require(static_cast<int>(status)); }
 
-/// An array on the device behind `offset` elements that are not its own.
+/// An array on the device after `offset` elements of other data.
 template <typename T>
 class DeviceArray {
  public:
@@ -196,7 +196,7 @@ TYPED_TEST(OnGpu, CountsWhatIsNotFinitePerParameter) {
   }
 }
 
-/// What three ranks have added up: 3 parameters, the last unused.
+/// The sums of three ranks: 3 parameters, the last unused.
 std::vector<int64_t> step_sums() {
   PlainWords sink;
   ExactWindow window;
@@ -223,7 +223,7 @@ TEST(OnGpuStep, OutcomeAdvanceAndLossScaleAreTheBodies) {
   std::vector<ParameterUpdate> updates(3);
   LossScaleState scale = {1024.0, 2};
   const LossScaleRule rule = {2.0, 0.5, 3};
-  // As they are, and with each thing that speaks against the step.
+  // Unchanged, and with each reason against the step.
   for (const int64_t changed : {int64_t{-1}, kNonFiniteAt + 1, kRefusalsAt, kAgreementAt,
                                 kAgreementAt + 3, kAgreementAt + 4}) {
     std::vector<int64_t> words = step_sums();
@@ -268,7 +268,7 @@ TEST(OnGpuStep, OutcomeAdvanceAndLossScaleAreTheBodies) {
   }
 }
 
-// More counts than one block has threads.
+// More counts than a block has threads.
 TEST(OnGpuStep, DecideAddsUpTheCountsOfALargeTable) {
   constexpr int64_t kParameters = 5000;
   std::vector<int64_t> words(static_cast<size_t>(step_words(kParameters)), 0);

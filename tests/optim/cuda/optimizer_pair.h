@@ -21,7 +21,7 @@
 
 namespace tessera::internal::cuda {
 
-/// Elements of the parameters; the last one is frozen.
+/// The parameters' numbers of elements; the last parameter is frozen.
 inline const std::vector<int64_t> kPairNumels = {130, 1, 65, 9001, 64, 0, 7};
 
 inline ParameterTable pair_table() {
@@ -50,8 +50,8 @@ inline at::Tensor random_values(int64_t numel, uint64_t seed) {
   return values;
 }
 
-/// The shards of one rank of `world`, two units: one optimizer on the CPU, one on the device, and
-/// what they work on.
+/// The shards of one rank of `world`, in two units: one optimizer on the CPU, one on the device,
+/// and their data.
 class OptimizerPair {
  public:
   OptimizerPair(const DeviceKit& kit, int world, int rank, at::ScalarType target,
@@ -86,7 +86,7 @@ class OptimizerPair {
                                     kit.device());
   }
 
-  ~OptimizerPair() { kit_.wait(); }  // what is queued holds raw pointers
+  ~OptimizerPair() { kit_.wait(); }  // queued work holds raw pointers
   OptimizerPair(const OptimizerPair&) = delete;
   OptimizerPair& operator=(const OptimizerPair&) = delete;
 
@@ -96,7 +96,7 @@ class OptimizerPair {
   const at::Tensor& target(size_t shard) const { return targets_[shard]; }
   int64_t numel(size_t shard) const { return values_[shard].numel(); }
 
-  /// One step of both with gradients of `dtype`; both leave everything alone unless it applies.
+  /// Makes one step of both with gradients of `dtype`; without `applies` nothing changes.
   void step(uint64_t seed, at::ScalarType dtype, const std::vector<uint8_t>& used, double scale,
             bool applies = true) {
     StepOutcome outcome = {};
@@ -117,7 +117,7 @@ class OptimizerPair {
     kit_.wait();
   }
 
-  /// "" if the device has the bits of the CPU.
+  /// Describes where the device's bits differ from the CPU's; "" if nowhere.
   std::string differences() {
     std::string text;
     for (size_t shard = 0; shard < shards(); ++shard) {
@@ -130,7 +130,7 @@ class OptimizerPair {
           text += name + device_->states()[state].name + ", ";
         }
       }
-      // Everything that was ever updated is in the target as well; the rest began there.
+      // The target holds the cast of all updated values; the others had it from the beginning.
       const at::Tensor cast = values_[shard].to(targets_[shard].scalar_type());
       if (!testing::have_same_bits(kit_.get(targets_[shard]), cast)) text += name + "target, ";
     }
@@ -150,7 +150,7 @@ class OptimizerPair {
   std::unique_ptr<DeviceOptimizer> device_;
 };
 
-/// Which parameters are used in step `step`: another one is left out each time.
+/// The parameters used in step `step`: each step leaves out another one.
 inline std::vector<uint8_t> used_in(int step) {
   std::vector<uint8_t> used(kPairNumels.size(), 1);
   used.back() = 0;

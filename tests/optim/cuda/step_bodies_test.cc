@@ -1,5 +1,5 @@
-// A whole step by the kernels' bodies (squares, result, advance, update, loss scale) against the
-// CPU's ExactSum, clip_factor, LossScaler and FlatAdamw.
+// A whole step by the kernels' bodies (squares, result, advance, update, loss scale), compared with
+// the CPU's ExactSum, clip_factor, LossScaler and FlatAdamw.
 #include "tessera/optim/cuda/step_bodies.h"
 
 #include <algorithm>
@@ -33,7 +33,7 @@ namespace {
 
 constexpr double kInfiniteNorm = std::numeric_limits<double>::infinity();
 
-/// The words of one rank without a hash, for one parameter.
+/// One rank's words, without a hash, for one parameter.
 std::vector<int64_t> step_words_of(const ExactSum& sum, int64_t non_finite = 0) {
   std::array<int64_t, ExactSum::kWords> squares;
   sum.store(squares);
@@ -104,7 +104,7 @@ TEST(Decide, DropsAStepThatARankRefuses) {
   EXPECT_EQ(outcome.grad_norm, 2.0) << "known all the same";
 }
 
-// Whatever the ranks' hashes are: equal sums of pairs only if all are equal.
+// Whatever the ranks' hashes: the sums of pairs match only if all are equal.
 TEST(Decide, SeesEveryDifferenceOfAHash) {
   constexpr int64_t kLargest = (int64_t{1} << kAgreementBits) - 1;
   for (const int64_t ranks : {int64_t{1}, int64_t{2}, int64_t{3}, int64_t{kMaxRanks}}) {
@@ -118,7 +118,7 @@ TEST(Decide, SeesEveryDifferenceOfAHash) {
         }
         EXPECT_EQ(decide(words, 1.0, 1.0, ranks).agrees, 1);
         EXPECT_EQ(decide(words, 1.0, 1.0, ranks).applies, 1);
-        // One rank has another.
+        // One rank has another hash.
         const auto at = static_cast<size_t>(kAgreementAt + 2 * piece);
         words[at] += hash - kLargest;
         words[at + 1] += hash * hash - kLargest * kLargest;
@@ -162,7 +162,7 @@ TEST(LossScaleRule, IsTheScalers) {
 
 const std::vector<int64_t> kSteppedNumels = {130, 1, 65, 9001, 64};
 
-/// What the device remembers between steps.
+/// The device's state between steps.
 struct DeviceState {
   std::vector<float> values;
   std::vector<float> moment1;
@@ -178,7 +178,7 @@ struct Job {
   std::vector<GroupNumbers> groups;
 };
 
-/// The launches of one step, as abi.h orders them.
+/// The launches of one step, in the order of abi.h.
 StepOutcome step_on_device(const Job& job, const std::vector<float>& gradient,
                            const std::vector<int64_t>& used, double max_norm, DeviceState& state) {
   const auto pieces = static_cast<int64_t>(job.pieces.size());

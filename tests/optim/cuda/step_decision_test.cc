@@ -1,5 +1,4 @@
-// Decisions on the device and what the host reads of them, by the fake module on streams that are
-// late.
+// Decisions on the device and how the host reads them, with the fake module on delayed streams.
 #include "tessera/optim/cuda/step_decision.h"
 
 #include <algorithm>
@@ -33,7 +32,7 @@ constexpr size_t kParameters = 3;
 constexpr double kNoLimit = std::numeric_limits<double>::infinity();
 constexpr LossScale kSchedule = {.initial = 1024.0, .growth_interval = 3};
 
-/// What one rank puts into the sum.
+/// One rank's part of the sum.
 struct Rank {
   double square = 4.0;
   int64_t refuses = 0;
@@ -68,7 +67,7 @@ class StepDecisionTest : public ::testing::Test {
   StepDecision make(double max_norm = kNoLimit, std::optional<LossScale> scale = std::nullopt) {
     return StepDecision(kParameters, max_norm, scale, kit_.api(), kit_.device());
   }
-  /// A step's decision as the host reads it.
+  /// A step's decision, as the host reads it.
   StepDecision::Reading decide(StepDecision& decision, const std::vector<Rank>& ranks) {
     const at::Tensor words = kit_.put(sum_of(ranks));
     decision.decide(words, static_cast<int>(ranks.size()));
@@ -99,7 +98,7 @@ TEST_F(StepDecisionTest, AppliesAGoodStepOfEveryWorld) {
     EXPECT_EQ(reading.non_finite, (std::vector<int64_t>{0, 0, 0}));
     EXPECT_FALSE(reading.refused);
     EXPECT_TRUE(reading.agreed);
-    // Where DeviceOptimizer::advance() finds it.
+    // Where DeviceOptimizer::advance() reads it.
     kit_.wait();
     EXPECT_EQ(decision.outcome()->applies, 1);
     EXPECT_EQ(decision.outcome()->grad_norm, reading.outcome.grad_norm);
@@ -131,7 +130,7 @@ TEST_F(StepDecisionTest, DropsAStepThatIsNotFinite) {
     EXPECT_FALSE(std::isfinite(mean.outcome.grad_norm));
     EXPECT_FALSE(std::isfinite(mean.squares.value()));
   }
-  // Two terms that are finite and whose sum is not.
+  // Two finite terms with an infinite sum.
   const double largest = std::numeric_limits<double>::max();
   EXPECT_EQ(decide(decision, {{.square = largest}, {.square = largest}}).outcome.applies, 0);
   EXPECT_EQ(decide(decision, {{.square = largest}}).outcome.applies, 1);
@@ -181,7 +180,7 @@ TEST_F(StepDecisionTest, MovesTheLossScaleAsTheScaler) {
     EXPECT_EQ(reading.scale.scale, scaler.scale());
     EXPECT_EQ(reading.scale.good_steps, scaler.good_steps());
     EXPECT_EQ(scale_of(decision), scaler.scale());
-    // A step that is refused says nothing about the scale.
+    // A refused step does not affect the scale.
     const StepDecision::Reading refused = decide(decision, {{.square = 1e6, .refuses = 1}});
     EXPECT_EQ(refused.scale.scale, scaler.scale());
     EXPECT_EQ(refused.scale.good_steps, scaler.good_steps());

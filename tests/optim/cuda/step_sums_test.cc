@@ -1,4 +1,4 @@
-// What ranks add up before a step, by the fake module on streams that are late, against core's
+// The sums of ranks before a step, with the fake module on delayed streams, compared with core's
 // functions on the CPU.
 #include "tessera/optim/cuda/step_sums.h"
 
@@ -89,7 +89,7 @@ TEST_F(StepSumsTest, SquaresOfAtomsAddUpToThoseOfTheCpu) {
           const at::Tensor gradient = make_gradient(plan[unit], dtype, unit);
           const Range atom = slices.atom(layout);
           for (const Segment& segment : layout.segments(atom)) add_squares(gradient, segment, own);
-          // What is kept may begin at the unit's start, before the atom or with it.
+          // The kept part may begin at the unit's start, before the atom, or with it.
           const int64_t begin = unit == 0 ? 0 : atom.begin;
           sums.add_squares(unit, kit_.put(gradient.narrow(0, begin, atom.end() - begin)), begin);
         }
@@ -145,7 +145,7 @@ TEST_F(StepSumsTest, WritesWhatTheRankItselfKnows) {
   EXPECT_EQ(sums.used(), sums.words().const_data_ptr<int64_t>() + used_at(8));
   EXPECT_EQ(sums.bytes(), step_words(8) * 8 + 2 * 16 * 8) << "8 pieces";
   const std::vector<uint8_t> used = {1, 0, 255, 0, 0, 1, 0, 1};
-  for (int step = 0; step < 4; ++step) {  // the staging memory goes round
+  for (int step = 0; step < 4; ++step) {  // reuses the staging memory
     sums.clear();
     sums.write_own_words(used, 0x0ABCDE123456789AU, step % 2 == 1);
     const std::vector<int64_t> words = kit_.words(sums.words());

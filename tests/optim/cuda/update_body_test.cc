@@ -1,4 +1,4 @@
-// The update's kernel body against the CPU's loop, with the kernel's index arithmetic.
+// The update's kernel body, compared with the CPU's loop, with the kernel's index arithmetic.
 #include "tessera/optim/cuda/update_body.h"
 
 #include <cstdint>
@@ -28,7 +28,7 @@ constexpr AdamwCoefficients kCoefficients = {.gradient_scale = 0.7,
 constexpr int64_t kUnused = 3;  // a parameter whose update does not apply
 const std::vector<int64_t> kUpdatedNumels = {1, 63, 0, 130, 64, 9001, 65, 4096};
 
-/// A slice's arrays behind `offset` elements that are not theirs, so that packs have a head.
+/// A slice's arrays after `offset` elements of other data, so that packs have a head.
 template <typename Gradient, typename Target>
 struct Slice {
   using Stored = std::conditional_t<std::is_void_v<Target>, float, Target>;
@@ -55,7 +55,7 @@ struct Slice {
     return own;
   }
 
-  /// As the CPU does it.
+  /// Updates as the CPU does.
   void update_on_cpu(const std::vector<Segment>& segments) {
     for (const Segment& segment : segments) {
       if (segment.parameter == kUnused) continue;
@@ -91,7 +91,7 @@ std::vector<ParameterUpdate> updates() {
   return all;
 }
 
-/// What a launch over pieces reads, kept alive.
+/// The arguments of a launch over pieces, kept alive.
 struct UpdateJob {
   explicit UpdateJob(const std::vector<Piece>& of) : pieces(of) {}
   UpdatePieces over(size_t count) const {

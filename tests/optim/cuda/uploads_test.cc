@@ -1,4 +1,4 @@
-// Staging memory that is reused only when its copies have run, and piece tables.
+// Staging memory, which is reused only after its copies have run, and piece tables.
 #include "tessera/optim/cuda/uploads.h"
 
 #include <chrono>
@@ -34,7 +34,7 @@ TEST(Uploads, ReuseOneBufferWhereTheDeviceKeepsUp) {
   EXPECT_EQ(uploads.buffers(), 1U);
 }
 
-// Negative control: one buffer for all would show the last value everywhere.
+// Negative control: a single buffer would put the last value everywhere.
 TEST(Uploads, GrowInsteadOfWaitingAndLoseNothing) {
   const HostKit kit(std::chrono::microseconds(200));
   Uploads uploads(kit.device(), 3);

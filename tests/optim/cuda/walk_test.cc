@@ -12,7 +12,7 @@ namespace {
 
 constexpr int64_t kWalkedNumels[] = {0, 1, 2, 3, 4, 5, 7, 8, 9, 63, 64, 65, 1000, 1023, 4096};
 
-/// How often each element was visited, and by what.
+/// How often each element was visited, and in which way.
 struct Visits {
   explicit Visits(int64_t numel) : count(static_cast<size_t>(numel), 0) {}
 
@@ -72,7 +72,7 @@ TEST(Walk, TakesPacksWhereverTheyAreAligned) {
     EXPECT_TRUE(begins_pack(memory.wide + offset, range.head));
     EXPECT_TRUE(begins_pack(memory.narrow + offset, range.head));
   }
-  // As slices of a FlatLayout are.
+  // Aligned like slices of a FlatLayout.
   EXPECT_EQ(visit(4096, 32, memory.wide, memory.narrow).packs, 1024);
 }
 

@@ -1,4 +1,4 @@
-// States turned into 8 bits and back, and what is refused.
+// Conversion of states to 8 bits and back, and its refusals.
 #include "tessera/eight_bit_state.h"
 
 #include <string>

@@ -1,4 +1,4 @@
-// Codes of 8 bits against the tables of the paper, and the updates that work on them.
+// 8-bit codes compared with the paper's tables, and the updates that use them.
 #include "tessera/optim/eight_bit/kernels.h"
 
 #include <algorithm>
@@ -42,7 +42,7 @@ std::vector<float> values_of_codes(bool is_signed) {
   return values;
 }
 
-/// `values` as they come back from codes.
+/// `values` after conversion to codes and back.
 std::vector<float> through_codes(std::vector<float> values, bool is_signed) {
   const auto numel = static_cast<int64_t>(values.size());
   std::vector<uint8_t> codes(values.size());
@@ -81,7 +81,7 @@ TEST(EightBitCodes, AreTheNearestOnes) {
       for (size_t i = 0; i < values.size(); ++i) {
         double best = kInfinity;
         for (const double candidate : table) {
-          if (candidate == 0.0 && !is_signed) continue;  // a positive one stays positive
+          if (candidate == 0.0 && !is_signed) continue;  // a positive value stays positive
           best = std::min(best, std::abs(candidate - values[i]));
         }
         EXPECT_LE(std::abs(coded[i] - values[i]), best + 3e-6 * std::abs(values[i])) << values[i];
@@ -121,7 +121,7 @@ TEST(EightBitCodes, OfExtremeNumbersAreDefined) {
     const std::vector<float> broken = through_codes({1.0f, std::nanf(""), 0.0f}, is_signed);
     for (const float value : broken) EXPECT_TRUE(std::isnan(value)) << "NaN does not get lost";
   }
-  // A second moment is what steps are divided by.
+  // Steps are divided by the second moment, so it must not become 0.
   EXPECT_GT(through_codes({1.0f, 1e-30f}, /*is_signed=*/false)[1], 0.0f);
   EXPECT_EQ(through_codes({1.0f, 1e-30f}, /*is_signed=*/true)[1], 0.0f);
 }
@@ -201,7 +201,7 @@ TYPED_TEST(EightBitKernel, TheBitsDoNotDependOnWhereBlocksAreCut) {
   }
 }
 
-/// All codes, neighbours of what separates two codes, and drawn numbers of every size.
+/// All codes, neighbours of the boundaries between codes, and random numbers of every magnitude.
 std::vector<float> many_values(bool is_signed) {
   std::mt19937_64 random(3);
   std::uniform_real_distribution<float> exponent(-9.0f, 0.0f);
@@ -224,11 +224,11 @@ std::vector<float> many_values(bool is_signed) {
   return all;
 }
 
-/// The permutations of registers and the loops are two ways to the same bits.
+/// Register permutations and loops compute the same bits.
 TEST(EightBitWideKernel, HasTheBitsOfTheLoops) {
   if (!has_wide_kernels()) GTEST_SKIP() << "no AVX-512";
   for (const bool keeps_second : {false, true}) {
-    // Nothing but rounding: beta 0 makes the gradient, or its square, the moment.
+    // Nothing but rounding: with beta 0 the moment is the gradient or its square.
     AdamwCoefficients by = kOfAdamw;
     by.gradient_scale = 1;
     by.beta1 = 0;
@@ -255,7 +255,7 @@ TEST(EightBitWideKernel, HasTheBitsOfTheLoops) {
       lion8bit_update_by_loops(loops.values.data(), loops.gradient.data(), loops.moment(0, 0),
                                count, kOfLion);
       EXPECT_EQ(wide, loops);
-      by.beta1 = 0.9;  // what was stored is read
+      by.beta1 = 0.9;  // reads what was stored
       by.beta2 = 0.99;
     }
   }
@@ -273,7 +273,7 @@ TEST(EightBitWideKernel, HasTheBitsOfTheLoops) {
   }
 }
 
-/// A last block is a whole one whose other elements are zero: what padding does.
+/// A partial block equals a whole one whose other elements are zero, as padding is.
 TYPED_TEST(EightBitKernel, APartialBlockIsAWholeOneWithPadding) {
   CodedArrays<TypeParam> partial(100);
   CodedArrays<TypeParam> padded(100);
@@ -292,7 +292,7 @@ TYPED_TEST(EightBitKernel, APartialBlockIsAWholeOneWithPadding) {
   EXPECT_EQ(partial, padded);
 }
 
-/// From zero moments: values are updated by what was not yet rounded.
+/// From zero moments: values are updated with moments that are not yet rounded.
 TYPED_TEST(EightBitKernel, TheFirstUpdateIsAdamwsAndTheSecondIsClose) {
   constexpr size_t kNumel = 300;
   CodedArrays<TypeParam> coded(kNumel);
@@ -300,7 +300,7 @@ TYPED_TEST(EightBitKernel, TheFirstUpdateIsAdamwsAndTheSecondIsClose) {
   std::vector<TypeParam> first(kNumel);
   std::vector<TypeParam> second(kNumel);
   AdamwCoefficients by = kOfAdamw;
-  by.decay = 1;  // values move by the step alone
+  by.decay = 1;  // values change by the step alone
   for (int step = 0; step < 2; ++step) {
     const std::vector<TypeParam> before = values;
     adamw8bit_update(coded.values.data(), coded.gradient.data(), coded.moment(0, 0),

@@ -102,7 +102,7 @@ TEST(LossScaler, ContinuesARun) {
   EXPECT_EQ(second.scale(), 131072.0);
 }
 
-/// A run that was saved under a longer interval grows at its next good step.
+/// A run saved with a longer interval grows its scale at its next good step.
 TEST(LossScaler, GrowsAtOnceWhenTheIntervalBecameShorter) {
   LossScaler scaler{LossScale{.growth_interval = 10}};
   scaler.load(4.0, 1500);

@@ -46,7 +46,7 @@ TEST(OptimizerPlan, TheFirstGroupThatSelectsAParameterHasIt) {
       {{"no decay", ends_with("bias"), AdamWOptions(1e-3).weight_decay(0)},
        {"first layer", [](std::string_view name) { return name.starts_with("fc1"); },
         AdamWOptions(1e-4)}});
-  // The frozen bias too: it may be trained later.
+  // The frozen bias is assigned too, because it may be trained later.
   EXPECT_EQ(plan.assign(example_table()).value(), (std::vector<size_t>{2, 1, 1, 0}));
 }
 
@@ -64,7 +64,7 @@ TEST(OptimizerPlan, AllProblemsAreListedAtOnce) {
                     HasSubstr("[optim] defaults: beta2: got -0.5, expected 0 <= beta2 < 1"),
                     HasSubstr("[optim] group 'adapters': eps: got -1e-08"),
                     HasSubstr("[optim] group 'adapters': got no parameter, expected at least one"),
-                    Not(HasSubstr("group 'frozen'")),  // which waits
+                    Not(HasSubstr("group 'frozen'")),  // which has no trainable parameter yet
                     HasSubstr("[optim] group 'nothing': weight_decay: got -0.1"),
                     HasSubstr("[optim] group 'nothing': got no predicate"),
                     Not(HasSubstr("group 'new': got no"))));

@@ -8,7 +8,7 @@
 #include "tessera/optim/slices/flat_optimizer.h"
 #include "tessera/tests/optim/sharded_model.h"
 
-// What a StateDict holds of FlatAdamw: moments, step counts, hyper-parameters.
+// FlatAdamw's part of a StateDict: moments, step counts, hyper-parameters.
 namespace tessera::internal {
 namespace {
 
@@ -91,7 +91,7 @@ TEST(FlatAdamwState, AnotherOptimizerGoesOnFromIt) {
   for (int step = 2; step < 4; ++step) second.update(gradients(step + 0.5));
   EXPECT_TRUE(torch::equal(second.flat(), whole.flat()));
 
-  // Negative control: a lost count shows.
+  // Negative control: a lost count is noticed.
   std::vector<int64_t> counts = first.optimizer(0).step_counts();
   counts[0] = 0;
   first.optimizer(0).set_step_counts(counts);
@@ -119,7 +119,7 @@ TEST(FlatAdamwState, TakesHyperParametersBack) {
   values.insert(values.end(), {0.4, 0.5, 0.6, 1e-4, 0.2});
   values.insert(values.end(), {0.3, 0.4, 0.5, 1e-5, 0.3});
   EXPECT_THAT(optimizer.groups().problems_of(values), IsEmpty());
-  optimizer.param_groups()[1].options().set_lr(-7);  // loading mends it
+  optimizer.param_groups()[1].options().set_lr(-7);  // loading corrects it
   EXPECT_THAT(optimizer.groups().problem(), HasSubstr("lr: got -7"));
   optimizer.groups().set_hyper_parameters(values);
   EXPECT_EQ(values_of(optimizer), values);

@@ -78,7 +78,7 @@ class TorchReference {
     const std::vector<torch::optim::OptimizerParamGroup> param_groups(groups.begin(), groups.end());
     optimizer_ =
         std::make_unique<torch::optim::AdamW>(param_groups, plan.defaults.as<AdamWOptions>());
-    // LibTorch 2.15 mixes options that a group brings along with the defaults.
+    // LibTorch 2.15 merges a group's options with the defaults.
     optimizer_->param_groups()[1].set_options(plan.groups[0].options.clone());
   }
 

@@ -14,7 +14,7 @@
 
 #include "tessera/tests/support/same_bits.h"
 
-// The average of an optimizer's shards: its arithmetic, whatever the cuts.
+// The arithmetic of the average of an optimizer's shards, which does not depend on the slicing.
 namespace tessera::internal::testing {
 namespace {
 
@@ -32,7 +32,7 @@ class FlatAverageOf : public ::testing::TestWithParam<at::ScalarType> {};
 INSTANTIATE_TEST_SUITE_P(, FlatAverageOf, ::testing::Values(at::kFloat, at::kDouble),
                          [](const auto& info) { return std::string(c10::toString(info.param)); });
 
-/// The average of `numel` elements after `steps` updates, cut into shards of `cut`.
+/// The average of `numel` elements after `steps` updates, in shards of `cut` elements.
 at::Tensor averaged(const WeightAverage& setting, at::ScalarType dtype, int64_t numel, int64_t cut,
                     int steps) {
   std::vector<at::Tensor> shards = at::zeros({numel}, dtype).split(cut);

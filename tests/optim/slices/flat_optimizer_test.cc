@@ -42,7 +42,7 @@ TEST_F(FlatOptimizerMisuse, StepSaveAndLoadSayWhatToDo) {
               HasSubstr("[optim] load: got torch::load"));
 }
 
-// LibTorch 2.15's own groups take the defaults' value where theirs is what the type begins with.
+// LibTorch 2.15's own groups take the defaults' value if theirs equals the type's initial one.
 TEST(FlatOptimizerGroups, HaveTheOptionsThatTheyWereGivenAndNoOthers) {
   const ParameterTable table({{"a", torch::ones({3}).set_requires_grad(true)},
                               {"b", torch::ones({3}).set_requires_grad(true)},
@@ -52,7 +52,7 @@ TEST(FlatOptimizerGroups, HaveTheOptionsThatTheyWereGivenAndNoOthers) {
       {{"b", [](std::string_view name) { return name == "b"; }, AdamWOptions()},
        {"c", [](std::string_view name) { return name == "c"; }, torch::optim::SGDOptions(0.1)}});
   const auto optimizer = make_host_optimizer(table, plan, plan.assign(table).value(), {});
-  RefusingOptimizer shown(plan.defaults.clone());  // as the engine hands them on
+  RefusingOptimizer shown(plan.defaults.clone());  // as the engine does
   optimizer->groups().show_in(shown);
   const auto& groups = shown.param_groups();
   ASSERT_EQ(groups.size(), 3U);

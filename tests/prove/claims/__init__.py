@@ -1,1 +1,1 @@
-"""The claims of the README, checked from outside: what programs write is compared, nothing else."""
+"""The claims of the README, checked from outside: only the programs' output files are compared."""

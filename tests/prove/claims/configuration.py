@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Configuration:
-    """A strategy or a hybrid with its degrees, and what else must not change a result."""
+    """A strategy, or a hybrid with its degrees, and flags that must not change the result."""
 
     label: str
     flags: tuple[str, ...]
-    keeps_bits: bool = True  # 1 < g < o keeps partial sums, which are added in another order
+    keeps_bits: bool = True  # 1 < g < o keeps partial sums, which changes the order of additions
 
 
 def _named(strategy: str, extra: str = "", *flags: str) -> Configuration:
@@ -45,7 +45,7 @@ def _hybrid(p: int, g: int, o: int) -> list[Configuration]:
     label, keeps_bits = f"hybrid {p},{g},{o}", not 1 < g < o
     flags = ("--strategy=hybrid", f"--degrees={p},{g},{o}")
     found = [Configuration(label, flags, keeps_bits)]
-    if o > 1 and p in (1, o):  # others have a copy per rank anyway
+    if o > 1 and p in (1, o):  # otherwise there is a copy per rank anyway
         found.append(Configuration(label + ", a copy per rank", (*flags, "--apart"), keeps_bits))
     return found
 

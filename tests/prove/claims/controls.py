@@ -1,5 +1,5 @@
-"""What must fail: mistakes that a sharding engine could make, each of which the comparisons of the
-other claims must notice. A comparison that cannot fail proves nothing."""
+"""Mistakes that a sharding engine could make: the comparisons of the other claims must notice each of them. A
+comparison that cannot fail proves nothing."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def check(table: Table, programs: Programs, runs: ShardedRuns, quick: bool) -> N
 
 
 def _got(programs: Programs, configuration: Configuration, control: str, good: Run) -> str:
-    """By bits alone would be too easy: a mistake must be beyond what rounding is allowed, too."""
+    """Comparing bits alone would be too easy: a mistake must also exceed the tolerance for rounding."""
     run = programs.sharded(_RANKS, configuration, f"--task={_TASK}", f"--control={control}")
     if run.code != 0:
         return f"failed: {run.last_line()}"

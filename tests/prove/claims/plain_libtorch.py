@@ -1,4 +1,4 @@
-"""Claim: ranks train what a plain LibTorch program trains in one process on all their rows."""
+"""Claim: ranks train like a plain LibTorch program in one process on the rows of all ranks."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def check(table: Table, plain: Run, runs: ShardedRuns) -> None:
 
 
 def _learns(table: Table, plain: Run) -> None:
-    """What trains nothing proves nothing."""
+    """A training that learns nothing proves nothing."""
     first, *_, last = plain.losses("residual")
     table.row("the plain program learns", "a loss that falls", f"{first:.3f} to {last:.3f}",
               last < 0.9 * first)
@@ -34,7 +34,7 @@ def _close_to_plain(table: Table, ranks: int, run: Run, plain: Run, task: str) -
 
 
 def _exact_sums(table: Table, plain: Run, runs: ShardedRuns) -> None:
-    """Where no sum is rounded, no order of sums is an excuse."""
+    """If no sum is rounded, the order of sums cannot matter."""
     closest = float((plain.folder / "hinge.decisions").read_text())
     table.row("gradients of whole numbers: no decision is within rounding", "above 1 bound away",
               f"{closest:.3g} bounds away", closest > 1)

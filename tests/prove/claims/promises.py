@@ -1,4 +1,4 @@
-"""Claims about how training goes: memory as predicted, no port, one decision, no hang."""
+"""Claims about training: memory as predicted, no open port, one decision on all ranks, no hang."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .run import Programs, Run
 from .sharded_runs import ShardedRuns
 from .table import Table
 
-_RANKS = 3  # two that are told, and told the same
+_RANKS = 3  # two ranks besides the failing one, which must report the same
 
 
 def check(table: Table, programs: Programs, runs: ShardedRuns, quick: bool) -> None:
@@ -29,7 +29,7 @@ def check(table: Table, programs: Programs, runs: ShardedRuns, quick: bool) -> N
 
 
 def _memory(table: Table, runs: ShardedRuns) -> None:
-    """Each rank wrote a line per training and class: task, class, bytes held, bytes predicted."""
+    """Each rank has written a line per training and class: task, class, bytes held, bytes predicted."""
     lines = [line.rsplit(" ", 2) for _, _, run in runs.all()
              for text in run.of_ranks("memory").values() for line in text.splitlines()]
     wrong = [" ".join(line) for line in lines if line[1] != line[2]]
@@ -40,7 +40,7 @@ def _memory(table: Table, runs: ShardedRuns) -> None:
 
 
 def _one_copy(table: Table, runs: ShardedRuns) -> None:
-    """In the largest world. With a copy each, every rank has what they share otherwise."""
+    """In the largest world. With a copy each, every rank holds what is shared otherwise."""
     ranks = max(runs.worlds)
     shared, apart = (runs.of(ranks, configuration) for configuration in (ZERO1, ZERO1_APART))
     claim = f"zero1: {ranks} ranks of one host have one copy of the parameters together"
@@ -53,7 +53,7 @@ def _one_copy(table: Table, runs: ShardedRuns) -> None:
 
 
 def _less_and_less(table: Table, runs: ShardedRuns) -> None:
-    """What lasts, on the rank that holds most, where each has a copy as on hosts of their own."""
+    """Persistent bytes on the rank that holds most, where each rank has a copy, as on separate hosts."""
     ranks = max(runs.worlds)
     totals = [max(_all_bytes(runs.of(ranks, configuration)))
               for configuration in (DDP, ZERO1_APART, ZERO2_APART, ZERO3_APART)]
@@ -63,13 +63,13 @@ def _less_and_less(table: Table, runs: ShardedRuns) -> None:
 
 
 def _all_bytes(run: Run) -> list[int]:
-    """What each rank holds for the residual model."""
+    """The bytes that each rank holds for the residual model."""
     return [sum(int(line.split()[-2]) for line in text.splitlines() if line.startswith("residual "))
             for text in run.of_ranks("memory").values()]
 
 
 def _parameter_bytes(run: Run) -> list[int]:
-    """What each rank holds of the residual model's parameters."""
+    """The bytes that each rank holds of the residual model's parameters."""
     found = [re.search(r"^residual parameters (\d+) ", text, re.MULTILINE)
              for text in run.of_ranks("memory").values()]
     return [int(match[1]) for match in found if match is not None]

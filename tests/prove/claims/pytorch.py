@@ -1,4 +1,4 @@
-"""Claim: PyTorch in Python trains the same. Left out, and said, where no Python has torch."""
+"""Claim: PyTorch in Python trains the same. Reported as left out if no Python has torch."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def _compared(plain: Run, runs: ShardedRuns) -> list[tuple[str, Run]]:
 
 
 def _python_with_torch() -> str | None:
-    """TESSERA_PYTHON if it is set, else python3, else the benchmarks' own."""
+    """TESSERA_PYTHON if set, otherwise python3, otherwise the benchmarks' own."""
     if "TESSERA_PYTHON" in os.environ:
         candidates = [os.environ["TESSERA_PYTHON"]]
     else:

@@ -31,13 +31,13 @@ def _row(table: Table, where: str, configuration: Configuration, run: Run, ddp: 
     elif configuration.keeps_bits:
         got = differences(run, ddp)
         table.row(claim, "same bits", got or "same bits", not got)
-    else:  # partial sums: another order
+    else:  # partial sums have another order
         units = max(tolerance.units_apart(run, ddp, task) for task in RESIDUAL)
         table.row(claim, tolerance.LIMIT, tolerance.text(units), units <= tolerance.UNITS)
 
 
 def differences(run: Run, expected: Run) -> str:
-    """Which trainings ended otherwise, on any rank; empty if none did."""
+    """The trainings with another result on any rank; empty if there are none."""
     found = []
     for task in TASKS:
         if not tensors.same_bits(run.end(task), expected.end(task)):

@@ -1,4 +1,4 @@
-"""All jobs that train, each run once and looked at by several claims."""
+"""All training jobs, each run once and used by several claims."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Configurations = Callable[[int], list[Configuration]]
 
 
 class ShardedRuns:
-    """Runs a configuration when it is first asked for."""
+    """Runs each configuration when it is first needed."""
 
     def __init__(self, programs: Programs, worlds: tuple[int, ...],
                  configurations: Configurations) -> None:

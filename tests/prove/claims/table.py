@@ -1,4 +1,4 @@
-"""The table that is printed, a line as soon as it is known."""
+"""The printed table; each line appears as soon as it is known."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ _WIDTHS = (74, 24)
 
 
 class Table:
-    """claim | expected | got. Counts what holds, fails and was skipped."""
+    """claim | expected | got. Counts claims that hold, fail or are skipped."""
 
     def __init__(self) -> None:
         self.held = 0
@@ -28,7 +28,7 @@ class Table:
         print(_line(claim, "", f"skipped: {why}"), flush=True)
 
     def end(self) -> int:
-        """Prints the last line; returns the exit code."""
+        """Prints the last line and returns the exit code."""
         skipped = f" ({self.skipped} skipped, not counted)" if self.skipped else ""
         print()
         if not self.failed:

@@ -29,7 +29,7 @@ class Entry:
 
 
 class Tensors:
-    """What a file holds. `raw` is what is compared to the bit."""
+    """The contents of a file. `raw` is for comparing bits."""
 
     def __init__(self, folder: Path, name: str) -> None:
         self.index = (folder / f"{name}.txt").read_text()
@@ -46,7 +46,7 @@ class Tensors:
 
 def write(folder: Path, name: str,
           tensors: list[tuple[str, str, tuple[int, ...], list[float]]]) -> None:
-    """(name, dtype, sizes, values) of each."""
+    """`tensors`: (name, dtype, sizes, values) of each."""
     lines, parts, offset = [], [], 0
     for title, dtype, sizes, numbers in tensors:
         values = array.array(_CODES[dtype], numbers)
@@ -60,20 +60,20 @@ def write(folder: Path, name: str,
 
 
 def same_bits(a: Tensors, b: Tensors) -> bool:
-    """Names, shapes, dtypes and every bit."""
+    """Compares names, shapes, dtypes and every bit."""
     return a.index == b.index and a.raw == b.raw
 
 
 def distance(a: Tensors, b: Tensors) -> float:
-    """The largest difference of two elements over the largest element of their tensor in `b`; of
-    all tensors the largest. Infinite where the files have different tensors or a NaN."""
+    """The largest difference of two elements, relative to the largest element of their tensor in `b`; the
+    maximum over all tensors. Infinite if the files have different tensors or a NaN."""
     if a.index != b.index:
         return float("inf")
     return max(distance_of(a.values(entry), b.values(entry)) for entry in b.entries)
 
 
 def distance_of(a: Sequence[float], b: Sequence[float]) -> float:
-    """The same of two lists of numbers."""
+    """The same for two lists of numbers."""
     if any(x != x for x in a) or any(x != x for x in b):
         return float("inf")
     scale = max(map(abs, b))

@@ -6,7 +6,7 @@
 
 namespace prove {
 
-/// Rows of data. A step trains on all rows of its batch; a rank on its own ones.
+/// Rows of data. A step trains on all rows of its batch; a rank trains on its part of them.
 struct Batch {
   at::Tensor input;
   at::Tensor target;

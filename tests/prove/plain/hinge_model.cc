@@ -48,8 +48,9 @@ double HingeModel::closest_decision(const Batch& batch) {
         batch.input.abs().matmul(linear.weight.abs().t()) + linear.bias.abs();
     column += kLabels;
   }
-  // A sum of n products is off by at most n u times the sum of their magnitudes, whatever its
-  // order (Higham, Accuracy and Stability, 3.1); then the bias, 1 - x, and both sides of this.
+  // The error of a sum of n products is at most n u times the sum of their magnitudes, in any order
+  // (Higham, Accuracy and Stability, 3.1). Add the bias, the subtraction 1 - x, and both sides of
+  // the comparison.
   const double per_magnitude = static_cast<double>(kInputs + 3) * 0x1p-24 * 2;
   return (margin.abs() / (magnitude * per_magnitude)).min().item<double>();
 }

@@ -1,11 +1,11 @@
-// Trains each task in one process, on all rows of each step, with LibTorch alone: no part of
-// Tessera is linked. What it writes is what sharded training must equal.
+// Trains each task in one process, on all rows of each step, with LibTorch only: no part of Tessera
+// is linked. Sharded training must give the same results.
 //
 //   prove_reference <folder>
 //
-// For each task: <task>.start and <task>.end (parameters before and after), <task>.data (what it
-// was trained on, for other programs), each as .bin and .txt (tensor_file.h); <task>.steps
-// (losses); hinge.decisions (HingeModel::closest_decision).
+// For each task: <task>.start and <task>.end (parameters before and after), <task>.data (the
+// training data, for other programs), each as .bin and .txt (tensor_file.h); <task>.steps (losses);
+// hinge.decisions (HingeModel::closest_decision).
 #include <algorithm>
 #include <cstdio>
 #include <exception>

@@ -6,11 +6,11 @@
 
 namespace prove {
 
-/// What is trained, plainly and sharded, from the same source.
+/// A model for plain and sharded training, from the same source.
 class Model : public torch::nn::Module {
  public:
-  /// The sum over the rows of `batch`. Not the mean: ranks have different numbers of rows when
-  /// three share 64, and who weighs rows instead of ranks gets the mean over all of them.
+  /// The sum over the rows of `batch`. Not the mean: three ranks that share 64 rows have different
+  /// numbers of rows, and weighing rows instead of ranks gives the mean over all rows.
   virtual at::Tensor loss(const Batch& batch) = 0;
 };
 

@@ -6,9 +6,9 @@
 
 namespace prove {
 
-/// Numbers by a formula instead of a generator, so that anybody can make the same ones in any
-/// language: element i of `seed` hashes (seed, i) with splitmix64's finalizer and takes the upper
-/// 24 bits. Doubles: multiples of 2^-23 in [-1, 1).
+/// Numbers from a formula instead of a generator, so that they can be reproduced in any language:
+/// element i of `seed` hashes (seed, i) with splitmix64's finalizer and takes the upper 24 bits.
+/// The result has doubles: multiples of 2^-23 in [-1, 1).
 at::Tensor numbers(at::IntArrayRef sizes, uint64_t seed);
 
 /// Whole numbers in [-most, most], as doubles.

@@ -6,8 +6,8 @@
 
 namespace prove {
 
-/// A classifier of residual blocks, with the parts that transformers have around attention. Sizes
-/// are odd on purpose: nothing divides by a number of ranks.
+/// A classifier of residual blocks, with the parts of transformers except attention. Sizes are odd
+/// on purpose: no number of ranks divides them.
 class ResidualModel final : public Model {
  public:
   static constexpr int64_t kInputs = 13;
@@ -16,7 +16,7 @@ class ResidualModel final : public Model {
   ResidualModel();
   at::Tensor loss(const Batch& batch) override;
 
-  /// Batch number `index`, its class by the sum of the first two inputs.
+  /// Batch number `index`; the sum of the first two inputs decides the class.
   static Batch batch(int64_t index, int64_t rows);
 
  private:

@@ -6,10 +6,10 @@
 
 namespace prove {
 
-/// A line of numbers for each step. Hexadecimal, so that no digit is lost: "%a".
+/// Writes one line of numbers for each step, in hexadecimal ("%a"), so that no digit is lost.
 class StepLog {
  public:
-  /// Throws c10::Error if `path` cannot be written; an empty one writes nothing.
+  /// Throws c10::Error if `path` cannot be written; an empty path writes nothing.
   explicit StepLog(const std::string& path);
 
   void add(double loss);

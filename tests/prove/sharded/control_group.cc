@@ -15,11 +15,11 @@ using tessera::ProcessGroup;
 using tessera::Window;
 using tessera::Work;
 
-/// The one bucket or unit of ResidualModel that is treated wrongly.
+/// The bucket or unit of ResidualModel that gets the error.
 bool is_chosen(std::string_view tag) { return tag == "bucket 1" || tag == "blocks.1"; }
 
-/// Hands out what it read the last time. A unit is read once for forward and once for backward, so
-/// forward gets the values of the backward before: those from before the update.
+/// Returns the values of the previous read. A unit is read once for forward and once for backward,
+/// so forward gets the values from the backward before, which precede the update.
 class StaleWindow final : public Window {
  public:
   StaleWindow(std::unique_ptr<Window> inner, std::shared_ptr<ControlSwitch> what)
@@ -49,7 +49,7 @@ class StaleWindow final : public Window {
 std::shared_ptr<Work> ControlGroup::run(const Collective& collective) {
   const bool reduces = collective.op == Op::kAllReduce || collective.op == Op::kReduceScatter;
   if (makes(Control::kSkipReduction) && reduces && is_chosen(collective.tag)) {
-    return tessera::completed_work();  // on all ranks: each goes on with its own gradient
+    return tessera::completed_work();  // on all ranks: each continues with its own gradient
   }
   if (makes(Control::kSwapReduction) && collective.op == Op::kReduceScatter) {
     return swap_reduction(collective);
@@ -64,7 +64,7 @@ std::shared_ptr<Work> ControlGroup::swap_reduction(const Collective& collective)
   if (!is_chosen(collective.tag) || collective.slice > 1) return inner_->run(collective);
   Collective swapped = collective;
   swapped.slice = 1 - collective.slice;
-  swapped.output = at::empty_like(collective.output);  // which may be the slice in the input
+  swapped.output = at::empty_like(collective.output);  // output may be the slice in the input
   inner_->run(swapped)->wait();
   collective.output.copy_(swapped.output);
   return tessera::completed_work();

@@ -10,23 +10,23 @@
 
 namespace prove {
 
-/// One mistake that a sharding engine could make, silently.
+/// A silent mistake that a sharding engine could make.
 enum class Control : uint8_t {
-  kNone,           ///< no group around the world
-  kPassOn,         ///< a group around it that makes no mistake: the control of the controls
+  kNone,           ///< the world is not wrapped
+  kPassOn,         ///< the world is wrapped but makes no mistake: the control of the controls
   kSkipReduction,  ///< the gradients of one bucket or unit are not reduced
   kSwapReduction,  ///< ranks 0 and 1 receive each other's slice of the gradients
   kSwapUpdates,    ///< the new parameters of ranks 0 and 1 are gathered in the wrong order
-  kStaleGather,    ///< a unit is gathered as it was before the last update
+  kStaleGather,    ///< a unit is gathered with the values before the last update
 };
 
-/// Whether it is on: what is made wrong is training, not the reading of what came out of it.
+/// Switched off while the results are read: only training must be wrong.
 struct ControlSwitch {
   Control control = Control::kNone;
   bool is_on = true;
 };
 
-/// A world that makes one mistake in every step. No call fails: only who compares can notice.
+/// A world that makes one mistake in every step. No call fails: only a comparison can notice it.
 class ControlGroup final : public tessera::internal::ForwardingGroup {
  public:
   ControlGroup(std::shared_ptr<tessera::ProcessGroup> inner, std::shared_ptr<ControlSwitch> what)

@@ -3,8 +3,8 @@
 //
 //   tessera-run --standalone --nproc-per-node 4 -- prove_training --strategy zero3 --out <folder>
 //
-// See training.h for what it writes. A rank that fails writes why to rank<r>.error; one that does
-// not writes how many ports the job has open to rank<r>.ports.
+// See training.h for the output files. A rank that fails writes the reason to rank<r>.error;
+// otherwise it writes its number of open ports (open_ports.h) to rank<r>.ports.
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -48,14 +48,14 @@ tessera::Options options_of_flags() {
   options.optimizer_in_backward = absl::GetFlag(FLAGS_optimizer_in_backward);
   const bool is_split = options.strategy == tessera::Strategy::kZero3 ||
                         (options.degrees.has_value() && options.degrees->parameters > 1);
-  // Several buckets, as a model that is worth splitting has.
+  // Several buckets, as for a model that is worth splitting.
   if (!is_split) options.bucket_bytes = {int64_t{16} << 10};
   return options;
 }
 
 void run() {
   tessera::ProcessGroupOptions group;
-  group.timeout = std::chrono::minutes(1);  // a hang is a failure here
+  group.timeout = std::chrono::minutes(1);  // here a hang counts as a failure
   const auto world = tessera::init_process_group(group);
   const Training training{.options = options_of_flags(),
                           .control = parse_control(absl::GetFlag(FLAGS_control)),
@@ -70,7 +70,8 @@ void run() {
   world->barrier("all have looked");
 }
 
-/// For the others to compare: of a failed collective the cause, which is the same on all ranks.
+/// Prints `text` and stores `cause`, so that ranks can be compared: the cause of a failed
+/// collective is the same on all ranks.
 int fail(const std::string& text, const std::string& cause) {
   std::fprintf(stderr, "prove_training: %s\n", text.c_str());
   const char* rank = std::getenv("RANK");

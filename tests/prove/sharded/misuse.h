@@ -5,11 +5,11 @@
 
 namespace prove {
 
-/// What rank 1 does wrong in the third step, for all ranks to notice.
+/// A mistake of rank 1 in the third step that all ranks must notice.
 enum class Misuse : uint8_t {
   kNone,
-  kDie,        ///< it kills itself, so that no code of its own can tell anybody
-  kOtherCall,  ///< it calls another collective than the others
+  kDie,        ///< it kills itself, so its own code cannot report anything
+  kOtherCall,  ///< it calls another collective than the other ranks
   kNan,        ///< its gradient is not a number
   kListen,     ///< it opens a port and keeps it
 };
@@ -17,11 +17,11 @@ enum class Misuse : uint8_t {
 /// "none", "die", "other_call", "nan" or "listen"; throws c10::Error.
 Misuse parse_misuse(std::string_view text);
 
-/// Opens a TCP port of the kernel's choice, for this host only and until the process ends. Throws
+/// Opens a TCP port chosen by the kernel, only for this host and until the process ends. Throws
 /// c10::Error if there is none.
 void open_port();
 
-/// Whether rank `rank` misbehaves in step `step`.
+/// Returns true if rank `rank` misbehaves in step `step`.
 inline bool is_moment(int rank, int64_t step) { return rank == 1 && step == 2; }
 
 }  // namespace prove

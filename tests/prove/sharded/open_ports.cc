@@ -15,7 +15,7 @@ namespace {
 void add_sockets(const std::string& table, const std::string& state, std::set<std::string>& to) {
   std::ifstream file("/proc/self/net/" + table);
   std::string line;
-  std::getline(file, line);  // the heads of the columns
+  std::getline(file, line);  // the column headers
   while (std::getline(file, line)) {
     std::istringstream words(line);
     std::string slot, local, remote, own_state, queues, timer, retransmits, user, timeout, inode;

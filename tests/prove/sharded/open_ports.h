@@ -4,8 +4,8 @@
 
 namespace prove {
 
-/// Sockets at which this process or the one that started it (the launcher) can be reached from
-/// other machines: TCP that listens, UDP that is bound; IPv4 and IPv6.
+/// Returns the number of listening TCP and bound UDP sockets, IPv4 and IPv6, of this process and
+/// its parent (the launcher).
 int64_t open_ports();
 
 }  // namespace prove

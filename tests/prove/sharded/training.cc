@@ -17,7 +17,7 @@ using tessera::Engine;
 using tessera::MemoryClass;
 using tessera::ProcessGroup;
 
-/// This rank's part of all rows: 22, 21 and 21 of 64 on three ranks.
+/// This rank's rows: 22, 21 and 21 of 64 on three ranks.
 Batch own_rows(const Batch& all, int rank, int size) {
   const int64_t begin = all.size() * rank / size;
   const int64_t end = all.size() * (rank + 1) / size;
@@ -31,7 +31,7 @@ void misbehave(Misuse misuse, ProcessGroup& world, int64_t step) {
   if (misuse == Misuse::kListen) open_port();
 }
 
-/// Of the whole batch: what the plain program's loss is.
+/// The loss of the whole batch, like the plain program's.
 double mean_over_ranks(const at::Tensor& loss, ProcessGroup& world) {
   const at::Tensor mean = loss.detach().to(at::kDouble).reshape({1}).clone();
   world.all_reduce(mean, tessera::ReduceOp::kAvg, "loss")->wait();
@@ -40,7 +40,7 @@ double mean_over_ranks(const at::Tensor& loss, ProcessGroup& world) {
 
 void train_steps(const Task& task, Misuse misuse, Model& model, Engine& engine, ProcessGroup& world,
                  StepLog& log) {
-  // Ranks are averaged, so a rank weighs its rows with the number of ranks.
+  // The engine averages over ranks, so the weight contains the number of ranks.
   const double weight = static_cast<double>(world.size()) / kRows;
   for (int64_t step = 0; step < kSteps; ++step) {
     const Batch batch = own_rows(task.batch(step), world.rank(), world.size());
@@ -63,7 +63,7 @@ void write_memory(const Task& task, const Engine& engine, const std::string& pat
        {MemoryClass::kParameters, MemoryClass::kGradients, MemoryClass::kOptimizer,
         MemoryClass::kUnshardedParameters, MemoryClass::kRoot, MemoryClass::kGradientBuffers}) {
     const bool is_pooled = each == MemoryClass::kGradientBuffers && predicted[each] == 0;
-    if (is_pooled) continue;  // comes and goes, within a bound
+    if (is_pooled) continue;  // is allocated and freed, within a bound
     file << task.name << ' ' << to_string(each) << ' ' << held[each] << ' ' << predicted[each]
          << '\n';
   }

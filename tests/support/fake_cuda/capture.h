@@ -15,44 +15,44 @@ namespace tessera::internal::testing {
 
 class DeviceStream;
 
-/// What streams of a pretended GPU were given between the begin and the end of a capture, in the
-/// order of the calls, to run as often as one likes. By CUDA's rules: nothing runs meanwhile; a
-/// stream takes part from its first wait for an event of the capture; waits for events from outside
-/// break it, and so does whoever waits on the host. Memory that was allocated meanwhile stays as
-/// long as this. Any thread.
+/// Work that streams of a fake GPU were given during a capture, in the order of the calls, for any
+/// number of replays. CUDA's rules hold: nothing runs during the capture; a stream takes part from
+/// its first wait for an event of the capture; waits for outside events break it, as do waits on
+/// the host. Memory allocated during the capture lives as long as this object. Any thread.
 class Capture : public std::enable_shared_from_this<Capture> {
  public:
-  /// `origin` captures from now on.
+  /// Starts a capture on `origin`.
   static std::shared_ptr<Capture> begin(DeviceStream& origin);
-  /// No stream captures any more. What was wrong, or "".
+  /// Ends the capture on all streams. Returns what was wrong, or "".
   std::string end();
 
   Capture(const Capture&) = delete;
   Capture& operator=(const Capture&) = delete;
 
-  /// What a stream that takes part was given. It may hold nothing that holds this.
+  /// Adds work of a capturing stream. The work must not hold this object.
   void add(const DeviceStream& stream, std::function<void()> work);
   void record(const DeviceStream& stream, const Event& event);
 
-  /// Memory that came meanwhile: reads as zeros until the end (an index of an operator whose shapes
-  /// are wanted), and as 0xFF from then to the first replay.
+  /// Adds memory allocated during the capture. It reads as zeros until the end (an operator whose
+  /// shapes are wanted may read it as an index), and as 0xFF from then to the first replay.
   void add_memory(void* data, size_t bytes);
-  /// Memory that was given back but that replays use.
+  /// Keeps memory that was freed but that replays use.
   void keep(std::shared_ptr<void> memory);
 
-  /// Breaks the capture, and throws as CUDA does.
+  /// Breaks the capture, and throws CUDA's error.
   [[noreturn]] void refuse(const std::string& why);
 
   /// Runs everything once.
   void run() const;
 
-  /// Before `stream`, which captures into `capture` if that is not null, waits for `event`: what it
-  /// captures into from now on; null if the event is none of a capture's, and to be waited for.
+  /// Call it before `stream` waits for `event`; `capture` is the stream's capture, or null. Returns
+  /// the stream's capture from now on, or null if the event is not part of a capture, so that the
+  /// stream has to wait for it.
   static std::shared_ptr<Capture> wait(DeviceStream& stream,
                                        const std::shared_ptr<Capture>& capture, const Event& event);
-  /// The event was recorded on a stream that does not capture, or is gone.
+  /// Call it if the event was recorded on a stream that does not capture, or is destroyed.
   static void forget(const Event& event);
-  /// Throws if the host asks for an event that was last recorded in a capture.
+  /// Throws if the host queries an event that was last recorded in a capture.
   static void check_on_host(const Event& event);
 
  private:

@@ -21,7 +21,7 @@ bool is_written(const c10::Argument& argument) {
   return argument.alias_info() != nullptr && argument.alias_info()->isWrite();
 }
 
-/// A CPU tensor's elements as they are now, as a launch takes scalars.
+/// Copies a CPU tensor's elements, because a launch takes scalars by value.
 at::Tensor by_value(const at::Tensor& tensor) {
   if (!tensor.defined() || tensor.is_cuda()) return tensor;
   at::Tensor copy = at::empty_strided(tensor.sizes(), tensor.strides(), tensor.options());
@@ -32,7 +32,7 @@ at::Tensor by_value(const at::Tensor& tensor) {
   return copy;
 }
 
-/// Copies of what an operator writes, so that its shapes can be had without its effects.
+/// Copies of the tensors that an operator writes, to learn its results' shapes without its effects.
 class Copies {
  public:
   explicit Copies(HostViews& views) : views_(views) {}
@@ -49,7 +49,7 @@ class Copies {
     return copy;
   }
 
-  /// What `result`, which the operator returned, is a copy of.
+  /// Returns the tensor of which `result`, returned by the operator, is a copy.
   std::optional<at::Tensor> original_of(const at::Tensor& result) const {
     for (const auto& [original, copy] : copies_) {
       if (copy.is_same(result)) return original;
@@ -57,7 +57,7 @@ class Copies {
     return std::nullopt;
   }
 
-  /// Gives those that the operator resized their sizes, with memory for them.
+  /// Gives the originals of copies that the operator resized the new sizes, and memory for them.
   void resize_originals(int device) const {
     for (const auto& [original, copy] : copies_) {
       if (original.sizes() == copy.sizes() && original.strides() == copy.strides()) continue;
@@ -78,7 +78,7 @@ class Copies {
   std::vector<std::pair<at::Tensor, at::Tensor>> copies_;
 };
 
-/// The argument with `change` made to each of its tensors.
+/// Returns the argument with `change` applied to each of its tensors.
 template <typename Change>
 IValue changed(const IValue& value, const c10::Argument& argument, int device, Change change) {
   if (value.isTensor()) return change(value.toTensor());
@@ -99,7 +99,8 @@ IValue changed(const IValue& value, const c10::Argument& argument, int device, C
   return value;
 }
 
-/// Gives a device's random numbers back that were drawn for nothing.
+/// Restores a device's generator, because the operator's run draws numbers whose values are not
+/// used.
 class KeepRandomNumbers {
  public:
   KeepRandomNumbers(const c10::FunctionSchema& schema, int device) {
@@ -142,7 +143,7 @@ std::vector<IValue> capture_operator(const std::shared_ptr<Capture>& capture,
   }
   copies.resize_originals(device);
 
-  // Where each replay has to put what the kernel returns: a number for an argument or a view.
+  // Where each replay puts the kernel's results that are neither arguments nor views of them.
   std::vector<std::vector<std::pair<size_t, at::Tensor>>> places(stack.size());
   const auto returned = [&](const at::Tensor& result,
                             std::vector<std::pair<size_t, at::Tensor>>& to, size_t position) {

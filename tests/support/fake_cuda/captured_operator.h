@@ -12,9 +12,9 @@
 
 namespace tessera::internal::testing {
 
-/// An operator on a stream that captures: what it returns has the right shapes and holds nothing
-/// yet, what it writes in place keeps its values, and each replay runs the CPU's kernel on the
-/// addresses of now, whatever becomes of the tensors. Returns what the operator returns.
+/// Runs an operator on a capturing stream. Results have the right shapes and undefined contents,
+/// tensors written in place keep their values, and each replay runs the CPU's kernel on the
+/// addresses of the capture, even if the tensors are gone. Returns the operator's results.
 std::vector<c10::IValue> capture_operator(const std::shared_ptr<Capture>& capture,
                                           const DeviceStream& stream, int device,
                                           const c10::OperatorHandle& op,

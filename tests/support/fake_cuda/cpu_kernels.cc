@@ -1,5 +1,5 @@
-// All operators that the CPU has a kernel for, and those that choose another kernel on the CPU than
-// on a GPU, so that the bits are the CPU's.
+// Registers all operators that the CPU has a kernel for, and replaces those that would choose
+// another kernel on a GPU, so that results have the CPU's bits.
 #include <cmath>
 #include <optional>
 #include <string>
@@ -35,7 +35,7 @@ Tensor native_dropout_backward(const Tensor& grad, const Tensor& mask, double sc
   return grad * mask.to(grad.scalar_type()).div_(1 / scale);
 }
 
-/// What the CPU would take; its fused attention goes by the name that takes masks.
+/// Chooses the CPU's attention; its fused one has the name of the one that takes masks.
 int64_t choose_attention(const Tensor& query, const Tensor& key, const Tensor& value,
                          const std::optional<Tensor>& mask, double dropout, bool is_causal,
                          std::optional<double> scale, bool enable_gqa) {
@@ -72,7 +72,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> attention_backward(
   return {dq, dk, dv, Tensor()};
 }
 
-/// On a GPU a softmax may read half precision and write single.
+/// On a GPU a softmax may read half precision and write single precision.
 void softmax(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   auto& from_half = torch::jit::peek(*stack, 2, 3);
   if (from_half.toBool()) {
@@ -96,7 +96,7 @@ void take_from_cpu(torch::Library& kernels, const std::string& name) {
   kernels.impl(name.c_str(), torch::CppFunction::makeFromBoxedFunction<&call_on_cpu>());
 }
 
-/// Takes all that `cpu` has kernels for and `cuda` has not.
+/// Registers all operators that `cpu` has kernels for and `cuda` does not.
 void take_all(torch::Library& kernels, c10::DispatchKey cpu, c10::DispatchKey cuda) {
   auto& dispatcher = c10::Dispatcher::singleton();
   for (const c10::OperatorName& name : dispatcher.getRegistrationsForDispatchKey(cpu)) {
@@ -122,7 +122,7 @@ TORCH_LIBRARY_IMPL(aten, CUDA, kernels) {
   for (const char* name : {"_softmax_backward_data", "_log_softmax_backward_data"}) {
     kernels.impl(name, torch::CppFunction::makeFromBoxedFunction<&softmax_backward>());
   }
-  // These ask for the device and choose.
+  // These choose by the device.
   for (const char* name : {"convolution", "convolution_backward"}) take_from_cpu(kernels, name);
   take_all(kernels, c10::DispatchKey::CPU, c10::DispatchKey::CUDA);
 }

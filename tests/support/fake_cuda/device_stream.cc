@@ -7,7 +7,7 @@ namespace {
 
 void enqueue(void* stream, void (*run)(void*), void* argument) {
   auto& queue = *static_cast<DeviceStream*>(stream);
-  queue.check_on_host();  // it runs once, so a graph cannot have it
+  queue.check_on_host();  // host functions run once, so a graph cannot contain them
   queue.run([run, argument] { run(argument); });
 }
 
@@ -28,19 +28,19 @@ void DeviceStream::run(std::function<void()> work) {
 }
 
 void DeviceStream::run_beside_capture(std::function<void()> work) {
-  // Inside the lock, so that the queue's order is that of the numbers.
+  // Queue under the lock, so that the queue has the order of the numbers.
   const std::lock_guard<std::mutex> lock(mutex_);
   ++queued_;
   HostDevice::run(*queue_, [this, work = std::move(work)]() mutable {
     work();
-    work = nullptr;  // what it holds goes before anyone is told
+    work = nullptr;  // releases what it holds before anyone is notified
     const std::lock_guard<std::mutex> lock(mutex_);
     ++done_;
     changed_.notify_all();
   });
 }
 
-// The empty work behind them is what counts.
+// The empty work after the event is what counts.
 void DeviceStream::record(Event& event) {
   const std::shared_ptr<Capture> into = capture();
   if (into != nullptr) return into->record(*this, event);

@@ -11,8 +11,8 @@
 
 namespace tessera::internal::testing {
 
-/// A stream of a pretended GPU: a queue with a thread, which knows how much is in it, so that
-/// nobody needs to ask the thread whether all has run. Any thread.
+/// A stream of a fake GPU: a queue with a thread. It counts its work, so is_idle() does not ask the
+/// thread. Any thread.
 class DeviceStream {
  public:
   enum class Kind : uint8_t { kDefault, kOther };
@@ -21,26 +21,26 @@ class DeviceStream {
   DeviceStream(const DeviceStream&) = delete;
   DeviceStream& operator=(const DeviceStream&) = delete;
 
-  /// Captured, if the stream captures.
+  /// Queues work, which is captured if the stream captures.
   void run(std::function<void()> work);
-  /// Never captured.
+  /// Queues work that is never captured.
   void run_beside_capture(std::function<void()> work);
   void record(Event& event);
   void wait(Event& event);
 
-  /// Whether all that was queued has run.
+  /// Returns true if all queued work has run.
   bool is_idle();
-  /// Blocks until all that is queued now has run. Throws as CUDA does if the stream captures.
+  /// Blocks until all work queued so far has run. Throws CUDA's error if the stream captures.
   void drain();
-  /// The host asks for the stream: throws if it captures.
+  /// Throws if the stream captures: the host must not query it then.
   void check_on_host();
 
   bool is_default() const { return kind_ == Kind::kDefault; }
-  /// What the stream is captured into; null if it is not.
+  /// The stream's capture; null if there is none.
   std::shared_ptr<Capture> capture();
   void set_capture(std::shared_ptr<Capture> capture);
 
-  /// What is queued through it counts as well.
+  /// Work queued through it counts as well.
   HostStreamHandle* handle() { return &handle_; }
 
  private:

@@ -40,7 +40,7 @@ class Control final : public FakeCuda {
 }  // namespace
 }  // namespace tessera::internal::testing
 
-// What the real library brings with the CUDA runtime.
+// The real library gets these from the CUDA runtime.
 extern "C" {
 
 tessera::internal::testing::FakeCuda* tessera_fake_cuda() {

@@ -4,15 +4,15 @@
 
 namespace tessera::internal::testing {
 
-/// A graph of a pretended GPU. Throws c10::Error with CUDA's words.
+/// A CUDA graph of a fake GPU. Throws c10::Error with CUDA's text.
 class FakeGraph {
  public:
   virtual ~FakeGraph() = default;
 
-  /// On the calling thread's current stream of the device, which is not the default one.
+  /// Captures the calling thread's current stream of the device, which must not be the default one.
   virtual void begin() = 0;
   virtual void end() = 0;
-  /// On the calling thread's current stream.
+  /// Runs on the calling thread's current stream.
   virtual void replay() = 0;
 };
 

@@ -1,4 +1,4 @@
-// c10's device guard and LibTorch's hooks of the pretended GPUs.
+// c10's device guard and LibTorch's hooks for the fake GPUs.
 #include <memory>
 #include <utility>
 
@@ -13,7 +13,7 @@
 namespace tessera::internal::testing {
 namespace {
 
-/// An event of CUDA's: a mark, and when the stream came to it.
+/// A CUDA event: a mark in a stream, and when the stream reached it.
 struct FakeEvent {
   int device;
   std::shared_ptr<Event> mark;
@@ -24,7 +24,7 @@ FakeEvent& event_at(void* event) { return *static_cast<FakeEvent*>(event); }
 
 int64_t now_ns() { return std::chrono::steady_clock::now().time_since_epoch().count(); }
 
-/// As CUDAGuardImpl does it, as far as anyone can tell.
+/// Behaves as CUDAGuardImpl, as far as callers can observe.
 struct FakeGuard final : public c10::impl::DeviceGuardImplInterface {
   c10::DeviceType type() const override { return c10::DeviceType::CUDA; }
   c10::Device exchangeDevice(c10::Device to) const override {
@@ -133,7 +133,7 @@ struct FakeGuard final : public c10::impl::DeviceGuardImplInterface {
 
 C10_REGISTER_GUARD_IMPL(CUDA, FakeGuard)
 
-/// The default ones say that there is no CUDA.
+/// The default hooks say that there is no CUDA.
 struct FakeHooks : public at::CUDAHooksInterface {
   explicit FakeHooks(at::CUDAHooksArgs /*none*/) {}
   void init() const override {}

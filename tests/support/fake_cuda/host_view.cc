@@ -12,7 +12,7 @@
 namespace tessera::internal::testing {
 namespace {
 
-/// A tensor over `storage` that is otherwise as `like`.
+/// Makes a tensor over `storage` that otherwise equals `like`.
 at::Tensor tensor_over(const c10::Storage& storage, const at::Tensor& like, c10::DispatchKey key) {
   at::Tensor made = at::detail::make_tensor<c10::TensorImpl>(
       c10::Storage(storage), c10::DispatchKeySet(key), like.dtype());
@@ -24,12 +24,12 @@ at::Tensor tensor_over(const c10::Storage& storage, const at::Tensor& like, c10:
   return made;
 }
 
-/// Where the memory is, whether or not it may be read now.
+/// The address of the memory, even if it may not be read now.
 void* address_of(const c10::Storage& storage) {
   return storage.unsafeGetStorageImpl()->_mutable_data_ptr_no_checks().get();
 }
 
-/// What a storage says to those who read its memory while it is away.
+/// The error for reading the storage's memory while it is freed; nullopt if it may be read.
 std::optional<std::string> refusal_of(const c10::Storage& storage) {
   try {
     storage.data();
@@ -63,7 +63,7 @@ at::SparseTensorImpl& sparse(const at::Tensor& tensor) {
   return *static_cast<at::SparseTensorImpl*>(tensor.unsafeGetTensorImpl());
 }
 
-/// Makes `to` a tensor as `from`, over the given indices and values.
+/// Makes `to` a sparse tensor like `from`, with the given indices and values.
 void set_sparse(const at::Tensor& to, const at::Tensor& from, const at::Tensor& indices,
                 const at::Tensor& values) {
   const at::SparseTensorImpl& like = sparse(from);

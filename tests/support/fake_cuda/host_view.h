@@ -8,26 +8,25 @@
 
 namespace tessera::internal::testing {
 
-/// Whether a view of a storage keeps its memory.
+/// Whether a view of a storage keeps the memory alive.
 enum class Keep : uint8_t { kYes, kNo };
 
-/// The CPU's tensor over a device tensor's memory: sizes, strides, dtype, bits.
+/// A CPU tensor over a device tensor's memory: the same sizes, strides, dtype, bits.
 at::Tensor host_view(const at::Tensor& tensor, Keep keep);
 
-/// The tensors of one call of an operator, as the CPU sees them: what shares memory on the device
-/// does so there, and what the CPU hands back becomes the device's.
+/// The CPU's views of the tensors of one operator call: tensors that share memory on the device do
+/// so in the views, and the CPU's results become device tensors.
 class HostViews {
  public:
   explicit HostViews(int device, Keep keep = Keep::kYes) : device_(device), keep_(keep) {}
 
-  /// Of a device tensor its view, of any other tensor itself. The same for the same tensor.
+  /// Returns a device tensor's view, or any other tensor itself. The same view for the same tensor.
   at::Tensor of(const at::Tensor& tensor);
-  /// Whether `result` is one of the views so far, or shares memory with one.
+  /// Whether `result` is one of the views made so far, or shares memory with one.
   bool knows(const at::Tensor& result) const;
-  /// The device's tensor for one that the CPU returned: an argument, a view of one, or a new one.
+  /// Returns the device tensor for a result of the CPU: an argument, a view of one, or a new one.
   at::Tensor back(const at::Tensor& result);
-  /// Gives an argument that was written the sizes, strides and memory that the CPU left in its
-  /// view.
+  /// Gives a written argument the sizes, strides and memory of its view.
   void update(const at::Tensor& argument);
 
  private:

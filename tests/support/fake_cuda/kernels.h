@@ -4,9 +4,10 @@
 
 namespace tessera::internal::testing {
 
-/// The operators that LibTorch has one of per backend: memory, copies, scalars.
+/// Adds the operators that LibTorch has per backend: memory, copies, scalars.
 void add_memory_kernels(torch::Library& kernels);
-/// Cells of recurrent layers: LibTorch fuses them on a GPU and has no such kernels for the CPU.
+/// Adds cells of recurrent layers, which LibTorch fuses on a GPU; it has no such kernels for the
+/// CPU.
 void add_recurrent_cells(torch::Library& kernels);
 
 }  // namespace tessera::internal::testing

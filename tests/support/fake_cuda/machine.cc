@@ -10,7 +10,7 @@
 namespace tessera::internal::testing {
 namespace {
 
-// A device that is current in name only: it was restored and has no context.
+// The device may be current in name only: restored, without a context.
 thread_local int current_device = 0;
 thread_local std::array<int64_t, Machine::kMaxDevices> current_streams{};
 

@@ -19,11 +19,11 @@
 
 namespace tessera::internal::testing {
 
-/// A number from the environment.
+/// Reads a number from the environment.
 int64_t number_of(const char* name, int64_t otherwise);
 
-/// The pretended machine: its GPUs, their streams and random numbers, and what happened. One per
-/// process, never destroyed, because threads of streams outlive main(). Any thread.
+/// The fake machine: its GPUs, their streams and generators, and event counts. One per process,
+/// never destroyed, because streams' threads outlive main(). Any thread.
 class Machine {
  public:
   static constexpr int kMaxDevices = 16;
@@ -36,9 +36,9 @@ class Machine {
 
   /// The calling thread's device.
   static int current();
-  /// Makes a context there, unless it is current already.
+  /// Makes the device current, and makes a context unless it already was.
   void make_current(int device);
-  /// As a driver goes back to a device that has no context.
+  /// Restores a device, as a driver does: makes no context.
   static void restore_current(int device);
   void make_context(int device);
   bool has_context(int device);
@@ -48,19 +48,19 @@ class Machine {
   static c10::Stream stream(int device, int64_t id) {
     return c10::Stream(c10::Stream::UNSAFE, torch_device(device), id);
   }
-  /// The calling thread's on a device.
+  /// The calling thread's current stream of a device.
   static c10::Stream current_stream(int device);
   static void set_current_stream(c10::Stream stream);
-  /// The next one of the device's pool of that priority; kPool later the same again.
+  /// Returns the next stream of the device's pool of that priority; after kPool calls they repeat.
   c10::Stream next_stream(int device, bool is_high_priority);
   DeviceStream& queue(c10::Stream stream);
   DeviceStream& current_queue(int device) { return queue(current_stream(device)); }
-  /// All streams of the device that anything was queued on.
+  /// All streams of the device on which work was queued.
   std::vector<DeviceStream*> queues(int device);
   std::shared_ptr<Event> make_event() { return host_.make_event(); }
   std::vector<bool> priorities();
 
-  /// The device's own random numbers, by the CPU's algorithm.
+  /// The device's generator, which uses the CPU's algorithm.
   const at::Generator& generator(int device);
 
   struct Counts {

@@ -155,14 +155,14 @@ void DeviceMemory::free_behind(std::shared_ptr<Block> block, size_t stream) {
   if (stream == block->streams.size()) return poison(block);
   DeviceStream* const queue = block->streams[stream];
   queue->run_beside_capture([this, block = std::move(block), stream] {
-    // The last one is poisoned here: the stream does not count as idle while this runs.
+    // Poison before this last work ends: until then the stream does not count as idle.
     if (stream + 1 == block->streams.size()) return poison(block);
     free_behind(block, stream + 1);
   });
 }
 
 void DeviceMemory::poison(const std::shared_ptr<Block>& block) {
-  // Someone else's as well: an operator's own copy.
+  // Adopted memory may still be used by others, as an operator's copy.
   const bool is_shared = block->adopted && block->adopted.use_count() > 1;
   if (!is_shared) std::memset(block->data, kPoison, block->bytes);
   const std::lock_guard<std::mutex> lock(mutex_);
@@ -181,7 +181,7 @@ void DeviceMemory::recordStream(const c10::DataPtr& data, c10::Stream stream) {
   DeviceStream* const queue = &Machine::get().queue(stream);
   const std::lock_guard<std::mutex> lock(mutex_);
   const auto found = blocks_.find(data.get_context());
-  if (found == blocks_.end()) return;  // memory of somebody else, as in CUDA's
+  if (found == blocks_.end()) return;  // not allocated here; CUDA's allocator ignores it too
   auto& streams = found->second->streams;
   for (const DeviceStream* known : streams) {
     if (known == queue) return;

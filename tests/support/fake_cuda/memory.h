@@ -17,17 +17,18 @@
 
 namespace tessera::internal::testing {
 
-/// The memory of all pretended GPUs, as the caching allocator gives it out: in 512 bytes, for reuse
-/// in the order of the stream that was current at the allocation. New and freed memory is filled
-/// with 0xFF (NaN; -1), the freed one when that stream, and those that it was recorded on, have
-/// come so far. A pointer that is used after that reads this and not the next owner's.
+/// The memory of all fake GPUs, as the caching allocator gives it out: in units of 512 bytes, for
+/// reuse in the order of the stream that was current at the allocation. New memory is filled with
+/// 0xFF (NaN; -1). So is freed memory, once that stream and all streams that it was recorded on
+/// have reached the point of the call. A dangling pointer then reads this, not the next owner's
+/// data.
 class DeviceMemory final : public c10::DeviceAllocator {
  public:
   static DeviceMemory& get();
 
-  /// On the calling thread's device.
+  /// Allocates on the calling thread's device.
   c10::DataPtr allocate(size_t bytes) override;
-  /// Memory of the CPU becomes a device's, and stays `storage`'s.
+  /// Makes CPU memory a device's; `storage` keeps owning it.
   c10::DataPtr adopt(const c10::Storage& storage, int device);
   c10::DeleterFnPtr raw_deleter() const override { return &release; }
   void copy_data(void* to, const void* from, size_t bytes) const override;
@@ -40,7 +41,7 @@ class DeviceMemory final : public c10::DeviceAllocator {
   void resetPeakStats(c10::DeviceIndex device) override;
   std::pair<size_t, size_t> getMemoryInfo(c10::DeviceIndex device) override;
 
-  /// The device whose memory has this address.
+  /// The device whose memory contains this address.
   std::optional<int> device_of(const void* data);
 
  private:
@@ -49,9 +50,10 @@ class DeviceMemory final : public c10::DeviceAllocator {
     size_t bytes;          // as asked for
     size_t rounded_bytes;  // as counted
     int device;
-    std::vector<DeviceStream*> streams;  // where it is used; the allocation's is the last one
+    // Streams that use it; the allocation's stream is the last one.
+    std::vector<DeviceStream*> streams;
     c10::Storage adopted;
-    std::weak_ptr<Capture> capture;  // during which it came
+    std::weak_ptr<Capture> capture;  // during which it was allocated
   };
 
   static void release(void* data);
@@ -66,7 +68,7 @@ class DeviceMemory final : public c10::DeviceAllocator {
   std::array<c10::CachingDeviceAllocator::DeviceStats, Machine::kMaxDevices> stats_;
 };
 
-/// Memory of the host that copies run beside the host from and to.
+/// Pinned host memory, for copies that run asynchronously to the host.
 class PinnedMemory final : public c10::Allocator {
  public:
   static PinnedMemory& get();
@@ -75,9 +77,9 @@ class PinnedMemory final : public c10::Allocator {
   c10::DeleterFnPtr raw_deleter() const override { return &release; }
   void copy_data(void* to, const void* from, size_t bytes) const override;
 
-  /// Memory that somebody else made.
+  /// Registers memory that was allocated elsewhere.
   void add(const void* data, size_t bytes);
-  /// Whether it was there.
+  /// Returns true if it was registered.
   bool remove(const void* data);
   bool contains(const void* data);
 

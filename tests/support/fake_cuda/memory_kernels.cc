@@ -25,7 +25,7 @@
 namespace tessera::internal::testing {
 namespace {
 
-/// Makes a device the calling thread's for a scope, if one is named.
+/// If a device is named, makes it current for a scope.
 class OnDevice {
  public:
   explicit OnDevice(std::optional<c10::Device> device) : old_(Machine::current()) {
@@ -59,15 +59,15 @@ at::Tensor empty_strided(c10::SymIntArrayRef size, c10::SymIntArrayRef stride,
                                                   dtype.value_or(at::kFloat));
 }
 
-/// Elements by the CPU's kernel.
+/// Copies elements with the CPU's kernel.
 void copy_elements(const at::Tensor& to, const at::Tensor& from) {
   const at::AutoDispatchBelowADInplaceOrView no_gradients;
   const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
   to.copy_(from);
 }
 
-/// Between devices: on the current stream. Between a device and the host: on the current stream if
-/// the host's side is pinned and the caller says so; else the host waits.
+/// Copies between devices run on the current stream. Copies between a device and the host do so if
+/// the host's memory is pinned and the caller asks for it; otherwise the host waits.
 at::Tensor& copy(at::Tensor& to, const at::Tensor& from, bool non_blocking) {
   if (to.is_same(from)) return to;
   at::assert_no_internal_overlap(to);
@@ -77,7 +77,7 @@ at::Tensor& copy(at::Tensor& to, const at::Tensor& from, bool non_blocking) {
   ++machine.counts(device).operators;
   DeviceStream& stream = machine.current_queue(device);
 
-  // The device's memory is kept by the order of its stream alone, the host's until it was used.
+  // Stream order keeps the device's memory alive; the host's must be kept until it was used.
   const auto view = [](const at::Tensor& tensor, Keep keep) {
     return tensor.is_cuda() ? host_view(tensor, keep) : tensor;
   };
@@ -87,7 +87,8 @@ at::Tensor& copy(at::Tensor& to, const at::Tensor& from, bool non_blocking) {
                           PinnedMemory::get().contains((to.is_cuda() ? from : to).storage().data());
   if (is_queued) {
     const at::AutoDispatchBelowADInplaceOrView no_gradients;
-    at::Tensor source = view(from, Keep::kNo).expand(to.sizes());  // throws here, not there
+    // Throws in the call, not on the stream.
+    at::Tensor source = view(from, Keep::kNo).expand(to.sizes());
     if (to.numel() == 0) return to;
     stream.run([to = view(to, Keep::kNo), from = std::move(source)] { copy_elements(to, from); });
     return to;
@@ -136,7 +137,7 @@ void record_stream(at::Tensor& self, c10::Stream stream) {
 }  // namespace
 
 void add_memory_kernels(torch::Library& kernels) {
-  // What makes views, without a look at the data, which may be away.
+  // Operators that make views must not look at the data, which may be freed.
   kernels.impl("as_strided", at::native::as_strided_tensorimpl);
   kernels.impl("view",
                static_cast<at::Tensor (*)(const at::Tensor&, at::IntArrayRef)>(at::native::view));

@@ -44,13 +44,13 @@ bool is_view(const c10::FunctionSchema& schema) {
   return false;
 }
 
-/// Operators that may be told of places on a device by the host, and copies.
+/// Operators that accept host tensors as indices into a device tensor, and copies.
 bool takes_host_tensors(const std::string& name) {
   return name.find("index") != std::string::npos || name.find("aten::") != 0 ||
          name == "aten::copy_";
 }
 
-/// Operators whose result's size or value the host has to know.
+/// Operators for which the host must know a result's size or value.
 bool waits_on_gpu(const std::string& name, c10::ArrayRef<IValue> arguments) {
   static const std::unordered_set<std::string_view> names = {"aten::equal",
                                                              "aten::nonzero",
@@ -73,7 +73,7 @@ bool waits_on_gpu(const std::string& name, c10::ArrayRef<IValue> arguments) {
   return has_mask;
 }
 
-/// The device of the call.
+/// The device of the call's tensors.
 int device_of(const c10::FunctionSchema& schema, c10::ArrayRef<IValue> arguments) {
   int device = -1;
   const std::string& name = schema.name();
@@ -163,9 +163,10 @@ void call_on_cpu(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   if (!is_view(schema)) {
     DeviceStream& stream = Machine::get().current_queue(device);
     if (const auto capture = stream.capture()) {
-      if (waits_on_gpu(schema.name(), arguments)) stream.drain();  // refuses
+      // Throws, because the stream captures.
+      if (waits_on_gpu(schema.name(), arguments)) stream.drain();
       ++Machine::get().counts(device).operators;
-      // A kernel runs once for the shapes of its results, and reads what others may be writing.
+      // The kernel runs once now, to learn the shapes, and may read what other streams are writing.
       for (DeviceStream* other : Machine::get().queues(device)) {
         if (other->capture() == nullptr) other->drain();
       }

@@ -6,17 +6,17 @@
 
 namespace tessera::internal::testing {
 
-/// Any operator on device tensors: waits until the calling thread's current stream of their device
-/// is done, then runs the CPU's kernel on the same memory, in the call. Random numbers are the
-/// device's. Throws c10::Error as LibTorch's CUDA half does if tensors lie on different devices.
-/// Views, which do not touch memory, wait for nothing.
+/// Runs any operator on device tensors: waits until the calling thread's current stream of their
+/// device is idle, then runs the CPU's kernel on the same memory, in the call. Random numbers come
+/// from the device's generator. Throws c10::Error as LibTorch's CUDA half does if tensors are on
+/// different devices. Views do not touch memory, so they do not wait.
 void call_on_cpu(const c10::OperatorHandle& op, torch::jit::Stack* stack);
 
-/// The CPU's kernel on CPU tensors; waits for nothing and counts nothing.
+/// Runs the CPU's kernel on CPU tensors; does not wait or count.
 void run_cpu_kernel(const c10::OperatorHandle& op, torch::jit::Stack* stack);
-/// An operator is to be run beside that: counts it, and waits as it does.
+/// Call it before running an operator without call_on_cpu(): counts it, and waits as that does.
 void begin_operator(int device);
-/// The host has waited for a device.
+/// Counts that the host waited for a device.
 void count_host_sync(int device);
 
 }  // namespace tessera::internal::testing

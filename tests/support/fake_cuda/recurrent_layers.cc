@@ -1,5 +1,5 @@
-// Recurrent layers, which on a GPU take another way than on the CPU, before there are operators to
-// replace: here whole, forward and backward.
+// Recurrent layers. On a GPU they take another path than on the CPU before they reach operators
+// that could be replaced, so they are replaced as a whole, forward and backward.
 #include <string>
 #include <utility>
 #include <vector>
@@ -23,7 +23,7 @@ using Tensors = std::vector<Tensor>;
 
 constexpr int64_t kOneTensor = -1;
 
-/// Takes the tensors out of arguments and leaves how many there were, or kOneTensor.
+/// Takes the tensors out of the arguments and leaves their number, or kOneTensor.
 Tensors take_tensors(std::vector<IValue>& arguments) {
   Tensors tensors;
   for (IValue& value : arguments) {
@@ -39,7 +39,7 @@ Tensors take_tensors(std::vector<IValue>& arguments) {
   return tensors;
 }
 
-/// The inverse.
+/// The inverse of take_tensors().
 torch::jit::Stack put_tensors(const std::vector<IValue>& arguments, const Tensors& tensors) {
   torch::jit::Stack stack;
   size_t next = 0;
@@ -62,10 +62,10 @@ struct Call {
   std::vector<IValue> arguments;  // without tensors
   bool has_gradients;
 
-  /// Results on the CPU of `tensors`, which lie there.
+  /// Computes the results for `tensors`, which are on the CPU.
   Tensors operator()(const Tensors& tensors) const {
     torch::jit::Stack stack = put_tensors(arguments, tensors);
-    // Products take other ways for what needs gradients.
+    // Matrix products take other paths if gradients are needed.
     const at::AutoGradMode gradients(has_gradients);
     op.callBoxed(stack);
     Tensors results;
@@ -81,7 +81,7 @@ int index_of(at::TensorList tensors) {
   return 0;
 }
 
-/// `tensors` on the CPU, as the beginnings of a graph.
+/// Returns `tensors` on the CPU, as leaves of a graph.
 Tensors leaves(at::TensorList tensors, HostViews& views) {
   Tensors on_cpu;
   for (const Tensor& tensor : tensors) {
@@ -91,12 +91,12 @@ Tensors leaves(at::TensorList tensors, HostViews& views) {
   return on_cpu;
 }
 
-/// Computes again in backward, so that it needs no more than any operator keeps: its arguments.
+/// Recomputes in backward, so that it saves only its arguments, as any operator does.
 struct Recurrent : torch::autograd::Function<Recurrent> {
   static Tensors forward(torch::autograd::AutogradContext* context, const Call& call,
                          at::TensorList tensors) {
     context->save_for_backward(tensors.vec());
-    context->set_materialize_grads(false);  // a zero more would change the order of sums
+    context->set_materialize_grads(false);  // an added zero would change the order of sums
     context->saved_data["name"] = call.op.operator_name().name;
     context->saved_data["overload"] = call.op.operator_name().overload_name;
     context->saved_data["arguments"] = c10::ivalue::Tuple::create(call.arguments);
@@ -134,7 +134,7 @@ struct Recurrent : torch::autograd::Function<Recurrent> {
     const Tensors computed =
         torch::autograd::grad(outputs, wanted, grads_on_cpu, std::nullopt, /*create_graph=*/false,
                               /*allow_unused=*/true);
-    Tensors all = {Tensor()};  // of the call, which is no tensor
+    Tensors all = {Tensor()};  // for the call, which is not a tensor
     size_t next = 0;
     for (const Tensor& tensor : tensors) {
       all.push_back(tensor.requires_grad() ? views.back(computed[next++]) : Tensor());
@@ -143,7 +143,7 @@ struct Recurrent : torch::autograd::Function<Recurrent> {
   }
 };
 
-/// Whether random numbers are drawn, which computing again would draw again.
+/// Whether random numbers are drawn; recomputing would draw others.
 bool drops(const c10::FunctionSchema& schema, const torch::jit::Stack& stack) {
   const auto at = [&](const char* name) -> const IValue* {
     const auto index = schema.argumentIndexWithName(name);
@@ -156,7 +156,7 @@ bool drops(const c10::FunctionSchema& schema, const torch::jit::Stack& stack) {
 
 void call_recurrent(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   if (drops(op.schema(), *stack)) {
-    // A GPU's way, operator by operator.
+    // Take the GPU's path, operator by operator.
     return op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CUDA), stack);
   }
   Call call{op, torch::jit::pop(*stack, op.schema().arguments().size()),

@@ -1,4 +1,4 @@
-// A CUDA half of some other LibTorch: it needs what the loaded CPU half does not have.
+// The CUDA half of another LibTorch: it needs a symbol that the loaded CPU half does not have.
 namespace c10 {
 void only_another_version_of_libtorch_has_this();
 }  // namespace c10

@@ -1,5 +1,5 @@
-// libtessera_cuda_graph.so over the fake libtorch_cuda.so that is loaded: the same entry points, so
-// that all of core/device/graph runs on a machine without a GPU.
+// libtessera_cuda_graph.so over the loaded fake libtorch_cuda.so: the same entry points, so that
+// all of core/device/graph runs on a machine without a GPU.
 #include <dlfcn.h>
 
 #include <exception>

@@ -1,7 +1,7 @@
 // libtessera_cuda.so on the CPU: every entry point of abi.h queues the kernels' own bodies on a
-// host stream (HostStreamHandle*), over host memory. Opened at run time like the real module
-// (TESSERA_CUDA_MODULE), so that all of the device's path runs on a machine without a GPU.
-// Arguments are copied before a call returns, as a launch does. The null stream runs in the call.
+// host stream (HostStreamHandle*), over host memory. It is opened at run time like the real module
+// (TESSERA_CUDA_MODULE), so the whole device path runs on a machine without a GPU. Arguments are
+// copied before a call returns, as a launch does. Work on the null stream runs in the call.
 #include <algorithm>
 #include <memory>
 #include <utility>
@@ -19,7 +19,7 @@ namespace {
 
 using testing::HostStreamHandle;
 
-/// Odd, so that shares are uneven, and few: they run one after the other.
+/// Odd numbers, so that shares are uneven; small ones, because they run one after the other.
 constexpr Launch kLaunch = {3, 5};
 
 template <typename Work>
@@ -46,13 +46,13 @@ int queue(void* stream, Work work) {
   return 0;
 }
 
-/// All threads of a launch over elements.
+/// Runs all threads of a launch over elements.
 template <typename Body>
 void run_grid(const Body& body) {
   run_workers(kLaunch.blocks * kLaunch.threads, body);
 }
 
-/// All threads of a launch over pieces.
+/// Runs all threads of a launch over pieces.
 template <typename Body>
 void run_blocks(const Body& body) {
   run_workers(kLaunch.blocks, [&](Worker block) {

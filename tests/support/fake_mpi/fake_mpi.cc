@@ -15,7 +15,7 @@
 #include <vector>
 
 namespace tessera::internal::testing {
-namespace fake_mpi_parts {  // unity builds put other names beside an anonymous one
+namespace fake_mpi_parts {  // unity builds join anonymous namespaces, so this one has a name
 
 using tessera::mpi::Calls;
 using tessera::mpi::Handle;
@@ -32,7 +32,7 @@ struct Communicator {
 
 struct Request {
   bool is_over = false;
-  int looks = 0;  // until that is seen
+  int looks = 0;  // tests until the end is seen
   int source = -1;
 };
 
@@ -42,9 +42,9 @@ struct Message {
   int to;
   int tag;
   const char* data;        // of the sender, until it is received
-  std::vector<char> copy;  // of a small one
+  std::vector<char> copy;  // of a small message
   size_t bytes;
-  Handle request;  // to end when it is received; 0: none
+  Handle request;  // completes when it is received; 0: none
 };
 
 struct Receive {
@@ -59,8 +59,8 @@ struct Receive {
 
 struct State {
   std::map<Handle, Communicator> communicators;
-  std::map<std::tuple<int, int>, int> ids;     // of copies: by original and number
-  std::map<int, std::vector<Handle>> waiting;  // requests for a copy that some have made
+  std::map<std::tuple<int, int>, int> ids;     // of communicator copies: by original and number
+  std::map<int, std::vector<Handle>> waiting;  // requests for a copy that some ranks have made
   std::map<Handle, Request> requests;
   std::list<Message> messages;
   std::list<Receive> receives;
@@ -84,7 +84,7 @@ std::atomic<int> gone_rank{-1};
 std::atomic<int> mute_rank{-1};
 std::atomic<int> endless_rank{-1};
 
-/// Of a call; the check of who calls.
+/// Held during a call: aborts if two threads call at once.
 class Alone {
  public:
   Alone() {

@@ -15,15 +15,15 @@
 #include "tessera/tests/support/fake_mpi/fake_mpi.h"
 
 namespace tessera::internal::testing {
-namespace mpi_ranks_parts {  // unity builds put other names beside an anonymous one
+namespace mpi_ranks_parts {  // unity builds join anonymous namespaces, so this one has a name
 
-/// Of a new world, by rank.
+/// Makes a new world; returns its communicators by rank.
 std::vector<tessera::mpi::Handle> new_communicators(int size) {
   static std::atomic<int> worlds{0};
   const int world = ++worlds;
   std::vector<tessera::mpi::Handle> communicators(static_cast<size_t>(size));
   mpi::Progress::instance().run(
-      [&] {  // the fake is one thread's, as MPI is
+      [&] {  // one thread may call the fake, as with MPI
         for (int rank = 0; rank < size; ++rank) {
           communicators[static_cast<size_t>(rank)] = fake_communicator(world, size, rank);
         }

@@ -15,14 +15,14 @@
 
 namespace tessera::internal::testing {
 
-/// Where memory lies in the windows of a communicator.
+/// A place in a window of a communicator.
 struct WindowPlace {
   int window = -1;
   ptrdiff_t offset = 0;
   friend bool operator==(const WindowPlace&, const WindowPlace&) = default;
 };
 
-/// What one rank gave to one collective.
+/// One rank's arguments of one collective.
 struct Part {
   std::string function;
   const void* send = nullptr;
@@ -32,11 +32,11 @@ struct Part {
   nccl::RedOp op = nccl::RedOp::kSum;
   int root = 0;
   bool here = false;
-  WindowPlace reached = {};  // of what peers reach
-  bool is_other_in = false;  // whether the rest lies in a window
+  WindowPlace reached = {};  // of the memory that peers access
+  bool is_other_in = false;  // whether the other buffer is in a window
 };
 
-/// The ranks of one communicator, threads of this process. Lives as long as anyone works for it.
+/// The ranks of one communicator, threads of this process. Lives as long as anyone uses it.
 struct Clique {
   explicit Clique(int count) : size(count), world_ranks(count), finalized(count, false) {
     std::iota(world_ranks.begin(), world_ranks.end(), 0);
@@ -71,7 +71,7 @@ struct Clique {
     nccl::DataType dtype = nccl::DataType::kUint8;
     bool over = false;
   };
-  /// Messages from one rank to another that have not met.
+  /// Unmatched messages from one rank to another.
   struct Line {
     std::deque<std::shared_ptr<Transfer>> sends, receives;
   };
@@ -81,23 +81,22 @@ struct Clique {
   std::vector<WindowOfAll> windows;  // by number
   std::vector<int> world_ranks;      // of its ranks
   int joined = 0;
-  bool broken = false;                         // a rank has aborted: its memory may be gone
+  bool broken = false;                         // a rank has aborted: its memory may be freed
   std::map<uint64_t, Collective> collectives;  // by number
   std::map<uint64_t, Split> splits;
   std::vector<bool> finalized;
 };
 
-/// Whether the parts fit together; where they do not, the real library's behaviour is undefined and
-/// the fake's is to hang.
+/// Whether the parts match. If not, the real library's behaviour is undefined and the fake hangs.
 bool fit(const Clique::Collective& collective);
 
-/// Carries out what has met and fits, in order; where sizes differ the real library's behaviour is
-/// undefined and the fake's is to hang.
+/// Carries out matched messages in order. If sizes differ, the real library's behaviour is
+/// undefined and the fake hangs.
 void transfer(Clique::Line& line);
 
-/// Does what the collective is for, for all its ranks. The real library promises no order of sums;
-/// here they run in the order of the ranks of the world, whatever the communicator, bf16 and fp16
-/// in fp32 and rounded once: the bits of shm, so that engines over either can be compared.
+/// Computes the collective for all its ranks. The real library promises no order of sums; here sums
+/// run in the order of the ranks of the world, whatever the communicator, bf16 and fp16 in fp32 and
+/// rounded once. So the bits are those of shm, and engines over both can be compared.
 void perform(Clique::Collective& collective);
 
 }  // namespace tessera::internal::testing

@@ -1,4 +1,4 @@
-// How communicators of the fake come to be.
+// Creation of the fake's communicators.
 #include <algorithm>
 #include <atomic>
 
@@ -6,7 +6,7 @@
 
 namespace tessera::internal::testing {
 
-/// Aborted communicators are kept, as work on streams refers to them.
+/// Keeps aborted communicators, because work on streams refers to them.
 std::shared_ptr<OpaqueComm> hold_of(OpaqueComm* comm) {
   static auto* const all = new std::map<OpaqueComm*, std::shared_ptr<OpaqueComm>>();
   auto& found = (*all)[comm];
@@ -78,8 +78,8 @@ Result ncclCommSplit(OpaqueComm* comm, int color, int key, OpaqueComm** made, Co
       split.made[of] = made_of;
     }
   }
-  // As in the real one, the child appears when the parent is no longer in progress, written by
-  // whichever thread gets it that far.
+  // As in NCCL, the child appears when the parent is no longer in progress; whichever thread polls
+  // it last writes it.
   return begin(*comm, [comm, clique, number, color, made, name = std::string(config->comm_name),
                        config = *config]() mutable {
     auto& done = clique->splits[number];

@@ -1,4 +1,4 @@
-// NCCL's memory and its registration. What a caller does wrong is a complaint.
+// NCCL's memory and its registration. A caller's mistake is recorded as a complaint.
 #include <cstdlib>
 #include <cstring>
 
@@ -132,7 +132,7 @@ Result ncclCommWindowRegister(OpaqueComm* comm, void* data, size_t bytes, Opaque
     all.fits = false;
     state().complaints.push_back("a window of different sizes");
   }
-  // As in the real one, it is there when the communicator is no longer in progress.
+  // As in NCCL, the window is there when the communicator is no longer in progress.
   return begin(*comm, [comm, data, bytes, window, number] {
     const auto& every = comm->clique->windows[static_cast<size_t>(number)];
     if (every.arrived < comm->clique->size || !every.fits) return false;

@@ -1,5 +1,5 @@
-// NCCL's C interface over threads and host memory. One lock guards everything: nothing here is
-// fast.
+// NCCL's C interface over threads and host memory. One lock guards everything, because speed does
+// not matter here.
 #include <algorithm>
 #include <atomic>
 #include <cstring>
@@ -41,8 +41,8 @@ void record_call(const char* function, const OpaqueComm* comm, const Part* part,
   state().calls.push_back(std::move(call));
 }
 
-/// What a stream's thread does for a rank's part of collective `number`: a kernel that waits for
-/// its peers, until it has its result or is aborted.
+/// Runs a rank's part of collective `number` on a stream's thread: like a kernel, it waits for its
+/// peers until it has its result or is aborted.
 void run_part(const std::shared_ptr<OpaqueComm>& comm, uint64_t number, Part part) {
   State& all = state();
   std::unique_lock<std::mutex> lock(all.mutex);
@@ -68,7 +68,7 @@ void run_part(const std::shared_ptr<OpaqueComm>& comm, uint64_t number, Part par
   });
 }
 
-/// Moves a communicator on. True if nothing is in progress.
+/// Advances a communicator. Returns true if nothing is in progress.
 bool advance(OpaqueComm& comm) {
   if (!comm.waiting.empty() && comm.questions > 0) {
     --comm.questions;
@@ -129,7 +129,7 @@ Result collective(const char* function, Part part, OpaqueComm* comm, void* strea
   return Result::kInProgress;
 }
 
-/// What one group of calls sends and receives on one communicator and stream: one kernel.
+/// The sends and receives of one group of calls on one communicator and stream: one kernel.
 struct Messages {
   std::shared_ptr<OpaqueComm> comm;
   void* stream = nullptr;
@@ -241,7 +241,7 @@ Result ncclGetVersion(int* version) {
 
 Result ncclGetUniqueId(UniqueId* id) {
   const std::lock_guard<std::mutex> lock(state().mutex);
-  std::memset(id->internal, 0x5a, UniqueId::kBytes);  // no text: the real one is none either
+  std::memset(id->internal, 0x5a, UniqueId::kBytes);  // not text, as in NCCL
   const int number = ++state().ids;
   std::memset(id->internal, 0, 4);
   std::memcpy(id->internal + 4, &number, sizeof(number));

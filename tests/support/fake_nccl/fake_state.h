@@ -23,8 +23,8 @@ struct OpaqueComm {
   int rank = 0;
   std::shared_ptr<testing::Clique> clique;
   bool aborted = false;
-  int questions = 0;                          // that remain until `waiting` is launched
-  std::deque<std::function<bool()>> waiting;  // each returns whether it is over
+  int questions = 0;                          // polls until `waiting` is launched
+  std::deque<std::function<bool()>> waiting;  // each returns true when it is done
   uint64_t collectives = 0;
   uint64_t splits = 0;
   int cta_policy = 0;
@@ -44,13 +44,13 @@ namespace tessera::internal::testing {
 using nccl::OpaqueComm;
 using nccl::Result;
 
-/// Everything, behind one lock. Never destroyed: stream threads may outlive main().
+/// The whole state, behind one lock. Never destroyed: stream threads may outlive main().
 struct State {
   std::mutex mutex;
   std::condition_variable changed;
   std::map<std::string, std::shared_ptr<Clique>> cliques;  // by id
   std::vector<FakeCall> calls;
-  std::map<std::string, int> failing;                    // next call of a function
+  std::map<std::string, int> failing;                    // results for the next call of a function
   std::map<std::pair<std::string, int>, Result> broken;  // communicators
   std::set<OpaqueComm*> live;
   int ids = 0;
@@ -65,18 +65,18 @@ struct State {
 
 State& state();
 
-/// Under the lock: the result that a test has asked for, once.
+/// Under the lock: returns true, once, if a test asked for a failure, and sets `result`.
 bool takes_failure(const char* function, Result& result);
-/// Under the lock: what is to be done when somebody asks whether the communicator is ready; true
-/// when it is over.
+/// Under the lock: adds a step that runs when a caller polls the communicator; it returns true when
+/// it is done.
 Result begin(OpaqueComm& comm, std::function<bool()> step);
-/// Under the lock. What keeps a communicator, for work on streams.
+/// Under the lock: returns what keeps a communicator alive, for work on streams.
 std::shared_ptr<OpaqueComm> hold_of(OpaqueComm* comm);
 /// Under the lock.
 void record(const char* function, const OpaqueComm* comm);
 /// Under the lock.
 WindowPlace place_of(const OpaqueComm& comm, const void* data);
-/// Under the lock: the end of a communicator, which forgets its memory.
+/// Under the lock: ends a communicator, which forgets its memory.
 void forget_memory(OpaqueComm& comm, bool is_abort);
 
 }  // namespace tessera::internal::testing

@@ -30,7 +30,7 @@ W combine(W a, W b, RedOp op) {
   }
 }
 
-/// Elements [begin, begin + numel) of all parts' inputs.
+/// Reduces elements [begin, begin + numel) of all parts' inputs.
 template <typename T>
 std::vector<T> reduced(const Clique::Collective& collective, size_t begin, size_t numel) {
   const std::vector<Part>& parts = collective.parts;
@@ -65,7 +65,7 @@ void perform_as(Clique::Collective& collective) {
     const auto result = reduced<T>(collective, 0, numel);
     for (Part& part : parts) put(part.receive, result);
   } else if (function == "ncclReduceScatter") {
-    std::vector<std::vector<T>> results;  // all are read before any is written: in place is allowed
+    std::vector<std::vector<T>> results;  // reads all before writing any: in place is allowed
     for (size_t rank = 0; rank < parts.size(); ++rank) {
       results.push_back(reduced<T>(collective, rank * numel, numel));
     }

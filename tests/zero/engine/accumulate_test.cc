@@ -16,8 +16,8 @@
 #include "tessera/tests/support/message_of.h"
 #include "tessera/tests/zero/engine/engine_fixture.h"
 
-// Engine::accumulate() beside backward, and what it refuses. That it has backward's bits with every
-// model is in equivalence/given_gradients_test.cc.
+// Mixes Engine::accumulate() with backward, and tests its refusals.
+// equivalence/given_gradients_test.cc shows that it has backward's bits with every model.
 
 namespace tessera::internal::testing {
 namespace {
@@ -68,7 +68,7 @@ TEST_P(Accumulate, OnlyAddsLocallyInsideNoSync) {
         both(3 * step);
         both(3 * step + 1);
       }
-      if (step == 0) both(2);  // in the other one step() reduces
+      if (step == 0) both(2);  // in step 1 step() reduces
       EXPECT_EQ(rank.engine->step().grad_norm, reference.engine->step().grad_norm);
     }
     expect_equal(rank, reference);
@@ -293,8 +293,8 @@ TEST(AccumulateUpdating, ASecondCallBeforeStepIsRefusedOnAllRanks) {
   });
 }
 
-/// The sum of the squares is too large, no matter how many ranks' parts are, which depends on what
-/// each of them has: no configuration applies such a step.
+/// The sum of the squares overflows. How many ranks' parts do depends on the configuration, but no
+/// configuration applies such a step.
 TEST(AccumulateTooLarge, ANormThatIsNotFiniteIsRefusedUnderEveryConfiguration) {
   for (const int size : {1, 2, 3}) {
     for (const Configuration& configuration : spanning_configurations(size)) {

@@ -1,4 +1,4 @@
-// Every algorithm under every configuration: the same bits, state that moves, memory as predicted.
+// Every algorithm under every configuration: equal bits, state that moves, memory as predicted.
 #include <string>
 #include <utility>
 #include <vector>
@@ -31,7 +31,7 @@ struct NamedPlan {
   OptimizerPlan plan;
 };
 
-/// One of each kind, and groups that use other states than the defaults.
+/// One plan of each kind, and groups with other states than the defaults.
 std::vector<NamedPlan> plans() {
   return {
       {"AdamW amsgrad", AdamWOptions(0.02).amsgrad(true)},
@@ -67,7 +67,7 @@ class EveryAlgorithm : public ::testing::TestWithParam<int> {
  protected:
   int world() const { return GetParam(); }
 
-  /// The state after steps [begin, end) from `start`, if that is not empty.
+  /// The state after steps [begin, end), starting from `start` unless it is empty.
   States trained(const OptimizerPlan& plan, const Configuration& configuration, int begin, int end,
                  const States& start, StateScope scope) const {
     return on_ranks(world(), [&](std::shared_ptr<ProcessGroup> group) {
@@ -126,7 +126,7 @@ TEST_P(EveryAlgorithm, RefusesTheStateOfAnotherOneThatHasTheSameEntries) {
                                     "does not have; another algorithm saved the state: give its "
                                     "options to parallelize, for the same group"),
                           Not(HasSubstr("defaults")))));
-    // A state that does not say which algorithm it is of comes from an earlier version.
+    // A state without its algorithm's name comes from an earlier version.
     StateDict silent = state[rank];
     std::erase_if(silent.entries, [](const auto& entry) {
       return entry.first.find(".algorithm.") != std::string::npos;

@@ -17,7 +17,7 @@
 #include "tessera/tests/support/rank_threads.h"
 #include "tessera/tests/support/training.h"
 
-// What Reproducible::kAnyWorldSize cannot keep is refused by name, on all ranks.
+// Combinations that Reproducible::kAnyWorldSize refuses, by name, on all ranks.
 
 namespace tessera::internal::testing {
 namespace {
@@ -49,7 +49,7 @@ struct AnySizeRank {
   std::unique_ptr<Engine> engine;
 };
 
-/// What parallelize() says on each of `size` ranks.
+/// Returns the error of parallelize() on each of `size` ranks.
 std::vector<std::string> refusals_of_parallelize(
     int size, const std::function<void(const std::shared_ptr<ProcessGroup>&)>& make) {
   std::vector<std::string> messages(static_cast<size_t>(size));
@@ -75,7 +75,8 @@ TEST(AnyWorldSizeRefusals, OfRanksThatDiffer) {
   const auto restore = c10::make_scope_exit([before] { at::set_num_threads(before); });
   EXPECT_THAT(refusals_of_parallelize(2,
                                       [](const auto& world) {
-                                        // A thread's first question takes what any has set.
+                                        // A thread's first call fixes its number, whatever other
+                                        // threads set later.
                                         static_cast<void>(at::get_num_threads());
                                         world->barrier("threads");
                                         if (world->rank() == 1) at::set_num_threads(2);
@@ -193,7 +194,7 @@ TEST(AnyWorldSizeRefusals, OfStatesOfOtherRuns) {
   });
 }
 
-/// A second gradient ends the engine on all ranks, as with other options that refuse it.
+/// A second gradient ends the engine on all ranks, as under other options that refuse it.
 TEST(AnyWorldSizeRefusals, OfASecondGradientInOneBackward) {
   for (const char* model : {"CheckpointedTwice", "CheckpointedOnSomeRanks"}) {
     const auto errors =
@@ -207,7 +208,7 @@ TEST(AnyWorldSizeRefusals, OfASecondGradientInOneBackward) {
   }
 }
 
-/// micro_batch() counts without the option, too.
+/// micro_batch() counts even without the option.
 TEST(AnyWorldSizeRefusals, OfNothingWithoutTheOption) {
   run_ranks(3, [](const std::shared_ptr<ProcessGroup>& world) {
     const AnySizeRank rank(world, "CheckpointedTwice", {});

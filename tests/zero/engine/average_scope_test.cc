@@ -71,7 +71,7 @@ TEST_P(AverageScopes, ShowTheAverageToAllReadersAndGiveTheValuesBack) {
           have_same_bits(values, state.entries.at("optimizer." + name + ".average").tensor()))
           << name;
     }
-    // What a plain model with these values computes.
+    // A plain model with these values computes the same.
     const std::shared_ptr<Net> plain = make_net();
     const at::NoGradGuard no_grad;
     for (const auto& entry : plain->named_parameters()) entry.value().copy_(shown.at(entry.key()));
@@ -165,7 +165,7 @@ TEST_P(AverageScopes, KeepTheGradientsOfBefore) {
       }
       if (looks) rank.engine->begin_average().end();
       rank.backward(4);
-      if (looks) {  // dropped: step() ends it
+      if (looks) {  // dropped without end(): step() ends it
         const Engine::AverageScope scope = rank.engine->begin_average();
       }
       EXPECT_TRUE(rank.engine->step().committed);
@@ -176,7 +176,7 @@ TEST_P(AverageScopes, KeepTheGradientsOfBefore) {
   }
 }
 
-/// An evaluation that fails on one rank only, which goes on.
+/// An evaluation that fails on one rank only, which continues.
 TEST_P(AverageScopes, MayBeLeftByAnExceptionOnOneRank) {
   on_averaging_ranks([this](OddRank& rank) {
     const uint64_t before = parameter_hash(*rank.engine);
@@ -185,7 +185,7 @@ TEST_P(AverageScopes, MayBeLeftByAnExceptionOnOneRank) {
       if (rank.world->rank() == size() - 1) throw std::runtime_error("out of range");
       scope.end();
     } catch (const std::runtime_error&) {
-      // The others are in end(): so is this rank, in its next call.
+      // The others are in end(); this rank joins them in its next call.
     }
     EXPECT_EQ(parameter_hash(*rank.engine), before);
     EXPECT_TRUE(rank.train(3).committed);

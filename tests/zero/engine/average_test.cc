@@ -19,8 +19,8 @@
 #include "tessera/tests/support/state_run.h"
 #include "tessera/tests/zero/engine/engine_fixture.h"
 
-// Options::average: the average of the weights has the bits of ddp's under every configuration, and
-// is that of a plain loop. What its scope does: average_scope_test.cc.
+// Options::average: the average of the weights has ddp's bits under every configuration, and equals
+// that of a plain loop. Its scope is tested in average_scope_test.cc.
 
 namespace tessera::internal::testing {
 namespace {
@@ -32,7 +32,7 @@ Configuration averaging(Configuration configuration, const WeightAverage& averag
   return configuration;
 }
 
-/// Copies of what the model shows now.
+/// Copies of the model's current values.
 Shown shown_by(Engine& engine) {
   const auto whole = engine.full_parameters();
   Shown values;
@@ -42,7 +42,7 @@ Shown shown_by(Engine& engine) {
   return values;
 }
 
-/// The average after each step, and what the run was beside.
+/// The average after each step, and the outcome of the run.
 struct AveragedRun {
   std::vector<Shown> averages;
   Outcome outcome;
@@ -116,7 +116,7 @@ TEST_P(WeightAveragesOfAll, HaveTheBitsOfDdp) {
   const auto& [configuration, world] = GetParam();
   bool decays = world % 2 == 0;
   for (const char* model : kModels) {
-    decays = !decays;  // each model meets both kinds of averages, in other worlds
+    decays = !decays;  // each model gets both kinds of averages, in different worlds
     const auto average =
         decays ? WeightAverage{.decay = 0.75} : WeightAverage{.start_step = 2, .every = 2};
     const std::string key = std::string(model) + std::to_string(world);
@@ -132,8 +132,8 @@ TEST_P(WeightAveragesOfAll, HaveTheBitsOfDdp) {
   }
 }
 
-/// The run beside is that of an engine without an average, though the model was the average between
-/// any two steps.
+/// The run equals that of an engine without an average, although the model showed the average
+/// between any two steps.
 TEST_P(WeightAverages, LeaveTheRunAsItIs) {
   const auto& [configuration, world] = GetParam();
   for (const char* model : {"OddMlp", "UnusedEverywhere"}) {
@@ -145,7 +145,7 @@ TEST_P(WeightAverages, LeaveTheRunAsItIs) {
   }
 }
 
-/// Under masters the average is the masters', and the model shows it rounded.
+/// With masters the average is of the masters, and the model shows it rounded.
 TEST_P(WeightAverages, AreOfTheMastersAndShownRounded) {
   const auto& [given, world] = GetParam();
   Configuration configuration = averaging(given, {.decay = 0.75});
@@ -174,7 +174,7 @@ TEST_P(WeightAverages, AreOfTheMastersAndShownRounded) {
                    {.after_step = check});
 }
 
-/// Without the policy of tests that frees eagerly, which no training has.
+/// Without the tests' policy of freeing eagerly, which no user has.
 class WeightAverageBytes : public WeightAverages {};
 INSTANTIATE_TEST_SUITE_P(
     , WeightAverageBytes,
@@ -286,7 +286,7 @@ TEST(AveragesBesideALoopNegativeControl, ADifferenceIsNoticed) {
 
 // --- Which steps ---
 
-/// Ranks at the end of `steps` steps, of which those in `bad` have infinite gradients.
+/// Returns the average after `steps` steps, of which those in `bad` have infinite gradients.
 Shown average_after(int world, const Options& options, int steps, const std::vector<int>& bad) {
   Shown shown;
   run_ranks(world, [&](std::shared_ptr<ProcessGroup> group) {

@@ -11,14 +11,14 @@
 #include "tessera/tests/support/message_of.h"
 #include "tessera/tests/zero/engine/engine_fixture.h"
 
-// Options::buffers and SyncBatchNorm where ranks have different numbers of batches.
+// Options::buffers and SyncBatchNorm when ranks have different numbers of batches.
 
 namespace tessera::internal::testing {
 namespace {
 
 using ::testing::HasSubstr;
 
-/// A layer and a buffer that holds the number of the last sample that this rank has seen.
+/// A layer, and a buffer that holds the number of the last sample of this rank.
 struct SampleNet : torch::nn::Module {
   SampleNet() {
     layer = register_module("layer", torch::nn::Linear(3, 5));
@@ -36,7 +36,7 @@ struct SampleNet : torch::nn::Module {
   at::Tensor count;
 };
 
-/// Rank r has r + 1 batches, so rank 0 ends first. Sample number of batch b: 100 r + b + 1.
+/// Rank r has r + 1 batches, so rank 0 ends first. Batch b has the sample number 100 r + b + 1.
 std::vector<int> samples_of(int rank) {
   std::vector<int> samples;
   for (int batch = 0; batch <= rank; ++batch) samples.push_back(100 * rank + batch + 1);
@@ -61,7 +61,7 @@ void train_in_join(BufferSync sync, std::shared_ptr<ProcessGroup> world, double 
 class BuffersInJoin : public ::testing::TestWithParam<int> {};
 INSTANTIATE_TEST_SUITE_P(Worlds, BuffersInJoin, ::testing::Values(1, 2, 3));
 
-// The last step has the last rank's batch only.
+// Only the last rank has a batch in the last step.
 TEST_P(BuffersInJoin, AreThoseOfRanksThatHaveBatches) {
   const int last = samples_of(GetParam() - 1).back();
   for (const BufferSync sync : {BufferSync::kBroadcast, BufferSync::kMean}) {

@@ -18,8 +18,8 @@
 #include "tessera/tests/support/recording_group.h"
 #include "tessera/tests/zero/engine/engine_fixture.h"
 
-// Options::buffers and ignores_buffers: what steps do with the tensors that modules register and
-// do not train.
+// Options::buffers and ignores_buffers: how steps treat tensors that modules register but do not
+// train.
 
 namespace tessera::internal::testing {
 namespace {
@@ -29,7 +29,7 @@ using ::testing::Each;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-/// Two layers, a BatchNorm between them, and buffers of many kinds that forward writes.
+/// Two layers, a BatchNorm between them, and many kinds of buffers that forward writes.
 struct BufferedNet : torch::nn::Module {
   explicit BufferedNet(double value) {
     first = register_module("first", torch::nn::Linear(7, 5));
@@ -54,7 +54,7 @@ struct BufferedNet : torch::nn::Module {
       parameter.copy_(at::randn(parameter.sizes(), generator, at::kDouble));
     }
   }
-  /// Writes `value` into all buffers but BatchNorm's.
+  /// Writes `value` into all buffers except BatchNorm's.
   at::Tensor forward(const at::Tensor& input, double value) {
     for (const at::Tensor& buffer : written) buffer.detach().copy_(at::full_like(buffer, value));
     return second(torch::relu(norm(first(input)))).pow(2).sum();
@@ -145,7 +145,7 @@ TEST_P(BufferSyncTest, LeavesThemOrGivesRank0sOrTheMean) {
   }
 }
 
-/// Training itself reads no running statistics: parameters are the same under each.
+/// Training does not read running statistics, so the parameters are the same under each option.
 TEST_P(BufferSyncTest, ChangesNoParameter) {
   std::vector<uint64_t> hashes;
   for (const BufferSync sync : {BufferSync::kOnce, BufferSync::kBroadcast, BufferSync::kMean}) {
@@ -227,7 +227,7 @@ TEST(BufferSync, AlsoHappensWhereTheUpdateIsSkippedButNotWhereTheStepIsRefused) 
   });
 }
 
-/// Graphs that saved a buffer stay valid: the write is no change to them.
+/// Graphs that saved a buffer stay valid, because the write does not change its version.
 TEST(BufferSync, LeavesOlderGraphsValid) {
   run_ranks(2, [](std::shared_ptr<ProcessGroup> world) {
     const BufferRank rank(std::move(world), ddp_with(BufferSync::kMean));
@@ -338,7 +338,7 @@ TEST(IgnoredBuffers, AreNeitherComparedNorMadeEqualNorSaved) {
   }
 }
 
-/// A state has rank 0's buffers; after loading it all ranks have them, and steps go on.
+/// A state has rank 0's buffers; after loading it all ranks have them, and training continues.
 TEST(BufferSync, GoesOnFromAState) {
   run_ranks(3, [](std::shared_ptr<ProcessGroup> world) {
     StateDict state;
@@ -359,7 +359,7 @@ TEST(BufferSync, GoesOnFromAState) {
   });
 }
 
-/// Another engine is built in the model's memory and goes on with the buffers.
+/// A new engine is built in the model's memory and continues with its buffers.
 TEST(BufferSync, GoesOnWhenWhatTrainsChanges) {
   run_ranks(2, [](std::shared_ptr<ProcessGroup> world) {
     const BufferRank rank(std::move(world), ddp_with(BufferSync::kBroadcast));

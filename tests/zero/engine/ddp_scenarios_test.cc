@@ -1,5 +1,5 @@
-// Scenarios of PyTorch's suites for DistributedDataParallel that no other file has; the number of
-// each is its place in the table of docs/testing.md.
+// Scenarios of PyTorch's suites for DistributedDataParallel that no other file covers; each has the
+// number of the table in docs/testing.md.
 #include <functional>
 #include <map>
 #include <memory>
@@ -29,7 +29,7 @@ at::Tensor input_of(int rank, int step, int64_t rows = 2) {
          0.1 * rank;
 }
 
-/// Two layers on one input, each an output of its own; a parameter that nobody reads.
+/// Two heads over one body, and a parameter that is never used.
 struct TwoHeads : torch::nn::Module {
   explicit TwoHeads(double first_value = 0.1) {
     body = register_module("body", torch::nn::Linear(7, 5));
@@ -62,7 +62,7 @@ struct HeadsRank : EngineRank<TwoHeads> {
   }
 };
 
-/// One process that trains with what `loss` says of all ranks.
+/// Trains in one process with `loss` of all ranks.
 std::vector<at::Tensor> trained_plainly(const std::function<at::Tensor(TwoHeads&, int step)>& loss,
                                         int steps) {
   TwoHeads net;
@@ -137,7 +137,7 @@ TEST_P(DdpScenarios, Scenario16_NoSyncIsTheLargeBatchWhereverForwardRuns) {
         rank.backward(3 * step + 1);
       }
       std::optional<Engine::NoSync> local(rank.engine->no_sync());
-      const at::Tensor inside = rank.loss(3 * step + 2);  // and here would not
+      const at::Tensor inside = rank.loss(3 * step + 2);  // PyTorch would not reduce its gradients
       local.reset();
       inside.backward();
       rank.engine->step();
@@ -208,7 +208,7 @@ TEST_P(DdpScenarios, Scenario22_OutputsThatALossLeavesOutHangNobody) {
 
 INSTANTIATE_TEST_SUITE_P(All, DdpScenarios, configurations_and_worlds(), name_of);
 
-/// The parameters of OddMlp after `steps`, and the units' members of every rank.
+/// OddMlp's parameters after `steps`, and every rank's units.
 struct Ordered {
   uint64_t hash = 0;
   std::vector<std::vector<std::string>> units;
@@ -220,7 +220,7 @@ Ordered train_in_order(int64_t bucket_bytes, int steps) {
   run_ranks(3, [&](std::shared_ptr<ProcessGroup> world) {
     Options options;
     options.bucket_bytes = {bucket_bytes};
-    const Subject& mixed = subject("RankOrder");  // each rank's backward has an order of its own
+    const Subject& mixed = subject("RankOrder");  // each rank's backward has another order
     const std::shared_ptr<Net> net = prepare(mixed.make(), at::kFloat, 3);
     const auto engine = parallelize(net, adamw(), options, world);
     const Schedule schedule{.name = ""};
@@ -301,7 +301,8 @@ TEST(DdpJoin, Scenario31_UnusedParametersAndHooksInALoopThatRanksLeaveOneByOne) 
       std::vector<int> batches(static_cast<size_t>(2 * world->rank()));  // 0, 2 and 4
       for (size_t i = 0; i < batches.size(); ++i) batches[i] = static_cast<int>(i);
       for (const int batch : rank.engine->join(batches)) {
-        // One head only, so that others are unused on ranks that follow and on those that lead.
+        // One head only, so that the other is unused both on ranks that follow and on those that
+        // lead.
         rank.net->forward(input_of(world->rank(), batch)).left.pow(2).mean().backward();
         rank.engine->step();
       }

@@ -17,15 +17,15 @@
 #include "tessera/tests/support/delayed_group.h"
 #include "tessera/tests/support/training.h"
 
-// Every collective late and every freed buffer full of NaN: what the engine reads too early or
-// writes too soon shows as other bits.
+// Every collective is late and every freed buffer holds NaN, so data that the engine reads too
+// early or overwrites too soon shows in the bits.
 
 namespace tessera::internal::testing {
 namespace {
 
 using DelayedCase = std::tuple<Configuration, std::string /*model*/, Schedule>;
 
-/// Prefetching is on where lanes run in the background, which the delayed ones say they do.
+/// Prefetching is on if lanes run in the background, which delayed groups report.
 std::vector<Configuration> delayed_configurations() {
   std::vector<Configuration> configurations = named_and_apart_configurations();
   for (Configuration configuration :
@@ -56,7 +56,7 @@ TEST_P(DelayedLanes, FindEveryWaitInPlace) {
   EXPECT_EQ(bit_differences(delayed, expected), "");
 }
 
-/// Each configuration meets each model; schedules take turns, unless all rows are taken.
+/// Combines each configuration with each model; schedules take turns, unless all rows are taken.
 std::vector<DelayedCase> delayed_cases() {
   std::vector<DelayedCase> cases;
   size_t turn = 0;
@@ -84,7 +84,7 @@ struct Promised final : Work {
   void wait() override {}
 };
 
-/// As if the engine had forgotten to wait: a reduction runs only when the next collective is
+/// Simulates an engine that forgets to wait: a reduction runs only when the next collective is
 /// called; until then its result holds NaN.
 class ImpatientGroup final : public ForwardingGroup {
  public:
@@ -139,8 +139,8 @@ class ImpatientGroup final : public ForwardingGroup {
 
 class MissingWait : public ::testing::TestWithParam<Configuration> {};
 
-/// Three micro-steps: under zero1 a first reduced slice is left where it is and read in the step
-/// only, when later collectives have long brought it.
+/// Three micro-steps, because under zero1 a first reduced slice is read only in the step, after
+/// later collectives have already delivered it.
 TEST_P(MissingWait, IsCaught) {
   const Schedule& schedule = schedules()[2];
   ASSERT_EQ(schedule.micro_steps, 3);

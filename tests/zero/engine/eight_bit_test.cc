@@ -1,5 +1,5 @@
-// Moments in 8 bits under engines: the same bits under every configuration, state that moves,
-// memory as predicted, and the explicit ways to and from moments in the masters' dtype.
+// Moments in 8 bits under engines: equal bits under every configuration, state that moves, memory
+// as predicted, and explicit conversions to and from moments in the masters' dtype.
 #include "tessera/eight_bit_options.h"
 
 #include <algorithm>
@@ -30,7 +30,7 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 using torch::optim::AdamWOptions;
 
-/// A model and what trains it.
+/// A model and its optimizer.
 struct Task {
   std::string model;
   OptimizerPlan plan;
@@ -79,7 +79,7 @@ bool is_vector_parameter(std::string_view, const at::Tensor& parameter) {
   return parameter.dim() < 2;
 }
 
-/// All in one plan, beside fp32.
+/// All 8-bit algorithms in one plan, together with an fp32 one.
 OptimizerPlan mixed_plan() {
   return {AdamW8bitOptions(0.02),
           {{"vectors", &is_vector_parameter, Lion8bitOptions(0.01).weight_decay(0.2)},
@@ -100,7 +100,7 @@ class EightBit : public ::testing::TestWithParam<int> {
  protected:
   int world() const { return GetParam(); }
 
-  /// The state after steps [begin, end) from `start`, if that is not empty.
+  /// The state after steps [begin, end), starting from `start` unless it is empty.
   States trained(const Task& task, const Configuration& configuration, int begin, int end,
                  const States& start, StateScope scope) const {
     return on_ranks(world(), [&](std::shared_ptr<ProcessGroup> group) {
@@ -275,7 +275,7 @@ TEST(EightBitMemory, IsAByteForEachMomentAndAScaleForEachBlock) {
   });
 }
 
-/// Of one rank's training.
+/// The mean of the last losses of one rank's training.
 double mean_of_last_losses(const OptimizerPlan& plan) {
   double sum = 0;
   run_ranks(1, [&](std::shared_ptr<ProcessGroup> group) {
@@ -290,7 +290,7 @@ double mean_of_last_losses(const OptimizerPlan& plan) {
   return sum / 4;
 }
 
-/// The tolerance is stated in docs/optimizers.md.
+/// docs/optimizers.md states the tolerance.
 TEST(EightBitConvergence, ComesAsFarAsFp32) {
   const auto close = [](double got, double expected) {
     EXPECT_GT(expected, 0);

@@ -1,5 +1,5 @@
-// Optimizers of a user's own under engines: the same bits under every configuration, state that
-// moves, memory as predicted, options that are refused on all ranks.
+// User-defined optimizers under engines: equal bits under every configuration, state that moves,
+// memory as predicted, and options that all ranks refuse.
 #include <string>
 #include <utility>
 #include <vector>
@@ -31,7 +31,7 @@ OwnOptions own_options() {
   return options;
 }
 
-/// One of them, beside one of LibTorch's that runs the same way and one of Tessera's.
+/// A user's optimizer, one of LibTorch's that runs the same way, and one of Tessera's.
 OptimizerPlan three_ways() {
   return {elementwise<Own<Belief>>(own_options()),
           {{"vectors", &is_vector_of, torch::optim::SGDOptions(0.1).momentum(0.9)},
@@ -39,7 +39,7 @@ OptimizerPlan three_ways() {
             elementwise<torch::optim::AdamW>(torch::optim::AdamWOptions(0.02))}}};
 }
 
-/// Alone, with a state in another dtype than the masters.
+/// A user's optimizer alone, with a state in another dtype than the masters.
 OptimizerPlan narrow_state() { return elementwise<Own<NarrowMomentum>>(own_options()); }
 
 struct OwnRank : EngineRank<Net> {
@@ -68,7 +68,7 @@ class OwnOptimizer : public ::testing::TestWithParam<int> {
  protected:
   int world() const { return GetParam(); }
 
-  /// The state after steps [begin, end) from `start`, if that is not empty.
+  /// The state after steps [begin, end), starting from `start` unless it is empty.
   States trained(const OptimizerPlan& plan, const Configuration& configuration, int begin, int end,
                  const States& start, StateScope scope) const {
     return on_ranks(world(), [&](std::shared_ptr<ProcessGroup> group) {
@@ -135,7 +135,7 @@ TEST_P(OwnOptimizer, RefusesTheStateOfAnotherAlgorithm) {
   });
 }
 
-/// LibTorch's own and Tessera's have states of the same names.
+/// LibTorch's AdamW and Tessera's have states of the same names.
 TEST_P(OwnOptimizer, ContinuesWhatTesserasOwnBegan) {
   const torch::optim::AdamWOptions adamw(0.02);
   const Configuration configuration = configuration_of(Strategy::kZero3);
@@ -149,7 +149,7 @@ TEST_P(OwnOptimizer, ContinuesWhatTesserasOwnBegan) {
   }
 }
 
-/// Where no update has been, either begins from what the other saves.
+/// Before the first update each can continue from the other's state.
 TEST_P(OwnOptimizer, SavesStatesBeforeTheFirstUpdateAsTesserasOwn) {
   const auto adagrad = torch::optim::AdagradOptions(0.1).initial_accumulator_value(0.25);
   const OptimizerPlan by_torch = elementwise<torch::optim::Adagrad>(adagrad);
@@ -159,7 +159,7 @@ TEST_P(OwnOptimizer, SavesStatesBeforeTheFirstUpdateAsTesserasOwn) {
   EXPECT_EQ(bit_differences(got.back(), expected.back()), "");
 }
 
-/// Updates in backward, an average, masters: as ddp with the same options.
+/// Updates in backward, an average, and masters: the same bits as ddp with the same options.
 TEST(OwnOptimizerOptions, WorkBesideTheOptionsOfOthers) {
   Configuration in_backward;
   in_backward.optimizer_in_backward = true;
@@ -194,7 +194,7 @@ TEST(OwnOptimizerOptions, FollowSchedulersAndAreComparedBetweenRanks) {
     const OwnRank run(std::move(group), plan, configuration_of(Strategy::kZero2));
     torch::optim::StepLR schedule(run.engine->optimizer(), /*step_size=*/1, /*gamma=*/0.5);
     run.train(0, 1);
-    for (int i = 0; i < 2; ++i) schedule.step();  // the first one changes nothing
+    for (int i = 0; i < 2; ++i) schedule.step();  // the first one has no effect
     auto& options = static_cast<OwnOptions&>(run.engine->optimizer().param_groups()[0].options());
     EXPECT_EQ(options.lr, 0.25);
     run.train(1, 2);
@@ -230,7 +230,7 @@ TEST(OwnOptimizerOptions, AreRefusedOnAllRanksWhereTheProbeFindsThemAndWhereRank
   });
 }
 
-/// SGD that gives up in its fifth update, which the probe does not reach.
+/// SGD that throws in its fifth update, which the probe does not reach.
 struct GivesUp {
   static constexpr const char* kName = "GivesUp";
   static void update(const at::Tensor& parameter, const at::Tensor& gradient, OwnState& state,
@@ -251,7 +251,7 @@ TEST(OwnOptimizerOptions, AnExceptionInAStepFailsTheEngineOnAllRanks) {
   });
 }
 
-/// What the probe protects from.
+/// The fault that the probe prevents.
 TEST(OwnOptimizerNegativeControl, WhatIsNotElementwiseDependsOnTheStrategy) {
   const OptimizerPlan plan =
       elementwise<Own<NormOfParameter>>(OwnOptions(), ElementwiseProbe::kSkip);

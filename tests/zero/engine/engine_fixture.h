@@ -32,7 +32,7 @@ inline at::Tensor loss_on(Net& net, int rank, int step) {
                  schedule);
 }
 
-/// One rank with a model of two odd layers.
+/// A rank with a model of two layers of odd sizes.
 struct OddRank : EngineRank<Net> {
   OddRank(std::shared_ptr<ProcessGroup> group, const Options& options)
       : EngineRank(std::move(group), make_net(), adamw(), options) {}
@@ -71,7 +71,7 @@ inline std::string name_of(const ::testing::TestParamInfo<std::pair<Configuratio
   return info.param.first.name + "_World" + std::to_string(info.param.second);
 }
 
-/// What every suite here runs over, or those of it that suit a test.
+/// The configurations and worlds of every suite here, or those that suit a test.
 inline auto configurations_and_worlds(Suits suits = nullptr) {
   std::vector<std::pair<Configuration, int>> all;
   for (const Configuration& configuration : named_configurations()) {

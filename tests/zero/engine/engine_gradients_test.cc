@@ -13,7 +13,7 @@
 #include "tessera/tests/support/oracle.h"
 #include "tessera/tests/zero/engine/engine_fixture.h"
 
-// What users see of gradients, and every way to drop them.
+// The gradients that users see, and every way to drop them.
 
 namespace tessera::internal::testing {
 namespace {
@@ -52,7 +52,7 @@ TEST_P(Gradients, ShowsTheMeanGradientWhereItIsWholeAndATombstoneElsewhere) {
   });
 }
 
-/// Not divided by the mean weight yet, which is known in step().
+/// The sum is not divided by the mean weight yet, which is known only in step().
 TEST_P(Gradients, ShowsTheWeightedSumByTheRanksWhereItIsWhole) {
   on_ranks([this](Rank& rank) {
     const auto weight_of = [](int of) { return 1.0 + 2.0 * of; };
@@ -84,7 +84,7 @@ TEST_P(Gradients, ClippedByHandUnderDdpAreThoseClippedByOption) {
   });
 }
 
-/// However a gradient is dropped, training goes on as if its backward had not been.
+/// However a gradient is dropped, training continues as if its backward had not run.
 TEST_P(Gradients, EveryWayToClearGradientsDropsThem) {
   on_ranks([this](Rank& rank) {
     Rank reference(rank.world, configuration());
@@ -131,7 +131,7 @@ TEST_P(Gradients, ClearingOneGradientLeavesThatParameterAlone) {
   });
 }
 
-/// A loss that autograd::grad differentiates leaves the engine's gradients alone.
+/// autograd::grad() does not change the engine's gradients.
 TEST_P(Gradients, AutogradGradDoesNotCount) {
   on_ranks([this](Rank& rank) {
     Rank reference(rank.world, configuration());

@@ -17,7 +17,7 @@
 #include "tessera/tests/support/oracle.h"
 #include "tessera/tests/zero/engine/engine_fixture.h"
 
-// Schedulers, reading and writing parameters, and the end of an engine.
+// Schedulers, reading and writing of parameters, and the end of an engine.
 
 namespace tessera::internal::testing {
 namespace {
@@ -26,7 +26,7 @@ using ::testing::HasSubstr;
 using ::testing::ThrowsMessage;
 
 class EngineUse : public EngineTest {};
-/// What is left of an engine that is gone: parameters that were whole, or none.
+/// A destroyed engine leaves its parameters whole, or unreadable if they were split.
 using EngineUseOfWholeParameters = EngineUse;
 using EngineUseOfSplitParameters = EngineUse;
 
@@ -42,7 +42,7 @@ TEST_P(EngineUse, SaysWhatTheStepDid) {
   });
 }
 
-/// Backward alone needs the thread that made the engine.
+/// Only backward needs the thread that made the engine.
 TEST_P(EngineUse, AnyThreadMayCallItBetweenBackwards) {
   on_ranks([this](Rank& rank) {
     Rank other(rank.world, configuration());
@@ -126,7 +126,7 @@ TEST_P(EngineUse, FullParametersAreReadableByAnyMeans) {
   });
 }
 
-/// Equal values have equal hashes whatever the strategy and the number of ranks.
+/// Equal values have equal hashes, whatever the strategy and the number of ranks.
 TEST_P(EngineUse, TheHashDependsOnValuesOnly) {
   const auto write = [](Rank& rank) {
     rank.train(0);
@@ -144,7 +144,7 @@ TEST_P(EngineUse, TheHashDependsOnValuesOnly) {
   });
 }
 
-/// What reading a parameter says once the engine that could gather it is gone.
+/// The error for reading a parameter after the engine that could gather it was destroyed.
 auto says_that_the_engine_is_gone() {
   return ThrowsMessage<c10::Error>(HasSubstr("the engine that could gather them is gone"));
 }
@@ -153,7 +153,7 @@ TEST_P(EngineUseOfWholeParameters, EndsWithParametersThatPlainTorchTrains) {
   on_ranks([](Rank& rank) {
     rank.train(0);
     const auto before = copy_parameters(*rank.net);
-    rank.loss(1).backward();  // gradients of the engine's are shown when it ends
+    rank.loss(1).backward();  // the engine's gradients are shown when it ends
     rank.engine.reset();
     EXPECT_EQ(bit_differences(copy_parameters(*rank.net), before), "");
 
@@ -177,8 +177,8 @@ TEST_P(EngineUseOfWholeParameters, EndsWithParametersThatPlainTorchTrains) {
   });
 }
 
-/// Split parameters are gone with their engine, but not for good: who wants them whole writes back
-/// a copy that was taken before.
+/// Split parameters become unreadable with the end of their engine, but a copy that was taken
+/// before can be written back.
 TEST_P(EngineUseOfSplitParameters, EndsWithParametersThatThrow) {
   on_ranks([this](Rank& rank) {
     rank.train(0);
@@ -223,7 +223,7 @@ TEST_P(EngineUseOfWholeParameters, ASecondEngineTakesTheModelOver) {
   });
 }
 
-// Nobody waits for a rank alone: the error is its own, and the next engine knows nothing of it.
+// In a world of one nobody waits for the rank; the error does not affect the next engine.
 TEST(EngineAlone, AnExceptionInBackwardEndsThatEngineOnly) {
   for (const Strategy strategy : {Strategy::kDdp, Strategy::kZero3}) {
     const auto world = std::make_shared<LoopbackGroup>();

@@ -25,7 +25,7 @@ using ::testing::HasSubstr;
 
 using Evaluate = EngineTest;
 
-/// Rank r has r batches, and one more on rank 0.
+/// Rank r has r batches; rank 0 has one.
 std::vector<int> batches_to_evaluate(int rank) {
   std::vector<int> batches;
   for (int i = 0; i < (rank == 0 ? 1 : rank); ++i) batches.push_back(10 * rank + i);
@@ -120,7 +120,7 @@ TEST_P(Evaluate, SoIsWhatIsNoException) {
   });
 }
 
-/// Where ranks gather together a rank cannot evaluate alone, unless the parameters are whole.
+/// Where gathers are collective, a rank cannot evaluate alone unless the parameters are whole.
 TEST(EvaluateOverCollectiveGathers, NeedsEquallyManyBatchesOrWholeParameters) {
   run_ranks(3, [](std::shared_ptr<ProcessGroup> world) {
     const OddRank rank(std::make_shared<GroupWithoutWindows>(std::move(world)),

@@ -8,8 +8,8 @@
 
 #include "tessera/tests/zero/engine/engine_fixture.h"
 
-// Parameters and buffers whose elements lie in one place (expand()): they get places of their own,
-// and train like tensors that always had them.
+// Parameters and buffers whose elements share one place (expand()): they get memory of their own
+// and train like ordinary tensors.
 
 namespace tessera::internal::testing {
 namespace {

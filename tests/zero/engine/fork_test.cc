@@ -1,4 +1,4 @@
-// Children that a rank forks while it trains: they see no parameters, change none, end cleanly.
+// Children that a rank forks while it trains: they see no parameters, change none and end cleanly.
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -31,20 +31,20 @@ namespace {
 using ::testing::Each;
 using ::testing::HasSubstr;
 
-// The sanitizers of GCC 12 hold no lock of their allocators across fork(): a thread that is not in
-// the child may have it for ever. Under them whoever forks is the only thread at work.
+// GCC 12's sanitizers do not hold their allocators' locks across fork(), so in the child a lock may
+// stay locked for ever. Under them no other thread may be active during a fork.
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 constexpr bool kAllocatorSurvivesFork = false;
 #else
 constexpr bool kAllocatorSurvivesFork = true;
 #endif
 
-/// Ranks that are threads, of which one forks.
+/// Ranks that are threads, one of which forks.
 class ForkingRanks {
  public:
   explicit ForkingRanks(int size) : still_(size - 1) {}
 
-  /// Called by all of them; one `forks`, by `fork_a_child`.
+  /// All ranks call this; the one with `forks` calls `fork_a_child`.
   void fork(bool forks, const std::function<void()>& fork_a_child) {
     if (forks) {
       if (!kAllocatorSurvivesFork) still_.wait();
@@ -61,8 +61,8 @@ class ForkingRanks {
   std::latch forked_{1};
 };
 
-/// Trains three steps; the last rank forks `child` after the first, if there is one. Returns the
-/// parameters of rank 0.
+/// Trains three steps; the last rank calls `fork_a_child` after the first, if it is given. Returns
+/// rank 0's parameters.
 std::map<std::string, at::Tensor> train(
     const Configuration& configuration, int size,
     const std::function<void(Engine& engine, Net& net)>& fork_a_child) {
@@ -143,7 +143,7 @@ TEST_P(ForkTest, AChildOfATrainingRankIsRefusedByEveryCallOfTheEngine) {
   EXPECT_EQ(bit_differences(with_child, train(configuration(), size(), nullptr)), "");
 }
 
-/// What a child writes by way of pointers that it has from before.
+/// A child writes through pointers that it had before the fork.
 TEST_P(ForkTest, WritesOfAChildNeverReachItsParent) {
   const auto with_child = train(configuration(), size(), [&](Engine& engine, Net& net) {
     std::vector<std::pair<double*, int64_t>> places;
@@ -162,7 +162,7 @@ TEST_P(ForkTest, WritesOfAChildNeverReachItsParent) {
   EXPECT_EQ(bit_differences(with_child, train(configuration(), size(), nullptr)), "");
 }
 
-/// Engines and models that a child inherited are destroyed in it.
+/// A child destroys the engines and models that it inherited.
 TEST_P(ForkTest, AChildDestroysWhatItInherited) {
   ForkingRanks ranks(size());
   run_ranks(size(), [&](std::shared_ptr<ProcessGroup> world) {
@@ -186,7 +186,7 @@ TEST_P(ForkTest, AChildDestroysWhatItInherited) {
 // --- Ranks that are processes ---
 
 /// Forks a child that returns from main, where engine, model and groups are destroyed, while the
-/// parent trains on.
+/// parent continues training.
 const RankProcessBody kTrains("forks_while_training", [] {
   ProcessGroupOptions options;
   options.lane = std::getenv("TEST_LANE") == nullptr ? ProcessGroupOptions::Lane::kInline
@@ -220,7 +220,7 @@ TEST(ForkOfTrainingProcess, ReturnsFromMainWhileItsParentTrainsOn) {
       if (has_lane && !kAllocatorSurvivesFork) continue;
       RankProcessOptions options;
       options.environment["TEST_CONFIGURATION"] = configuration;
-      // A child has none of the threads that would have freed their tasks.
+      // A child lacks the threads that would have freed their tasks.
       options.environment["ASAN_OPTIONS"] = "detect_leaks=0";
       if (has_lane) options.environment["TEST_LANE"] = "1";
       const auto results = run_rank_processes(2, "forks_while_training", options);

@@ -15,7 +15,7 @@ using Content = GradientHandles::Content;
 
 at::Tensor leaf(at::IntArrayRef sizes) { return at::zeros(sizes).set_requires_grad(true); }
 
-/// Two parameters; the gradient of the first is whole, that of the second never is.
+/// Two parameters; the first one's gradient is whole, the second one's never.
 class GradientHandlesTest : public ::testing::Test {
  protected:
   const at::Tensor& grad(size_t index) const { return table[index].tensor.grad(); }

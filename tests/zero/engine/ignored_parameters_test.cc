@@ -11,12 +11,12 @@
 #include "tessera/tests/support/message_of.h"
 #include "tessera/tests/zero/engine/engine_fixture.h"
 
-// Options::ignores: parameters that stay the user's own.
+// Options::ignores: parameters that the engine leaves alone.
 
 namespace tessera::internal::testing {
 namespace {
 
-/// Two layers; a parameter that every rank has for itself, under two names.
+/// Two layers, and a parameter of the rank's own with two names.
 struct OwnScale : torch::nn::Module {
   explicit OwnScale(int rank) {
     scale = register_parameter("scale", at::full({5}, 1.0 + rank, at::kDouble));
@@ -75,7 +75,7 @@ TEST_P(IgnoredParameters, AreNotAll) {
   });
 }
 
-/// Without the option the same parameter is made equal and trained: the control.
+/// The control: without the option the same parameter is broadcast and trained.
 TEST_P(IgnoredParameters, AreTrainedLikeTheOthersWithoutTheOption) {
   run_ranks(GetParam().second, [](std::shared_ptr<ProcessGroup> world) {
     const auto model = std::make_shared<OwnScale>(world->rank());

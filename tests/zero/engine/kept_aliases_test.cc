@@ -11,7 +11,7 @@
 
 #include "tessera/tests/zero/engine/engine_fixture.h"
 
-// Views and aliases of parameters that a model has from before parallelize.
+// Views and aliases of parameters that a model made before parallelize().
 
 namespace tessera::internal::testing {
 namespace {
@@ -19,7 +19,7 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-/// A model that keeps something of its parameters besides them.
+/// A model that keeps views or aliases of its parameters.
 struct Keeper : torch::nn::Module {
   virtual at::Tensor forward(const at::Tensor& input) = 0;
 
@@ -27,13 +27,13 @@ struct Keeper : torch::nn::Module {
     return (forward(at::linspace(-1, 1, 24, at::kDouble).view({4, 6})) - 1).pow(2).mean();
   }
 
-  /// Of 6 x 3 elements.
+  /// Of shape 6 x 3.
   at::Tensor weight =
       register_parameter("weight", at::linspace(-0.5, 0.7, 18, at::kDouble).view({6, 3}).clone());
   at::Tensor scale = register_parameter("scale", at::full({3}, 0.5, at::kDouble));
 };
 
-/// A view, with its graph.
+/// Keeps a view with its graph.
 struct KeepsTranspose final : Keeper {
   at::Tensor forward(const at::Tensor& input) override {
     return input.matmul(transpose.t()) * scale;
@@ -41,7 +41,7 @@ struct KeepsTranspose final : Keeper {
   at::Tensor transpose = weight.t();
 };
 
-/// Views of parts.
+/// Keeps views of parts.
 struct KeepsSlices final : Keeper {
   at::Tensor forward(const at::Tensor& input) override {
     return input.matmul(at::cat({first, others})) * scale;
@@ -50,7 +50,7 @@ struct KeepsSlices final : Keeper {
   at::Tensor others = weight.narrow(0, 1, 5);
 };
 
-/// An alias that autograd does not know; what it adds to the loss shows its values.
+/// Keeps an alias unknown to autograd; adding it to the loss shows its values.
 struct KeepsDetached final : Keeper {
   at::Tensor forward(const at::Tensor& input) override {
     return input.matmul(weight) * scale + detached.sum();
@@ -65,7 +65,7 @@ struct KeepsData final : Keeper {
   at::Tensor data = weight.data();
 };
 
-/// An alias among the buffers.
+/// Keeps an alias as a buffer.
 struct KeepsBuffer final : Keeper {
   at::Tensor forward(const at::Tensor& input) override {
     return input.matmul(weight) * scale + alias.sum() + part.sum();
@@ -74,8 +74,8 @@ struct KeepsBuffer final : Keeper {
   at::Tensor part = register_buffer("part", scale.detach().narrow(0, 1, 2));
 };
 
-/// Parameters that are views themselves: of memory in another order, and of one that nobody else
-/// has.
+/// Parameters that are views themselves: of memory in another order, and of memory that nothing
+/// else uses.
 struct ViewsAsParameters final : Keeper {
   ViewsAsParameters() {
     const at::Tensor both = at::linspace(0, 1, 6, at::kDouble).view({2, 3}).clone();
@@ -94,7 +94,7 @@ struct ViewsAsParameters final : Keeper {
   at::Tensor flat;
 };
 
-/// A kernel in channels_last order, its elements in the order of its memory.
+/// A kernel in channels_last order, and its elements in memory order.
 struct KeepsChannelsLast final : Keeper {
   KeepsChannelsLast() {
     kernel = register_parameter("kernel", at::linspace(-1, 1, 24, at::kDouble)
@@ -110,7 +110,7 @@ struct KeepsChannelsLast final : Keeper {
   at::Tensor flat;
 };
 
-/// A frozen parameter, which has no place in a unit where parameters are not split.
+/// A frozen parameter, which is in no unit if parameters are not split.
 struct KeepsFrozen final : Keeper {
   at::Tensor forward(const at::Tensor& input) override {
     return input.matmul(weight) * scale * part.sum();
@@ -120,7 +120,7 @@ struct KeepsFrozen final : Keeper {
   at::Tensor part = register_buffer("part", frozen.narrow(0, 1, 2));
 };
 
-/// A buffer of which all elements lie in one place, which the model writes.
+/// A buffer that the model writes and whose elements share one place.
 struct KeepsExpanded final : Keeper {
   at::Tensor forward(const at::Tensor& input) override {
     {
@@ -154,7 +154,7 @@ std::vector<Kind> kinds() {
 
 constexpr int kSteps = 4;
 
-/// Losses of plain LibTorch. All ranks have the same batch, so their mean is one's.
+/// Losses of plain LibTorch. All ranks have the same batch, so their mean equals one rank's.
 std::vector<double> losses_without_engine(const Kind& kind) {
   const std::shared_ptr<Keeper> model = kind.make();
   torch::optim::AdamW optimizer(model->parameters(), adamw());
@@ -290,7 +290,7 @@ TEST_P(KeptAliases, GoTheWayOfTheParameterWhenTheEngineEnds) {
       return;
     }
     EXPECT_TRUE(at::equal(model->transpose, model->weight.t()));
-    const auto engine = engine_of(model, world);  // they follow the next one, too
+    const auto engine = engine_of(model, world);  // they follow the next engine, too
     model->loss().backward();
     engine->step();
     EXPECT_TRUE(at::equal(model->transpose, model->weight.t()));

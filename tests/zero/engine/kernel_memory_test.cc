@@ -1,4 +1,4 @@
-// What the kernel gives for an engine's shared memory, and through how many descriptors.
+// Kernel memory and number of descriptors of an engine's shared memory.
 #include <sys/stat.h>
 
 #include <cstdint>
@@ -20,7 +20,7 @@
 namespace tessera::internal::testing {
 namespace {
 
-/// The files that shared memory is made of, of all ranks, which are threads of this process.
+/// The files behind all ranks' shared memory; ranks are threads of this process.
 struct SharedFiles {
   int count = 0;
   int64_t kernel_bytes = 0;
@@ -51,7 +51,7 @@ using KernelMemoryCase = std::tuple<SharedMemoryCase, int64_t>;
 
 class KernelMemoryTest : public ::testing::TestWithParam<KernelMemoryCase> {};
 
-// Slices of 2.1 MiB (1050) and of 3.96 MiB (1440): none is a whole number of huge pages.
+// Slices of 2.1 MiB (1050) and of 3.96 MiB (1440): neither is a whole number of huge pages.
 TEST_P(KernelMemoryTest, IsWhatIsCountedWithAFewDescriptorsForAllUnits) {
   constexpr int kWorld = 2;
   constexpr int kLayers = 12;

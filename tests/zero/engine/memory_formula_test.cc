@@ -10,7 +10,7 @@
 namespace tessera::internal {
 namespace {
 
-/// Bytes as the tests write them down; control is always 0.
+/// Expected bytes in the tests' notation; control is always 0.
 struct Expected {
   int64_t parameters = 0, gradients = 0, optimizer = 0, buffers = 0, root = 0, gradient_buffer = 0;
 
@@ -43,8 +43,8 @@ at::Tensor trainable(int64_t numel, at::ScalarType dtype = at::kFloat) {
   return at::zeros({numel}, dtype).requires_grad_();
 }
 
-/// Two buckets. For a world of 3: 1000 fp32 elements pad to 1024, with slices to 1152 (4608 bytes);
-/// 10 fp64 elements pad to 64, with slices to 192 (1536 bytes). P = 6144 bytes.
+/// Two buckets. In a world of 3, 1000 fp32 elements are padded to 1024, for slices to 1152 (4608
+/// bytes); 10 fp64 elements to 64, for slices to 192 (1536 bytes). P = 6144 bytes.
 UnitPlan buckets(int slices) {
   const ParameterTable table({{"a", trainable(1000)},
                               {"frozen", at::zeros({1 << 20})},
@@ -52,10 +52,10 @@ UnitPlan buckets(int slices) {
   return UnitPlan(table, {{"bucket 0", {2}}, {"bucket 1", {0}}}, slices);
 }
 
-/// What a wrapped model has. For a world of 4 slices are multiples of 64 elements in fp32, of 128
-/// in bf16, so buffers of 256 and of 512; in elements:
-///   blocks.1 700 -> 768 (bf16: 1024), blocks.0 500 -> 512, root 100 -> 256 (bf16: 512),
-///   frozen 2000 -> 2048.
+/// The units of a wrapped model. In a world of 4, slices are multiples of 64 elements in fp32 and
+/// of 128 in bf16, so buffers are multiples of 256 and of 512. In elements:
+///    blocks.1 700 -> 768 (bf16: 1024), blocks.0 500 -> 512, root 100 -> 256 (bf16: 512),
+///    frozen 2000 -> 2048.
 UnitPlan wrapped(const Precision& precision = {}) {
   const ParameterTable table({{"embedding", trainable(100)},
                               {"blocks.0", trainable(500)},
@@ -149,7 +149,8 @@ TEST(MemoryFormula, HybridConfigurationsByHand) {
                                                               .root = 1024}))
       << "parameters split inside a smaller group";
   const UnitPlan whole = buckets(4);
-  // 1024 fp32 elements leave no padding in 4 slices, 64 fp64 ones do: 256. P = 4096 + 2048 bytes.
+  // 1024 fp32 elements need no padding for 4 slices; 64 fp64 elements do: 256. P = 4096 + 2048
+  // bytes.
   ASSERT_EQ(whole.bytes(), 6144);
   EXPECT_EQ(memory_formula(whole, resident({1, 2, 4})),
             (Expected{.parameters = 6144, .gradients = 6144 / 2, .optimizer = 2 * 6144 / 4}))
@@ -187,7 +188,7 @@ TEST(MemoryFormula, EachDtypeHasBuffersOfItsOwn) {
                               {"c", trainable(1024)},
                               {"d", trainable(100, at::kDouble)}});
   const UnitPlan plan(table, {{"d", {3}}, {"c", {2}}, {"b", {1}}, {"a", {0}}}, 2);
-  // Two of fp32's largest, the only one of fp64: 100 elements pad to 128.
+  // Two buffers of fp32's largest size, one for the only fp64 unit: 100 elements are padded to 128.
   EXPECT_EQ(memory_formula(plan, split({2, 2, 2}))[MemoryClass::kUnshardedParameters],
             2 * 4096 + 1024);
 }
@@ -197,15 +198,16 @@ TEST(MemoryFormula, AtWorldOneAllStrategiesAreOne) {
   ASSERT_EQ(plan.bytes(), 1024 * 4 + 64 * 8);
   EXPECT_EQ(memory_formula(plan, resident({1, 1, 1})),
             (Expected{.parameters = 4608, .gradients = 4608, .optimizer = 9216}));
-  // Freed eagerly, for tests: the shard is whole and the units have unsharded-parameter buffers
-  // beside it.
+  // Freed eagerly, for tests: the shard is whole, and the units also have unsharded-parameter
+  // buffers.
   EXPECT_EQ(
       memory_formula(plan, split({1, 1, 1}, 1)),
       (Expected{.parameters = 4608, .gradients = 4608, .optimizer = 9216, .buffers = 4096 + 512}));
 }
 
 TEST(MemoryFormula, TotalsAreTheTextbookOnesWithoutPadding) {
-  // 64 * 4 * 3 elements in one parameter leave no padding at a world of 4: a = 4 bytes each.
+  // 64 * 4 * 3 elements in one parameter need no padding at a world of 4; each class takes 4 bytes
+  // per element.
   const ParameterTable table({{"w", trainable(768)}});
   const UnitPlan plan(table, {{"bucket 0", {0}}}, 4);
   const int64_t p = 768 * 4;
@@ -229,7 +231,7 @@ TEST(MemoryFormula, TheOptimizersStatesAreWhatItSaysTheyAre) {
   EXPECT_EQ(optimizer_bytes({{{"momentum"}}, {{"half", at::kHalf}}}),
             (1152 * 4 + 192 * 8 + 1344 * 2) / 3);
 
-  // Masters are not the optimizer's own: bf16 parameters have them whatever it remembers.
+  // Masters are not the optimizer's states: bf16 parameters have them whatever its states are.
   const MemorySetting none = {.degrees = {4, 4, 4}, .is_split = true};
   const UnitPlan narrow = wrapped({.parameters = at::kBFloat16});
   EXPECT_EQ(memory_formula(narrow, none)[MemoryClass::kOptimizer] * 3,
@@ -257,7 +259,7 @@ TEST(MemoryFormula, AnAverageOfWeightsIsAsLargeAsTheMasters) {
 }
 
 TEST(MemoryFormula, AStateOfSomeParametersCountsTheirPartOfTheRanksSlice) {
-  // One unit: "a" at 0 to 100 (padded to 128), "b" at 128 to 328 (to 384); slices of 192 of 384.
+  // One unit: "a" at 0 to 100 (padded to 128), "b" at 128 to 328 (to 384); two slices of 192.
   const ParameterTable table({{"a", trainable(100)}, {"b", trainable(200)}});
   const UnitPlan plan(table, {{"unit", {0, 1}}}, 2);
   ASSERT_EQ(plan[0].layout.numel(), 384);
@@ -273,7 +275,7 @@ TEST(MemoryFormula, AStateOfSomeParametersCountsTheirPartOfTheRanksSlice) {
   EXPECT_EQ(elements({0, 1}, 1), 192);
   EXPECT_EQ(elements({1, 1}, 0), 192);
   EXPECT_EQ(elements({0, 0}, 1), 0);
-  // What a rank that has padding only holds: "c" is in slice 0 of 2.
+  // A rank with padding only has no state: "c" is in slice 0 of 2.
   const ParameterTable small({{"c", trainable(3)}});
   const UnitPlan padded(small, {{"unit", {0}}}, 2);
   setting.states = {{{"momentum"}, {1}}};

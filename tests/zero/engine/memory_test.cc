@@ -20,7 +20,7 @@ namespace {
 
 constexpr int64_t kBucketBytes = 2048;
 
-/// Counts the memory that tensors ask LibTorch for, thread by thread.
+/// Counts each thread's allocations by LibTorch.
 class CountingAllocator final : public c10::Allocator {
  public:
   explicit CountingAllocator(c10::Allocator* inner) : inner_(inner) {}
@@ -40,7 +40,7 @@ class CountingAllocator final : public c10::Allocator {
 };
 thread_local int64_t CountingAllocator::count = 0;
 
-/// Puts a CountingAllocator in front of LibTorch's while it lives.
+/// While alive, puts a CountingAllocator in front of LibTorch's.
 class CountingScope {
  public:
   CountingScope() : before_(c10::GetCPUAllocator()), counting_(before_) {
@@ -67,7 +67,7 @@ std::vector<MemoryCase> memory_cases() {
       takes_all_rows() ? std::vector<int>{1, 2, 3, 4, 6} : std::vector<int>{1, 3, 4};
   for (const int world : worlds) {
     for (const Configuration& configuration : configurations_of_world(world)) {
-      if (configuration.free_eagerly) continue;  // a test's policy, not a training's
+      if (configuration.free_eagerly) continue;  // tests only; no user frees eagerly
       if (world > 3 && !configuration.degrees.has_value() &&
           configuration.reshard_after_forward != 2)
         continue;
@@ -93,12 +93,12 @@ class MemoryTest : public ::testing::TestWithParam<MemoryCase> {
             .micro_steps = GetParam().micro_steps,
             .bucket_bytes = kBucketBytes};
   }
-  /// Where gradients are whole and the optimizer is split, they are reduced where they are
-  /// collected.
+  /// If gradients are whole and the optimizer is split, gradients are reduced in the buffer that
+  /// collects them.
   bool lands_in_pool() const { return degrees().gradients > 1 || degrees().optimizer == 1; }
 };
 
-/// Of the units that are no root, or of the root's.
+/// The largest unit: the root, or one of the others.
 int64_t largest_unit_bytes(const Engine& engine, bool is_root = false) {
   int64_t largest = 0;
   for (const PlannedUnit& unit : engine.units()) {
@@ -162,8 +162,8 @@ TEST_P(MemoryTest, SixteenBitParametersWithMastersEqualTheFormulaToo) {
                    {.after_step = check});
 }
 
-/// Between backward and step, where a rank holds least: no whole gradient where gradients are
-/// split, no whole parameter where parameters are.
+/// Between backward and step a rank holds least: no whole gradient if gradients are split, no whole
+/// parameter if parameters are.
 TEST_P(MemoryTest, NothingSplitIsWholeAfterBackward) {
   const auto check = [this](Engine& engine, int) {
     for (const Parameter& parameter : engine.parameters()) {
@@ -202,7 +202,7 @@ TEST_P(MemoryTest, TheEngineAllocatesNothingAfterTheSecondStep) {
   }
 }
 
-/// How many tensors' memory one rank asked LibTorch for in the third step.
+/// Number of LibTorch's allocations by one rank in the third step.
 struct Asked {
   int64_t in_backward = 0;
   int64_t in_step = 0;
@@ -270,9 +270,10 @@ TEST(Memory, NoSyncNeedsNoSecondBufferUnderZero1) {
                    }});
 }
 
-/// What PyTorch asserts of fully_shard (test_fully_shard_memory), with its words: `sharded` is a
-/// rank's part of the parameters, `block` the largest unit, `other` what is in none. Its last
-/// bound, three times sharded after zero_grad, is not ours: the buffer of reduced gradients stays.
+/// The assertions of PyTorch's test_fully_shard_memory, with its names: `sharded` is a rank's part
+/// of the parameters, `block` the largest unit, `other` the parameters in no block. Its last bound,
+/// three times `sharded` after zero_grad, does not hold here, because the buffer of reduced
+/// gradients stays.
 TEST(Memory, Scenario46_BoundsOfFullyShardHold) {
   for (const int world : {2, 3}) {
     Configuration configuration = configuration_of(Strategy::kZero3);
@@ -307,7 +308,7 @@ TEST(Memory, Scenario46_BoundsOfFullyShardHold) {
   }
 }
 
-/// The negative control: the bounds are tight enough to see a model that stays whole.
+/// Negative control: the bounds are tight enough to notice a model that stays whole.
 TEST(Memory, UnitsThatStayWholeBreakThoseBounds) {
   Configuration configuration = resharding(1);
   configuration.wrap = Configuration::Wrap::kBlocks;
@@ -319,7 +320,7 @@ TEST(Memory, UnitsThatStayWholeBreakThoseBounds) {
   });
 }
 
-/// The negative control: the formula for another number of micro-steps or another strategy differs.
+/// Negative control: the formula for another number of micro-steps or another strategy differs.
 TEST(Memory, TheFormulaTellsStrategiesApart) {
   const auto predictions = [](const Configuration& configuration) {
     std::vector<MemoryBytes> predicted;
@@ -343,8 +344,8 @@ TEST(Memory, TheFormulaTellsStrategiesApart) {
   EXPECT_GT(zero2[0].total(), zero3[0].total());
   EXPECT_EQ(ddp[0][MemoryClass::kOptimizer], 2 * zero2[0][MemoryClass::kOptimizer]);
 
-  // Ranks that share have half of the parameters each, whatever the configuration, and nothing to
-  // gather into.
+  // Two ranks that share parameters hold half of them each, in every configuration, and no
+  // unsharded-parameter buffers.
   for (const Strategy strategy : {Strategy::kZero1, Strategy::kZero2, Strategy::kZero3}) {
     const auto shared = predictions(configuration_of(strategy));
     EXPECT_NEAR(shared[0][MemoryClass::kParameters], ddp[0][MemoryClass::kParameters] / 2, 4096);

@@ -1,5 +1,5 @@
 // Muon under engines: memory and traffic as predicted, state that moves between worlds, averages
-// and loss scales, what is refused on all ranks. Bits: tests/equivalence/muon_equivalence_test.cc.
+// and loss scales, and refusals on all ranks. Bits: tests/equivalence/muon_equivalence_test.cc.
 #include <algorithm>
 #include <map>
 #include <string>
@@ -80,7 +80,7 @@ TEST_P(MuonEngine, MemoryIsAsPredictedToTheByte) {
   }
 }
 
-/// What is read from other ranks in a step by name: pieces of directions, pieces of results.
+/// Named reads of other ranks in a step: pieces of directions, pieces of results.
 TEST_P(MuonEngine, TrafficIsThatOfTheFormula) {
   for (const Configuration& configuration : named_configurations()) {
     std::vector<int64_t> read(static_cast<size_t>(world()));
@@ -101,8 +101,8 @@ TEST_P(MuonEngine, TrafficIsThatOfTheFormula) {
       }
       const bool is_sliced = run.engine->degrees().optimizer > 1;
       EXPECT_EQ(barriers, is_sliced ? 2 : 0) << configuration;
-      // Layers of 7 x 13, 13 x 13 and 13 x 5 cost 637, 2197 and 325, so the second one's owner is
-      // rank 0, the first one's rank 1, the last one's the one with the least to do.
+      // Layers of 7 x 13, 13 x 13 and 13 x 5 cost 637, 2197 and 325, so rank 0 owns the second,
+      // rank 1 the first, and the rank with the least work the last.
       const std::map<std::string, int> owners = {
           {"layer0.weight", 1}, {"layer1.weight", 0}, {"layer2.weight", world() > 2 ? 2 : 1}};
       for (const PlannedUnit& unit : run.engine->units()) {
@@ -152,8 +152,8 @@ TEST_P(MuonEngine, MovesBetweenWorldsThroughACheckpoint) {
   });
 }
 
-/// An average of the weights, a loss scale, bf16 parameters over masters, all at once: what a step
-/// leaves in the state has the bits of ddp's.
+/// An average of the weights, a loss scale, and bf16 parameters over masters, all at once: the
+/// state after a step has ddp's bits.
 TEST_P(MuonEngine, AveragesMastersAndLossScalesHaveTheBitsOfDdp) {
   const auto states_of = [&](const Configuration& configuration) {
     return on_ranks(world(), [&](std::shared_ptr<ProcessGroup> group) {
@@ -174,7 +174,7 @@ TEST_P(MuonEngine, AveragesMastersAndLossScalesHaveTheBitsOfDdp) {
   }
 }
 
-/// Its state and its count stay where they were.
+/// Its state and its count do not change.
 TEST_P(MuonEngine, AMatrixThatNobodyUsedIsLeftAlone) {
   for (const Configuration& configuration : configurations_at(world())) {
     run_ranks(world(), [&](std::shared_ptr<ProcessGroup> group) {
@@ -196,8 +196,8 @@ TEST_P(MuonEngine, AMatrixThatNobodyUsedIsLeftAlone) {
   }
 }
 
-/// A fence, a read of a direction, a read of a result: whatever fails on one rank behind the vote
-/// ends the step on all of them.
+/// A fence, a read of a direction, a read of a result: any failure on one rank after the vote ends
+/// the step on all ranks.
 TEST(MuonEngineFailures, ACallThatFailsOnOneRankEndsTheStepOnAll) {
   constexpr int kWorld = 3;
   std::vector<std::string> failed;

@@ -16,7 +16,7 @@
 #include "tessera/trace.h"
 #include "tessera/trace_file.h"
 
-// What Options::on_non_finite, ask_non_finite and loss_scale make of a step.
+// The effect of Options::on_non_finite, ask_non_finite and loss_scale on a step.
 
 namespace tessera::internal::testing {
 namespace {
@@ -28,7 +28,7 @@ class NonFinitePolicy : public ::testing::TestWithParam<std::pair<Configuration,
  protected:
   struct Rank : OddRank {
     using OddRank::OddRank;
-    /// Rank 0's loss is infinite where `is_bad`.
+    /// Rank 0's loss is infinite if `is_bad`.
     void backward(int step, bool is_bad) const {
       at::Tensor own = loss(step);
       if (is_bad && world->rank() == 0) own = own * std::numeric_limits<double>::infinity();
@@ -132,7 +132,7 @@ TEST_P(NonFinitePolicy, RefusesALossThatWasNotScaled) {
 
 INSTANTIATE_TEST_SUITE_P(, NonFinitePolicy, configurations_and_worlds(), name_of);
 
-/// A trace of a step has every kind of span, and none is there without the option.
+/// A step's trace has every kind of span; without the option there is no trace.
 TEST(EngineTrace, HasEveryTrack) {
   for (const bool is_on : {true, false}) {
     run_ranks(3, [is_on](std::shared_ptr<ProcessGroup> world) {

@@ -15,9 +15,9 @@
 #include "tessera/tests/support/rank_threads.h"
 #include "tessera/tests/support/training.h"
 
-// Options that depend on how parameters lie, on engines: each changes what an engine does, or is
-// refused, or is a bound that ranks which share parameters keep already. The table of all options
-// is in tests/core/options/options_test.cc.
+// Options that depend on the layout of parameters: each changes what an engine does, or is refused,
+// or is a bound that ranks which share parameters keep anyway. The table of all options is in
+// tests/core/options/options_test.cc.
 
 namespace tessera::internal::testing {
 namespace {
@@ -25,8 +25,8 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-/// What an engine over `options` does in three steps and by an operator that reads three units at
-/// once, as rank 0 sees it; or how it is refused.
+/// Describes what rank 0 observes of an engine with `options` in three steps and in an operator
+/// that reads three units at once; or how it is refused.
 std::string observe(const Options& options) {
   std::string seen;
   const std::vector<std::string> errors =
@@ -124,7 +124,7 @@ INSTANTIATE_TEST_SUITE_P(
                    true}),
     [](const auto& info) { return info.param.option; });
 
-// The negative control: what changes nothing is seen to change nothing, everywhere.
+// Negative control: an option without effect is noticed everywhere.
 TEST(OptionsActControl, AnOptionWithoutEffectIsNoticed) {
   for (const Configuration& configuration : named_and_apart_configurations()) {
     Options options = options_of(configuration);

@@ -54,7 +54,7 @@ EngineParts parts_of(const torch::nn::Module& model, std::shared_ptr<ProcessGrou
           .group_of = std::move(group_of)};
 }
 
-/// One linear module of odd sizes, equal on all ranks, and what outlives its engine.
+/// A linear module of odd sizes, equal on all ranks, and the objects that outlive its engine.
 struct Trainee {
   explicit Trainee(std::shared_ptr<ProcessGroup> group)
       : lasting{.group = std::move(group),
@@ -74,7 +74,7 @@ struct Trainee {
   Lasting lasting;
 };
 
-/// What every part needs: the lowest parts.
+/// The lowest parts, which every other part needs.
 struct Base : Trainee {
   explicit Base(std::shared_ptr<ProcessGroup> group, const Options& options = {})
       : Trainee(group),
@@ -82,7 +82,7 @@ struct Base : Trainee {
         trained(context, Values::kOfParameters),
         gradients(context, trained) {}
 
-  /// Gradients as a backward would give them, equal to `value` everywhere.
+  /// Gives gradients as a backward does, all equal to `value`.
   void give(double value) {
     gradients.begin(Reducer::Mode::kReduce, /*factor=*/1.0);
     for (size_t i = context.parts.table.size(); i-- > 0;) {
@@ -159,7 +159,7 @@ TEST(JoinLoopAlone, RanksWithoutBatchesLearnWhatTheOthersCall) {
     const auto follow = [&] {
       join.follow([&](Call call) {
         EXPECT_TRUE(join.is_following());
-        join.announce(call, "what is followed");  // says nothing
+        join.announce(call, "what is followed");  // sends nothing
         followed.push_back(call);
       });
     };

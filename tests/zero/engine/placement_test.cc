@@ -25,7 +25,7 @@ TEST(Placement, IsTheTableOfTheStrategies) {
   }
 }
 
-/// What the tests expect of their configurations is what the engine makes of them.
+/// The degrees that the tests expect of their configurations are the engine's.
 TEST(Placement, AgreesWithTheConfigurationsOfTheTests) {
   for (const int world : {1, 2, 3, 4, 6}) {
     for (const Configuration& configuration : configurations_of_world(world)) {

@@ -1,6 +1,6 @@
-// Backward does not wait for peers where reductions are posted. A rank stalls in its first hook
-// until its peers have run all of theirs: if one of those waited for it, neither would go on, and
-// the time-out of the groups would end the test.
+// Backward does not wait for peers if reductions are posted. A rank stalls in its first hook until
+// its peers have run all of theirs: if a peer waited for it, neither would continue, and the
+// groups' time-out would end the test.
 #include <latch>
 #include <memory>
 #include <optional>
@@ -23,8 +23,8 @@ struct StalledCase {
   const char* name;
   Strategy strategy;
   int world;
-  /// A peer lets the stalled rank go on at the first or the second gradient of this layer; 0 is the
-  /// last one in backward.
+  /// A peer releases the stalled rank at the first or second gradient of this layer; layer 0 is the
+  /// last in backward.
   int layer = 0;
   int gradient = 2;
   std::optional<int> units_in_reduction = {};
@@ -37,8 +37,8 @@ INSTANTIATE_TEST_SUITE_P(
                       StalledCase{"ddp_3", Strategy::kDdp, 3},
                       StalledCase{"zero1_2", Strategy::kZero1, 2},
                       StalledCase{"zero1_4", Strategy::kZero1, 4},
-                      // Pooled buffers: a peer gets as far as the first
-                      // gradient of the unit that finds none.
+                      // Pooled buffers: a peer reaches the first gradient of the unit that finds no
+                      // free buffer.
                       StalledCase{"zero2_3", Strategy::kZero2, 3, 4, 1},
                       StalledCase{"zero2_3_four", Strategy::kZero2, 3, 1, 1, 4},
                       StalledCase{"zero2_3_all", Strategy::kZero2, 3, 0, 2, 6},
@@ -86,9 +86,9 @@ TEST_P(StalledBackward, LetsPeersRunAllTheirHooks) {
   });
 }
 
-/// In hybrids a reduction has a second stage, over the replicas. A rank that is blocked in a
-/// collective of the model has not come to a later hook, and its peers come to that collective when
-/// they have had the second stage: they need its buffer.
+/// In hybrids a reduction has a second stage over the replicas. A rank that is blocked in one of
+/// the model's collectives does not reach a later hook, and its peers reach that collective only
+/// after the second stage, whose buffer they need.
 class BlockedBackward : public ::testing::TestWithParam<ProcessGroupOptions::Lane> {};
 INSTANTIATE_TEST_SUITE_P(All, BlockedBackward,
                          ::testing::Values(ProcessGroupOptions::Lane::kInline,

@@ -17,7 +17,7 @@
 #include "tessera/tests/support/same_bits.h"
 #include "tessera/tests/support/training.h"
 
-// Scenario 53 of docs/testing.md: which dtype each part of a step has, and that what is computed in
+// Scenario 53 of docs/testing.md: the dtype of each part of a step, and that what is computed in
 // fp32 is exactly that.
 
 namespace tessera::internal::testing {
@@ -44,8 +44,8 @@ Tensor loss_at(WithBuffer& model, at::ScalarType dtype, int rank, int step) {
   return model.forward(input.to(dtype)).to(at::kFloat).square().mean();
 }
 
-/// Plain torch: 16-bit gradients of each rank, their mean formed in fp32 and rounded once to what
-/// travels, an optimizer on fp32 copies.
+/// Plain LibTorch: each rank's 16-bit gradients, their mean formed in fp32 and rounded once to the
+/// communication dtype, and an optimizer on fp32 copies.
 struct Mimic {
   Mimic(at::ScalarType dtype, int world) : dtype(dtype), world(world) {
     draw_parameters(model, 5);
@@ -118,7 +118,7 @@ TEST_P(PrecisionTest, Scenario53_SixteenBitStepsAreThoseOfAPlainMimic) {
         loss_at(*model, dtype, world->rank(), step).backward();
         engine->step();
       }
-      // Gradients travelled in 16 bits.
+      // Gradients were communicated in 16 bits.
       for (const RecordedCall& call : recording->calls()) {
         if (call.op != "reduce_scatter" && call.op != "all_reduce") continue;
         for (const PlannedUnit& unit : engine->units()) {
@@ -150,7 +150,7 @@ struct WithBatchNorm : torch::nn::Module {
   torch::nn::Linear last = register_module("last", torch::nn::Linear(6, 5));
 };
 
-/// Trains it in bfloat16; returns all state that is equal on all ranks.
+/// Trains the model in bfloat16; returns all state that is equal on all ranks.
 std::vector<Tensor> train_batch_norm(const Configuration& configuration,
                                      const std::shared_ptr<ProcessGroup>& world) {
   const auto model = std::make_shared<WithBatchNorm>();
@@ -198,7 +198,7 @@ TEST(Precision, BatchNormIsNotMadeWiderThanItsStatistics) {
                           "model before parallelize")));
 }
 
-/// Without it LibTorch refuses the model: the negative control.
+/// Negative control: without the option LibTorch refuses the model.
 TEST(Precision, NegativeControlLibTorchRefusesNarrowBatchNorms) {
   WithBatchNorm model;
   model.to(at::kBFloat16);
@@ -207,7 +207,7 @@ TEST(Precision, NegativeControlLibTorchRefusesNarrowBatchNorms) {
   EXPECT_THROW(model.forward(at::ones({4, 7}, at::kBFloat16)), c10::Error);
 }
 
-/// Sums of micro-steps are kept wider than the gradients that are added.
+/// Sums of micro-steps are wider than the gradients.
 TEST_P(PrecisionTest, Scenario53_MicroStepsAreAddedInFp32) {
   Configuration configuration = GetParam();
   configuration.precision.parameters = at::kBFloat16;

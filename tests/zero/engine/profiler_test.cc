@@ -12,7 +12,7 @@
 #include "tessera/tests/support/rank_threads.h"
 #include "tessera/tests/zero/engine/engine_fixture.h"
 
-// Engines are made, trained and destroyed while LibTorch's profiler is on or off, in every order.
+// Engines are made, used and destroyed while LibTorch's profiler is on or off, in every order.
 
 namespace tessera::internal::testing {
 namespace {
@@ -27,10 +27,10 @@ void start_profiler() {
   profiler::enableProfiler(config, activities);
 }
 
-/// How many events the profiler has seen.
+/// Stops the profiler; returns the number of its events.
 size_t stop_profiler() { return profiler::disableProfiler()->events().size(); }
 
-/// How many it sees of a forward without any engine: the least that it has to see beside one.
+/// The number of events of a forward without an engine: with one, there must be at least as many.
 size_t events_of_forward() {
   const auto net = make_net();
   start_profiler();
@@ -38,7 +38,7 @@ size_t events_of_forward() {
   return stop_profiler();
 }
 
-/// One rank: profilers are the process's own.
+/// A world of one rank, because profilers belong to the process.
 struct Trained {
   explicit Trained(const std::shared_ptr<ProcessGroup>& world)
       : net(make_net()),
@@ -54,7 +54,7 @@ struct Trained {
   std::unique_ptr<Engine> engine;
 };
 
-/// On the thread of the test, because Kineto has to be used where it was set up.
+/// Runs on the test's thread, because Kineto must be used where it was set up.
 void on_one_rank(const RankBody& body) {
   ProcessGroupOptions options;
   options.rank = 0;

@@ -1,5 +1,5 @@
-// Buffers and frozen parameters over memory that the process may read and not write: constants of
-// the program, files that are mapped. Values that are equal need no write.
+// Buffers and frozen parameters over memory that the process may only read: constants of the
+// program, mapped files. Equal values need no write.
 #include <sys/mman.h>
 
 #include <functional>
@@ -31,7 +31,7 @@ using ::testing::IsEmpty;
 
 constexpr int64_t kPageNumel = 4;
 
-/// A page with the numbers first, first + 1, ..., which nobody may write.
+/// A read-only page with the numbers first, first + 1, ...
 class ReadOnlyPage {
  public:
   explicit ReadOnlyPage(float first) {
@@ -68,12 +68,12 @@ Options strategy_options(Strategy strategy) {
   return options;
 }
 
-/// By strategy, and whether the tensor is a frozen parameter.
+/// The strategy, and whether the tensor is a frozen parameter.
 class ReadOnly : public ::testing::TestWithParam<std::tuple<Strategy, bool>> {
  protected:
   Strategy strategy() const { return std::get<0>(GetParam()); }
   bool is_parameter() const { return std::get<1>(GetParam()); }
-  /// A split parameter moves to the engine's memory.
+  /// A split parameter moves into the engine's memory.
   bool stays(int world) const {
     return !is_parameter() || strategy() != Strategy::kZero3 || world == 1;
   }
@@ -107,7 +107,7 @@ TEST_P(ReadOnly, TrainsWhereValuesAreEqual) {
   }
 }
 
-/// A buffer that rank 1 may not write cannot follow what another rank does to its own.
+/// If rank 1 may not write its buffer, it cannot follow another rank's changes.
 TEST(ReadOnlyOnOneRank, IsRefusedOnAllRanksOnceAnotherRankHasChangedIts) {
   for (const BufferSync sync : {BufferSync::kBroadcast, BufferSync::kMean}) {
     run_ranks(3, [&](std::shared_ptr<ProcessGroup> group) {

@@ -6,7 +6,7 @@
 #include "tessera/tests/core/reduce/reduction_rig.h"
 #include "tessera/tests/support/rank_threads.h"
 
-// A reducer without an engine keeps what the formula says, under degrees that no strategy names.
+// A reducer without an engine holds what the formula predicts, under degrees of no named strategy.
 namespace tessera::internal::testing {
 namespace {
 

@@ -19,7 +19,7 @@ namespace {
 
 using ::testing::ElementsAre;
 
-/// Layers that are used in another order than they are registered in.
+/// Layers used in another order than registered.
 struct ShuffledNet : torch::nn::Module {
   ShuffledNet() {
     const torch::NoGradGuard no_grad;
@@ -37,7 +37,7 @@ struct ShuffledNet : torch::nn::Module {
   }
 };
 
-/// Buckets by the layers that they hold: registration backwards.
+/// The layer in a bucket: buckets have the reverse order of registration.
 std::string layer_of(std::string_view unit) {
   const std::map<std::string, std::string, std::less<>> layers = {
       {"bucket 0", "second"}, {"bucket 1", "fourth"}, {"bucket 2", "first"}, {"bucket 3", "third"}};

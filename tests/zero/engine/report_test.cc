@@ -27,7 +27,7 @@ using nlohmann::json;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-/// 7 to 5 to 3; a parameter that is never used, one that is frozen, a buffer.
+/// 7 to 5 to 3; one parameter that is never used, one frozen, and a buffer.
 struct Reported : torch::nn::Module {
   Reported() {
     first = register_module("first", torch::nn::Linear(7, 5));
@@ -118,7 +118,7 @@ TEST_P(ReportTest, SaysWhatStepsDid) {
     EXPECT_TRUE(before.unused_parameters.empty()) << "no step, no statement";
 
     const int64_t begin_ns = Trace::now_ns();
-    rank.engine->zero_grad();  // a step begins now
+    rank.engine->zero_grad();  // a step begins here
     for (int step = 0; step < 12; ++step) rank.train(step);
     const double wall = static_cast<double>(Trace::now_ns() - begin_ns) / 1e9;
     const Report report = rank.engine->report();
@@ -140,7 +140,7 @@ TEST_P(ReportTest, SaysWhatStepsDid) {
     EXPECT_LE(10 * (times.forward + times.backward + times.update), wall + 1e-6);
     int64_t reduced = 0;
     for (const Report::Unit& unit : report.units) reduced += unit.communication_bytes;
-    // Partial sums are sent a second time.
+    // Partial sums are communicated a second time.
     const bool has_partial_sums = keeps_partial_sums(report.degrees);
     EXPECT_GE(times.communicated_bytes, reduced);
     if (!has_partial_sums) {
@@ -159,7 +159,7 @@ TEST_P(ReportTest, IsJsonWithTheSameNumbers) {
   on_ranks([](ReportedRank& rank) {
     rank.train(0);
     const Report report = rank.engine->report();
-    const json read = json::parse(to_json(report));  // throws for what is no JSON
+    const json read = json::parse(to_json(report));  // throws if it is not JSON
     EXPECT_EQ(read.at("strategy"), std::string(to_string(report.strategy)));
     EXPECT_EQ(read.at("degrees").at("optimizer"), report.degrees.optimizer);
     EXPECT_EQ(read.at("options").size(), report.options.size());
@@ -227,7 +227,7 @@ TEST(Report, CountsReductionsAndNamesTheHook) {
   });
 }
 
-TEST(Report, CountsNothingSentWhereAHookSendsNothing) {  // the control of what is counted
+TEST(Report, CountsNothingSentWhereAHookSendsNothing) {  // the control of the counts
   run_ranks(3, [](std::shared_ptr<ProcessGroup> world) {
     ReportedRank rank(std::move(world), small_options_of(configuration_of(Strategy::kDdp)));
     rank.engine->register_comm_hook(noop_hook());

@@ -21,8 +21,8 @@
 #include "tessera/tests/support/recording_group.h"
 #include "tessera/tests/support/training.h"
 
-// Scenarios of PyTorch's own suites for FSDP and ZeRO; the number of each is its configuration in
-// the table of docs/testing.md, which says where the others are.
+// Scenarios of PyTorch's suites for FSDP and ZeRO; each has the number of the table in
+// docs/testing.md, which also says where the other scenarios are.
 
 namespace tessera::internal::testing {
 namespace {
@@ -41,7 +41,7 @@ std::vector<Configuration> sharded_configurations(int world) {
   return configurations;
 }
 
-/// Two to five rows on four ranks: most ranks have nothing of most parameters.
+/// Two to five rows on four ranks: most ranks have no part of most parameters.
 TEST(Scenarios, Scenario40_FewerRowsThanRanks) {
   struct FewRows : Net {
     FewRows() {
@@ -71,7 +71,7 @@ TEST(Scenarios, Scenario40_FewerRowsThanRanks) {
   }
 }
 
-/// Nothing of an engine stays behind: no memory, no hook, no reference to model or group.
+/// A destroyed engine leaves nothing behind: no memory, no hook, no reference to model or group.
 TEST(Scenarios, Scenario47_DeletingTheEngineFreesEverything) {
   for (const Configuration& configuration :
        {configuration_of(Strategy::kZero2), configuration_of(Strategy::kZero3), resharding(1)}) {
@@ -98,14 +98,14 @@ TEST(Scenarios, Scenario47_DeletingTheEngineFreesEverything) {
       for (int i = 0; i < kTimes; ++i) held += make_and_train();
       world->barrier("after");
       EXPECT_EQ(world.use_count(), references) << configuration;
-      // Both ranks live in this process.
+      // Both ranks are in this process.
       EXPECT_LT(process_pss_bytes() - before, 2 * held / 4)
           << configuration << ": " << kTimes << " engines held " << held << " bytes on each rank";
     });
   }
 }
 
-/// Under no_sync() the replicas exchange nothing before the last backward.
+/// Under no_sync() the replicas communicate nothing before the last backward.
 TEST(Scenarios, Scenario49_HsdpReducesInTheLastMicroStepOnly) {
   run_ranks(4, [](const std::shared_ptr<ProcessGroup>& group) {
     const auto recording = std::make_shared<Recording>();
@@ -129,7 +129,7 @@ TEST(Scenarios, Scenario49_HsdpReducesInTheLastMicroStepOnly) {
   });
 }
 
-/// Gradients reduced in each micro-step (split) or added whole and reduced once: both are the
+/// Gradients reduced in each micro-step (split), or added whole and reduced once: both equal the
 /// gradient of the large batch.
 TEST(Scenarios, Scenario50_BothModesOfAccumulationAreExact) {
   for (const int world : {3, 4}) {
@@ -145,8 +145,8 @@ TEST(Scenarios, Scenario50_BothModesOfAccumulationAreExact) {
   }
 }
 
-/// Frozen parameters are split and gathered like the others and have neither gradients nor
-/// optimizer state.
+/// Frozen parameters are split and gathered like the others, but have no gradients and no optimizer
+/// state.
 TEST(Scenarios, Scenario51_FrozenParametersHaveNoGradientMemory) {
   for (const int world : {2, 3}) {
     MemoryBytes mixed;
@@ -189,7 +189,7 @@ TEST(Scenarios, Scenario51_UnfreezingWhileTrainingIsRefusedByName) {
   });
 }
 
-/// A model without a trainable parameter is evaluated split.
+/// A model without trainable parameters is evaluated with split parameters.
 TEST(Scenarios, Scenario51_AnAllFrozenModelIsEvaluated) {
   run_ranks(3, [](const std::shared_ptr<ProcessGroup>& world) {
     const std::shared_ptr<Net> net = prepare(subject("Blocks").make(), at::kFloat, 1);
@@ -207,7 +207,7 @@ TEST(Scenarios, Scenario51_AnAllFrozenModelIsEvaluated) {
   });
 }
 
-/// Ranks use different units, also in evaluation; what a rank did not use counts as zero.
+/// Ranks use different units, in evaluation too; a unit that a rank did not use counts as zero.
 TEST(Scenarios, Scenario52_RanksUseDifferentUnits) {
   for (const int world : {3, 4}) {
     size_t turn = 0;
@@ -224,7 +224,7 @@ TEST(Scenarios, Scenario52_RanksUseDifferentUnits) {
   }
 }
 
-/// The parameters of rank 0 are everyone's; the other ranks' were never good for anything.
+/// All ranks get rank 0's parameters; the other ranks' values have no effect.
 TEST(Scenarios, Scenario56_OneRanksWeightsReachAll) {
   for (const Configuration& configuration : configurations_of_world(4)) {
     run_ranks(4, [&](const std::shared_ptr<ProcessGroup>& world) {
@@ -263,7 +263,8 @@ TEST(Scenarios, Scenario57_OneNormForAllRanksConfigurationsAndDtypes) {
   }
 }
 
-/// An overflow on one rank: every rank skips, the scale halves, and it grows again by its schedule.
+/// An overflow on one rank: every rank skips the step, the scale halves, and later grows by its
+/// schedule.
 TEST(Scenarios, Scenario58_AnOverflowOnOneRankSkipsTheStepOfAll) {
   for (const Configuration& configuration :
        {configuration_of(Strategy::kDdp), configuration_of(Strategy::kZero1),
@@ -298,7 +299,7 @@ TEST(Scenarios, Scenario58_AnOverflowOnOneRankSkipsTheStepOfAll) {
   }
 }
 
-/// A scale that is a power of two changes no bit of the training.
+/// A scale that is a power of two does not change the training's bits.
 TEST(Scenarios, Scenario58_TheScaleLeavesNoTrace) {
   const auto trained = [](const Configuration& configuration, bool is_scaled) {
     std::map<std::string, Tensor> parameters;

@@ -34,7 +34,7 @@ double rate_of(int64_t step, std::string_view group) {
   return (group == "biases" ? 0.03 : 0.02) / static_cast<double>(1 + step);
 }
 
-/// One rank that trains with `micro_steps` backwards per step.
+/// A rank that trains with `micro_steps` backward passes per step.
 struct ScheduledRank : EngineRank<Net> {
   ScheduledRank(std::shared_ptr<ProcessGroup> group, const Options& options, uint64_t seed = 3)
       : ScheduledRank(std::move(group), prepare(subject("OddMlp").make(), at::kFloat, seed),
@@ -61,7 +61,7 @@ struct ScheduledRank : EngineRank<Net> {
       : EngineRank(std::move(group), model, make_plan(*model), options) {}
 };
 
-/// The hash of `body`'s parameters, which all ranks share.
+/// The hash of the parameters after `body`; all ranks have the same.
 uint64_t hash_on(int world, const Options& options,
                  const std::function<void(ScheduledRank&)>& body) {
   uint64_t hash = 0;
@@ -75,7 +75,7 @@ uint64_t hash_on(int world, const Options& options,
   return hash;
 }
 
-/// Rates set by hand before each step.
+/// The hash if rates are set by hand before each step.
 uint64_t expected_hash(int world, int micro_steps, int steps) {
   return hash_on(world, {}, [&](ScheduledRank& rank) {
     rank.micro_steps = micro_steps;
@@ -123,7 +123,7 @@ TEST_P(RateSchedule, GivesTheSameBitsWhereBackwardUpdates) {
   }
 }
 
-// A state taken in the middle and loaded elsewhere: the schedule goes on where the run was.
+// A state taken halfway and loaded elsewhere: the schedule continues where the run was.
 TEST_P(RateSchedule, GoesOnFromALoadedState) {
   const int world = GetParam();
   const uint64_t expected = expected_hash(world, 1, 5);
@@ -137,7 +137,7 @@ TEST_P(RateSchedule, GoesOnFromALoadedState) {
         state = first.engine->state_dict(StateScope::kSharded);
       }
       rank.engine->set_schedule(&rate_of);
-      rank.train(0, 1);  // has set a rate, which the state replaces
+      rank.train(0, 1);  // sets a rate, which the state replaces
       rank.engine->load_state_dict(state);
       rank.train(3, 5);
     });
@@ -191,7 +191,7 @@ TEST_P(RateSchedule, TakesOneRateForAllGroupsAndEnds) {
 
 class RateScheduleMisuse : public ::testing::TestWithParam<Configuration> {
  protected:
-  /// What each of three ranks throws in its second step, after which a good schedule goes on.
+  /// Returns each of three ranks' error in its second step, after which a good schedule continues.
   static std::vector<std::string> refusals(const std::function<void(ScheduledRank&)>& begin,
                                            const std::function<void(ScheduledRank&)>& after_first,
                                            bool goes_back = true) {
@@ -226,7 +226,7 @@ TEST_P(RateScheduleMisuse, AnotherScheduler) {
       &good,
       [](ScheduledRank& rank) {
         torch::optim::StepLR other(rank.engine->optimizer(), 1, 0.5);
-        for (int step = 0; step < 2; ++step) other.step();  // the first changes nothing
+        for (int step = 0; step < 2; ++step) other.step();  // the first has no effect
       },
       /*goes_back=*/false);
   EXPECT_THAT(messages, Each(AllOf(HasSubstr("[optim] defaults: lr: got 0.01 from elsewhere"),

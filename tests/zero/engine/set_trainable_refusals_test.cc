@@ -20,8 +20,8 @@
 #include "tessera/tests/zero/engine/engine_fixture.h"
 #include "tessera/tests/zero/engine/thawed_rank.h"
 
-// What Engine::set_trainable() and add_group() refuse, on all ranks and with nothing changed; and
-// how groups of the plan wait and are added.
+// Refusals of Engine::set_trainable() and add_group(), on all ranks and without any change; and
+// groups of a plan that are unused at first or added later.
 namespace tessera::internal::testing {
 namespace {
 
@@ -36,7 +36,7 @@ bool is_no_weight(std::string_view name) { return !is_weight(name); }
 AdamWOptions slow() { return AdamWOptions(0.001).eps(1e-6); }
 AdamWOptions fast() { return AdamWOptions(0.02).eps(1e-6); }
 
-/// `call` by every rank, or by the last one alone where `by_one`, and by the others `otherwise`.
+/// A call that every rank makes, possibly differently on the last one.
 struct Refusal {
   std::string name;
   std::function<void(ThawedRank&, bool is_last)> call;
@@ -226,7 +226,8 @@ TEST(SetTrainableOnRanks, MendsWhatTheUserSwitched) {
 class AddedGroups : public EngineTest {};
 INSTANTIATE_TEST_SUITE_P(Configurations, AddedGroups, configurations_and_worlds(), name_of);
 
-/// Whether the group waited in the plan, is added to it while its parameters are frozen, or behind.
+/// Whether the group is in the plan from the beginning, or is added while its parameters are
+/// frozen, or after that.
 TEST_P(AddedGroups, TrainAsIfThePlanHadHadThem) {
   const OptimizerPlan plan(fast(), {{"biases", &is_no_weight, slow()}});
   run_ranks(size(), [&](const std::shared_ptr<ProcessGroup>& group) {
@@ -311,8 +312,8 @@ TEST(AddedGroupsOfPlans, WithNoParameterOfTheirOwnAreRefused) {
   });
 }
 
-/// The predicates of the plan have answered at parallelize(): before the parameters were converted,
-/// and while what they refer to was there.
+/// The plan's predicates are called only in parallelize(): before parameters are converted, and
+/// while the objects that they refer to exist.
 TEST(AddedGroupsOfPlans, DoNotAskThePlansPredicatesAgain) {
   run_ranks(2, [](const std::shared_ptr<ProcessGroup>& group) {
     Configuration configuration = configuration_of(Strategy::kZero3);

@@ -23,12 +23,12 @@
 #include "tessera/tests/zero/engine/engine_fixture.h"
 #include "tessera/tests/zero/engine/thawed_rank.h"
 
-// Engine::set_trainable(): what stays keeps its bits, what is new begins anew, nothing else is
-// left.
+// Engine::set_trainable(): parameters that stay keep their bits, new ones start anew, nothing else
+// remains.
 namespace tessera::internal::testing {
 namespace {
 
-/// Other parameters in each phase, all in the first and in every fourth.
+/// Other parameters in each phase; all in the first phase and every fourth.
 bool trains_in(int phase, std::string_view name) {
   const int sum = std::accumulate(name.begin(), name.end(), 0);
   return phase % 4 == 0 || (sum + phase) % 3 != 0;
@@ -54,7 +54,7 @@ Outcome train_changing(const std::string& model, at::ScalarType dtype,
                           {.after_step = change});
 }
 
-/// LibTorch's AdamW, which forgets the state of what is frozen.
+/// LibTorch's AdamW, with the states of frozen parameters dropped.
 std::map<std::string, at::Tensor> plain_changing(const std::string& name, int size) {
   const Subject& model = subject(name);
   const std::shared_ptr<Net> net = prepare(model.make(), at::kDouble, kModelSeed);
@@ -120,8 +120,9 @@ TEST(SetTrainableControl, AnotherChangeWouldBeSeen) {
 /// The parameter of "optimizer.<parameter>.<state>".
 std::string parameter_in(const std::string& name) { return name.substr(10, name.rfind('.') - 10); }
 
-/// What is wrong with `after`, a state behind set_trainable(next) when it was `before`: "" if what
-/// stays has its bits and what is new is zero or its value, and nothing is of frozen ones.
+/// Describes what is wrong with `after`, the state after set_trainable(next), when `before` was the
+/// state: parameters that stay must keep their bits, new states must be zero or their initial
+/// value, and frozen ones must have none. "" if all is right.
 std::string misfits(const StateDict& before, const StateDict& after,
                     const ParameterPredicate& next) {
   std::string found;
@@ -154,7 +155,8 @@ std::string misfits(const StateDict& before, const StateDict& after,
 
 class SetTrainableEngine : public EngineTest {
  protected:
-  /// A run that changes what it trains is the run that loads what it has then.
+  /// Expects that a run that changes its trained parameters equals a fresh run that loads its
+  /// state.
   void expect_a_fresh_engine(const std::string& model, const Configuration& configuration) const {
     SCOPED_TRACE(::testing::Message() << model << " " << configuration);
     run_ranks(size(), [&](const std::shared_ptr<ProcessGroup>& group) {
@@ -197,7 +199,7 @@ TEST_P(SetTrainableEngine, WithMastersLossScaleAndAverage) {
   expect_a_fresh_engine("OddMlp", bf16);
 }
 
-/// States of every kind go over, and what is new begins with what its algorithm begins with.
+/// States of every kind are kept, and new ones start with their algorithm's initial values.
 TEST(SetTrainableAlgorithms, OfAllKindsGoOn) {
   const auto is_vector = [](std::string_view name) { return name.ends_with("bias"); };
   using namespace torch::optim;
@@ -248,7 +250,7 @@ TEST_P(SetTrainableEngine, UpdatesInBackward) {
   expect_a_fresh_engine("OddMlp", configuration);
 }
 
-/// The peak that the header states: beside what the engine has or will have, 1/N of the state.
+/// The peak stated in the header: in addition to the engine's old or new memory, 1/N of the state.
 TEST_P(SetTrainableEngine, TakesNoMoreThanItsShareOfTheState) {
   run_ranks(size(), [&](const std::shared_ptr<ProcessGroup>& group) {
     const ThawedRank run(group, "DeepMlp", configuration(), all_train);
@@ -259,7 +261,7 @@ TEST_P(SetTrainableEngine, TakesNoMoreThanItsShareOfTheState) {
     run.train(2, 3);
     const MemoryBytes after = run.engine->memory().now();
     EXPECT_LT(after[MemoryClass::kOptimizer], before[MemoryClass::kOptimizer]);
-    // Of each parameter its value or, of the few that are trained, two moments; and counts.
+    // Per parameter its value or, for the few that are trained, two moments; and counts.
     const int64_t share_bytes = (splits_parameters() ? 3 : 2) * parameter_bytes / size() + 512;
     const int64_t twice = splits_parameters() ? 0 : parameter_bytes;
     EXPECT_LE(run.engine->memory().peak_total_bytes(),
@@ -312,7 +314,7 @@ TEST_P(SetTrainableEngine, ReferencesAndSchedulersGoOn) {
     auto& groups = rank.engine->optimizer().param_groups();
     ASSERT_EQ(groups.size(), 1U);
     EXPECT_EQ(groups[0].params().size(), 4U);
-    EXPECT_EQ(groups[0].options().get_lr(), 0.02 / 4);  // the first step() changes nothing
+    EXPECT_EQ(groups[0].options().get_lr(), 0.02 / 4);  // the first step() has no effect
     EXPECT_TRUE(at::equal(view, rank.net->named_parameters()["layer0.weight"]));
     const auto whole = rank.engine->full_parameters();
     EXPECT_TRUE(have_same_bits(view, rank.net->named_parameters()["layer0.weight"]));

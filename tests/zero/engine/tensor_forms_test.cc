@@ -1,5 +1,5 @@
-// Tensors whose memory does not hold what operators see in them: every place at which they come in
-// from outside takes their values, or refuses them by name.
+// Tensors whose memory differs from the values that operators see. Wherever the engine takes
+// tensors from outside, it takes their values or refuses them by name.
 #include <functional>
 #include <memory>
 #include <ostream>
@@ -28,7 +28,7 @@ const std::vector<int64_t> kFormSizes = {8, 16};  // fills a buffer
 
 Tensor form_numbers() { return at::arange(128, at::kFloat).reshape(kFormSizes) - 40; }
 
-/// One tensor in a form, and the values that operators see in it.
+/// A tensor in some form, and the values that operators see.
 struct TensorForm {
   std::string name;
   std::function<Tensor()> make;
@@ -84,7 +84,7 @@ struct OneWeightNet : torch::nn::Module {
   Tensor weight;
 };
 
-/// Backward of `loss` gives its input the gradient that it was made with.
+/// In backward, gives its input the gradient that it was made with.
 struct GiveGradient : torch::autograd::Function<GiveGradient> {
   static Tensor forward(torch::autograd::AutogradContext* context, const Tensor& input,
                         std::function<Tensor()>* make) {
@@ -99,7 +99,7 @@ struct GiveGradient : torch::autograd::Function<GiveGradient> {
   }
 };
 
-/// One rank that updates weight -= gradient.
+/// A rank that updates weight -= gradient.
 struct OneWeight {
   OneWeight(const std::shared_ptr<ProcessGroup>& world, Strategy strategy)
       : engine(parallelize(net, torch::optim::SGDOptions(1.0), options_of(strategy), world)) {}
@@ -121,7 +121,7 @@ class TensorForms : public ::testing::TestWithParam<TensorForm> {
  protected:
   static constexpr Strategy kStrategies[] = {Strategy::kDdp, Strategy::kZero2, Strategy::kZero3};
 
-  /// `give` brings the form to the engine as the gradient of one step, or adds it to another.
+  /// `give` gives the engine the form as the gradient of one step, or adds it to another gradient.
   void expect_taken(const std::function<void(OneWeight&, const TensorForm&)>& give,
                     bool is_second) {
     for (const Strategy strategy : kStrategies) {
@@ -150,7 +150,7 @@ TEST_P(TensorForms, AreTakenFromAutograd) {
   expect_taken(give, /*is_second=*/true);
 }
 
-/// What a function returns nothing for has no gradient, as in LibTorch.
+/// If a function returns no gradient, there is none, as in LibTorch.
 TEST(TensorFormsOfNone, AGradientThatAFunctionLeavesOutIsNone) {
   for (const Strategy strategy : {Strategy::kDdp, Strategy::kZero2, Strategy::kZero3}) {
     for (const bool is_on_one_rank : {false, true}) {
@@ -179,7 +179,7 @@ TEST_P(TensorForms, AreTakenByAccumulate) {
   expect_taken(give, /*is_second=*/true);
 }
 
-/// Gives the form instead of what ranks have.
+/// Returns the form instead of the bucket.
 class FormHook : public CommHook {
  public:
   explicit FormHook(const TensorForm& form) : form_(form) {}
@@ -204,7 +204,7 @@ TEST_P(TensorForms, AreTakenFromCommunicationHooks) {
   });
 }
 
-/// A hook that gives its own buffer back, seen in another way.
+/// Returns its own buffer as another view.
 class BufferHook : public CommHook {
  public:
   std::string name() const override { return "buffer"; }
@@ -239,7 +239,7 @@ TEST_P(TensorForms, AreTakenOrRefusedByCollectives) {
   });
 }
 
-/// LibTorch adds sparse elements to the wrong place of a view with an offset.
+/// LibTorch adds sparse elements at the wrong place of a view with an offset.
 TEST(TensorFormsOfSeveral, SparseElementsComeToTheirOwnParameter) {
   struct Three : torch::nn::Module {
     Tensor x = register_parameter("x", at::zeros({1}));

@@ -10,7 +10,7 @@
 
 namespace tessera::internal::testing {
 
-/// Trains what `trains` accepts, from the beginning on.
+/// A model that trains only the parameters that `trains` accepts.
 inline std::shared_ptr<Net> thawed(const std::string& model, const ParameterPredicate& trains,
                                    uint64_t seed) {
   std::shared_ptr<Net> net = prepare(subject(model).make(), at::kFloat, seed);
@@ -20,7 +20,7 @@ inline std::shared_ptr<Net> thawed(const std::string& model, const ParameterPred
   return net;
 }
 
-/// One rank of a run that trains some of its parameters; in bfloat16 with a scaled loss.
+/// A rank that trains some of its parameters; in bfloat16 with a scaled loss.
 struct ThawedRank : EngineRank<Net> {
   ThawedRank(std::shared_ptr<ProcessGroup> group, const std::string& model,
              const Configuration& configuration, const ParameterPredicate& trains,

@@ -11,14 +11,14 @@
 namespace tessera::internal::testing {
 namespace {
 
-/// Odd sizes, so that three ranks own parts of everything.
+/// Odd sizes, so that each of three ranks owns a part of everything.
 std::shared_ptr<torch::nn::SequentialImpl> small_model() {
   torch::manual_seed(3);
   using torch::nn::Linear, torch::nn::Tanh;
   return torch::nn::Sequential(Linear(7, 31), Tanh(), Linear(31, 13), Tanh(), Linear(13, 5)).ptr();
 }
 
-/// The parameters' hash after some steps, each rank on rows of its own.
+/// The parameters' hash after some steps, each rank with its own rows.
 std::string trained(const std::shared_ptr<torch::nn::SequentialImpl>& model, Strategy strategy,
                     const std::shared_ptr<ProcessGroup>& world) {
   auto engine = parallelize(model, torch::optim::AdamWOptions(1e-2), {.strategy = strategy}, world);
@@ -41,7 +41,7 @@ const RankProcessBody kTrains("threads_and_processes", [] {
   }
 });
 
-/// What rank 0 of `n` threads has trained.
+/// The hash on rank 0 of `n` threads.
 std::string trained_on_threads(int n, Strategy strategy) {
   const auto prototype = small_model();
   std::string hash;

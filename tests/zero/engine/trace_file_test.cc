@@ -55,7 +55,7 @@ class TraceFileTest : public ::testing::Test {
   fs::path folder;
 };
 
-/// What every rank says about a write of `spans` spans per rank to `path`.
+/// Returns every rank's error of writing `spans` spans per rank to `path`.
 std::vector<std::string> errors_of(int size, const std::string& path, int64_t spans = 3) {
   std::vector<std::string> errors = run_ranks_expecting_errors(size, [&](auto world) {
     Trace trace;
@@ -73,7 +73,7 @@ std::vector<std::string> errors_of(int size, const std::string& path, int64_t sp
 TEST_F(TraceFileTest, MergesAllRanks) {
   for (const int size : {1, 3}) {
     const fs::path path = folder / ("of " + std::to_string(size) + ".json");
-    // Rank 0 has no spans, rank 1 fills several pieces.
+    // Rank 0 has no spans; rank 1 fills several pieces.
     const auto spans_of = [](int rank) { return rank == 1 ? int64_t{30000} : int64_t{5} * rank; };
     run_ranks(size, [&](auto world) {
       Trace trace;
@@ -123,7 +123,7 @@ TEST_F(TraceFileTest, ReplacesAnOlderFile) {
   EXPECT_THAT(files(), SizeIs(1));
 }
 
-// In a folder where everybody writes, anybody may have put a link under that name.
+// In a folder that everybody may write, anybody may have created a link of that name.
 TEST_F(TraceFileTest, ReplacesALinkAndLeavesAloneWhatItPointsTo) {
   fs::permissions(folder, fs::perms::all | fs::perms::sticky_bit);
   const fs::path precious = folder / "precious";
@@ -210,8 +210,8 @@ TEST_F(TraceFileTest, WritesToADeviceInPlace) {
 TEST_F(TraceFileTest, KeepsTheOlderFileWhenTheNewOneDoesNotFit) {
   const fs::path path = folder / "trace.json";
   std::ofstream(path) << "older";
-  // Room for less than half, so that it fails in the middle. A world of one has no arena, which
-  // would be a file too.
+  // The limit is less than half of the file, so that writing fails halfway. A world of one has no
+  // arena, which would be a file too.
   const auto before_signal = std::signal(SIGXFSZ, SIG_IGN);
   std::vector<std::string> errors;
   {
@@ -224,7 +224,7 @@ TEST_F(TraceFileTest, KeepsTheOlderFileWhenTheNewOneDoesNotFit) {
   EXPECT_EQ(text_of(path), "older");
   EXPECT_THAT(files(), SizeIs(1)) << "no temporary is left";
 
-  // Negative control: the same trace without the limit replaces it.
+  // Negative control: without the limit the same trace replaces the file.
   EXPECT_THAT(errors_of(1, path, 30000), Each(""));
   EXPECT_GT(fs::file_size(path), size_t{2} << 20);
 }

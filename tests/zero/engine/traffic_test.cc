@@ -16,9 +16,9 @@
 #include "tessera/tests/support/recording_group.h"
 #include "tessera/tests/support/training.h"
 
-// What each configuration sends, call by call, against the formula of the layout: 2 P per step
-// where all is replicated, P in and P out where it is sharded, plus small agreements that are named
-// here. What gathers read is in tests/fsdp/gathered_units_test.cc.
+// Compares each configuration's calls with the formula of the layout: 2 P per step if all is
+// replicated, P in and P out if it is sharded, plus small agreements that are named here. Reads by
+// gathers are tested in tests/fsdp/gathered_units_test.cc.
 
 namespace tessera::internal::testing {
 namespace {
@@ -28,7 +28,7 @@ using Lines = std::vector<std::string>;
 constexpr int64_t kSmallBucketBytes = 1024;
 constexpr int kMicroSteps = 3;
 
-/// The expected calls of one training loop, from the layout alone.
+/// The expected calls of one training loop, computed from the layout alone.
 class Formula {
  public:
   Formula(const Engine& engine, const Configuration& configuration, int groups, int size)
@@ -41,7 +41,7 @@ class Formula {
         groups_(groups),
         size_(size) {}
 
-  /// One backward that sends.
+  /// A backward that reduces.
   void micro_step(Lines& lines) const {
     const char* op = is_sharded_ ? "reduce_scatter " : "all_reduce ";
     for (const PlannedUnit& unit : plan_) {
@@ -51,7 +51,7 @@ class Formula {
     host_all_gather(lines, "end of backward", 3 + static_cast<int64_t>(plan_.size()) + bit_words);
   }
 
-  /// step() after it, where only the units that hold `used` parameters are all-gathered.
+  /// step() after it, which all-gathers only the units that hold `used` parameters.
   void step(Lines& lines, const std::function<bool(const std::string&)>& used) const {
     constexpr int64_t kFixedWords = 9;
     constexpr int64_t kWordsPerGroup = 6;
@@ -81,12 +81,12 @@ class Formula {
   bool is_sharded_;  // a world of one is replicated under every configuration
   bool splits_parameters_;
   bool shares_;
-  bool gathers_updates_;  // split parameters are gathered when they are used
+  bool gathers_updates_;  // split parameters are gathered when they are used instead
   int groups_;
   int size_;
 };
 
-/// What one rank's loop did and what the formula says.
+/// The calls of one rank's loop, and the formula's.
 struct Traffic {
   Lines lines;
   Lines expected;
@@ -159,7 +159,7 @@ class TrafficTest : public ::testing::TestWithParam<std::tuple<Configuration, in
   }
 };
 
-/// Configurations that split parameters have units in their place.
+/// Configurations that split parameters have units instead of buckets.
 using BucketTrafficTest = TrafficTest;
 std::vector<Configuration> configurations_with_buckets() {
   std::vector<Configuration> configurations = named_and_apart_configurations();
@@ -212,11 +212,11 @@ TEST_P(BucketTrafficTest, WhatNobodyUsedIsReducedButNotGathered) {
               ::testing::Not(::testing::Contains(::testing::HasSubstr("all_gather bucket 1 "))));
 }
 
-/// The negative control: one bucket more or less in the formula is noticed.
+/// Negative control: one bucket more or less in the formula is noticed.
 TEST_P(TrafficTest, AMissingBucketWouldShow) {
   Traffic rank =
       traffic(subject("DeepMlp"), configuration(), size(), Schedule::Sync::kEach, all_used)[0];
-  // Alone, a strategy that splits parameters keeps them in one bucket of the default size.
+  // In a world of one, a strategy that splits parameters has one bucket of the default size.
   const bool has_one_bucket = configuration().splits_parameters() && size() == 1;
   ASSERT_GT(rank.expected.size(), has_one_bucket ? 6u : 10u);
   rank.lines.erase(rank.lines.begin() + 3);

@@ -15,8 +15,8 @@
 #include "tessera/tests/support/state_run.h"
 #include "tessera/tests/zero/engine/thawed_rank.h"
 
-// Functions of the user's that run inside a call of the engine: schedules, predicates, sinks. What
-// they call of the engine themselves is refused, by name, and harms nothing.
+// User functions that run inside a call of the engine: schedules, predicates, sinks. Calls of the
+// engine that they make are refused by name, without harm.
 namespace tessera::internal::testing {
 namespace {
 
@@ -25,7 +25,7 @@ using torch::optim::AdamWOptions;
 
 bool is_layer0(std::string_view name) { return name.starts_with("layer0."); }
 
-/// Calls `inner` once, from a function that `outer` runs on every rank.
+/// Calls `inner` once, from a user function that `outer` runs on every rank.
 struct Nested {
   const char* outer;
   std::function<void(Engine& engine, const std::function<void()>& inner)> run;
@@ -46,7 +46,7 @@ std::vector<Nested> nested_calls() {
            inner();
            return 0.1;
          });
-         message_of([&] { engine.step(); });  // without a backward, where there is a schedule
+         message_of([&] { engine.step(); });  // without a backward, if there is a schedule
          engine.set_schedule({});
        }},
       {"set_trainable",

@@ -1,4 +1,4 @@
-// Where whole_tensor() comes to parameters later, or to the state of another run.
+// Parameters that get whole_tensor() later, or by loading the state of another run.
 #include <string>
 #include <vector>
 
@@ -51,7 +51,7 @@ TEST_P(WholeTensorChange, AGroupThatIsAddedHasTheBitsOfDdp) {
   }
 }
 
-/// What is elementwise does the same on whole parameters, and its states have the same names.
+/// An elementwise rule does the same on whole parameters, and its states have the same names.
 TEST_P(WholeTensorChange, ContinuesWhatAnElementwiseRunBegan) {
   const torch::optim::AdamWOptions adamw(0.02);
   const OptimizerPlan by_slices = elementwise<torch::optim::AdamW>(adamw);

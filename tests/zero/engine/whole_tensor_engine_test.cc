@@ -1,4 +1,4 @@
-// Optimizers of a user's own over whole parameters: memory, traffic, states of any size that move,
+// User-defined optimizers over whole parameters: memory, traffic, states of any size that move, and
 // refusals on all ranks. Bits: tests/equivalence/whole_tensor_equivalence_test.cc.
 #include <map>
 #include <mutex>
@@ -30,14 +30,14 @@ using ::testing::HasSubstr;
 
 OptimizerPlan factored() { return whole_tensor<Factored>(FactoredOptions()); }
 
-/// Matrices by Factored, the rest by AdamW.
+/// Factored for matrices, AdamW for the rest.
 OptimizerPlan factored_and_adamw() {
   return {torch::optim::AdamWOptions(0.02),
           {{"matrices", [](std::string_view, const at::Tensor& of) { return of.dim() == 2; },
             whole_tensor<Factored>(FactoredOptions())}}};
 }
 
-/// Without states. It gives up in its fifth update, which the probe does not reach.
+/// Has no states. Throws in its fifth update, which the probe does not reach.
 struct GivesUpWhole {
   static constexpr const char* kName = "GivesUp";
   static void update(const at::Tensor& parameter, const at::Tensor& gradient, OwnState& state,
@@ -74,7 +74,7 @@ class WholeTensorEngine : public ::testing::TestWithParam<int> {
  protected:
   int world() const { return GetParam(); }
 
-  /// The state after steps [begin, end) from `start`, if that is not empty.
+  /// The state after steps [begin, end), starting from `start` unless it is empty.
   States trained(const OptimizerPlan& plan, const Configuration& configuration, int begin, int end,
                  const States& start, StateScope scope) const {
     return on_ranks(world(), [&](std::shared_ptr<ProcessGroup> group) {
@@ -113,8 +113,8 @@ TEST_P(WholeTensorEngine, MemoryIsAsPredictedToTheByteAndDoesNotGrow) {
   }
 }
 
-/// Of layers of 13 x 7, 13 x 13 and 5 x 13 and vectors of 13, 13 and 5, compared with an optimizer
-/// that has none.
+/// Layers of 13 x 7, 13 x 13 and 5 x 13 and vectors of 13, 13 and 5; compared with an optimizer
+/// without states.
 TEST_P(WholeTensorEngine, StatesLieWithTheOwnersOnly) {
   const auto aligned = [](int64_t bytes) { return (bytes + 63) / 64 * 64; };
   // Momentum, rows, columns, preconditioner, and numbers of 8 and 16 bytes; momentum and squares.
@@ -150,7 +150,7 @@ TEST_P(WholeTensorEngine, StatesLieWithTheOwnersOnly) {
   }
 }
 
-/// What is read in a step: pieces of gradients and values by owners, pieces of results by others.
+/// Reads in a step: owners read pieces of gradients and values, other ranks pieces of results.
 TEST_P(WholeTensorEngine, TrafficIsThatOfTheFormula) {
   const OptimizerPlan plan = factored_and_adamw();
   for (const Configuration& configuration : named_configurations()) {
@@ -174,7 +174,7 @@ TEST_P(WholeTensorEngine, TrafficIsThatOfTheFormula) {
       const bool is_sliced = run.engine->degrees().optimizer > 1;
       EXPECT_EQ(barriers, is_sliced ? 2 : 0) << configuration;
       if (!is_sliced) return;
-      // 169 elements go to rank 0, 91 to rank 1, 65 to the one with the least.
+      // 169 elements go to rank 0, 91 to rank 1, 65 to the rank with the least.
       const std::map<std::string, int> owners = {
           {"layer0.weight", 1}, {"layer1.weight", 0}, {"layer2.weight", world() > 2 ? 2 : 1}};
       for (const PlannedUnit& unit : run.engine->units()) {
@@ -262,7 +262,7 @@ TEST_P(WholeTensorEngine, AveragesMastersAndLossScalesHaveTheBitsOfDdp) {
   }
 }
 
-/// Its states and its count stay where they were.
+/// Its states and its count do not change.
 TEST_P(WholeTensorEngine, AMatrixThatNobodyUsedIsLeftAlone) {
   const OptimizerPlan plan = factored();
   for (const Configuration& configuration : configurations_at(world())) {
@@ -282,7 +282,7 @@ TEST_P(WholeTensorEngine, AMatrixThatNobodyUsedIsLeftAlone) {
   }
 }
 
-/// States stay where they are trained on, leave with what is frozen, and come back.
+/// States of trained parameters stay; those of frozen ones are returned, and can be loaded again.
 TEST_P(WholeTensorEngine, WhatTrainsMayChange) {
   const OptimizerPlan plan = factored();
   const auto is_last = [](std::string_view name) { return name.starts_with("layer2."); };
@@ -315,7 +315,7 @@ TEST_P(WholeTensorEngine, WhatTrainsMayChange) {
   }
 }
 
-/// Looks at how many parameters there are.
+/// A rule that depends on the number of parameters.
 struct NormOfAllRule {
   static constexpr const char* kName = "Global";
   static void begin(const std::vector<at::Tensor>& parameters, const OwnOptions&) {
@@ -349,7 +349,7 @@ TEST(WholeTensorEngineRefusals, AreNamedOnAllRanks) {
     EXPECT_THAT(message_of([&] { run.engine->step(); }), HasSubstr("defaults: beta"));
     options.beta = 0.5;
     run.engine->step();
-    // Other states than the engine was made with.
+    // States other than those the engine was made with.
     const WholeRank other(group, without_preconditioners, zero2);
     other.backward(0);
     static_cast<FactoredOptions&>(other.engine->optimizer().param_groups()[0].options()).largest =
@@ -372,7 +372,7 @@ TEST(WholeTensorEngineFailures, AnExceptionInAStepFailsTheEngineOnAllRanks) {
   }
 }
 
-/// That the comparisons above see a state that gets lost.
+/// Negative control: the comparisons above notice a lost state.
 TEST(WholeTensorEngineNegativeControl, AStateWithoutANameIsLostOnTheWay) {
   const OptimizerPlan plan = factored();
   const auto run_to = [&](bool loses) {

@@ -14,8 +14,8 @@
 #include "tessera/tests/support/training.h"
 #include "tessera/tests/zero/engine/engine_fixture.h"
 
-// Under zero1 and zero2, where ranks have copies of their own, updated parameters travel on while
-// the next forward begins.
+// Under zero1 and zero2, if ranks have their own copies, the all-gather of updated parameters
+// continues while the next forward begins.
 
 namespace tessera::internal::testing {
 namespace {
@@ -24,7 +24,7 @@ using ::testing::HasSubstr;
 
 class ParameterAllGatherTest : public ::testing::TestWithParam<Strategy> {
  protected:
-  /// One rank whose collectives are late, behind its first step.
+  /// A rank after its first step, whose collectives are late.
   struct Rank : OddRank {
     Rank(std::shared_ptr<ProcessGroup> group, Strategy strategy)
         : OddRank(std::make_shared<DelayedGroup>(
@@ -42,7 +42,7 @@ class ParameterAllGatherTest : public ::testing::TestWithParam<Strategy> {
     });
   }
 
-  /// What parameters must be after one step.
+  /// The parameters after one step.
   static std::map<std::string, at::Tensor> expected() {
     std::map<std::string, at::Tensor> parameters;
     run_ranks(3, [&](const std::shared_ptr<ProcessGroup>& world) {
@@ -58,8 +58,7 @@ class ParameterAllGatherTest : public ::testing::TestWithParam<Strategy> {
   }
 };
 
-/// Reads the first element of every parameter by its address. Returns the error of the first read
-/// that fails, "" if none does.
+/// Reads every parameter's first element through its address. Returns the first error, or "".
 std::string read_raw(const Net& net) {
   try {
     for (const at::Tensor& parameter : net.parameters()) {
@@ -113,7 +112,7 @@ TEST_P(ParameterAllGatherTest, IsWaitedForByWhateverReadsOrWritesParameters) {
   });
 }
 
-/// An operator of another thread that waited for its parameter may be at work when the all-gather
+/// An operator of another thread that waited for its parameter may still run when the all-gather
 /// and the engine end.
 TEST_P(ParameterAllGatherTest, MayEndWhileAnOperatorReads) {
   const auto values = expected();
@@ -136,7 +135,7 @@ TEST_P(ParameterAllGatherTest, MayEndWhileAnOperatorReads) {
   });
 }
 
-/// A write that comes while the values are on their way is found like any other.
+/// A write made while the values are being gathered is noticed like any other.
 TEST_P(ParameterAllGatherTest, DoesNotHideWrites) {
   const std::vector<std::string> errors =
       run_ranks_expecting_errors(3, [](std::shared_ptr<ProcessGroup> world) {
@@ -153,7 +152,7 @@ TEST_P(ParameterAllGatherTest, DoesNotHideWrites) {
   }
 }
 
-/// With lanes in the calls there is nothing left to wait for: the control of the first test.
+/// The control of the first test: with lanes in the calls there is nothing to wait for.
 TEST_P(ParameterAllGatherTest, EndsInTheStepWhereCollectivesRunInTheCalls) {
   run_ranks(3, [](const std::shared_ptr<ProcessGroup>& world) {
     const auto net = make_net();

@@ -19,8 +19,8 @@
 #include "tessera/tests/support/rank_threads.h"
 #include "tessera/tests/zero/engine/engine_fixture.h"
 
-// Where ranks have one copy of the parameters: what one rank does to it reaches the others through
-// the engine only.
+// Ranks that share one copy of the parameters: one rank's changes reach the others only through the
+// engine.
 
 namespace tessera::internal::testing {
 namespace {
@@ -28,16 +28,17 @@ namespace {
 using ::testing::Each;
 using ::testing::HasSubstr;
 
-/// A model whose first weight spans pages of several parameters' worth.
+/// A model whose first weight spans several pages.
 std::shared_ptr<Net> make_wide() {
   torch::manual_seed(5);
   return prepare(subject("DeepMlp").make(), at::kFloat, 5);
 }
 
 class SharedParametersTest : public EngineTest {};
-class WholeSharedParametersTest : public EngineTest {};  // without those that throw when read
+// Without configurations whose parameters throw when read.
+class WholeSharedParametersTest : public EngineTest {};
 
-/// modify_parameters with a function that is not idempotent, on every rank: one rank's values
+/// Every rank calls modify_parameters() with a function that is not idempotent: one rank's values
 /// count, once.
 TEST_P(SharedParametersTest, AreModifiedOnceByAFunctionThatAllRanksRun) {
   on_ranks([](Rank& rank) {
@@ -73,7 +74,7 @@ TEST_P(SharedParametersTest, TrainOnAfterTheyWereModified) {
   EXPECT_EQ(bit_differences(got, expected), "");
 }
 
-/// When the engine is gone, each rank's model is its own again.
+/// After the engine is destroyed, each rank's model has its own memory again.
 TEST_P(WholeSharedParametersTest, BelongToEachRankAfterTheEngineIsGone) {
   on_ranks([](Rank& rank) {
     rank.train(0);
@@ -114,8 +115,8 @@ std::vector<std::pair<Configuration, int>> whole_sharing_configurations() {
 INSTANTIATE_TEST_SUITE_P(, WholeSharedParametersTest,
                          ::testing::ValuesIn(whole_sharing_configurations()), &name_of);
 
-/// Writes element `element` of a parameter on one rank by way of .data(), which has a version
-/// counter of its own. Returns what the step then says on each rank.
+/// Writes an element of a parameter on one rank through .data(), which has its own version counter.
+/// Returns each rank's error in the next step.
 std::vector<std::string> errors_after_write(const Configuration& configuration, int writer,
                                             size_t parameter, int64_t element) {
   return run_ranks_expecting_errors(3, [&](std::shared_ptr<ProcessGroup> world) {
@@ -136,7 +137,7 @@ std::vector<std::string> errors_after_write(const Configuration& configuration, 
   });
 }
 
-/// Beyond the first 64 elements, which are all that is compared where nothing is shared.
+/// The write is beyond the first 64 elements, the only ones compared if nothing is shared.
 TEST(SharedParameters, EveryStrayWriteIsFoundAndNamed) {
   const auto net = make_wide();
   const auto named = net->named_parameters();
@@ -164,13 +165,13 @@ TEST(SharedParameters, AStrayWriteHarmsNoOtherRank) {
     }
     world->barrier("written");
     EXPECT_EQ(bit_differences(copy_parameters(*net), before) == "", world->rank() == 1);
-    // What rank 1 holds becomes everybody's again.
+    // Rank 1's values become everyone's.
     engine->modify_parameters(1, [] {});
     EXPECT_EQ(bit_differences(copy_parameters(*net), before), "");
   });
 }
 
-/// What the rank whose page table cannot be read sees of its writes: an error.
+/// The view of a rank that cannot read its page map: asking for its writes is an error.
 class BlindBuffer final : public SharedBuffer {
  public:
   explicit BlindBuffer(std::unique_ptr<SharedBuffer> inner) : inner_(std::move(inner)) {}
@@ -190,7 +191,7 @@ class BlindBuffer final : public SharedBuffer {
   const std::unique_ptr<SharedBuffer> inner_;
 };
 
-/// Changes the shared buffers that a group makes.
+/// Replaces the shared buffers that a group makes.
 class BufferGroup final : public ForwardingGroup {
  public:
   using Change = std::function<std::unique_ptr<SharedBuffer>(std::unique_ptr<SharedBuffer>)>;
@@ -211,7 +212,7 @@ class BufferGroup final : public ForwardingGroup {
   const Change change_;
 };
 
-/// Not seeing a write is no proof that there is none.
+/// A rank that cannot see its writes may still have made some.
 TEST(SharedParameters, AStepIsRefusedOnAllRanksWhereOneCannotSeeItsWrites) {
   for (const Strategy strategy : {Strategy::kZero1, Strategy::kZero2, Strategy::kZero3}) {
     const auto errors = run_ranks_expecting_errors(3, [&](std::shared_ptr<ProcessGroup> world) {
@@ -232,7 +233,7 @@ TEST(SharedParameters, AStepIsRefusedOnAllRanksWhereOneCannotSeeItsWrites) {
   }
 }
 
-/// Hybrids whose ranks share in several groups, one of which cannot.
+/// Hybrids whose ranks share parameters in several groups, one of which cannot.
 TEST(SharedParameters, AreSharedByAllGroupsOfSharersOrByNone) {
   std::map<std::string, at::Tensor> expected;
   for (const bool is_poor : {false, true}) {
@@ -248,7 +249,7 @@ TEST(SharedParameters, AreSharedByAllGroupsOfSharersOrByNone) {
         loss_on(*net, world->rank(), step).backward();
         engine->step();
       }
-      // A copy of its own is more than a part of one.
+      // A rank's own copy takes more memory than its part of a shared one.
       const at::Tensor bytes = at::full({1}, engine->memory().now().total(), at::kLong);
       const at::Tensor most = bytes.clone();
       world->all_reduce(most, ReduceOp::kMax, "most")->wait();
@@ -261,7 +262,7 @@ TEST(SharedParameters, AreSharedByAllGroupsOfSharersOrByNone) {
   }
 }
 
-/// Without memory in one group, nobody goes on.
+/// If one group lacks memory, all ranks fail.
 TEST(SharedParameters, NoSpaceInOneGroupOfSharersIsEveryRanksError) {
   const auto errors = run_ranks_expecting_errors(4, [](std::shared_ptr<ProcessGroup> world) {
     const bool has_none = world->rank() >= 2;
@@ -275,8 +276,7 @@ TEST(SharedParameters, NoSpaceInOneGroupOfSharersIsEveryRanksError) {
   EXPECT_THAT(errors, Each(HasSubstr("ranks 2, 3: got no space")));
 }
 
-/// What one rank lacks is an error of all: they leave the groups that were made, and nobody has
-/// to be told.
+/// What one rank lacks is an error on all: they leave the new groups, and no rank needs to be told.
 TEST(SharedParameters, AfterARefusalTheWorldCanBeUsedAgain) {
   run_ranks(4, [](std::shared_ptr<ProcessGroup> world) {
     const auto net = make_net();
@@ -293,8 +293,8 @@ TEST(SharedParameters, AfterARefusalTheWorldCanBeUsedAgain) {
   });
 }
 
-/// Drops the barrier after an update and lets rank 0 come out of its step before rank 1 has begun
-/// to update.
+/// Drops the barrier after an update, and lets rank 0 return from its step before rank 1 begins to
+/// update.
 class HastyGroup final : public ForwardingGroup {
  public:
   HastyGroup(std::shared_ptr<ProcessGroup> inner, std::shared_future<void> may_update)
@@ -320,7 +320,7 @@ class HastyGroup final : public ForwardingGroup {
   const std::shared_future<void> may_update_;
 };
 
-/// The negative control: without the barrier a rank sees parameters of which a part is old.
+/// Negative control: without the barrier a rank sees partly old parameters.
 TEST(SharedParameters, WithoutTheBarrierOldValuesWouldBeSeen) {
   for (const Strategy strategy : {Strategy::kZero1, Strategy::kZero2, Strategy::kZero3}) {
     std::promise<void> rank0_looked;

@@ -28,7 +28,7 @@ Configuration averaging_every(Configuration configuration, int64_t every) {
   return configuration;
 }
 
-/// What a run that loads `states`, over other values, saves after training steps [begin, end).
+/// The state of a run that loads `states` over other values and trains steps [begin, end).
 StateDict averaged_on(const States& states, int begin, int end, const std::string& model,
                       const Configuration& configuration) {
   return on_ranks(static_cast<int>(states.size()),
@@ -57,7 +57,7 @@ class AverageState : public ::testing::TestWithParam<int> {
 };
 INSTANTIATE_TEST_SUITE_P(World, AverageState, ::testing::ValuesIn(spanning_worlds()));
 
-/// Each pair of configurations meets one of the models.
+/// Each pair of configurations gets one of the models.
 TEST_P(AverageState, GoesOnUnderAnyConfigurationBitForBit) {
   const std::vector<const char*> models = {"OddMlp",           "FrozenLayers",   "ChannelsLast",
                                            "UnusedEverywhere", "EmptyParameter", "TinyAndScalar"};
@@ -83,7 +83,7 @@ TEST_P(AverageState, GoesOnUnderAnyConfigurationBitForBit) {
   }
 }
 
-/// Each pair of configurations meets one of the precisions, and each configuration both.
+/// Each pair of configurations gets one of the precisions, and each configuration both.
 TEST_P(AverageState, LoadsIntoAnyNumberOfRanksAlsoOverMasters) {
   for (const int other : spanning_worlds()) {
     const std::vector<Configuration> sources = configurations_at(other);
@@ -159,7 +159,7 @@ TEST_P(AverageState, HasEntriesForTrainableParametersOnly) {
   }
 }
 
-/// A negative count is no count.
+/// A negative count is refused.
 TEST(AverageStateErrors, AreFoundInTheCount) {
   const Configuration configuration = averaging_every(configuration_of(Strategy::kDdp), 1);
   StateDict state = saved_after(2, 1, "OddMlp", configuration, StateScope::kEveryRank).back();

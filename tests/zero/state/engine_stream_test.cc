@@ -14,11 +14,12 @@
 #include "tessera/tests/support/state_streams.h"
 #include "tessera/tests/zero/state/saved_rank.h"
 
-// Engine::write_state and read_state: a run whose ranks write and read their own parts goes on.
+// Engine::write_state() and read_state(): ranks write and read their own parts, and the run
+// continues.
 namespace tessera::internal::testing {
 namespace {
 
-/// What the ranks of a run of `steps` steps write.
+/// The state that the ranks write after `steps` steps.
 StateDict written_after(int steps, int world, const std::string& model,
                         const Configuration& configuration) {
   return joined(on_ranks(world, [&](std::shared_ptr<ProcessGroup> group) {
@@ -30,7 +31,7 @@ StateDict written_after(int steps, int world, const std::string& model,
   }));
 }
 
-/// What a run that reads `whole` after a step of its own saves after training steps [begin, end).
+/// The state of a run that trains a step, reads `whole` and trains steps [begin, end).
 StateDict gone_on(const StateDict& whole, int world, int begin, int end, const std::string& model,
                   const Configuration& configuration) {
   return on_ranks(world,
@@ -135,7 +136,7 @@ TEST_P(EngineStream, ASinkThatThrowsHarmsNobody) {
 TEST_P(EngineStream, ASourceThatFailsHalfwayPoisonsEveryRank) {
   const Configuration configuration = configuration_of(Strategy::kZero3);
   const StateDict whole = written_after(1, world(), "OddMlp", configuration);
-  int64_t numbers = 0;  // all of them are read before anything changes
+  int64_t numbers = 0;  // all are read before anything changes
   for (const auto& [name, entry] : whole.entries) numbers += entry.sizes.empty() ? 1 : 0;
   const auto errors = run_ranks_expecting_errors(world(), [&](std::shared_ptr<ProcessGroup> group) {
     const bool is_last = group->rank() == group->size() - 1;
@@ -143,7 +144,7 @@ TEST_P(EngineStream, ASourceThatFailsHalfwayPoisonsEveryRank) {
     StateReader source(whole);
     if (is_last) source.fails_after = numbers + 1;
     EXPECT_ANY_THROW(run.engine->read_state(source));
-    run.train(1, 2);  // half of the state is another one's
+    run.train(1, 2);  // half of the state is from another run
   });
   EXPECT_THAT(errors, ::testing::Each(::testing::HasSubstr("read_state")));
 }

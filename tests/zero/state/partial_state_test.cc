@@ -17,7 +17,7 @@
 #include "tessera/tests/zero/engine/engine_fixture.h"
 #include "tessera/tests/zero/engine/thawed_rank.h"
 
-// States of runs that trained other parameters: refused by default, loaded where that is meant.
+// States of runs that trained other parameters: refused by default, loaded if asked for.
 namespace tessera::internal::testing {
 namespace {
 
@@ -27,7 +27,7 @@ using ::testing::HasSubstr;
 bool is_bias_name(std::string_view name) { return name.ends_with("bias"); }
 bool is_no_bias(std::string_view name) { return !is_bias_name(name); }
 
-/// The entry of `state`; its bits must be those of `expected`.
+/// Expects that the entry of `state` has the bits of `expected`.
 void expect_bits(const StateDict& state, const std::string& name, const at::Tensor& expected) {
   ASSERT_EQ(state.entries.count(name), 1U) << name;
   EXPECT_TRUE(have_same_bits(state.entries.at(name).tensor(), expected)) << name;

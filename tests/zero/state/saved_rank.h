@@ -14,12 +14,12 @@
 
 namespace tessera::internal::testing {
 
-/// What a model is trained in as `configuration` says.
+/// The dtype in which a model is trained under `configuration`.
 inline at::ScalarType dtype_of(const Configuration& configuration) {
   return configuration.precision.parameters.value_or(at::kFloat);
 }
 
-/// `configuration` with parameters in bfloat16, over masters, and a scaled loss.
+/// `configuration` with parameters in bfloat16, over masters; ranks then scale the loss.
 inline Configuration in_bfloat16(Configuration configuration) {
   configuration.precision.parameters = at::kBFloat16;
   return configuration;
@@ -61,7 +61,7 @@ struct SavedRank : EngineRank<Net> {
 
 using States = std::vector<StateDict>;  // by rank
 
-/// Runs `body` on `world` ranks and returns each one's answer.
+/// Runs `body` on `world` ranks and returns each one's result.
 inline States on_ranks(int world,
                        const std::function<StateDict(std::shared_ptr<ProcessGroup>)>& body) {
   States states(static_cast<size_t>(world));
@@ -72,7 +72,7 @@ inline States on_ranks(int world,
   return states;
 }
 
-/// What a run of `steps` steps saves.
+/// The states that a run saves after `steps` steps.
 inline States saved_after(int steps, int world, const std::string& model,
                           const Configuration& configuration, StateScope scope) {
   return on_ranks(world, [&](std::shared_ptr<ProcessGroup> group) {
@@ -82,8 +82,8 @@ inline States saved_after(int steps, int world, const std::string& model,
   });
 }
 
-/// The named configurations, and hybrids where the world allows them; or of these what cuts state
-/// in each way that there is, in one of the worlds 1, 3 and 4 (takes_all_rows()).
+/// The named configurations, and hybrids if the world allows them; or, unless takes_all_rows(),
+/// those that split state in each possible way, in one of the worlds 1, 3 and 4.
 inline std::vector<Configuration> configurations_at(int world) {
   if (!takes_all_rows()) {
     const Configuration ddp = configuration_of(Strategy::kDdp);

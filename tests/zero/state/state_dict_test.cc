@@ -17,7 +17,8 @@
 #include "tessera/tests/support/state_run.h"
 #include "tessera/tests/zero/state/saved_rank.h"
 
-// Engine::state_dict and load_state_dict: a run that is saved and loaded elsewhere is the same run.
+// Engine::state_dict() and load_state_dict(): a run that is saved and loaded elsewhere is the same
+// run.
 namespace tessera::internal::testing {
 namespace {
 
@@ -26,7 +27,7 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 using ::testing::ThrowsMessage;
 
-/// What a run that loads `states`, over other values, saves after training steps [begin, end).
+/// The state of a run that loads `states` over other values and trains steps [begin, end).
 StateDict continued(const States& states, int begin, int end, const std::string& model,
                     const Configuration& configuration) {
   const int world = static_cast<int>(states.size());
@@ -42,7 +43,7 @@ StateDict continued(const States& states, int begin, int end, const std::string&
       .back();
 }
 
-/// Rank r of `world` gets what ranks r, r + world, ... had.
+/// Gives rank r of `world` the states of ranks r, r + world, ...
 States dealt(States states, int world) {
   States dealt(static_cast<size_t>(world));
   for (size_t rank = 0; rank < states.size(); ++rank) {
@@ -60,8 +61,8 @@ class EngineState : public ::testing::TestWithParam<int> {
  protected:
   int world() const { return GetParam(); }
 
-  /// Saving after two steps, under any configuration, and going on under any other is one run of
-  /// four.
+  /// Saving after two steps, under any configuration, and continuing under any other equals a run
+  /// of four steps.
   void expect_continuity(const std::string& model,
                          const std::vector<Configuration>& configurations) const {
     SCOPED_TRACE(model);
@@ -162,7 +163,7 @@ TEST_P(EngineState, RestoresWhatASchedulerChanged) {
       const SavedRank first(group, "OddMlp", configuration, 3);
       torch::optim::StepLR schedule(first.engine->optimizer(), 1, 0.1);
       first.train(0, 1);
-      for (int step = 0; step < 2; ++step) schedule.step();  // the first changes nothing
+      for (int step = 0; step < 2; ++step) schedule.step();  // the first has no effect
       const StateDict state = first.engine->state_dict(StateScope::kSharded);
       const SavedRank second(group, "OddMlp", configuration, 4);
       auto& groups = second.engine->optimizer().param_groups();

@@ -13,7 +13,8 @@
 #include "tessera/tests/support/rank_threads.h"
 #include "tessera/tests/support/state_run.h"
 
-// The machinery without an engine: random bits in every slice, so that NaNs, -0 and padding count.
+// State transfer without an engine: random bits in every slice, so that NaNs, -0 and padding
+// matter.
 namespace tessera::internal::testing {
 namespace {
 
@@ -25,7 +26,7 @@ using ::testing::Not;
 constexpr StateModel kFloat{};
 constexpr StateModel kMasters{.dtype = at::kBFloat16, .has_scaler = true};
 
-/// What each rank of a run that fill(seed) made saves.
+/// The states that a run made by fill(seed) saves on each rank.
 std::vector<StateDict> save_at(int world, const StateConfiguration& configuration, StateModel model,
                                StateScope scope, int rank = 0, uint64_t seed = 1) {
   std::vector<StateDict> states(static_cast<size_t>(world));
@@ -37,7 +38,7 @@ std::vector<StateDict> save_at(int world, const StateConfiguration& configuratio
   return states;
 }
 
-/// Loads `states` (one per rank) over other values; "" or what is not as `seed` says.
+/// Loads `states` (one per rank) over other values; returns what differs from `seed`, or "".
 std::string load_at(int world, const StateConfiguration& configuration, StateModel model,
                     const std::vector<StateDict>& states, uint64_t seed = 1) {
   std::string text;
@@ -53,8 +54,8 @@ std::string load_at(int world, const StateConfiguration& configuration, StateMod
   return text;
 }
 
-/// What every rank throws when it loads its entry of `states`; all ranks must say the same and
-/// keep what they had.
+/// Returns the error of loading `states` (one per rank), which must be the same on all ranks; they
+/// must keep their values.
 std::string refusal_of(int world, const StateConfiguration& configuration, StateModel model,
                        const std::vector<StateDict>& states) {
   std::set<std::string> texts;
@@ -164,7 +165,7 @@ TEST_P(StateTransferAt, LoadsWhatAnyConfigurationSaved) {
 TEST_P(StateTransferAt, LoadsWhatAnyWorldSaved) {
   for (const int saved_at : {1, 2, 3, 4}) {
     for (const StateConfiguration& from : state_configurations(saved_at)) {
-      // Rank r of the new world takes what ranks r, r + world, ... of the old one saved.
+      // Rank r of the new world gets the states saved by ranks r, r + world, ... of the old one.
       std::vector<StateDict> merged(static_cast<size_t>(world()));
       auto states = save_at(saved_at, from, kMasters, StateScope::kSharded);
       for (size_t rank = 0; rank < states.size(); ++rank) {
@@ -196,7 +197,7 @@ TEST_P(StateTransferAt, ConvertsTheOrderOfMemory) {
   }
 }
 
-/// What each rank passes: the state that is wanted on rank 0, another one on the others.
+/// The correct state on rank 0, another one on the other ranks.
 std::vector<StateDict> right_on_the_lowest(int world) {
   std::vector<StateDict> states;
   states.reserve(static_cast<size_t>(world));
@@ -209,7 +210,7 @@ std::vector<StateDict> right_on_the_lowest(int world) {
 TEST_P(StateTransferAt, TheLowestRankAndTheFirstPieceWin) {
   const StateConfiguration configuration = state_configurations(world()).back();
   std::vector<StateDict> states = right_on_the_lowest(world());
-  // A second, wrong piece over the first.
+  // A second, wrong piece overlaps the first.
   StateEntry& entry = states[0].entries.at("model.fc.weight");
   const at::Tensor right = entry.pieces[0].values;
   entry.pieces = {{0, right.narrow(0, 0, 50).clone()}, {40, right.narrow(0, 40, 51).clone()}};

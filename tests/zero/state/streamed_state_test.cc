@@ -13,8 +13,8 @@
 #include "tessera/tests/support/state_run.h"
 #include "tessera/tests/support/state_streams.h"
 
-// A rank's own part of the state, to a sink and from a source, without an engine: random bits in
-// every slice, so that NaNs, -0 and padding count.
+// A rank's own part of the state, written to a sink and read from a source, without an engine:
+// random bits in every slice, so that NaNs, -0 and padding matter.
 namespace tessera::internal::testing {
 namespace {
 
@@ -25,7 +25,7 @@ using ::testing::Not;
 constexpr StateModel kFloats{};
 constexpr StateModel kHalfs{.dtype = at::kBFloat16, .has_scaler = true};
 
-/// What the ranks of a run that fill(seed) made write.
+/// What the ranks of a run made by fill(seed) write.
 std::vector<StateDict> written_at(int world, const StateConfiguration& configuration,
                                   StateModel model, uint64_t seed = 1) {
   std::vector<StateDict> shares(static_cast<size_t>(world));
@@ -39,7 +39,7 @@ std::vector<StateDict> written_at(int world, const StateConfiguration& configura
   return shares;
 }
 
-/// Reads `whole` over other values; "" or what is not as `seed` says.
+/// Reads `whole` over other values; returns what differs from `seed`, or "".
 std::string read_at(int world, const StateConfiguration& configuration, StateModel model,
                     const StateDict& whole, uint64_t seed = 1) {
   std::string text;
@@ -56,8 +56,8 @@ std::string read_at(int world, const StateConfiguration& configuration, StateMod
   return text;
 }
 
-/// What every rank throws; all say the same and keep what they had. `spoil` changes a rank's
-/// source.
+/// Returns the error, which must be the same on all ranks; they must keep their values. `spoil`
+/// changes a rank's source.
 std::string refusal_at(int world, const StateConfiguration& configuration, StateModel model,
                        const StateDict& whole,
                        const std::function<void(int, StateReader&)>& spoil = nullptr) {
@@ -73,7 +73,7 @@ std::string refusal_at(int world, const StateConfiguration& configuration, State
       run.load(source);
     } catch (const c10::Error& error) {
       text = error.what_without_backtrace();
-      if (group->rank() == 0) {  // the only one whose buffers fill() makes so
+      if (group->rank() == 0) {  // fill() gives only this rank the expected buffers
         EXPECT_EQ(run.differences_from(5), "");
       }
     }

@@ -9,8 +9,8 @@
 #include "tessera/tests/support/message_of.h"
 #include "tessera/tests/zero/engine/engine_fixture.h"
 
-// What clipping refuses, and what it makes of gradients that are not finite. That it has the same
-// bits everywhere is in equivalence/gradient_policy_test.cc.
+// Refusals of clipping, and its treatment of gradients that are not finite.
+// equivalence/gradient_policy_test.cc shows that it has the same bits everywhere.
 
 namespace tessera::internal::testing {
 namespace {
@@ -59,7 +59,7 @@ TEST(GradientClip, OtherOptionsOnOneRankAreNamedOnAll) {
               Each(HasSubstr("max_grad_norm_by_group 'biases' 0.25")));
 }
 
-/// Neither a clamp nor a maximum hides what is not finite.
+/// Neither a clamp nor a maximum hides a value that is not finite.
 TEST(GradientClip, StopsAtWhatIsNotFinite) {
   for (const double p : {1.0, 2.0, 3.0, std::numeric_limits<double>::infinity()}) {
     for (const double bad :
@@ -80,7 +80,7 @@ TEST(GradientClip, StopsAtWhatIsNotFinite) {
   }
 }
 
-/// Where only the mean overflows, after finite gradients on every rank.
+/// Only the mean overflows; the gradients are finite on every rank.
 TEST(GradientClip, StopsAtAMeanThatOverflowsAlthoughItWouldBeClamped) {
   run_ranks(2, [](const std::shared_ptr<ProcessGroup>& world) {
     Options options = small_options_of(configuration_of(Strategy::kZero2));

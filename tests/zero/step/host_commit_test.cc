@@ -20,7 +20,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-/// Refuses to update, in the middle of a step that all ranks have agreed to.
+/// Throws in its update, in the middle of a step to which all ranks have agreed.
 class ThrowingOptimizer final : public HostOptimizer {
  public:
   explicit ThrowingOptimizer(const ParameterTable& table)
@@ -38,7 +38,7 @@ class ThrowingOptimizer final : public HostOptimizer {
   bool throws = false;
 };
 
-/// What a commit works on: one parameter in one bucket.
+/// The state of a commit: one parameter in one bucket.
 struct Rig {
   Rig(ProcessGroup& world, Degrees degrees)
       : group(world),

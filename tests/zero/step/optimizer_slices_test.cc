@@ -27,10 +27,10 @@
 #include "tessera/tests/support/rank_threads.h"
 #include "tessera/zero/step/direction_exchange.h"
 
-// An optimizer sees slices of flat buffers and nothing else of a strategy. So this holds for each
-// of them: however units are cut over ranks, values and states get the bits that one rank computes
-// which has all of them. A configuration chooses the cut; tests/zero/engine and tests/equivalence
-// train a few from end to end.
+// An optimizer sees slices of flat buffers and nothing else of a strategy. So for every strategy:
+// however units are split over ranks, values and states have the bits that one rank with all of
+// them computes. A configuration only chooses the slices; tests/zero/engine and tests/equivalence
+// train a few end to end.
 
 namespace tessera::internal::testing {
 namespace {
@@ -48,7 +48,7 @@ struct SlicedOptimizer {
 
 bool is_vector_of(std::string_view, const at::Tensor& parameter) { return parameter.dim() < 2; }
 
-/// With as many states as each can have.
+/// Each optimizer with all its possible states.
 const std::vector<SlicedOptimizer>& sliced_optimizers() {
   static const std::vector<SlicedOptimizer> all = {
       {"AdamW", AdamWOptions(0.02).weight_decay(0.1)},
@@ -74,18 +74,18 @@ const std::vector<SlicedOptimizer>& sliced_optimizers() {
   return all;
 }
 
-/// How a world's ranks cut units, and what they have in common.
+/// How a world splits units, and whether its ranks have windows.
 struct UnitCut {
   int world;
   Degrees degrees;
   bool has_windows = true;
 };
 
-/// What is wrong, if anything.
+/// The fault to inject, if any.
 enum class SliceFault : uint8_t { kNone, kLastRankSkipsAStep };
 
-/// Matrices that straddle slices, vectors, a matrix in another order, a scalar, nothing; drawn anew
-/// for each seed.
+/// Matrices that straddle slices, vectors, a matrix in another memory order, a scalar, and an empty
+/// tensor; drawn from the seed.
 std::vector<NamedTensor> drawn_parameters(uint64_t seed, at::ScalarType dtype) {
   auto generator = at::detail::createCPUGenerator(seed);
   const auto draw = [&](int64_t least, int64_t most) {
@@ -109,14 +109,14 @@ std::vector<NamedTensor> drawn_parameters(uint64_t seed, at::ScalarType dtype) {
   return named;
 }
 
-/// Of `like`, drawn from `seed`; the same on all ranks.
+/// A gradient like `like`, drawn from `seed`; the same on all ranks.
 at::Tensor drawn_gradient(const at::Tensor& like, uint64_t seed) {
   auto generator = at::detail::createCPUGenerator(seed);
   return at::randn(like.sizes(), generator, at::kDouble).to(like.scalar_type());
 }
 
-/// One rank's part of a training by hand: units are cut as degrees say, each step updates this
-/// rank's slices of them as HostCommit does.
+/// One rank of a training by hand: units are split by degrees, and each step updates this rank's
+/// slices as HostCommit does.
 class SlicedRank {
  public:
   SlicedRank(ProcessGroup& group, const UnitCut& cut, const OptimizerPlan& plan, uint64_t seed,
@@ -146,7 +146,7 @@ class SlicedRank {
                                         meter_, nullptr);
   }
 
-  /// The scalar is used from step 2 on, the first matrix and the line now and then.
+  /// The scalar is used from step 2 on, the first matrix and the line only in some steps.
   void step(int number, uint64_t seed, SliceFault fault) {
     const at::NoGradGuard no_grad;
     std::vector<uint8_t> used;
@@ -180,7 +180,8 @@ class SlicedRank {
     }
   }
 
-  /// Puts values and states of this rank's slices into those of all ranks, in memory order.
+  /// Copies the values and states of this rank's slices to their places among all ranks', in memory
+  /// order.
   void add_to(std::map<std::string, at::Tensor>& all) const {
     const auto put = [&](const std::string& name, int64_t numel, int64_t begin,
                          const at::Tensor& part) {
@@ -212,7 +213,7 @@ class SlicedRank {
   }
 
  private:
-  /// Every parameter in one of two units.
+  /// Puts every parameter into one of two units.
   std::vector<UnitPlan::Membership> memberships() const {
     std::vector<UnitPlan::Membership> units = {{"even", {}}, {"odd", {}}};
     for (size_t i = 0; i < table_.size(); ++i) units[i % 2].parameters.push_back(i);
@@ -275,7 +276,7 @@ TEST_P(OptimizerSlices, GiveTheBitsOfOneRankThatHasAll) {
   }
 }
 
-/// The comparison sees what one rank leaves out, in values and, where it has some, in states.
+/// The comparison notices an update that one rank skips, in values and in states if there are any.
 TEST_P(OptimizerSlices, NegativeControlASkippedUpdateIsSeen) {
   const OptimizerPlan& plan = sliced_optimizers()[GetParam()].plan;
   const UnitCut cut{3, {1, 3, 3}};

@@ -21,7 +21,7 @@
 #include "tessera/tests/support/message_of.h"
 #include "tessera/tests/zero/engine/engine_fixture.h"
 
-// Options::optimizer_in_backward: the same bits from less memory.
+// Options::optimizer_in_backward: the same bits with less memory.
 
 namespace tessera::internal::testing {
 namespace {
@@ -98,7 +98,7 @@ class UpdateInBackwardBits : public ::testing::TestWithParam<EarlyUpdateCase> {
 TEST_P(UpdateInBackwardBits, AreThoseOfTheStep) {
   size_t turn = GetParam().configuration.name.size();
   for (const Subject& subject : subjects()) {
-    // These use a module twice through recomputation, which is refused.
+    // These use a module twice by recomputation, which is refused.
     if (subject.name.starts_with("Checkpointed")) continue;
     if (!has_turn(turn++, 3)) continue;
     EXPECT_EQ(difference(subject.name, at::kFloat, GetParam().configuration), "") << subject.name;
@@ -128,7 +128,7 @@ TEST_P(UpdateInBackwardBits, AreThoseOfTheStepWhenEveryReductionIsLate) {
 
 INSTANTIATE_TEST_SUITE_P(, UpdateInBackwardBits, ::testing::ValuesIn(cases()), name_of_case);
 
-/// The negative control: one step less shows, so the comparison sees updates.
+/// Negative control: the comparison notices a missing step.
 TEST(UpdateInBackward, NegativeControlAMissingStepShows) {
   Schedule schedule = plain_schedule();
   const Configuration configuration = early(configuration_of(Strategy::kZero3));
@@ -138,7 +138,7 @@ TEST(UpdateInBackward, NegativeControlAMissingStepShows) {
   EXPECT_NE(bit_differences(less.parameters, all.parameters), "");
 }
 
-/// No sums, and nothing that grows, where every parameter has a gradient on every rank.
+/// There are no sums and nothing grows if every parameter has a gradient on every rank.
 TEST(UpdateInBackward, KeepsNoGradients) {
   for (const int world : {1, 2, 3}) {
     for (const Configuration& configuration : configurations_for(world)) {
@@ -173,7 +173,7 @@ TEST(UpdateInBackward, KeepsNoGradients) {
   }
 }
 
-/// Units that lack gradients keep their slice of the sums, and only they.
+/// Only units that lack gradients keep their slice of the sums.
 TEST(UpdateInBackward, HasThePeakOfTheFormulaInSixteenBitsToo) {
   for (const int world : {1, 3}) {
     for (Configuration configuration : configurations_for(world)) {
@@ -207,7 +207,7 @@ TEST(UpdateInBackward, KeepsTheSumsOfUnitsThatLackGradients) {
 
 // --- What is refused ---
 
-/// One rank of a run that updates in backward.
+/// A rank that updates in backward.
 struct EarlyRank : OddRank {
   EarlyRank(std::shared_ptr<ProcessGroup> group, const Configuration& configuration)
       : OddRank(std::move(group), small_options_of(early(configuration))) {}
@@ -225,7 +225,7 @@ class UpdateInBackwardMisuse : public ::testing::TestWithParam<EarlyUpdateCase> 
       body(rank);
     });
   }
-  /// Where a run of `steps` plain steps ends.
+  /// The hash after `steps` plain steps.
   static uint64_t hash_after(const std::shared_ptr<ProcessGroup>& world, int steps) {
     EarlyRank rank(world, GetParam().configuration);
     for (int step = 0; step < steps; ++step) {
@@ -240,7 +240,7 @@ using UpdateInBackwardMisuseAmongRanks = UpdateInBackwardMisuse;
 
 TEST_P(UpdateInBackwardMisuse, ASecondBackwardIsRefusedAndTheFirstStays) {
   on_ranks([](EarlyRank& rank) {
-    // It reads no parameter, so that nothing but the count of backwards is in its way.
+    // It reads no parameter, so only the count of backwards is in its way.
     const at::Tensor second = rank.engine->parameters()[0].tensor.sum();
     rank.backward(0);
     EXPECT_THAT(message_of([&] { second.backward(); }),
@@ -384,7 +384,7 @@ TEST(UpdateInBackward, AModuleUsedAgainByRecomputationEndsTheEngine) {
           train(subject(model), at::kFloat, early(configuration_of(Strategy::kZero3)),
                 plain_schedule(), world);
         });
-    // Who finds it first tells the others that it has left backward.
+    // The rank that notices it first tells the others that it has left backward.
     EXPECT_THAT(errors, Contains(HasSubstr("used again in this backward (recomputation)")))
         << model;
     EXPECT_THAT(errors, Not(Contains(std::string()))) << model;

@@ -18,7 +18,7 @@ namespace {
 using Entry = WholeTensorPlan::Entry;
 using Piece = WholeTensorPlan::Piece;
 
-/// Matrices of these sizes, and a vector before each, one unit of them all or one for each pair.
+/// Matrices of these sizes, each after a vector, all in one unit or one unit per pair.
 struct PlannedMatrices {
   PlannedMatrices(const std::vector<std::pair<int64_t, int64_t>>& sizes, int world,
                   bool is_one_unit, at::ScalarType dtype = at::kFloat)
@@ -114,8 +114,8 @@ TEST(WholeTensorPlan, PiecesAndResultsCoverEveryParameterOnceAndDoNotOverlap) {
 }
 
 TEST(WholeTensorPlan, BytesAreThoseOfTheFormula) {
-  // A unit of [5 and 59 of padding | 16 x 16 | 5 and 59 | 8 x 4 and 96], two slices of 256
-  // elements: 192 of the large matrix in the first, 64 of it and the small one in the second.
+  // A unit of [5 and 59 of padding | 16 x 16 | 5 and 59 | 8 x 4 and 96] in two slices of 256
+  // elements: the first has 192 of the large matrix, the second the other 64 and the small matrix.
   const PlannedMatrices two({{16, 16}, {8, 4}}, 2, true);
   ASSERT_EQ(two.units[0].layout.numel(), 512);
   const WholeTensorPlan plan = two.plan(2);
@@ -125,7 +125,7 @@ TEST(WholeTensorPlan, BytesAreThoseOfTheFormula) {
   EXPECT_EQ(plan.scratch_bytes(1), 80 * 4);
   EXPECT_EQ(plan.bytes(1), 768 + 1024 + 320);
   EXPECT_EQ(plan.gathered_bytes(), 2 * 1024);
-  EXPECT_EQ(plan.received_bytes(0), 64 * 4);  // of the direction of the large one
+  EXPECT_EQ(plan.received_bytes(0), 64 * 4);  // of the large matrix's direction
   EXPECT_EQ(plan.received_bytes(1), 64 * 4);  // of its result
   const WholeTensorPlan alone = two.plan(1);
   EXPECT_EQ(alone.whole_bytes(), 256 * 4);
@@ -135,7 +135,7 @@ TEST(WholeTensorPlan, BytesAreThoseOfTheFormula) {
   EXPECT_EQ(wide.plan(2).bytes(1), 2 * (768 + 1024 + 320));
 }
 
-/// They have directions behind those that travel, and nothing else.
+/// They have only directions, which lie after those that travel.
 TEST(WholeTensorPlan, ParametersThatNeedNormsDoNotTravel) {
   PlannedMatrices two({{16, 16}, {8, 4}}, 2, true);
   two.parameters[0].travels = false;
@@ -153,7 +153,7 @@ TEST(WholeTensorPlan, ParametersThatNeedNormsDoNotTravel) {
   EXPECT_EQ(two.plan(2).received_bytes(0), 0);
 }
 
-/// Then pieces lie twice beside each other, and states with the owner.
+/// Pieces then hold directions and values; owners keep the states.
 TEST(WholeTensorPlan, ValuesMayTravelBesideDirectionsAndOwnersKeepStates) {
   PlannedMatrices two({{16, 16}, {8, 4}}, 2, true);
   two.parameters[0].has_values = true;

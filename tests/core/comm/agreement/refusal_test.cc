@@ -21,7 +21,7 @@ using ::testing::Each;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-/// What the ranks of a world throw, each of which has one of `problems`.
+/// Returns the errors of a world whose ranks have `problems`, one each.
 std::vector<std::string> refusals(const std::vector<std::string>& problems) {
   return testing::run_ranks_expecting_errors(
       static_cast<int>(problems.size()), [&](const std::shared_ptr<ProcessGroup>& world) {
@@ -50,7 +50,7 @@ TEST(Refusal, HasItsTagOnce) {
             "[test] rank 0: got 1\n[test] rank 1: [other] got 2");
 }
 
-/// std::terminate prints it.
+/// std::terminate() prints the type of an uncaught exception.
 TEST(Refusal, IsThrownAsAPublicType) {
   testing::run_ranks(2, [](const std::shared_ptr<ProcessGroup>& world) {
     try {

@@ -1,5 +1,5 @@
-// init_process_group() with a CUDA device: over fakes of LibTorch's CUDA half and of NCCL where it
-// goes well, and the same error on all ranks where it cannot.
+// init_process_group() with a CUDA device: success over fakes of LibTorch's CUDA half and of NCCL,
+// and failures, which must be the same error on all ranks.
 #include <unistd.h>
 
 #include <cstdio>
@@ -50,7 +50,7 @@ const RankProcessBody kMixed("init_on_mixed_devices", [] {
       {.device = is_first ? at::kCPU : at::kCUDA, .timeout = std::chrono::seconds(20)});
 });
 
-/// Ranks that are threads, as the fake NCCL has them; each on a GPU of its own.
+/// Ranks are threads, as the fake NCCL requires, each on its own GPU.
 const RankProcessBody kThreads("init_on_cuda_by_threads", [] {
   for (const int size : {1, 2, 3}) {
     const auto store = c10::make_intrusive<c10d::HashStore>();
@@ -82,7 +82,7 @@ const RankProcessBody kThreads("init_on_cuda_by_threads", [] {
   std::printf("done\n");
 });
 
-/// Ranks of a host that share GPUs.
+/// Ranks of one host that share GPUs.
 const RankProcessBody kShared("init_on_shared_gpus", [] {
   try {
     const auto world = init_process_group(
@@ -120,7 +120,7 @@ std::vector<RankResult> run(int size, const std::string& body, RankProcessOption
   return testing::run_rank_processes(size, body, options);
 }
 
-/// What all ranks say, which is the same.
+/// Returns the output of the ranks, which must be the same.
 std::string same_output(const std::vector<RankResult>& results) {
   for (size_t rank = 0; rank < results.size(); ++rank) {
     EXPECT_EQ(results[rank].exit_code, 0) << results[rank].output;
@@ -140,7 +140,7 @@ TEST(CudaWorld, RanksMayShareGpusOverSharedMemory) {
   for (const int size : {1, 2, 3}) {
     RankProcessOptions options;
     options.environment["FAKE_CUDA_DEVICES"] = "2";
-    options.environment["TESSERA_NCCL"] = "/no/such/libnccl.so.2";  // nobody looks for it
+    options.environment["TESSERA_NCCL"] = "/no/such/libnccl.so.2";  // must not be looked for
     const auto results = run(size, "init_on_shared_gpus", options);
     for (int rank = 0; rank < size; ++rank) {
       EXPECT_EQ(results[rank].output, "shm on cuda:" + std::to_string(rank % 2));
@@ -226,7 +226,7 @@ TEST(CudaWorld, RanksOnDifferentKindsOfDeviceAreNamed) {
   }
 }
 
-/// By then processes must have started.
+/// Time by which processes must have started.
 constexpr const char* kLimitOfProcesses = "5000";
 
 TEST(CudaWorld, ARankThatDoesNotComeIsNamedAtTheTimeOut) {

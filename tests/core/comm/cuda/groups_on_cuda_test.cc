@@ -48,7 +48,7 @@ class GroupsOnCuda : public ::testing::Test {
     ::setenv("TESSERA_NCCL", FAKE_NCCL, /*overwrite=*/1);
   }
 
-  /// Other tests start processes.
+  /// Tests that follow start processes.
   static void TearDownTestSuite() {
     for (const char* name :
          {"TESSERA_CUDA_LIBRARIES", "TESSERA_CUDA_GRAPH_MODULE", "TESSERA_NCCL"}) {
@@ -135,7 +135,7 @@ TEST_F(GroupsOnCuda, RanksShareGpusThroughSharedMemoryToTheBit) {
             }
             EXPECT_TRUE(at::equal(on_cpu(input), values_of(size - 1, size * numel, dtype)));
           }
-          // The result is for the stream that waits.
+          // Only the stream that waits may use the result.
           const c10::Stream other =
               c10::impl::getDeviceGuardImpl(at::kCUDA)->getStreamFromGlobalPool(
                   device->torch_device(), false);

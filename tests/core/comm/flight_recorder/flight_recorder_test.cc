@@ -1,4 +1,5 @@
-// What is recorded of the ranks' calls, what is written when they fail, and what a long wait says.
+// The record of the ranks' calls, the file that is written when they fail, and reports of long
+// waits.
 #include <signal.h>
 
 #include <atomic>
@@ -47,7 +48,7 @@ TEST(FlightRing, KeepsTheLastCallsAndWhenTheyWereOver) {
   for (uint64_t i = 1; i <= FlightRing::kRecords; ++i) {
     ring->begin(sum_of(3), static_cast<int64_t>(i), std::string(100, 't'), std::string(100, 'g'));
   }
-  ring->end(first);  // no longer recorded: no other call is over by it
+  ring->end(first);  // no longer recorded: ends no other call
   const auto records = ring->last();
   ASSERT_EQ(records.size(), FlightRing::kRecords);
   EXPECT_EQ(records.front().sequence, 1);
@@ -59,7 +60,8 @@ TEST(FlightRing, KeepsTheLastCallsAndWhenTheyWereOver) {
 
 TEST(FlightRing, ReadersSeeWholeRecordsWhileThreadsWrite) {
   const auto ring = std::make_unique<FlightRing>();
-  constexpr int kWriters = 8, kCalls = 2000;  // more than cores: they are stopped in the middle
+  // More writers than cores, so that writers are preempted halfway.
+  constexpr int kWriters = 8, kCalls = 2000;
   std::vector<std::jthread> writers;
   for (int writer = 0; writer < kWriters; ++writer) {
     writers.emplace_back([&, writer] {
@@ -76,11 +78,11 @@ TEST(FlightRing, ReadersSeeWholeRecordsWhileThreadsWrite) {
     }
   }
   writers.clear();
-  // A writer may have found its slot taken by a call that is long gone, but not many of the last.
+  // A slot may still be held by an old call's writer, but few of the last ones are.
   EXPECT_GT(ring->last().size(), FlightRing::kRecords / 2);
 }
 
-/// A rank that has called these on group "world", from number 0.
+/// The flight of a rank that has made these calls on group "world", from number 0.
 RankFlight rank_with(int rank, const std::vector<std::pair<int64_t, std::string>>& calls) {
   const auto ring = std::make_unique<FlightRing>();
   int64_t sequence = 0;
@@ -139,7 +141,7 @@ TEST(FlightDump, IsWrittenOnceWhenRanksDiffer) {
   }
 }
 
-/// Far longer than ranks that are on time are apart.
+/// Much longer than the delay between ranks that are on time.
 constexpr auto kReportAfter = std::chrono::milliseconds(1000);
 
 testing::RankThreadOptions reporting_soon() {
@@ -184,7 +186,8 @@ TEST(FlightReport, SoDoesAMessage) {
         }
         warnings.await();
         group->send(tensor, 1, "halo");
-        while (!is_received) std::this_thread::yield();  // who leaves takes its messages along
+        // A rank that leaves takes its messages along.
+        while (!is_received) std::this_thread::yield();
       },
       reporting_soon());
   ASSERT_EQ(warnings.texts().size(), 1U);
@@ -194,9 +197,9 @@ TEST(FlightReport, SoDoesAMessage) {
                     HasSubstr(" ms for rank 0 (pid ")));
 }
 
-/// Of processes, whose late rank must be stopped, or in pause(), by then.
+/// For processes: the late rank must be stopped, or in pause(), by then.
 constexpr auto kReportOfProcesses = std::chrono::milliseconds(2000);
-/// What a report says of the wait that is meant: no earlier one.
+/// Text of the report about the intended wait, not about an earlier one.
 constexpr const char* kLate = "barrier 'late' #1";
 
 const testing::RankProcessBody kWaitLong("wait long", [] {
@@ -248,7 +251,7 @@ TEST(FlightDump, HasTheLastCallsOfARankThatWasKilled) {
   testing::RankProcessOptions options;
   options.environment = {{"TESSERA_FLIGHT_DUMP", directory.path()}};
   testing::RankProcesses ranks(2, "die", options);
-  // Before that rank 0 could see the end in 'all here', and would not begin 'never'.
+  // Without this rank 0 could see the death in 'all here' and not begin 'never'.
   ASSERT_TRUE(ranks.wait_for_output(0, "has met"));
   ranks.kill(1);
   const auto results = ranks.wait();

@@ -12,7 +12,7 @@
 
 namespace tessera::internal::testing {
 
-/// Calls that do not fit, and what every rank is told.
+/// Calls that do not match, and the error on every rank.
 struct CallDifference {
   const char* name;
   std::function<void(ProcessGroup&)> usual;
@@ -20,7 +20,7 @@ struct CallDifference {
   std::string text;
 };
 
-/// In groups of `size` ranks, 3 or more.
+/// Differences for groups of `size` ranks, 3 or more.
 inline std::vector<CallDifference> call_differences(int size) {
   using Call = std::function<void(ProcessGroup&)>;
   const auto reduce = [](int64_t numel, at::ScalarType dtype, ReduceOp op, const char* tag) {
@@ -35,7 +35,7 @@ inline std::vector<CallDifference> call_differences(int size) {
       group.reduce(at::zeros({3}), ReduceOp::kSum, root, "r")->wait();
     };
   };
-  // Of ranks that are no root nothing is asked but their own part.
+  // Ranks other than the root need only their own part.
   const auto gather = [](int root) {
     return [=](ProcessGroup& group) {
       group.gather(at::zeros({3 * group.size()}), at::zeros({3}), root, "g")->wait();

@@ -1,5 +1,5 @@
-// Every collective, dtype, operation, world size, tensor size and kind of memory against a
-// reference written here, to the bit.
+// Compares every collective, dtype, operation, world size, tensor size and kind of memory with a
+// reference written here, bit for bit.
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -26,7 +26,8 @@ using testing::make_copy;
 using testing::Memory;
 using testing::run_ranks;
 
-// A sanitizer makes the reference slow; the last size still takes several chunks where ranks stage.
+// A sanitizer makes the reference slow; the largest size still takes several chunks where ranks
+// stage.
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
 constexpr int64_t kLargest = 70001;
 constexpr int64_t kSizes[] = {0, 7, 64, kLargest};
@@ -72,7 +73,7 @@ bool is_nan(T value) {
   return value != value;
 }
 
-/// One element after the other, rank after rank: nothing shared with the kernels under test.
+/// Combines element after element, rank after rank, and shares no code with the kernels under test.
 template <typename T>
 void combine(const std::vector<at::Tensor>& inputs, ReduceOp op, at::Tensor& result) {
   using W = typename Wide<T>::type;
@@ -143,8 +144,8 @@ std::vector<at::Tensor> cut(const std::vector<at::Tensor>& tensors, int64_t begi
   return parts;
 }
 
-/// What the ranks contribute to a collective and what has to come of it. Made once for all ranks:
-/// threads of one process read it together.
+/// The ranks' inputs of a collective and its expected result. Made once for all ranks, which are
+/// threads and read it together.
 struct Copy {
   int64_t numel;  // of each rank's part
   std::vector<at::Tensor> parts;
@@ -194,7 +195,7 @@ void check_reductions(ProcessGroup& group, Memory memory, const Reduction& reduc
   ASSERT_TRUE(have_same_bits(output, own)) << "reduce_scatter of " << what;
   ASSERT_TRUE(have_same_bits(input, inputs[rank])) << "reduce_scatter changed its input: " << what;
 
-  // In place: the other slices stay.
+  // In place: the other slices do not change.
   at::Tensor expected = input.clone();
   expected.narrow(0, rank * numel, numel).copy_(own);
   group.reduce_scatter(input.narrow(0, rank * numel, numel), input, op, "in place")->wait();
@@ -268,7 +269,7 @@ TEST(Collectives, ShmOfOneEqualsLoopback) {
 
 INSTANTIATE_TEST_SUITE_P(Worlds, Collectives, ::testing::Values(1, 2, 3, 4, 5));
 
-// So large that all_gather copies past the caches.
+// Large enough that all_gather uses non-temporal stores.
 TEST(Collectives, GathersBeyondTheCacheEqualTheReferenceToTheBit) {
   constexpr int kRanks = 3;
   int64_t copied_bytes = 1;
@@ -298,7 +299,7 @@ TEST(Collectives, MinAndMaxKeepNaN) {
   });
 }
 
-// The reference must see a rank that is left out, and the order of the sum: else the tests above
+// The reference must notice a missing rank and the order of the sum; otherwise the tests above
 // prove little.
 TEST(Collectives, NegativeControlsOfTheReference) {
   const auto inputs = inputs_of(3, 1000, at::kFloat);
@@ -315,7 +316,7 @@ TEST(Collectives, NegativeControlsOfTheReference) {
     EXPECT_FALSE(have_same_bits(tensor, right));
   });
 
-  // A root that is left out, and one that is another one.
+  // A root that is left out, and a wrong root.
   run_ranks(3, [&](std::shared_ptr<ProcessGroup> group) {
     at::Tensor tensor = inputs[group->rank()].clone();
     if (group->rank() == 1) tensor.zero_();
@@ -327,7 +328,7 @@ TEST(Collectives, NegativeControlsOfTheReference) {
   });
 }
 
-// 16-bit sums are rounded once: adding 1 to 256 a hundred times in bf16 would stay at 256.
+// 16-bit sums are rounded once: in bf16, 256 plus many ones would stay 256.
 TEST(Collectives, SixteenBitSumsAreAccumulatedInSingle) {
   run_ranks(5, [](std::shared_ptr<ProcessGroup> group) {
     at::Tensor tensor = at::full({65}, group->rank() == 0 ? 256.0 : 1.0, at::kBFloat16);

@@ -1,5 +1,5 @@
-// The whole surface of a process group over loopback, shared memory and the simplest link, with
-// collectives in the call and in a thread of their own.
+// The whole API of a process group over loopback, shared memory and the simplest link, with
+// collectives in the call and in their own thread.
 #include <string>
 
 #include <gtest/gtest.h>

@@ -12,7 +12,7 @@
 #include "tessera/tests/support/message_of.h"
 #include "tessera/tests/support/rank_threads.h"
 
-// Sums that are divided by another number than that of the ranks.
+// Sums divided by a number other than the number of ranks.
 
 namespace tessera::internal {
 namespace {
@@ -26,7 +26,7 @@ at::Tensor terms_of(int rank, at::ScalarType dtype) {
   return at::randn({12 * 177}, generator, at::kFloat).to(dtype);
 }
 
-/// In rank order, in the precision that sums have, divided and rounded once.
+/// Sums in rank order in the precision of sums, divided and rounded once.
 at::Tensor divided_sum(int ranks, double divisor, at::ScalarType dtype) {
   const at::ScalarType wide = dtype == at::kDouble ? at::kDouble : at::kFloat;
   at::Tensor sum = terms_of(0, dtype).to(wide);

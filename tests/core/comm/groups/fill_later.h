@@ -6,7 +6,7 @@
 
 namespace tessera::internal::testing {
 
-/// Queues writing `values` to `tensor` on the current stream.
+/// Queues a write of `values` to `tensor` on the current stream.
 inline void fill_later(HostDevice& device, const at::Tensor& tensor, const at::Tensor& values) {
   HostDevice::run(*device.current_stream(), [tensor, values] { tensor.copy_(values); });
 }

@@ -46,8 +46,8 @@ using testing::run_rank_processes;
 using testing::run_ranks;
 using testing::say;
 
-// The sanitizers of GCC 12 hold no lock of their allocators across fork(): a thread that is not in
-// the child may have it for ever. Under them whoever forks is the only thread at work.
+// GCC 12's sanitizers do not hold their allocators' locks across fork(), so in the child a lock may
+// stay locked for ever. Under them no other thread may be active during a fork.
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 constexpr bool kAllocatorSurvivesFork = false;
 #else
@@ -58,7 +58,7 @@ constexpr bool kAllocatorSurvivesFork = true;
 
 constexpr int kForkedRanks = 3;
 
-/// What a rank that was forked says of a sum over all of them.
+/// Returns a forked rank's sum over all of them.
 std::string sum_of_forked_rank(int rank) {
   ProcessGroupOptions options;
   options.rank = rank;
@@ -83,7 +83,7 @@ std::shared_ptr<ProcessGroup> make_own_world() {
   return init_process_group(std::move(options));
 }
 
-/// One process that becomes the parent of all ranks.
+/// A process that becomes the parent of all ranks.
 const RankProcessBody kParent("forks_ranks", [] {
   std::shared_ptr<ProcessGroup> before;
   at::Tensor kept;
@@ -130,7 +130,7 @@ std::shared_ptr<ProcessGroup> join(ProcessGroupOptions::Lane lane) {
   return init_process_group(std::move(options));
 }
 
-/// A child that runs to the end of main, where all that it inherited is destroyed.
+/// Forks a child that returns from main(), where everything that it inherited is destroyed.
 void fork_a_child_that_returns(ProcessGroupOptions::Lane lane) {
   const auto world = join(lane);
   const auto other = duplicate(*world, "other");
@@ -167,7 +167,7 @@ TEST(Fork, AChildThatReturnsFromMainLeavesItsParentInTheGroup) {
   expect_a_clean_end(run_rank_processes(3, "child_returns"));
 }
 
-/// In a child memory of peers, too, is as it was, so that errors say who the child's parent is.
+/// In a child peers' memory is unchanged, too; errors name the child's parent.
 const RankProcessBody kChildOfEach("child_of_each", [] {
   const auto world = join(ProcessGroupOptions::Lane::kInline);
   const auto buffer = world->make_shared_buffer(4096, "shared");
@@ -194,7 +194,7 @@ TEST(Fork, AChildOfAnyRankSeesWhatItsParentSaw) {
   }
 }
 
-/// Every call that a child could make, in turn.
+/// All calls that a child could make.
 std::vector<std::pair<std::string, std::function<void()>>> calls_of_a_child(ProcessGroup& world,
                                                                             Window& window,
                                                                             SharedBuffer& buffer) {
@@ -220,10 +220,10 @@ std::vector<std::pair<std::string, std::function<void()>>> calls_of_a_child(Proc
 
 class ForkOfRank : public ::testing::TestWithParam<std::pair<int, ProcessGroupOptions::Lane>> {
  protected:
-  /// Runs what it is given in the last rank, where it forks; in the others it does nothing.
+  /// Runs its argument, which forks, in the last rank only.
   using OnLast = std::function<void(const std::function<void()>& fork_a_child)>;
 
-  /// Runs `body` on ranks, which are threads.
+  /// Runs `body` on ranks that are threads.
   void on_ranks(const std::function<void(ProcessGroup& world, const OnLast& on_last)>& body) const {
     std::latch still(GetParam().first - 1), forked(1);
     testing::RankThreadOptions options;
@@ -344,12 +344,12 @@ INSTANTIATE_TEST_SUITE_P(WithLane, ForkOfRank,
                          ::testing::Values(std::pair(3, ProcessGroupOptions::Lane::kThread)),
                          &name_of);
 
-/// What a worker that loads data needs: tensors, also while other threads of its parent work.
+/// A worker that loads data needs tensors, even while other threads of its parent are active.
 TEST(Fork, AChildAllocatesTensorsWhateverTheParentsThreadsDo) {
   keep_freed_memory(kHugePageBytes);
   std::atomic<bool> is_over{false};
   std::thread busy([&] {
-    while (!is_over) at::empty({1 << 16}, at::kFloat);  // locks its heap most of the time
+    while (!is_over) at::empty({1 << 16}, at::kFloat);  // holds its heap's lock most of the time
   });
   for (int i = 0; i < 50; ++i) {
     const ForkedChild child = run_in_fork(

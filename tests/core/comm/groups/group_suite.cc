@@ -23,7 +23,7 @@ constexpr ReduceOp kAllOps[] = {ReduceOp::kSum,   ReduceOp::kAvg,     ReduceOp::
 
 bool is_bitwise(ReduceOp op) { return op >= ReduceOp::kBitAnd; }
 
-/// What `op` makes of all ranks' values of element i.
+/// The result of `op` for element i over all ranks' values.
 double reduced_at(int size, int64_t i, at::ScalarType dtype, ReduceOp op) {
   int64_t sum = 0, product = 1, least = 99, most = 0, all = ~int64_t{0}, any = 0, odd = 0;
   for (int rank = 0; rank < size; ++rank) {
@@ -88,7 +88,8 @@ void test_reductions(const GroupBackend& backend) {
           at::Tensor one = placed(group, input_of(rank, numel, dtype));
           backend.wait(*group.reduce(one, op, root, "one"));
           expect_equal(one, rank == root ? expected : input_of(rank, numel, dtype), what);
-          const int64_t part = numel / 6 * 6;  // so that slices begin as the whole does
+          // Makes slices begin with the same values as the whole.
+          const int64_t part = numel / 6 * 6;
           const at::Tensor input = placed(group, input_of(rank, part * size, dtype));
           at::Tensor slice = placed(group, at::zeros({part}, dtype));
           backend.wait(*group.reduce_scatter(slice, input, op, "slice"));
@@ -160,7 +161,7 @@ void test_uneven_all_to_all(const GroupBackend& backend) {
     const int size = group.size(), rank = group.rank();
     for (const auto dtype : kAllDtypes) {
       for (const int64_t unit : {int64_t{1}, backend.largest / 3}) {
-        // Nothing for some, oneself among them; each rank is given another number by each.
+        // Some parts are empty, a rank's own too; each rank gets a different size from each rank.
         const auto of_pair = [&](int from, int to) {
           return filled((2 * from + 3 * to + 1) % 4 * unit, dtype,
                         [&](int64_t i) { return value_of_pair(from, to, size, i, dtype); });
@@ -178,7 +179,7 @@ void test_uneven_all_to_all(const GroupBackend& backend) {
         expect_equal(taken, at::cat(expected), absl::StrCat(dtype_name(dtype), " ", unit));
       }
     }
-    // Of nothing at all: the ranks' counts stay where others read them.
+    // Empty calls: the ranks' counts must stay readable for others.
     const std::vector<int64_t> none(static_cast<size_t>(size), 0);
     for (int i = 0; i < 20; ++i) {
       const at::Tensor empty = on_device(group, at::zeros({0}));
@@ -218,7 +219,7 @@ void test_coalesced_and_bytes(const GroupBackend& backend) {
     const std::vector<at::Tensor> inputs = {tensors[0].clone(), tensors[1].clone()};
     const auto work = group.all_reduce_coalesced(tensors, ReduceOp::kSum, "sum");
     work->wait();
-    work->wait();  // takes the results out once
+    work->wait();  // a second wait() has no effect
     expect_equal(tensors[0], at::full({3}, size * (size + 1) / 2.0f), "sum");
     expect_equal(tensors[1], at::full({2, 2}, 1.0f * size * (size - 1)), "sum");
     const int root = size - 1;
@@ -289,7 +290,7 @@ void test_thousand_operations(const GroupBackend& backend) {
       expect_equal(tensors[i], at::full({i % 17}, i * size + size * (size - 1) / 2, at::kLong),
                    absl::StrCat(i));
     }
-    // A ring of messages, received in the opposite order of that in which they are sent.
+    // A ring of messages, received in the reverse order of their sends.
     works.clear();
     std::vector<Message> batch;
     std::vector<at::Tensor> sent, received;
@@ -309,7 +310,7 @@ void test_thousand_operations(const GroupBackend& backend) {
                    at::full({other % 17}, other * 10 + (rank + size - 1) % size, at::kLong),
                    tags[i]);
     }
-    group.barrier("received");  // messages are lost when their sender leaves
+    group.barrier("received");  // messages are lost if their sender leaves
   });
 }
 

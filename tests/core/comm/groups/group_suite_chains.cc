@@ -12,7 +12,7 @@ namespace {
 
 constexpr int64_t kNumel = 1001;  // of a rank's slice
 
-/// A sum over the ranks whose slices are put together by another group's call that goes on with it.
+/// A sum over the ranks' values; a call of another group continues it and gathers the slices.
 struct Chain {
   Chain(ProcessGroup& sums, ProcessGroup& gathers, int number, bool posted)
       : values(sums.allocate(kNumel * sums.size(), at::kFloat)) {
@@ -50,7 +50,7 @@ void test_chains(const GroupBackend& backend, int size, bool posted) {
       std::vector<Chain> chains;
       chains.reserve(kChains);
       for (int i = 0; i < kChains; ++i) chains.emplace_back(*world, *others, i, posted);
-      for (int i = kChains - 1; i >= 0; --i) {  // who waits for the second needs not wait for both
+      for (int i = kChains - 1; i >= 0; --i) {  // waiting for the second call is enough
         backend.wait(*chains[i].gather);
         EXPECT_TRUE(chains[i].gather->is_completed());
         const at::Tensor values = chains[i].values.cpu();

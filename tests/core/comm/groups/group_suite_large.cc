@@ -1,6 +1,6 @@
-// Tensors are views of memory that is mapped again and again, so that they need little: every 4 MiB
-// of them are the same pages, but for those with an end of a half. What is reduced is a maximum,
-// which may be taken any number of times.
+// Tensors are views of memory that is mapped repeatedly, so they need little: all blocks of 4 MiB
+// are the same pages, except those with an end of a half. Reductions are maxima, which may be
+// applied any number of times.
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -21,7 +21,7 @@ constexpr int64_t kBlockBytes = int64_t{4} << 20;
 constexpr int64_t kBlocks = (int64_t{1} << 31) / kBlockBytes + 1;
 constexpr int64_t kHalf = (int64_t{1} << 30) + 2049;  // ends in the block in the middle
 
-/// The first and last value of the first half, the same of the second.
+/// The first and last value of the first half, then of the second half.
 using Ends = std::array<int64_t, 4>;
 
 class RepeatedBlocks {
@@ -85,7 +85,7 @@ void test_large_collectives(const GroupBackend& backend) {
     const int rank = group->rank();
     RepeatedBlocks given, taken;
     given.fill(rank + 1, ends_of(rank));
-    EXPECT_EQ(given.has(2, ends_of(1)), rank == 1);  // the check can fail
+    EXPECT_EQ(given.has(2, ends_of(1)), rank == 1);  // shows that the check can fail
     backend.wait(*group->reduce_scatter(taken.half(0), given.whole(), ReduceOp::kMax, "slice"));
     EXPECT_TRUE(taken.half_has(0, 2, ends_of(1)[2 * rank], ends_of(1)[2 * rank + 1]));
     EXPECT_TRUE(given.has(rank + 1, ends_of(rank)));

@@ -20,8 +20,8 @@ void test_messages(const GroupBackend& backend) {
       }
     }
     if (!backend.matches_by_tag || size == 1) return;
-    // Everyone sends to rank 0, twice, small and large; it asks for the last tag first, and for
-    // whoever comes.
+    // Every rank sends rank 0 a small and a large message; rank 0 receives the last tag first, and
+    // from any source.
     const int64_t large = backend.largest;
     if (rank != 0) {
       std::vector<std::shared_ptr<Work>> works;
@@ -51,8 +51,8 @@ void test_messages(const GroupBackend& backend) {
   });
 }
 
-/// Messages between two ranks take no place in the others' collectives, and a receive that is
-/// still open does not hold them up.
+/// Messages between two ranks do not affect the others' collectives, nor does an open receive delay
+/// them.
 void test_messages_beside_collectives(const GroupBackend& backend) {
   if (!backend.matches_by_tag) return;
   for_each_world(backend, [&](ProcessGroup& group) {
@@ -66,7 +66,7 @@ void test_messages_beside_collectives(const GroupBackend& backend) {
       backend.wait(*group.all_reduce(sum, ReduceOp::kSum, absl::StrCat(i)));
       expect_equal(sum, at::full({3}, 1.0f * group.size()), "sum");
     }
-    // Rank 1 waits until its large message is received, while rank 0 sits in the barrier.
+    // Rank 1 waits until its large message is received, while rank 0 is in the barrier.
     if (group.rank() == 1) group.send(on_device(group, at::full({large}, 7, at::kInt)), 0, "late");
     group.barrier("end");
     if (group.rank() != 0) return;

@@ -32,7 +32,7 @@ void exchange(const GroupBackend& backend, ProcessGroup& group, const std::funct
 
 void test_arrival_in_any_order(const GroupBackend& backend) {
   for (const int size : backend.world_sizes) {
-    std::vector<int> ranks(size);  // in the order in which they come
+    std::vector<int> ranks(size);  // in the order of arrival
     std::iota(ranks.begin(), ranks.end(), 0);
     std::vector<int> place(size);
     const auto for_each_order = [&](const std::function<void()>& body) {

@@ -1,4 +1,4 @@
-// Subgroups, meshes, several groups at once, asynchronous lanes, and the misuse that throws before
+// Subgroups, meshes, several groups at once, asynchronous lanes, and misuse, which throws before
 // anything is sent.
 #include <string>
 #include <thread>
@@ -223,7 +223,7 @@ TEST(Groups, FingerprintsNameTheFirstDifferenceOnEveryRank) {
   EXPECT_THAT(errors, Each(HasSubstr("[parallelize] rank 1 differs from rank 0 at entry 1: "
                                      "'bias [4]' vs 'bias [3]'; rank 2 differs from rank 0 at "
                                      "entry 2: 'scale []' vs nothing (3 entries vs 2)")));
-  // A list is not its concatenation.
+  // Lists with the same concatenation differ.
   const auto split = run_ranks_expecting_errors(2, [](std::shared_ptr<ProcessGroup> world) {
     require_equal(*world,
                   world->rank() == 0 ? std::vector<std::string>{"ab", "c"}
@@ -313,7 +313,7 @@ TEST(Groups, MisuseThrowsBeforeAnythingIsSent) {
       {"subgroup empty", [](ProcessGroup& g) { g.subgroup({}, "x"); }, "got ranks []"},
       {"subgroup unnamed", [](ProcessGroup& g) { g.subgroup({0}, ""); },
        "got the name '', expected"},
-      // "world/a/b" is the b of a.
+      // "world/a/b" is the name of subgroup b of a.
       {"subgroup with a path", [](ProcessGroup& g) { g.subgroup({0}, "a/b"); },
        "not empty and without '/'"},
       {"subgroup twice",

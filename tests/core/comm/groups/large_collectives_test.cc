@@ -1,4 +1,4 @@
-// More than 2^31 bytes over shared memory.
+// Collectives of more than 2^31 bytes over shared memory.
 #include <gtest/gtest.h>
 
 #include "tessera/tests/core/comm/groups/group_suite.h"

@@ -1,4 +1,4 @@
-// The calls of a world of one that others make with peers: values, and what is refused.
+// In a world of one, calls that otherwise involve peers: their values, and which are refused.
 #include <memory>
 #include <string>
 #include <vector>

@@ -1,4 +1,4 @@
-// The world of one whose tensors lie on a device, over streams that are threads.
+// A world of one whose tensors are on a device, with streams that are threads.
 #include <functional>
 #include <memory>
 #include <string>
@@ -49,7 +49,7 @@ TEST(LoopbackOnDevice, CopiesOnTheCurrentStreamAndWaitsForNothing) {
 }
 
 TEST(LoopbackOnDevice, AStreamThatWaitsIsBehindTheOneOfTheCall) {
-  // The current stream of the call and of wait() differ.
+  // The current stream differs between the call and wait().
   class Switching final : public Device {
    public:
     at::Device torch_device() const override { return host.torch_device(); }

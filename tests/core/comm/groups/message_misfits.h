@@ -14,11 +14,11 @@
 
 namespace tessera::internal::testing {
 
-/// What runs a body on that many ranks of a backend and returns what each of them threw.
+/// Runs a body on `size` ranks of a backend and returns each rank's error.
 using RunExpectingErrors = std::function<std::vector<std::string>(
     int size, const std::function<void(std::shared_ptr<ProcessGroup>)>& body)>;
 
-/// A message of so many ints is received as three floats: both ranks' calls are named on all ranks.
+/// A message of `numel` ints is received as three floats: every rank's error names both calls.
 inline void expect_misfit_is_named(const RunExpectingErrors& run, int64_t numel) {
   const auto errors = run(3, [&](const std::shared_ptr<ProcessGroup>& group) {
     if (group->rank() == 1) group->send(at::zeros({numel}, at::kInt), 2, "halo");

@@ -1,5 +1,5 @@
-// reduce_scatter whose ranks receive other slices than their own: the bits of all_reduce, whoever
-// receives them.
+// reduce_scatter in which ranks receive slices other than their own: the bits are all_reduce's,
+// whichever rank receives them.
 #include <algorithm>
 #include <cstring>
 #include <numeric>
@@ -33,7 +33,7 @@ at::Tensor floats_of(int rank, int64_t numel, at::ScalarType dtype) {
   return (at::randn({numel}, generator, at::kDouble) * 3).to(dtype);
 }
 
-/// `inputs` by rank, of size() * numel elements.
+/// Every rank's input has size() * numel elements.
 void check(ProcessGroup& group, Memory memory, const at::Tensor& own_input, const at::Tensor& sum,
            ReduceOp op, int slice) {
   const int64_t numel = own_input.numel() / group.size();
@@ -78,12 +78,12 @@ TEST(PermutedScatter, EqualsSlicesOfAllReduceForEveryPermutation) {
       }
     }
   }
-  // More than a staging area holds of one slice; both numbers of ranks.
+  // One slice exceeds a staging area; an odd and an even number of ranks.
   check_all_permutations(3, 50021, at::kFloat, Lane::kThread);
   check_all_permutations(4, 20011, at::kDouble, Lane::kInline);
 }
 
-// Slices and orders of summation that the comparison above must tell apart.
+// The comparison above must notice a wrong slice and a wrong order of summation.
 TEST(PermutedScatter, NegativeControl) {
   run_ranks(3, [](std::shared_ptr<ProcessGroup> group) {
     const at::Tensor input = floats_of(group->rank(), 300, at::kFloat);
@@ -147,7 +147,7 @@ TEST(PermutedScatter, MisuseThrowsBeforeAnythingIsSent) {
   run_ranks(2, [&](std::shared_ptr<ProcessGroup> group) {
     const at::Tensor input = at::zeros({8});
     const int other = 1 - group->rank();
-    // In place means the slice that is received.
+    // In place means in the place of the received slice.
     EXPECT_THAT(text_of(*group, input.narrow(0, 4 * group->rank(), 4), input, other),
                 HasSubstr("of the whole, expected slice " + std::to_string(other)));
     group->barrier("as good as before");

@@ -11,7 +11,7 @@
 
 namespace tessera::internal::testing {
 
-/// Where tensors of a rank lie.
+/// Where a rank's tensors are.
 enum class Memory : uint8_t { kArena, kPrivate, kMixed };
 inline constexpr Memory kMemories[] = {Memory::kArena, Memory::kPrivate, Memory::kMixed};
 

@@ -17,7 +17,7 @@ namespace {
 
 using ::testing::ElementsAre;
 
-/// A read that writes down how it is waited for.
+/// A read that records how it is waited for.
 class NotedRead final : public Work {
  public:
   NotedRead(std::string name, std::vector<std::string>& calls, bool fails = false)
@@ -40,8 +40,8 @@ class NotedRead final : public Work {
   const bool fails_;
 };
 
-/// Another rank of the host may wait for the last of them, and has patience only if that is waited
-/// for here, too.
+/// Another rank of the host may wait for the last read, and extends its time-out only if this rank
+/// waits for it, too.
 TEST(ReadBatch, AllAreExpectedBeforeTheFirstHasCome) {
   std::vector<std::string> calls;
   ReadBatch reads;

@@ -1,4 +1,4 @@
-// What ranks are told about a reduce; its bits are in collectives_test.cc.
+// Errors of reduce; its bits are tested in collectives_test.cc.
 #include <memory>
 #include <string>
 #include <utility>

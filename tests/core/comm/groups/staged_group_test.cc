@@ -1,4 +1,4 @@
-// Ranks whose tensors lie on devices and that stage through host memory, over streams that are
+// Ranks whose tensors are on devices and that stage through host memory, with streams that are
 // threads.
 #include <cstring>
 #include <functional>
@@ -81,7 +81,7 @@ TEST(Staged, GivesTheBitsOfSharedMemory) {
                         results.emplace_back(apart, part);
                         const at::Tensor within = input.narrow(0, slice * numel, numel);
                         staged.reduce_scatter(within, input, op, "s", slice)->wait();
-                        at::Tensor whole = own.clone();  // the rest is left as it was
+                        at::Tensor whole = own.clone();  // the other slices do not change
                         whole.narrow(0, slice * numel, numel).copy_(part);
                         results.emplace_back(input, whole);
                       }
@@ -113,7 +113,7 @@ TEST(Staged, GivesTheBitsOfSharedMemory) {
                       EXPECT_TRUE(have_same_bits(got, want.contiguous()));
                   }
                 }
-                // Any shape, and sums of words, as the norm's.
+                // Any shape, and sums of integers, as the norm needs.
                 const at::Tensor words = at::full({5, 7}, int64_t{1} << 40, at::kLong);
                 staged.all_reduce(words, ReduceOp::kSum, "words")->wait();
                 device->synchronize();
@@ -123,7 +123,7 @@ TEST(Staged, GivesTheBitsOfSharedMemory) {
   }
 }
 
-/// A device whose host memory is full of NaN at first, and whose events the host may ignore.
+/// A device whose new host memory holds NaN, and whose events the host may ignore.
 class StagingDevice final : public Device {
  public:
   enum class Host : uint8_t { kWaits, kGoesOn };
@@ -177,7 +177,7 @@ class StagingDevice final : public Device {
   const Host host_;
 };
 
-/// Reduces ones that rank 0's stream writes late; 3 is right.
+/// Reduces ones that rank 0's stream writes late; the correct result is 3.
 float reduce_late_input(StagingDevice::Host host) {
   float result = 0;
   run_ranks(3,

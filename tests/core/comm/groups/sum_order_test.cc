@@ -11,7 +11,7 @@
 #include "tessera/tests/support/message_of.h"
 #include "tessera/tests/support/rank_threads.h"
 
-// Sums over ranks in a tree's order.
+// Sums over ranks in the order of a binary tree.
 
 namespace tessera::internal {
 namespace {

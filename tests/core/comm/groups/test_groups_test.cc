@@ -1,5 +1,5 @@
-// The groups that other tests rely on: recording counts right, a delayed group shows a missing
-// wait.
+// The groups that other tests rely on: a recording group counts correctly, a delayed group reveals
+// a missing wait.
 #include <future>
 #include <stdexcept>
 #include <string>
@@ -91,7 +91,7 @@ TEST(RecordingGroup, FailsTheReadItWasToldTo) {
   EXPECT_THAT(errors[0], HasSubstr("rank 1 left"));
 }
 
-/// Writes down what a buffer holds when the read of it begins.
+/// Records the destination's content when a read begins.
 class ObservingGroup final : public ForwardingGroup {
  public:
   ObservingGroup(std::shared_ptr<ProcessGroup> inner, std::vector<int>& seen)
@@ -111,7 +111,7 @@ class ObservingGroup final : public ForwardingGroup {
   std::vector<int>& seen_;
 };
 
-// Negative control too: a plain group leaves what was there.
+// Negative control: a plain group leaves the old content.
 TEST(DelayedGroup, ReadsHoldPoisonUntilTheyReturn) {
   for (const bool delayed : {true, false}) {
     run_ranks(2, [&](std::shared_ptr<ProcessGroup> world) {
@@ -173,8 +173,8 @@ TEST(DelayedGroup, GivesTheSameResultsToThoseWhoWait) {
   });
 }
 
-// The negative control of every test that uses it: results read too early are poison, never
-// yesterday's values.
+// The negative control of every test with a delayed group: results read too early are poison, never
+// old values.
 TEST(DelayedGroup, ResultsReadWithoutWaitingArePoison) {
   std::promise<void> looked;
   auto gate = looked.get_future().share();

@@ -50,7 +50,7 @@ void test_window_reads(const WindowBackend& backend) {
       for (const auto dtype : {at::kFloat, at::kDouble, at::kBFloat16, at::kByte}) {
         for (const int64_t numel : {0, 1, 7, 1000, 30011}) {
           check_window_reads(*group, group->allocate(numel, dtype));
-          // A view, at another place on every rank.
+          // A view, at a different offset on every rank.
           const at::Tensor whole = group->allocate(numel + 10, dtype);
           check_window_reads(*group, whole.narrow(0, group->rank() + 1, numel));
         }
@@ -59,7 +59,7 @@ void test_window_reads(const WindowBackend& backend) {
   }
 }
 
-// Small parts and large ones of all ranks, waited for in the end or never.
+// Reads small and large parts of all ranks; waits for them at the end or never.
 void test_reads_started_together(const WindowBackend& backend) {
   for (const int size : backend.world_sizes) {
     backend.run(size, [](std::shared_ptr<ProcessGroup> group) {
@@ -78,7 +78,7 @@ void test_reads_started_together(const WindowBackend& backend) {
       for (int rank = 0; rank < group->size(); ++rank) {
         EXPECT_TRUE(at::equal(to[rank], window_content(rank, 0, kNumel, at::kFloat)));
       }
-      // What nobody waits for comes all the same, to memory that it keeps.
+      // A read that nobody waits for completes too, and keeps its memory alive.
       for (int rank = 0; rank < group->size(); ++rank) {
         window->start_read(rank, 0, at::empty({kNumel}), "forgotten");
       }
@@ -147,7 +147,7 @@ void test_readers_beside_collectives(const WindowBackend& backend) {
   });
 }
 
-// Who has loaded a word sees what its owner wrote before.
+// After loading a word, a rank sees what its owner wrote before storing it.
 void test_words(const WindowBackend& backend) {
   for (const int size : {1, 3}) {
     backend.run(size, [](std::shared_ptr<ProcessGroup> group) {

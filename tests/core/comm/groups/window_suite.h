@@ -12,28 +12,28 @@
 
 namespace tessera::internal::testing {
 
-/// A backend whose windows are under test: how ranks that are threads of this process run.
+/// A backend whose windows are under test: runs ranks that are threads of this process.
 struct WindowBackend {
   using Body = std::function<void(std::shared_ptr<ProcessGroup>)>;
 
   std::vector<int> world_sizes;
-  /// Throws what a rank threw.
+  /// Throws the error of a rank.
   std::function<void(int size, const Body&)> run;
-  /// Returns what each rank threw, "" for nothing.
+  /// Returns each rank's error, or "".
   std::function<std::vector<std::string>(int size, const Body&)> run_expecting_errors = nullptr;
 };
 
-/// What rank `rank` holds in round `round`: no two neighbours, ranks or rounds alike.
+/// The content of rank `rank` in round `round`: neighbouring elements, ranks and rounds differ.
 at::Tensor window_content(int rank, int round, int64_t numel, at::ScalarType dtype);
 
-/// A new tensor with a part of a rank's buffer, read as "unit".
+/// Reads a part of a rank's buffer, as "unit", into a new tensor.
 at::Tensor read_new(Window& window, int rank, int64_t begin, int64_t numel,
                     at::ScalarType dtype = at::kFloat);
 
-/// Every rank reads what all wrote to `own`, whole and in part, twice. Collective.
+/// Every rank reads the content that all wrote to `own`, whole and in part, twice. Collective.
 void check_window_reads(ProcessGroup& group, const at::Tensor& own);
 
-/// Each of these compares with closed forms, in the backend's worlds or in one that it needs.
+/// Each test compares with closed forms, in the backend's world sizes or in one that it needs.
 void test_window_reads(const WindowBackend& backend);
 void test_reads_started_together(const WindowBackend& backend);
 void test_own_reads_that_overlap(const WindowBackend& backend);

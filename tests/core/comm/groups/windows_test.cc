@@ -1,4 +1,4 @@
-// One-sided reads: what they give, and who may do what meanwhile.
+// One-sided reads: their values, and the operations allowed during them.
 #include <signal.h>
 #include <unistd.h>
 
@@ -67,7 +67,7 @@ TEST(Windows, RanksAreThoseOfTheGroup) {
   test_ranks_of_the_group(over_lane(Lane::kInline, "auto"));
 }
 
-/// A buffer of which even two thirds are copied past the caches.
+/// A buffer so large that even two thirds of it are copied with non-temporal stores.
 int64_t numel_beyond_the_cache(int ranks) {
   int64_t bytes = 1;
   while (!streaming_pays(bytes, ranks)) bytes *= 2;
@@ -80,8 +80,8 @@ TEST(Windows, ReadPastTheCacheWhatEveryRankWrote) {
   });
 }
 
-// The comparison above must notice a read of another rank, of an element beside and of a time
-// before.
+// The comparison above must notice a read of another rank, of a neighbouring element and of an
+// earlier round.
 TEST(Windows, NegativeControlsOfTheContent) {
   for (const auto dtype : {at::kFloat, at::kDouble, at::kBFloat16, at::kByte}) {
     const at::Tensor right = window_content(1, 1, 1000, dtype);

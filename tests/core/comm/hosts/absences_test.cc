@@ -1,4 +1,4 @@
-// Ranks that wait for a rank of their own host which waits for another host:
+// Ranks that wait for a rank of their own host that waits for another host:
 // hosts::Link::extra_patience().
 #include <atomic>
 #include <chrono>
@@ -29,7 +29,7 @@ using testing::message_of;
 using testing::place_of_host;
 using testing::run_mpi_hosts_expecting_errors;
 
-/// Inside a host, and the second more that ranks wait between hosts.
+/// Time-out inside a host; between hosts it is a second longer.
 constexpr auto kInsideHost = std::chrono::milliseconds(3000);
 constexpr auto kBetweenHosts = kInsideHost + std::chrono::seconds(1);
 
@@ -37,7 +37,8 @@ void await(const std::atomic<int>& count, int value) {
   while (count.load() < value) std::this_thread::yield();
 }
 
-/// Runs `call` on four ranks of two hosts when what rank 0 sends is lost; each rank's error.
+/// Runs `call` on four ranks of two hosts while rank 0's messages are lost; returns each rank's
+/// error.
 std::vector<std::string> errors_without_rank_0(
     const std::function<void(ProcessGroup& group, Window& window)>& call) {
   std::atomic<int> ready{0}, over{0};
@@ -49,7 +50,7 @@ std::vector<std::string> errors_without_rank_0(
           window = group->make_window(group->allocate(100, at::kFloat), "w");
           group->barrier("first");
         });
-        if (problem != kNothingThrown) {  // nobody waits for this rank
+        if (problem != kNothingThrown) {  // no rank waits for this one
           ready += 5;
           over += 4;
           throw std::runtime_error(problem);
@@ -71,7 +72,7 @@ std::vector<std::string> errors_without_rank_0(
   return errors;
 }
 
-// Rank 2 waits for rank 0, and rank 3, which has heard of rank 1, for rank 2: its time-out is over
+// Rank 2 waits for rank 0. Rank 3 has heard from rank 1 and waits for rank 2; its time-out ends
 // first.
 TEST(HostAbsences, WhoWaitsForARankThatWaitsForAnotherHostNamesThatHost) {
   const auto errors = errors_without_rank_0([](ProcessGroup& group, Window&) {
@@ -99,7 +100,7 @@ TEST(HostAbsences, WhoWaitsForARankThatReadsOfAnotherHostNamesThatHost) {
   EXPECT_THAT(errors[3], HasSubstr("barrier #2 'second' on group 'world', rank 3" + cause));
 }
 
-// Rank 2 fetches a part for rank 3, too, and is held up before it has it. Rank 0 ends the world.
+// Rank 2 also fetches a part for rank 3, and is delayed before it has it. Rank 0 ends the world.
 TEST(HostAbsences, WhoWaitsForWhatAnotherRankFetchesLearnsThatAnotherHostHasFailed) {
   std::atomic<int> steps{0};
   bool has_learned = false;
@@ -111,9 +112,9 @@ TEST(HostAbsences, WhoWaitsForWhatAnotherRankFetchesLearnsThatAnotherHostHasFail
         const auto read = [&] { return window->start_read(0, 0, to, "unit", /*version=*/1); };
         if (group->rank() == 2) {
           const auto work = read();
-          work->wait_for(std::chrono::milliseconds(0));  // says that it is going to wait
+          work->wait_for(std::chrono::milliseconds(0));  // announces that it is going to wait
           ++steps;
-          // A third of the time after which rank 3 reads for itself, whatever it knows.
+          // A third of the time after which rank 3 reads by itself in any case.
           const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(10);
           while (steps.load() < 3 && std::chrono::steady_clock::now() < deadline) {
             std::this_thread::yield();

@@ -1,5 +1,5 @@
-// The whole surface of a process group over several hosts: shared memory inside each, and between
-// them the same without windows, or the fake MPI.
+// The whole API of a process group over several hosts: shared memory inside each; between them
+// shared memory without windows, or the fake MPI.
 #include <string>
 
 #include <gtest/gtest.h>

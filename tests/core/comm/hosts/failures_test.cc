@@ -1,4 +1,4 @@
-// What goes wrong between ranks of several hosts: one cause on every rank, and never a hang.
+// Failures between ranks of several hosts: one cause on every rank, and never a hang.
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -56,7 +56,7 @@ std::vector<Odd> odds() {
   return {
       {"op", reduces(1024), [](ProcessGroup& group) { group.barrier("b"); },
        "all_reduce SUM float32[1024] 'sum'", "barrier 'b'"},
-      // Both levels would agree on 512 elements for a rank.
+      // With both sizes a rank's part has 512 elements.
       {"numel", reduces(1025), reduces(1024), "all_reduce SUM float32[1025] 'sum'",
        "all_reduce SUM float32[1024] 'sum'"},
       {"tag", reduces(3, "a"), reduces(3, "b"), "float32[3] 'a'", "float32[3] 'b'"},
@@ -77,7 +77,7 @@ std::vector<Odd> odds() {
   };
 }
 
-/// The differences that other groups find, too: here a host's ranks, or the hosts, may find them.
+/// The differences that other groups notice, too: here a host's ranks, or the hosts, notice them.
 TEST(HostFailures, EveryDifferenceBetweenCallsIsNamedOnEveryRank) {
   for (const testing::CallDifference& difference : testing::call_differences(4)) {
     const auto errors =
@@ -193,11 +193,11 @@ TEST(HostFailures, AbortOfRanksThatOnlyMpiConnectsReachesTheGroupsOfOneHost) {
   }
 }
 
-// Rank 0 waits in memory that it shares, for a rank that computes and has not heard of it, either.
+// Rank 0 waits in shared memory for a rank that computes and has not heard of the abort, either.
 TEST(HostFailures, AbortReachesARankThatWaitsInsideAnotherHost) {
   for (const bool is_of_world : {false, true}) {
     std::atomic<bool> is_over{false};
-    // Before that rank 3 must not abort: others would hear of it in split().
+    // Rank 3 must not abort before all have split: the others would fail in split().
     std::latch all_have_split(4);
     const auto errors = run_mpi_hosts_expecting_errors(
         hosts_in_order(2, 2), [&](std::shared_ptr<ProcessGroup> world) {
@@ -272,7 +272,8 @@ TEST(HostFailures, ARankThatLeavesIsNamedAlikeOnAllHosts) {
           auto group = duplicate(*world, "one");
           reduces(1000)(*group);
           if (group->rank() == leaver) group.reset();
-          reduces(1000)(group == nullptr ? *world : *group);  // the leaver's does not end, either
+          // The leaver's call does not end, either.
+          reduces(1000)(group == nullptr ? *world : *group);
         });
     EXPECT_THAT(errors,
                 Each(HasSubstr(absl::StrCat("rank ", leaver, " left the group after 1 coll"))));
@@ -289,7 +290,7 @@ TEST(HostFailures, AGroupThatGoesEndsItsCallsUnderWay) {
           std::shared_ptr<Work> work;
           if (group->rank() != (leaver + 1) % 4) work = group->all_reduce(tensor, ReduceOp::kSum);
           if (group->rank() == leaver) group.reset();
-          if (work == nullptr) reduces(1000)(*world);  // it never comes to the other one
+          if (work == nullptr) reduces(1000)(*world);  // is never made by the other rank
           work->wait();
         });
     EXPECT_THAT(errors[static_cast<size_t>(leaver)],
@@ -311,7 +312,7 @@ TEST(HostFailures, AForkIsNoRank) {
       const auto child =
           testing::run_in_fork([&] { return message_of([&] { group->barrier("in a child"); }); });
       EXPECT_THAT(child.text, HasSubstr("this process is a fork of rank 3"));
-      // What exit() calls knows nothing of groups that a child has destroyed.
+      // exit() must not use groups that a child has destroyed.
       const auto ended = testing::run_in_fork([&]() -> std::string {
         dropped.reset();
         std::exit(0);

@@ -1,4 +1,4 @@
-// Which groups a group of several hosts makes, and how ranks read each other's memory there.
+// The groups that a group of several hosts makes, and how ranks read each other's memory there.
 #include <algorithm>
 #include <atomic>
 #include <functional>
@@ -26,7 +26,7 @@ using testing::hosts_in_order;
 using testing::message_of;
 using testing::run_host_ranks;
 
-/// The sum over the ranks of `group` of their numbers in the world.
+/// Expects that `own` sums to `sum` over the ranks of `group`.
 void expect_sum(ProcessGroup& group, int own, int64_t sum) {
   at::Tensor tensor = at::full({1000}, own, at::kLong);
   group.all_reduce(tensor, ReduceOp::kSum, "sum")->wait();
@@ -103,7 +103,7 @@ TEST(WindowsOfHosts, ReadEveryRankAtEveryVersion) {
           window->read(rank, 0, to, "unit", update);
           EXPECT_TRUE(at::equal(to, expected));
           to.zero_();
-          window->read(rank, 0, to, "unit");  // whatever is there now
+          window->read(rank, 0, to, "unit");  // whatever the window holds now
           EXPECT_TRUE(at::equal(to, expected));
           at::Tensor part = at::zeros({10});
           window->read(rank, 500, part, "unit", update);
@@ -151,7 +151,7 @@ TEST(WindowsOfHosts, OverPrivateMemoryAreRefusedByAll) {
   }
 }
 
-/// The ranks of one host, which have a cache and no windows.
+/// Runs ranks of one host, which have a cache and no windows.
 void run_with_cache(
     int size, int64_t bytes,
     const std::function<void(ProcessGroup&, std::shared_ptr<hosts::ReadCache>)>& body) {
@@ -165,7 +165,7 @@ void run_with_cache(
   });
 }
 
-/// Fetches values_of() and counts.
+/// Returns a fetch of values_of() that counts its calls.
 hosts::ReadCache::Fetch counting(std::atomic<int>& count, int rank, int64_t version) {
   return [&count, rank, version](const at::Tensor& to) {
     ++count;
@@ -191,7 +191,8 @@ TEST(ReadCache, FetchesEveryPartOnceForAHost) {
   EXPECT_EQ(count.load(), 50 * 8);
 }
 
-// What does not fit is read by each for itself; parts that are in the way go, of whatever size.
+// Each rank reads by itself what does not fit; parts of any size are evicted if they are in the
+// way.
 TEST(ReadCache, MakesRoomOrDoesWithout) {
   std::atomic<int> count{0};
   run_with_cache(3, 10000, [&](ProcessGroup& group, auto cache) {
@@ -211,7 +212,7 @@ TEST(ReadCache, MakesRoomOrDoesWithout) {
   EXPECT_LE(count.load(), 200 * 4 * 3);
 }
 
-/// Ends when it is told to, well or not.
+/// Completes when it is told a number; fails if that is negative.
 class HeldWork final : public Work {
  public:
   explicit HeldWork(std::atomic<int>& told) : told_(told) {}
@@ -227,7 +228,7 @@ class HeldWork final : public Work {
 
 constexpr hosts::ReadKey kHeldKey{.window = 1, .rank = 5, .bytes = 400, .version = 1};
 
-/// Fetches it into `to` [100] when it is told to.
+/// Starts fetching it into `to` [100]; the fetch completes when it is told to.
 std::shared_ptr<Work> start_held(const std::shared_ptr<hosts::ReadCache>& cache, at::Tensor& to,
                                  std::atomic<int>& told) {
   return cache->start_read(
@@ -256,7 +257,7 @@ TEST(ReadCache, WhoseFetchFailsHoldsUpNobody) {
   EXPECT_EQ(count.load(), 2);
 }
 
-// A rank that has begun to fetch ahead, and is in a collective with one that needs the part now.
+// A rank that has begun to prefetch is in a collective with a rank that needs the part now.
 TEST(ReadCache, WhatIsFetchedAheadHoldsUpNobody) {
   std::atomic<int> told{0}, claimed{0}, count{0};
   run_with_cache(2, int64_t{1} << 20, [&](ProcessGroup& group, auto cache) {

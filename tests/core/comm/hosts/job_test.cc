@@ -1,5 +1,5 @@
-// Ranks that mpirun has started, two on each of two hosts by TESSERA_HOST: under_mpirun.sh starts
-// this program so (TESSERA_TEST_HOSTS_JOB). Without that these tests are skipped.
+// Ranks that mpirun has started, two on each of two hosts (TESSERA_HOST), by under_mpirun.sh, which
+// sets TESSERA_TEST_HOSTS_JOB. Otherwise these tests are skipped.
 #include <sys/inotify.h>
 #include <unistd.h>
 
@@ -30,7 +30,7 @@ using testing::message_of;
 using ::testing::Not;
 using ::testing::StartsWith;
 
-/// What is made in /tmp while this lives, by whomever.
+/// Files created in /tmp during its life, by any process.
 class NewFiles {
  public:
   NewFiles() { ::inotify_add_watch(queue_, "/tmp", IN_CREATE); }
@@ -100,7 +100,7 @@ TEST_F(HostsJob, DelayedCalls) { test_delayed_calls(backend()); }
 TEST_F(HostsJob, Messages) { test_messages(backend()); }
 TEST_F(HostsJob, MessagesBesideCollectives) { test_messages_beside_collectives(backend()); }
 
-// The second is summed inside the host while the first is between hosts.
+// The second call is summed inside the host while the first is between hosts.
 TEST_F(HostsJob, CallsOnTheSameMemoryHaveTheEffectOfOneAfterTheOther) {
   constexpr int64_t kNumel = 1 << 18;
   at::Tensor pool = at::ones({kNumel + 2});
@@ -115,8 +115,8 @@ TEST_F(HostsJob, CallsOnTheSameMemoryHaveTheEffectOfOneAfterTheOther) {
   EXPECT_EQ(pool[kNumel].item<double>(), std::pow(factor, 8));
 }
 
-// A rank that is killed while the ranks of a host meet would leave it. Other names in /tmp are
-// those of tests that run beside.
+// A rank that is killed while the ranks of a host meet would leave a file behind. Other names in
+// /tmp belong to tests that run concurrently.
 TEST_F(HostsJob, MeetsWithoutFiles) {
   const NewFiles files;
   const auto world = init_process_group({.timeout = std::chrono::seconds(30)});
@@ -125,13 +125,13 @@ TEST_F(HostsJob, MeetsWithoutFiles) {
   EXPECT_THAT(files.names(), Each(Not(StartsWith(absl::StrCat("tessera-", ::geteuid())))));
 }
 
-/// What a rank that fails leaves behind: each is a job of its own, that ends by it.
+/// How a failing rank ends the job: each scenario is a separate job that fails.
 class HostsScenario : public HostsJob {};
 
 TEST_F(HostsScenario, CallsThatDifferAreNamedAndTheJobEndsInOrder) {
   at::Tensor tensor = at::ones({world_->rank() == 3 ? 1000 : 1001});
-  // All meet first, or a failure would end the others' init_process_group(); a rank that is late
-  // out of the barrier hears of the failure there.
+  // All meet first; otherwise a failure would end the others' init_process_group(). A rank that
+  // leaves the barrier late hears of the failure there.
   EXPECT_THAT(message_of([&] {
                 world_->barrier("all have met");
                 world_->all_reduce(tensor, ReduceOp::kSum, "sum")->wait();
@@ -141,12 +141,12 @@ TEST_F(HostsScenario, CallsThatDifferAreNamedAndTheJobEndsInOrder) {
   EXPECT_THAT(message_of([&] { world_->barrier("later"); }), HasSubstr("float32[1000]"));
 }
 
-// Which under_mpirun.sh gives them.
+// under_mpirun.sh gives the ranks different backends.
 TEST_F(HostsScenario, RanksOfDifferentBackends) { FAIL() << "they have met"; }
 
 TEST_F(HostsScenario, RankThatDoesNotCome) {
   const auto world = init_process_group({.timeout = std::chrono::seconds(2)});
-  if (world->rank() == 1) ::pause();  // until MPI_Abort of the others
+  if (world->rank() == 1) ::pause();  // until the others call MPI_Abort
   at::Tensor tensor = at::ones({1000});
   std::fprintf(stderr, "%s\n", message_of([&] {
                                  world->all_reduce(tensor, ReduceOp::kSum, "missed")->wait();
@@ -160,7 +160,7 @@ TEST_F(HostsScenario, RankThatDoesNotCome) {
   }
 }
 
-/// It is in exit() until the others have left, and its groups live.
+/// It is in exit() until the others have left, and its groups still exist.
 TEST_F(HostsScenario, RankThatExitsAtOnce) {
   const auto world = init_process_group({.timeout = std::chrono::seconds(50)});
   const auto meet_and_sum = [&] {
@@ -171,7 +171,7 @@ TEST_F(HostsScenario, RankThatExitsAtOnce) {
   std::fprintf(stderr, "%s\n", message_of(meet_and_sum).c_str());
 }
 
-/// What it has begun is over on all ranks, though the others come to it while it is in exit().
+/// Calls that it has begun end on all ranks, although the others make them while it is in exit().
 TEST_F(HostsScenario, RankThatExitsWithCallsUnderWay) {
   const auto world = init_process_group({.timeout = std::chrono::seconds(50)});
   world->barrier("all have met");

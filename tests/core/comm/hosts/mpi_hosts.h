@@ -20,13 +20,13 @@
 
 namespace tessera::internal::testing {
 
-/// What a rank of run_mpi_hosts() is called by others' errors.
+/// How others' errors name a rank of run_mpi_hosts().
 inline std::string place_of_host(int host) {
   return absl::StrCat(" (pid ", ::getpid(), " on node", host, ")");
 }
 
-/// Threads that are ranks on these hosts, node0 and so on: shared memory inside each, the fake MPI
-/// between them. Returns each rank's error.
+/// Runs threads that are ranks on these hosts, node0 and so on: shared memory inside each, the fake
+/// MPI between them. Returns each rank's error.
 inline std::vector<std::string> run_mpi_hosts_expecting_errors(
     const std::vector<int>& host_of_rank, const MpiBody& body,
     std::chrono::milliseconds timeout = std::chrono::seconds(20)) {
@@ -35,7 +35,7 @@ inline std::vector<std::string> run_mpi_hosts_expecting_errors(
   for (int host = 0; host < layout.hosts; ++host) {
     meetings.push_back(absl::StrCat("tessera/test/", MacKey::new_nonce()));
   }
-  // As of a job: between hosts ranks wait longer, so that its own host names who is missing.
+  // As in a job: between hosts ranks wait longer, so that a missing rank's own host names it.
   const auto of_flat = timeout + std::chrono::seconds(1);
   return run_mpi_worlds_expecting_errors(
       layout.ranks(),
@@ -63,7 +63,7 @@ inline std::vector<std::string> run_mpi_hosts_expecting_errors(
       of_flat);
 }
 
-/// The same; throws what the ranks threw.
+/// The same; throws the ranks' errors.
 inline void run_mpi_hosts(const std::vector<int>& host_of_rank, const MpiBody& body) {
   std::string text;
   for (const std::string& error : run_mpi_hosts_expecting_errors(host_of_rank, body)) {

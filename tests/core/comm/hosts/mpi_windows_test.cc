@@ -1,5 +1,5 @@
-// Windows of ranks on several hosts, whose memory MPI (the fake) reads between hosts, and what that
-// sends: Note [One copy for a host].
+// Windows of ranks on several hosts, whose memory the fake MPI reads between hosts, and their
+// traffic: Note [One copy for a host].
 #include <latch>
 #include <string>
 
@@ -32,8 +32,8 @@ TEST(MpiWindowsOfHosts, ReadWhatEveryRankWrote) { test_window_reads(over_hosts()
 
 TEST(MpiWindowsOfHosts, ReadsThatAreStartedTogether) { test_reads_started_together(over_hosts()); }
 
-/// What all hosts send together while every rank reads all of `numel` elements of every rank, once
-/// in each of some versions.
+/// Returns the bytes that all hosts send while every rank reads all `numel` elements of every rank,
+/// once per version.
 int64_t sent_by_reads(const std::vector<int>& host_of_rank, int64_t numel, bool has_version) {
   constexpr int kVersions = 3;
   const int64_t before = testing::fake_data_bytes();
@@ -61,20 +61,20 @@ TEST(MpiWindowsOfHosts, BringAPartToAHostOnce) {
     const int64_t parts_of_others = (hosts - 1) * locals;
     const int64_t once = hosts * parts_of_others * kNumel * 4;
     EXPECT_EQ(sent_by_reads(hosts_in_order(hosts, locals), kNumel, true), once);
-    // The control: values that may change come to each rank.
+    // The control: values that may change are sent to each rank.
     EXPECT_EQ(sent_by_reads(hosts_in_order(hosts, locals), kNumel, false), once * locals);
   }
 }
 
 TEST(MpiWindowsOfHosts, AReadOfAGroupThatHasFailedNamesTheReaderAndTheUnit) {
-  // A rank that is still making its window would hear of the others' barriers there.
+  // A rank that is still making its window would fail there because of the others' barriers.
   std::latch windows_are_made(4);
   testing::run_mpi_hosts(hosts_in_order(2, 2), [&](std::shared_ptr<ProcessGroup> group) {
     const at::Tensor own = group->allocate(3, at::kFloat);
     const auto window = group->make_window(own, "w");
     windows_are_made.arrive_and_wait();
     message_of([&] { group->barrier(absl::StrCat("of rank ", group->rank())); });
-    for (int i = 0; i < 8; ++i) {  // each rank, of this host and of the other, in both ways
+    for (int i = 0; i < 8; ++i) {  // each rank, of this host and of the other, both ways
       const int64_t version = i < 4 ? 1 : Window::kUnversioned;
       at::Tensor to = at::zeros({3});
       const std::string error = message_of([&] { window->read(i % 4, 0, to, "unit", version); });

@@ -1,4 +1,4 @@
-// In which order ranks of several hosts are summed, to the bit, however it is asked for.
+// The order in which ranks of several hosts are summed, bit for bit, in all collectives.
 #include <algorithm>
 #include <numeric>
 #include <string>
@@ -31,7 +31,7 @@ at::Tensor host_numbers_of(int rank, int64_t numel, at::ScalarType dtype) {
 
 bool is_half(at::ScalarType dtype) { return dtype == at::kBFloat16 || dtype == at::kHalf; }
 
-/// Note [Sums of two levels], in plain words.
+/// Implements Note [Sums of two levels] plainly.
 at::Tensor summed(const HostLayout& layout, int64_t numel, at::ScalarType dtype, ReduceOp op) {
   const at::ScalarType wide = is_half(dtype) ? at::kFloat : dtype;
   at::Tensor over_hosts;
@@ -81,7 +81,7 @@ TEST(SumsOfHosts, AreThoseOfEachHostAndThenOfHosts) {
   }
 }
 
-// The negative control: a sum in the order of the ranks has other bits.
+// Negative control: a sum in rank order has other bits.
 TEST(SumsOfHosts, AreNotThoseInTheOrderOfTheRanks) {
   const HostLayout two{2, 2}, one{1, 4}, four{4, 1};
   const auto sum = [](const HostLayout& layout) {
@@ -148,7 +148,7 @@ TEST(SumsOfHosts, AsTreesAreTheTreeOfOneHost) {
   });
 }
 
-// 4 * 40000 is more than fp16 has; the mean is not, nor is any part of it.
+// 4 * 40000 overflows fp16; the mean does not, nor does any intermediate value.
 TEST(SumsOfHosts, MeansOfHalvesDoNotOverflowOnTheWay) {
   run_host_ranks(hosts_in_order(2, 2), [](std::shared_ptr<ProcessGroup> group) {
     at::Tensor tensor = at::full({100}, 40000.0, at::kHalf);

@@ -1,4 +1,4 @@
-// What ranks of several hosts send each other by MPI (the fake): Note [Traffic between hosts].
+// Bytes that ranks of several hosts send each other by the fake MPI: Note [Traffic between hosts].
 #include <utility>
 #include <vector>
 
@@ -14,7 +14,7 @@ namespace {
 
 using testing::hosts_in_order;
 
-/// What all hosts send together, in bytes.
+/// Returns the bytes that all hosts send.
 int64_t sent_by_hosts(const std::vector<int>& host_of_rank, const testing::MpiBody& body) {
   const int64_t before = testing::fake_data_bytes();
   testing::run_mpi_hosts(host_of_rank, body);
@@ -29,7 +29,7 @@ TEST(HostTraffic, IsWhatTheFormulaSaysToTheByte) {
     const int64_t others = hosts - 1;
     const at::Tensor made = at::ones({numel});
     const std::vector<int> host_of_rank = hosts_in_order(hosts, locals);
-    // A host sends 2 n (H-1)/H, whatever the number of its ranks.
+    // A host sends 2 n (H-1)/H, whatever its number of ranks.
     EXPECT_EQ(sent_by_hosts(host_of_rank,
                             [&](auto group) {
                               at::Tensor tensor = made.clone();
@@ -42,7 +42,7 @@ TEST(HostTraffic, IsWhatTheFormulaSaysToTheByte) {
                               group->reduce_scatter(slice, made, ReduceOp::kSum)->wait();
                             }),
               bytes * others);
-    // Every part goes to every other host once.
+    // Every part is sent to every other host once.
     EXPECT_EQ(sent_by_hosts(host_of_rank,
                             [&](auto group) {
                               at::Tensor whole = at::empty({numel * ranks});
@@ -63,7 +63,7 @@ TEST(HostTraffic, IsWhatTheFormulaSaysToTheByte) {
               bytes * others + bytes * others / hosts);  // the results, to one host
     EXPECT_EQ(sent_by_hosts(host_of_rank,
                             [&](auto group) {
-                              at::Tensor vote = at::ones({64});  // inside MPI's envelopes
+                              at::Tensor vote = at::ones({64});  // is sent inside MPI's envelopes
                               group->all_reduce(vote, ReduceOp::kSum)->wait();
                               group->barrier("b");
                             }),

@@ -1,5 +1,5 @@
-// The loops of the 16-bit types, whatever width they were compiled for, against the conversions of
-// c10 and one addition or comparison at a time. Other dtypes: collectives_test.cc.
+// Compares the loops of the 16-bit types, for every compiled vector width, with c10's conversions
+// and one addition or comparison at a time. Other dtypes: collectives_test.cc.
 #include "tessera/core/comm/kernels/reduce_kernels.h"
 
 #include <gtest/gtest.h>
@@ -19,7 +19,7 @@ class ReduceKernels : public ::testing::Test {
  protected:
   static constexpr int64_t kNumel = 65536;
 
-  /// Every value there is.
+  /// Every value of the type.
   static std::vector<T> all_values() {
     std::vector<T> values;
     for (int64_t bits = 0; bits < kNumel; ++bits) {
@@ -53,11 +53,11 @@ class ReduceKernels : public ::testing::Test {
     return a + b;
   }
 
-  /// One element after the other with c10's conversions.
+  /// Computes element after element with c10's conversions.
   static std::vector<T> reference(ReduceOp op, const std::vector<std::vector<T>>& sources) {
     std::vector<T> result;
     for (size_t i = 0; i < sources[0].size(); ++i) {
-      volatile float value = static_cast<float>(sources[0][i]);  // no vectors here
+      volatile float value = static_cast<float>(sources[0][i]);  // prevents vectorisation
       for (size_t rank = 1; rank < sources.size(); ++rank) {
         value = combined(op, value, static_cast<float>(sources[rank][i]));
       }
@@ -81,8 +81,8 @@ TYPED_TEST(ReduceKernels, OneSourceComesBackAsC10RoundsIt) {
   }
 }
 
-// Every value with others: ties, sums that overflow, subnormals, infinity. Two NaNs never meet,
-// whose sum is either.
+// Every value with others: ties, sums that overflow, subnormals, infinity. Two NaNs are never
+// combined, because their sum may be either.
 TYPED_TEST(ReduceKernels, AllValuesWithOthersGiveTheBitsOfTheReference) {
   const auto values = this->all_values();
   const float largest = static_cast<float>(std::numeric_limits<TypeParam>::max());
@@ -100,7 +100,7 @@ TYPED_TEST(ReduceKernels, AllValuesWithOthersGiveTheBitsOfTheReference) {
   }
 }
 
-// The comparison must see one bit and the sign of a zero.
+// The comparison must notice one bit and the sign of a zero.
 TYPED_TEST(ReduceKernels, NegativeControlsOfTheReference) {
   const auto values = this->all_values();
   const std::vector<TypeParam> zeros(values.size(), TypeParam(0.0F));

@@ -1,4 +1,4 @@
-// Sums of fp32 and fp64, which take a path of their own, against one addition at a time: the same
+// Compares sums of fp32 and fp64, which have their own path, with one addition at a time: the same
 // bits for every length, alignment, number of ranks and kind of store.
 #include <gtest/gtest.h>
 
@@ -15,7 +15,7 @@ namespace tessera::internal::kernels {
 namespace {
 
 constexpr int64_t kLineBytes = 64;
-constexpr int64_t kMargin = 32;  // elements around what is written
+constexpr int64_t kMargin = 32;  // elements around the result
 constexpr int64_t kLengths[] = {0, 1, 3, 15, 16, 17, 63, 64, 65, 127, 129, 1000, 4097};
 constexpr int kRanks[] = {1, 2, 3, 4, 5, 8};
 
@@ -24,7 +24,7 @@ class SumKernels : public ::testing::Test {
  protected:
   using Sources = std::vector<std::vector<T>>;
 
-  /// Numbers of very different sizes, so that every order of additions rounds differently.
+  /// Numbers of very different magnitudes, so that every order of additions rounds differently.
   Sources make_sources(int ranks, int64_t numel) {
     Sources sources(ranks);
     std::uniform_real_distribution<T> mantissa(-1, 1);
@@ -39,7 +39,7 @@ class SumKernels : public ::testing::Test {
   static std::vector<T> reference(ReduceOp op, const Sources& sources) {
     std::vector<T> result;
     for (size_t i = 0; i < sources[0].size(); ++i) {
-      volatile T value = sources[0][i];  // no vectors here
+      volatile T value = sources[0][i];  // prevents vectorisation
       for (size_t rank = 1; rank < sources.size(); ++rank) value = value + sources[rank][i];
       if (op == ReduceOp::kAvg) value = value / static_cast<T>(sources.size());
       result.push_back(T(value));
@@ -47,7 +47,7 @@ class SumKernels : public ::testing::Test {
     return result;
   }
 
-  /// Memory whose element `kMargin + offset` is the one at which something begins.
+  /// Returns the address `offset` elements after a cache line's begin, with margins on both sides.
   static T* place_in(std::vector<T>& memory, int64_t numel, int64_t offset) {
     memory.assign(numel + 3 * kMargin, T(-7));
     const auto address = reinterpret_cast<uintptr_t>(memory.data() + kMargin);
@@ -125,7 +125,7 @@ TYPED_TEST(SumKernels, SourcesMayBeTheTargets) {
   }
 }
 
-// The comparison must see the order of the ranks, and the check of the margins one element.
+// The comparison must notice the order of the ranks, and the margins' check one element.
 TYPED_TEST(SumKernels, NegativeControls) {
   using T = TypeParam;
   constexpr int64_t kNumel = 1000;

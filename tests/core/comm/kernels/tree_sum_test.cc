@@ -1,4 +1,4 @@
-// Sums of fp32 and fp64 in a tree's order against one addition at a time: the same bits for every
+// Compares sums of fp32 and fp64 in tree order with one addition at a time: the same bits for every
 // length, alignment, number of ranks and kind of store.
 #include <gtest/gtest.h>
 
@@ -32,7 +32,7 @@ class TreeSum : public ::testing::Test {
     return sources;
   }
 
-  /// Of element `i` of ranks [first, first + count), halves first.
+  /// Sums element `i` of ranks [first, first + count), halves first.
   static T tree(const Sources& sources, size_t i, size_t first, size_t count) {
     if (count == 1) return sources[first][i];
     const volatile T left = tree(sources, i, first, count / 2);
@@ -40,7 +40,7 @@ class TreeSum : public ::testing::Test {
     return left + right;
   }
 
-  /// From element `offset` on.
+  /// Sums from element `offset` on.
   static std::vector<T> sum(ReduceOp op, const Sources& sources, int64_t offset, int64_t numel,
                             Stores stores, SumOrder order, size_t target_count = 1) {
     std::vector<const char*> from;
@@ -101,7 +101,7 @@ TYPED_TEST(TreeSum, RankOrderDiffersAndTwoRanksHaveOneOrder) {
   }
 }
 
-/// What a group of ranks has added, added to what another has, is the sum of both.
+/// The sum of two groups' sums is the sum of both groups.
 TYPED_TEST(TreeSum, PartialTreesCompose) {
   using T = TypeParam;
   const auto sources = this->make_sources(8, 1000);

@@ -56,12 +56,12 @@ TEST(Framing, NoFrameFitsTwiceOrTurnedAround) {
   const std::string first = pair.member.wrap("pay");
   pair.server.add(first);
   EXPECT_EQ(pair.server.take(), "pay");
-  pair.server.add(first);  // again
+  pair.server.add(first);  // a replay
   EXPECT_FALSE(pair.server.take());
   EXPECT_TRUE(pair.server.is_broken());
   Pair other;
   other.authenticate();
-  other.member.add(other.member.wrap("pay"));  // to its sender
+  other.member.add(other.member.wrap("pay"));  // returned to its sender
   EXPECT_FALSE(other.member.take());
 }
 

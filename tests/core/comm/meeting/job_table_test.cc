@@ -58,7 +58,7 @@ TEST(JobTable, IsBounded) {
   JobTable table(1000);
   const std::string much(500, 'x');
   EXPECT_EQ(ask(table, RequestKind::kSet, {"a", much}), yes());
-  EXPECT_EQ(ask(table, RequestKind::kSet, {"a", much}), yes());  // in its own place
+  EXPECT_EQ(ask(table, RequestKind::kSet, {"a", much}), yes());  // replaces the first
   EXPECT_TRUE(is_wrong(ask(table, RequestKind::kSet, {"b", much})));
   EXPECT_EQ(ask(table, RequestKind::kErase, {"a"}), yes());
   EXPECT_EQ(ask(table, RequestKind::kSet, {"b", much}), yes());

@@ -1,4 +1,4 @@
-// Ranks of srun and mpirun that meet without being told where.
+// Ranks of srun and mpirun that meet without being given a place.
 #include "tessera/core/process/launcher_process.h"
 
 #include <unistd.h>
@@ -51,11 +51,11 @@ const RankProcessBody kSayName("say_name", [] {
   say(absl::StrCat("name ", job_name(*environment).value()));
 });
 
-/// What each launcher tells its ranks. The job of SLURM is this test's own, as others may run.
+/// The launchers, by the variables they set. The SLURM job is unique to this test, because others
+/// may run.
 enum class Family { kSlurm, kOpenMpi, kMpich };
 
-/// The last `on_second_host` of `size` ranks are on another host than the first ones, by what they
-/// are told.
+/// Variables of `size` ranks, of which the last `on_second_host` are on a second host.
 RankProcessOptions launched_by(Family family, int size, int on_second_host = 0) {
   RankProcessOptions options;
   options.environment = {{"RANK", ""},
@@ -110,11 +110,12 @@ TEST_P(LaunchedJob, RanksThatAreToldNoPlaceMeet) {
   }
 }
 
-// Each rank knows it from its own variables, before it looks for the others.
+// Each rank refuses by its own variables, before it looks for the others.
 TEST_P(LaunchedJob, SharedMemoryOfSeveralHostsIsRefusedByEachRank) {
   RankProcessOptions options = launched_by(GetParam(), 3, /*on_second_host=*/1);
   options.environment["TESSERA_BACKEND"] = "shm";
-  options.environment["MASTER_ADDR"] = "127.0.0.1";  // mpirun's would miss a place first
+  // Without these mpirun's ranks would miss a place first.
+  options.environment["MASTER_ADDR"] = "127.0.0.1";
   options.environment["MASTER_PORT"] = absl::StrCat(testing::free_port());
   const auto results = run_rank_processes(3, "meet_twice", options);
   for (int rank = 0; rank < 3; ++rank) {
@@ -142,7 +143,7 @@ TEST(LaunchedJobs, TwoJobsAtOnceDoNotMeet) {
   }
 }
 
-// The control: a rank of another step is none of this job's.
+// The control: a rank of another step does not belong to this job.
 TEST(LaunchedJobs, Case29ARankOfAnotherStepDoesNotCome) {
   RankProcessOptions options = launched_by(Family::kSlurm, 3);
   options.environment["TEST_TIMEOUT_MS"] = "1000";
@@ -155,7 +156,7 @@ TEST(LaunchedJobs, Case29ARankOfAnotherStepDoesNotCome) {
   }
 }
 
-/// Else the rank of each that comes first would train with the other's.
+/// Without this check the first rank of each job could train with the other job's ranks.
 TEST(LaunchedJobs, RanksOfTwoJobsAtOnePlaceDoNotMeet) {
   const TemporaryDirectory runtime;
   RankProcessOptions options = launched_by(Family::kOpenMpi, 2);
@@ -163,7 +164,7 @@ TEST(LaunchedJobs, RanksOfTwoJobsAtOnePlaceDoNotMeet) {
   const std::string address = absl::StrCat("tcp://127.0.0.1:", testing::free_port());
   for (const std::string& place : {path, address}) {
     options.environment["TESSERA_STORE"] = place;
-    options.environment["TEST_TIMEOUT_MS"] = "5000";  // each must see the other by then
+    options.environment["TEST_TIMEOUT_MS"] = "5000";  // each must find the other within this time
     options.environment_of_rank[1]["PMIX_NAMESPACE"] = "2";
     const auto results = run_rank_processes(2, "meet_twice", options);
     for (const RankResult& result : results) EXPECT_EQ(result.exit_code, 1) << result.output;
@@ -200,7 +201,7 @@ TEST(LaunchedJobs, Case28WorldSizesThatDifferAreNamedByAll) {
   }
 }
 
-/// What a shell's command prints.
+/// Returns the output of a shell command.
 std::string output_of(const std::string& command) {
   std::FILE* output = ::popen(command.c_str(), "r");
   char text[16384] = {};
@@ -219,13 +220,13 @@ TEST(LaunchedJobs, AShellInBetweenChangesNothing) {
       absl::StrCat("env -u RANK PMI_RANK=1 PMI_SIZE=3 MPI_LOCALRANKID=1 MPI_LOCALNRANKS=3 sh -c '",
                    program, " --rank_body=say_name; true'");
   EXPECT_EQ(output_of("exec " + start), name);
-  // The control: a shell without a rank is another launcher.
+  // The control: a shell without a rank counts as another launcher.
   const std::string other = output_of(start + "; true");
   EXPECT_THAT(other, HasSubstr("name mpi-"));
   EXPECT_NE(other, name);
 }
 
-/// MPICH tells its ranks no name of their job: it is the launcher that differs.
+/// MPICH does not tell its ranks a job name: the launcher differs.
 TEST(LaunchedJobs, RanksOfTwoLaunchersAtOneAddressDoNotMeet) {
   const std::string program = std::filesystem::read_symlink("/proc/self/exe");
   const auto rank = [&](int number) {
@@ -236,7 +237,7 @@ TEST(LaunchedJobs, RanksOfTwoLaunchersAtOneAddressDoNotMeet) {
       "unset RANK WORLD_SIZE; export PMI_SIZE=2 MPI_LOCALNRANKS=2 "
       "TESSERA_STORE=tcp://127.0.0.1:",
       testing::free_port(), "; ");
-  // Each must see the other within the time-out, which those that meet do not have.
+  // Each must find the other within the time-out; those that meet need none.
   const std::string apart = output_of(absl::StrCat(start, "export TEST_TIMEOUT_MS=5000; (", rank(0),
                                                    "; true) & (", rank(1), "; true) & wait"));
   EXPECT_THAT(apart, Not(HasSubstr("met as")));
@@ -253,7 +254,8 @@ TEST(LaunchedJobs, TheLauncherIsTheNearestWithoutTheVariable) {
   EXPECT_GT(parent->start_time, 0U);
 }
 
-/// mpiexec in a process of mpiexec: what starts the inner ranks has the variables of an outer one.
+/// mpiexec inside a rank of mpiexec: the process that starts the inner ranks has the outer rank's
+/// variables.
 TEST(LaunchedJobs, JobsThatARankOfAnotherHasStartedAreTold) {
   const std::string program = std::filesystem::read_symlink("/proc/self/exe");
   const auto name_under = [&](int rank) {
@@ -264,7 +266,7 @@ TEST(LaunchedJobs, JobsThatARankOfAnotherHasStartedAreTold) {
   std::string output = name_under(1);
   std::string pid = output.substr(0, output.find('\n'));
   EXPECT_THAT(output, HasSubstr(absl::StrCat("name mpi-", pid, "-")));
-  // The control: a shell that has all that the rank has is not what started it.
+  // The control: a shell with the same variables as the rank is not what started it.
   output = name_under(0);
   pid = output.substr(0, output.find('\n'));
   EXPECT_THAT(output,
@@ -300,7 +302,7 @@ TEST(LaunchedJobs, RanksShareTheCoresUnlessTheirNumberOfThreadsIsSet) {
   RankProcessOptions options = launched_by(Family::kMpich, 3);
   options.environment["OMP_NUM_THREADS"] = "";
   const std::string shared = run_rank_processes(3, "meet_twice", options)[0].output;
-  options.environment["OMP_NUM_THREADS"] = "2";  // more than the cores is cut
+  options.environment["OMP_NUM_THREADS"] = "2";  // more threads than cores are cut
   const std::string set = run_rank_processes(3, "meet_twice", options)[0].output;
   const bool has_few_cores = ::sysconf(_SC_NPROCESSORS_ONLN) < 6;
   EXPECT_THAT(shared, HasSubstr(has_few_cores ? "with 1 threads" : "threads of 3"));

@@ -1,4 +1,4 @@
-// Ranks that meet at each kind of place, and what all of them are told when they cannot. Ranks are
+// Ranks that meet at each kind of place, and the errors on all of them when they cannot. Ranks are
 // threads.
 #include "tessera/core/comm/meeting/meeting.h"
 
@@ -35,7 +35,7 @@ using ::testing::Each;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-/// Counts who has opened or entered it.
+/// Counts the ranks that open or enter it.
 class Door final : public Transport {
  public:
   bool is_local() const override { return is_local_; }
@@ -60,13 +60,13 @@ struct Rank {
   int rank = 0;
   int world_size = 2;
   std::string token = {};
-  milliseconds timeout = testing::kPatience;  // what must not come to it
+  milliseconds timeout = testing::kPatience;  // must not be reached
   std::string device = "cpu";
-  std::string fails = {};  // what its door says
+  std::string fails = {};  // error of its door
   std::function<void(Hello&)> disguise = {};
 };
 
-/// Makes a rank's view of the one place.
+/// Makes a rank's view of a common place.
 using MakePlace = std::function<std::unique_ptr<Place>(const Rank&)>;
 
 void ignore_text(const std::string& /*text*/) {}
@@ -81,7 +81,7 @@ MeetingOptions options_of(const Rank& rank) {
   return options;
 }
 
-/// What this rank throws; "" if it meets the others.
+/// Returns this rank's error; "" if it meets the others.
 std::string error_of(const MakePlace& make_place, const Rank& rank) {
   try {
     Door door;
@@ -155,7 +155,7 @@ TEST_F(MeetingTest, RanksMeetAtANameThatAllKnow) {
               HasSubstr("nobody listens"));
 }
 
-// Each rank tries again as soon as it has failed: others may not have heard of the failure yet.
+// Each rank retries at once after a failure: others may not have heard of the failure yet.
 TEST_F(MeetingTest, WhoTriesAgainAtOnceMeetsTheOthers) {
   const MakePlace place = by_store();
   for (int again = 0; again < 20; ++again) {
@@ -185,7 +185,7 @@ TEST_F(MeetingTest, Case31WhatStandsInAStoreAlreadyIsIgnored) {
 }
 
 TEST_F(MeetingTest, Case32WhatOthersWriteInAStoreLeadsNobodyAstray) {
-  // A stranger of this user listens and says so, with the secret that it has read.
+  // A foreign process of this user listens and writes a note with a guessed secret.
   Rank stranger{.rank = 0, .token = "guess", .timeout = milliseconds(1000)};
   std::thread liar([&] { error_of(by_store(), stranger); });
   while (!store_->check({"note"})) std::this_thread::yield();
@@ -220,7 +220,7 @@ TEST_F(MeetingTest, TwoRankZerosHearOfEachOther) {
   for (const MakePlace& place : {at_path(), at_address()}) {
     std::vector<std::string> errors(2);
     std::thread first([&] { errors[0] = error_of(place, {.rank = 0}); });
-    // The second comes once the first listens; nobody is rank 1.
+    // The second rank comes when the first listens; no rank is rank 1.
     const auto probe = place({.rank = 1});
     while (!probe->connect(Deadline::max()).ok()) std::this_thread::yield();
     errors[1] = error_of(place, {.rank = 0});
@@ -260,7 +260,7 @@ TEST_F(MeetingTest, WhoCannotOpenOrEnterTellsAll) {
   EXPECT_THAT(errors[2], HasSubstr("no memory"));
 }
 
-// Whoever's time-out is over first, all give its reason.
+// Whichever time-out ends first, all ranks give its reason.
 TEST_F(MeetingTest, Case29MissingRanksAreNamedByAll) {
   for (const int first : {0, 2}) {
     std::vector<Rank> ranks = {{0, 4}, {2, 4}};

@@ -1,5 +1,4 @@
-// Ranks that are processes and meet in every kind of place; and what they are told when they
-// cannot.
+// Ranks that are processes and meet in every kind of place, and their errors when they cannot.
 #include <signal.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -58,8 +57,8 @@ const RankProcessBody kMeet("meet_again_and_again", [] {
   say("met");
 });
 
-/// TEST_FAILS names the rank whose files may not be larger than 8 KiB: it cannot make shared
-/// memory, and is told so by an error, not by a signal.
+/// TEST_FAILS names the rank whose files may not exceed 8 KiB: it cannot make shared memory, and
+/// gets an error rather than a signal.
 const RankProcessBody kPoor("meet_without_memory", [] {
   if (variable("TEST_FAILS") == variable("RANK")) {
     const rlimit limit{8192, 8192};
@@ -89,7 +88,7 @@ void expect_all(const std::vector<RankResult>& results, int code, const std::str
   }
 }
 
-/// One rank of two that is there, with these variables.
+/// Runs one rank of two, with these variables.
 RankResult alone(RankProcessOptions options, int rank, const std::string& timeout_ms = "1000") {
   options.environment["WORLD_SIZE"] = options.environment["LOCAL_WORLD_SIZE"] = "2";
   options.environment["RANK"] = options.environment["LOCAL_RANK"] = absl::StrCat(rank);
@@ -127,7 +126,8 @@ TEST(Places, ADeadHostIsNamedByWhoIsThere) {
     }
     options.environment["RANK"] = options.environment["LOCAL_RANK"] = "1";
     RankProcesses member(1, "meet_again_and_again", options);
-    ASSERT_TRUE(host.wait_for_output(0, "[rendezvous] rank 2 has not come yet"));  // and rank 1 has
+    // Rank 1 has come.
+    ASSERT_TRUE(host.wait_for_output(0, "[rendezvous] rank 2 has not come yet"));
     host.kill(0);
     host.wait();
     const RankResult result = member.wait()[0];
@@ -168,7 +168,8 @@ TEST(Places, Case24AUrlThatLeadsNowhereIsNamed) {
               HasSubstr("TESSERA_STORE: got no-such-host.invalid:29500, which is unknown"));
   EXPECT_THAT(alone(unknown, 1).output, HasSubstr("TESSERA_STORE no-such-host.invalid:29500: "
                                                   "the host is unknown"));
-  RankProcessOptions foreign = at_url("tcp://192.0.2.1:29500");  // of nobody (RFC 5737)
+  // 192.0.2.1 belongs to nobody (RFC 5737).
+  RankProcessOptions foreign = at_url("tcp://192.0.2.1:29500");
   EXPECT_THAT(alone(foreign, 0).output, HasSubstr("TESSERA_JOB_TOKEN: not set, although"));
   foreign.environment["TESSERA_JOB_TOKEN"] = "secret";
   EXPECT_THAT(alone(foreign, 0).output,
@@ -180,7 +181,7 @@ TEST(Places, Case24AUrlThatLeadsNowhereIsNamed) {
 
 TEST(Places, Case32WithoutATokenNobodyMeetsWhereOthersReach) {
   RankProcessOptions options = at_port(29500);
-  options.environment["MASTER_ADDR"] = "192.0.2.1";  // of nobody (RFC 5737)
+  options.environment["MASTER_ADDR"] = "192.0.2.1";  // belongs to nobody (RFC 5737)
   for (const int rank : {0, 1}) {
     EXPECT_THAT(alone(options, rank).output,
                 HasSubstr("[rendezvous] TESSERA_JOB_TOKEN: not set, although the ranks meet at "
@@ -202,7 +203,8 @@ TEST(Places, Case32RanksWithAnotherTokenAreStrangersAtAnAddress) {
   options.environment["TESSERA_JOB_TOKEN"] = "theirs";
   EXPECT_THAT(alone(options, 1).output, HasSubstr("has another TESSERA_JOB_TOKEN, or"));
   options.environment["TESSERA_JOB_TOKEN"] = "ours";
-  EXPECT_THAT(alone(options, 1, "50000").output, HasSubstr("met"));  // and the host was left alone
+  // The host ignored the stranger.
+  EXPECT_THAT(alone(options, 1, "50000").output, HasSubstr("met"));
   EXPECT_EQ(host.wait()[0].exit_code, 0);
 }
 
@@ -211,7 +213,7 @@ TEST(Places, Case32StrangersAreCountedWhereARankIsMissing) {
   RankProcessOptions options = at_port(port);
   options.environment["WORLD_SIZE"] = options.environment["LOCAL_WORLD_SIZE"] = "2";
   options.environment["TESSERA_JOB_TOKEN"] = "ours";
-  // The stranger must have come by then, which takes a process under a sanitizer seconds.
+  // By then the stranger, a new process, must have come; under a sanitizer that takes seconds.
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
   options.environment["TEST_TIMEOUT_MS"] = "20000";
 #else
@@ -230,7 +232,7 @@ TEST(Places, Case32StrangersAreCountedWhereARankIsMissing) {
 
 TEST(Places, TwoRankZerosAtOneAddressHearOfEachOther) {
   RankProcessOptions options = at_port(free_port());
-  options.environment["RANK"] = options.environment["LOCAL_RANK"] = "0";  // and nobody is rank 1
+  options.environment["RANK"] = options.environment["LOCAL_RANK"] = "0";  // no rank is rank 1
   expect_all(run_rank_processes(2, "meet_again_and_again", options), 1, "RANK 0 was given twice");
 }
 
@@ -240,7 +242,7 @@ TEST(Places, AStoppedHostIsNamedAsStopped) {
   options.environment["TESSERA_STORE"] = url_in(directory);
   options.environment["WORLD_SIZE"] = options.environment["LOCAL_WORLD_SIZE"] = "2";
   RankProcesses host(1, "meet_again_and_again", options);
-  // The socket is there before it is listened at.
+  // The socket's file appears before the process listens.
   UnixPlace place(directory.path() + "/store");
   while (!place.connect(Deadline::max()).ok()) std::this_thread::yield();
   host.kill(0, SIGSTOP);

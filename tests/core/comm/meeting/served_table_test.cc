@@ -1,4 +1,4 @@
-// A table over real sockets, and strangers that come to its server.
+// A table over real sockets, and strangers that connect to its server.
 #include "tessera/core/comm/meeting/served_table.h"
 
 #include <poll.h>
@@ -37,7 +37,7 @@ Hello hello_of(int rank) { return Hello::of_this_process(rank, 2, "cpu", "test")
 
 void no_warning(const std::string& /*text*/) {}
 
-/// A table that is served at a free port of the loopback device.
+/// A table served on a free port of the loopback device.
 class ServedTableTest : public ::testing::Test {
  protected:
   ServedTableTest() {
@@ -122,7 +122,7 @@ TEST_F(ServedTableTest, TheEndOfRank0IsAnErrorThatNamesIt) {
   EXPECT_THAT(testing::message_of([&] { table->has({"key"}); }), HasSubstr("ended or left"));
 }
 
-/// What a stranger sends, and how long its connection then lasts.
+/// Sends bytes as a stranger does.
 void send_all(const FileDescriptor& socket, const std::string& bytes) {
   static_cast<void>(::send(socket.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL));
 }
@@ -150,7 +150,7 @@ TEST_F(ServedTableTest, Case32StrangersEndNothing) {
           .wrap(Message{.kind = static_cast<uint8_t>(RequestKind::kSet), .fields = {"a", "b"}}
                     .to_bytes()));
   for (size_t i = 0; i < Server::kMaxUnproven; ++i) strangers.push_back(connect());
-  const auto table = member();  // comes in all the same, once they have had their time
+  const auto table = member();  // is let in when the strangers' time is over
   table->set("key", "value");
   EXPECT_TRUE(served_->has({"key"}));
   EXPECT_FALSE(served_->has({"a"}));
@@ -163,7 +163,7 @@ TEST_F(ServedTableTest, ANonceIsNoProofThatMakesLongFramesWelcome) {
            guess.wrap(Message::of(MessageKind::kMemberNonce, {kMeetingProtocol, "0123456789abcdef"})
                           .to_bytes()) +
                std::string("\x00\x00\x00\x04", 4));  // 64 MiB to come
-  // Cut off: after the server's nonce comes the end.
+  // The server closes the connection after its nonce.
   std::array<char, 4096> bytes;
   pollfd waiting{stranger.get(), POLLIN, 0};
   ssize_t count = 1;
@@ -175,7 +175,7 @@ TEST_F(ServedTableTest, ANonceIsNoProofThatMakesLongFramesWelcome) {
 }
 
 TEST_F(ServedTableTest, AServerThatKnowsNoTokenIsNotBelieved) {
-  // Whoever listens where rank 0 should answers with what it likes.
+  // A process that listens in rank 0's place can answer anything.
   const TcpAddress any = TcpAddress::resolve({"127.0.0.1"}, 0).value();
   auto listener = any.listen().value();
   const int port = endpoint_of(*listener).port;
@@ -198,7 +198,7 @@ class ServerTest : public ::testing::Test {
   std::unique_ptr<Connection> enter() const {
     return Connection::enter(connect().value(), {}, hello_of(1), in(seconds(20))).value();
   }
-  /// Serves until a member has said something, or gone.
+  /// Serves until a member has sent something or left.
   static Server::Event next(Server& server) {
     std::vector<Server::Event> events;
     while (events.empty()) events = server.serve(seconds(20));

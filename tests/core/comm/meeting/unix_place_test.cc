@@ -39,7 +39,7 @@ class UnixPlaceTest : public ::testing::Test {
   std::unique_ptr<UnixPlace> at(const std::string& name) const {
     return std::make_unique<UnixPlace>(absl::StrCat(directory_, "/", name));
   }
-  /// What a process that was killed leaves behind.
+  /// Leaves a socket behind, as a killed process does.
   void leave_socket(const std::string& name) const {
     sockaddr_un address{};
     address.sun_family = AF_UNIX;

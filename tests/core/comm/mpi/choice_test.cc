@@ -1,4 +1,4 @@
-// Who takes the mpi backend, and what is said where there is no MPI.
+// When the mpi backend is chosen, and the error if there is no MPI.
 #include <cstdlib>
 #include <map>
 #include <string>
@@ -19,7 +19,7 @@ using testing::message_of;
 
 using Variables = std::map<std::string, std::string>;
 
-/// What init_process_group() says in a process with these variables.
+/// Returns the error of init_process_group() in a process with these variables.
 std::string said_with(const Variables& variables, const ProcessGroupOptions& options = {}) {
   return testing::run_in_fork([&] {
            for (const auto& [name, value] : variables) {

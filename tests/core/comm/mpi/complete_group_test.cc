@@ -1,4 +1,4 @@
-// The whole surface of a process group over MPI (the fake), and what it sends.
+// The whole API of a process group over the fake MPI, and its traffic.
 #include <atomic>
 #include <string>
 
@@ -39,7 +39,7 @@ TEST(CompleteMpiGroup, MessagesBesideCollectives) {
 }
 TEST(CompleteMpiGroup, Refusals) { test_refusals(over_fake_mpi()); }
 
-// More than one step, in which pieces of both halves of the memory are under way, and an odd end.
+// More than one step, so that pieces of both halves of the memory are under way, and an odd rest.
 constexpr int64_t kSteps = (int64_t{4} << 20) / 4 * 2 + 12345;
 
 at::Tensor numbers_of(int rank, int64_t numel, at::ScalarType dtype) {
@@ -80,7 +80,7 @@ TEST(MpiSums, HaveTheBitsOfSharedMemory) {
   }
 }
 
-/// What the ranks send together, in bytes.
+/// Returns the bytes that all ranks send.
 int64_t sent_by(int size, const testing::MpiBody& body) {
   const int64_t before = testing::fake_data_bytes();
   run_mpi_ranks(size, body);
@@ -119,7 +119,7 @@ TEST(MpiTraffic, IsWhatTheFormulaSaysToTheByte) {
               bytes * others);
     EXPECT_EQ(sent_by(size,
                       [&](auto group) {
-                        at::Tensor vote = at::ones({64});  // inside the envelopes
+                        at::Tensor vote = at::ones({64});  // is sent inside the envelopes
                         group->all_reduce(vote, ReduceOp::kSum)->wait();
                       }),
               0);

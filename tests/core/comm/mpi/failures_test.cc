@@ -1,4 +1,4 @@
-// What goes wrong over MPI (the fake): named on every rank, and never a hang.
+// Failures over the fake MPI: named on every rank, and never a hang.
 #include <signal.h>
 
 #include <atomic>
@@ -42,7 +42,7 @@ using testing::run_mpi_ranks_expecting_errors;
 
 constexpr auto kShort = std::chrono::milliseconds(1000);
 
-/// What a time-out of that says.
+/// The text of such a time-out.
 std::string waited_short() { return absl::StrCat(" waited ", kShort.count(), " ms"); }
 
 void reduce(ProcessGroup& group, int64_t numel, const std::string& tag) {
@@ -94,7 +94,7 @@ TEST(MpiFailures, AGroupThatHasFailedSaysTheSameAgainAndItsSiblingsGoOn) {
   });
 }
 
-/// Ranks of one host, of which one is lost from some moment on.
+/// The ranks of one host, one of which is lost from some moment on.
 class LosingHost final : public HostRanks {
  public:
   std::string failure() override { return lost_rank(); }
@@ -104,7 +104,7 @@ class LosingHost final : public HostRanks {
   void dump_flights(std::string_view /*cause*/) noexcept override {}
   void leave() override {}
   void lose() { is_lost_ = true; }
-  /// Once the ranks that failed have returned.
+  /// Call it after the failed ranks have returned.
   std::string heard() const { return heard_; }
 
  private:
@@ -112,7 +112,7 @@ class LosingHost final : public HostRanks {
   std::atomic<bool> is_lost_{false};
 };
 
-/// Makes the call and waits until all ranks have made it, or have failed to.
+/// Makes the call and waits until all ranks have returned from it or thrown.
 template <typename Call>
 void after_all(std::latch& all, Call&& call) {
   try {
@@ -124,7 +124,7 @@ void after_all(std::latch& all, Call&& call) {
   all.arrive_and_wait();
 }
 
-// Only rank 1 is on that host, and nobody waits for it.
+// Only rank 1 is on that host, and no rank waits for it.
 TEST(MpiFailures, ARankThatItsHostHasLostEndsAllWhoeverWaitsForWhom) {
   const auto host = std::make_shared<LosingHost>();
   std::latch none_was_lost(3);
@@ -143,7 +143,7 @@ TEST(MpiFailures, ARankThatItsHostHasLostEndsAllWhoeverWaitsForWhom) {
   EXPECT_EQ(host->heard(), "rank 7 died");
 }
 
-// Rank 1 tells the others in their order, and cannot reach the first.
+// Rank 1 tells the others one after the other, and cannot reach the first.
 TEST(MpiFailures, ARankThatIsGoneDoesNotKeepTheCauseFromTheOthers) {
   const auto host = std::make_shared<LosingHost>();
   std::latch are_there(4);
@@ -197,7 +197,7 @@ TEST(MpiFailures, TheTimeOutNamesWhoIsMissing) {
         AllOf(HasSubstr("all_reduce #1 'second' on group 'world', rank " + std::to_string(rank)),
               HasSubstr(waited_short() + " for rank 1, which has finished 1 collective")));
   }
-  // Whichever it learns first: what the others said, or what they called.
+  // It learns one of two first: the others' error, or their call.
   EXPECT_THAT(errors[1],
               AllOf(HasSubstr("all_reduce #1 'too late' on group 'world', rank 1: "),
                     AnyOf(HasSubstr(waited_short() + " for rank 1"),
@@ -225,7 +225,8 @@ TEST(MpiFailures, AnExceptionThatUnwindsEndsTheOthers) {
   EXPECT_THAT(errors[1], HasSubstr("rank 2 left while an exception unwound"));
 }
 
-/// What all throw alike by a collective, which some have before others: not that somebody left.
+/// All ranks throw after the same collective, some earlier than others: no rank may see that
+/// another left.
 TEST(MpiFailures, WhatTheRankThatThrowsHasFinishedAllFinish) {
   for (int i = 0; i < 60; ++i) {
     const auto errors = run_mpi_ranks_expecting_errors(3, [i](std::shared_ptr<ProcessGroup> group) {
@@ -257,7 +258,7 @@ TEST(MpiFailures, AnErrorOfMpiNamesRankAndFunction) {
       kShort);
   EXPECT_THAT(errors,
               Each(ContainsRegex("rank 1 failed: MPI_Isend to rank [0-9]+[^:]*: broken wire")));
-  // Rank 0 may hear of it before it has finished what rank 1 has.
+  // Rank 0 may hear of it before it has finished the call that rank 1 has finished.
   EXPECT_THAT(errors[0], AnyOf(HasSubstr("all_reduce #1 'second' on group 'world', rank 0"),
                                HasSubstr("all_reduce #0 'first' on group 'world', rank 0")));
 }
@@ -308,7 +309,7 @@ TEST(MpiFailures, AMessageThatNobodySendsIsNamed) {
   EXPECT_THAT(left[1], HasSubstr("rank 0 left the group without sending 'wanted'"));
 }
 
-// Ranks that give up take what still comes, which must not tell its sender that they have it.
+// Ranks that give up still drain messages, which must not make the senders believe they arrived.
 TEST(MpiFailures, ALargeMessageThatNobodyReceivesWasNotSent) {
   for (int round = 0; round < 20; ++round) {
     run_mpi_ranks_expecting_errors(3, [](std::shared_ptr<ProcessGroup> group) {
@@ -347,7 +348,7 @@ TEST(MpiFailures, Case29ARankThatDoesNotComeToTheWorldIsATimeOut) {
               HasSubstr("timed out:" + waited_short() + ", and not all ranks of the communicator"));
 }
 
-/// A message that has left its sender's hands, and all ranks leave.
+/// Sends a message that MPI has taken, and then all ranks leave.
 [[noreturn]] void leave_behind_a_message(bool ends) {
   if (!ends) testing::never_end_next_data_of(0);
   run_mpi_ranks(

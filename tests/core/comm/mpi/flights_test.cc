@@ -1,5 +1,4 @@
-// What ranks that share no memory write down of all their calls after a failure, and say of a long
-// wait.
+// Flight records of ranks that share no memory, written after a failure, and reports of long waits.
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -35,10 +34,10 @@ using testing::TemporaryDirectory;
 using testing::WarningsOfRanks;
 
 constexpr auto kTimeOut = std::chrono::seconds(20);
-/// Far longer than ranks that are on time are apart.
+/// Much longer than the delay between ranks that are on time.
 constexpr auto kReportAfter = std::chrono::seconds(1);
 
-/// Makes failures be written down while alive.
+/// While alive, failures are dumped.
 class DumpsInto {
  public:
   explicit DumpsInto(const TemporaryDirectory& directory) {
@@ -47,7 +46,7 @@ class DumpsInto {
   ~DumpsInto() { ::unsetenv("TESSERA_FLIGHT_DUMP"); }
 };
 
-/// Of the files with these names, once there is one.
+/// Returns the files with this prefix, once there is one.
 std::vector<std::string> texts_in(const TemporaryDirectory& directory, const std::string& begin) {
   std::vector<std::string> texts;
   while (texts.empty()) {
@@ -55,7 +54,7 @@ std::vector<std::string> texts_in(const TemporaryDirectory& directory, const std
       const std::string name = entry.path().filename();
       if (!absl::StartsWith(name, begin)) continue;
       const std::string text = testing::content_of(entry.path());
-      // Whole, if it ends with a line.
+      // Complete if it ends with a newline.
       if (!text.empty() && text.back() == '\n') texts.push_back(text);
     }
     std::this_thread::yield();
@@ -104,7 +103,7 @@ TEST(FlightsOverMpi, HostsRecordWhatTheirRanksCalled) {
     sum(*group, "same");
     sum(*group, group->rank() == 3 ? "odd" : "even");
   });
-  // A file for each host.
+  // One file per host.
   const auto texts = texts_in(directory, "flight-rank-");
   EXPECT_THAT(texts,
               ::testing::UnorderedElementsAre(
@@ -115,7 +114,7 @@ TEST(FlightsOverMpi, HostsRecordWhatTheirRanksCalled) {
                                HasSubstr(absl::StrCat("(pid ", ::getpid(), " on node")))));
 }
 
-/// Runs the ranks, of which the progress thread, which warns, tells `warnings`.
+/// Runs ranks; `warnings` receives the warnings of the progress thread.
 void run_reporting(int size, WarningsOfRanks& warnings, const testing::MpiBody& body,
                    std::chrono::milliseconds report_after = kReportAfter) {
   const auto set = [](c10::WarningHandler* handler) {
@@ -150,7 +149,7 @@ TEST(FlightsOverMpi, NegativeControlNobodySaysItWhereNobodyWantsIt) {
       2, warnings,
       [](std::shared_ptr<ProcessGroup> group) {
         group->barrier("all here");
-        // Less would pass, too.
+        // A shorter time would pass, too.
         if (group->rank() == 1) std::this_thread::sleep_for(std::chrono::milliseconds(100));
         group->barrier("late");
       },

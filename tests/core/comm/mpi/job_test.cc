@@ -1,5 +1,5 @@
-// Ranks that mpirun has started, over the MPI that it belongs to: under_mpirun.sh starts this
-// program so (TESSERA_TEST_MPI_JOB). Without that these tests are skipped.
+// Ranks that mpirun has started, over its MPI, by under_mpirun.sh, which sets TESSERA_TEST_MPI_JOB.
+// Otherwise these tests are skipped.
 #include <signal.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -112,7 +112,7 @@ TEST_F(MpiJob, OwnersThatComputeAreRead) {
   group->barrier();
 }
 
-// One rank keeps its window to the end of its process, when others have left long ago.
+// One rank keeps its window until its process ends, long after others have left.
 TEST_F(MpiJob, AnOwnerThatHasLeftIsRead) {
   static std::unique_ptr<Window> window;
   auto group = fresh();
@@ -190,7 +190,7 @@ TEST_F(MpiJob, CallsThatDifferAreNamedAndTheJobEndsInOrder) {
   world_->barrier("after");
 }
 
-// What nobody receives would keep its sender in MPI, which ends the job then.
+// A message that nobody receives would block its sender in MPI, and MPI ends the job then.
 TEST_F(MpiJob, ALargeMessageThatDoesNotFitLeavesNothingBehind) {
   if (world_->size() == 1) GTEST_SKIP() << "nobody receives";
   const auto group = fresh();
@@ -203,7 +203,7 @@ TEST_F(MpiJob, ALargeMessageThatDoesNotFitLeavesNothingBehind) {
   world_->barrier("after");
 }
 
-/// What a rank that fails leaves behind: each is a job of its own, that ends by it.
+/// How a failing rank ends the job: each scenario is a separate job that fails.
 class MpiScenario : public MpiJob {};
 
 TEST_F(MpiScenario, KilledRank) {
@@ -228,7 +228,7 @@ TEST_F(MpiScenario, StoppedRank) {
                                }).c_str());
 }
 
-/// One rank computes, or so, for longer than a wait is worth a report.
+/// One rank is busy for longer than the report time.
 TEST_F(MpiScenario, LateRank) {
   ProcessGroupOptions options;
   options.backend = "mpi";
@@ -248,7 +248,7 @@ TEST_F(MpiScenario, StoppedOwner) {
   const auto window = group->make_window(at::ones({1000}), "w");
   group->barrier("made");
   if (group->rank() == 1) ::raise(SIGSTOP);
-  // It may answer until the signal has reached it.
+  // It may answer until the signal arrives.
   std::fprintf(stderr, "%s\n", message_of([&] {
                                  while (true) read_new(*window, 1, 0, 1000);
                                }).c_str());
@@ -263,14 +263,14 @@ TEST_F(MpiScenario, KilledOwner) {
                                }).c_str());
 }
 
-/// Beside one that never uses MPI.
+/// One rank never uses MPI.
 TEST(MpiStart, RankThatDoesNotCome) {
   if (!is_job()) GTEST_SKIP() << "not started by under_mpirun.sh";
   FAIL() << message_of(
       [] { init_process_group({.timeout = std::chrono::seconds(3), .backend = "mpi"}); });
 }
 
-// Not run by under_mpirun.sh: for people who want to know.
+// Not run by under_mpirun.sh: a measurement to run by hand.
 TEST_F(MpiScenario, CostOfWindows) {
   using Clock = std::chrono::steady_clock;
   const auto processor_seconds = [] {
@@ -321,7 +321,7 @@ TEST_F(MpiScenario, CostOfWindows) {
   world_->barrier("over");
 }
 
-/// Rank 0 never looks whether its world has failed.
+/// Rank 0 never checks whether its world has failed.
 TEST_F(MpiScenario, AbortedWhileARankSleeps) {
   const auto group = init_process_group({.backend = "mpi"});
   group->barrier("all are there");
@@ -329,7 +329,7 @@ TEST_F(MpiScenario, AbortedWhileARankSleeps) {
   while (group->rank() == 0) ::pause();
 }
 
-/// The others may hear of it in their last step of making the group.
+/// The others may hear of it in the last step of making the group.
 TEST_F(MpiScenario, AbortedWorld) {
   EXPECT_THAT(message_of([] {
                 const auto group = init_process_group({.backend = "mpi"});

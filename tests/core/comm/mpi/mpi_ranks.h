@@ -14,12 +14,11 @@ namespace tessera::internal::testing {
 using MpiBody = std::function<void(std::shared_ptr<ProcessGroup>)>;
 using MpiWorldBody = std::function<void(mpi::WorldGroup)>;
 
-/// Threads that are ranks of a world over the fake MPI. Throws what the ranks threw.
+/// Runs threads that are ranks of a world over the fake MPI. Throws the ranks' errors.
 void run_mpi_ranks(int size, const MpiBody& body,
                    std::chrono::milliseconds timeout = std::chrono::seconds(20));
 
-/// The same; returns each rank's error, "" for a rank that returned. Waits as long as
-/// `report_after` are reported.
+/// The same; returns each rank's error, or "". Waits longer than `report_after` are reported.
 std::vector<std::string> run_mpi_ranks_expecting_errors(
     int size, const MpiBody& body, std::chrono::milliseconds timeout = std::chrono::seconds(20),
     std::chrono::milliseconds report_after = std::chrono::milliseconds(0));
@@ -30,8 +29,8 @@ std::vector<std::string> run_mpi_worlds_expecting_errors(
     std::chrono::milliseconds timeout = std::chrono::seconds(20),
     std::chrono::milliseconds report_after = std::chrono::milliseconds(0));
 
-/// For ranks that are threads with a group of `size` ranks: what it is called with, by each rank
-/// once, it replaces by that rank's group of one new world over the fake MPI.
+/// Returns a function that `size` ranks, threads with a common group, call once each; it replaces
+/// the rank's group by its group of a new world over the fake MPI.
 std::function<std::shared_ptr<ProcessGroup>(std::shared_ptr<ProcessGroup>)> over_mpi(
     int size, std::chrono::milliseconds timeout = std::chrono::seconds(20));
 

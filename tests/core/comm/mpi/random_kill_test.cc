@@ -1,6 +1,6 @@
-// A job whose ranks communicate at random, and of which one ends, stops or throws at some call:
-// random_kills.sh starts this program with a seed (TESSERA_TEST_MPI_KILL) and says what must
-// follow. Without that the test is skipped.
+// A job whose ranks communicate at random until one of them ends, stops or throws at some call.
+// random_kills.sh starts this program with a seed (TESSERA_TEST_MPI_KILL) and checks the outcome.
+// Otherwise the test is skipped.
 #include <signal.h>
 
 #include <algorithm>
@@ -28,7 +28,7 @@ namespace {
 constexpr int kCalls = 40;
 constexpr auto kPatience = std::chrono::milliseconds(3000);
 
-/// What all ranks know of a seed.
+/// What a seed determines, the same on all ranks.
 struct Plan {
   explicit Plan(unsigned seed, int size) : random(seed) {
     victim = draw(size);
@@ -43,7 +43,7 @@ struct Plan {
   std::mt19937 random;
   int victim;
   int at;
-  bool is_under_way;  // it ends in the middle of the call, not before it
+  bool is_under_way;  // ends in the middle of the call, not before it
   std::string kind;
 };
 
@@ -56,7 +56,7 @@ void end_as(const std::string& kind, ProcessGroup& group) {
   if (kind == "abort") group.abort("the user's reason");
 }
 
-/// Ranks' groups, and their calls one after the other.
+/// The ranks' groups and their sequence of calls.
 class Job {
  public:
   explicit Job(std::shared_ptr<ProcessGroup> world)
@@ -66,7 +66,7 @@ class Job {
     world_->barrier("made");
   }
 
-  /// `between` runs when the call has begun, as far as that can be.
+  /// `between` runs when the call has begun, if it can be interrupted.
   void call(Plan& plan, const std::function<void()>& between) {
     ProcessGroup& group = plan.draw(2) == 0 ? *world_ : *other_;
     const int64_t numel = plan.draw(3) == 0 ? 3 : 1 + plan.draw(200000);

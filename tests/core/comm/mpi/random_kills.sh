@@ -1,14 +1,15 @@
 #!/usr/bin/env bash
-# Jobs over one MPI whose ranks communicate at random and of which one is killed, crashes, stops,
-# exits, throws or aborts, as a seed says (random_kill_test.cc): every third job of two, three or four
-# ranks by MPI alone, the others on two hosts of two (TESSERA_HOST).
+# Runs jobs over one MPI whose ranks communicate at random until one of them is killed, crashes,
+# stops, exits, throws or aborts, as a seed determines (random_kill_test.cc). Every third job has
+# two, three or four ranks with MPI alone; the others have two hosts of two ranks (TESSERA_HOST).
 #
 #   random_kills.sh <folder of the programs> <openmpi | mpich> <first seed> <number of seeds>
 #
-# After each: the job has ended within the time-out and what MPI and its launcher need, with an error
-# unless nothing went wrong; every rank that was told anything was told of that rank, or of the user's
-# reason; of one that stopped, exited, threw or aborted every other rank was told; no process is left.
-# Exits with 77, "not run", where this MPI is not installed or its module was not built.
+# After each job: it has ended within the time-out and the time that MPI and its launcher need, with
+# an error unless nothing went wrong; every rank that got an error got that rank's, or the user's
+# reason; if the rank stopped, exited, threw or aborted, every other rank got an error; no process
+# is left.
+# Exits with 77, "not run", if this MPI is not installed or its module was not built.
 set -euo pipefail
 bin=$1 abi=$2 first=$3 count=$4
 scratch=$(mktemp -d)
@@ -33,7 +34,7 @@ unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT TESSER
 export TESSERA_MPI_MODULE=$bin/../lib/libtessera_mpi_$abi.so
 export GTEST_BRIEF=1 OMP_NUM_THREADS=1
 
-# A copy under a name of its own, so that its processes are found.
+# A copy with a unique name, so that its processes can be found.
 cp "$bin/mpi_test" "$scratch/random_kill_$$"
 test=("$scratch/random_kill_$$" --gtest_filter='MpiRandomKill.*')
 left() { pgrep -f "$scratch/random_kill_$$" || true; }
@@ -70,10 +71,10 @@ for ((seed = first; seed < first + count; ++seed)); do
     if wrong=$(grep -v -e "rank $victim\b" -e "the user's reason" -e 'told: of its own' "$scratch/told"); then
       die "told of something else: $wrong"
     fi
-    # Of a rank that dies the launcher may end the others before they are told.
+    # If a rank dies, the launcher may end the others before they hear of it.
     if [[ $kind =~ ^(stop|exit|throw|abort)$ ]]; then
       others=$(grep -vc -e 'told: of its own' "$scratch/told" || true)
-      # One that aborts is told its own reason.
+      # A rank that aborts gets its own reason.
       expected=$((ranks - 1))
       ((others >= expected)) || grep -q 'MPI_Abort ends them' "$scratch/out" ||
         die "$others ranks were told, expected $expected"

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Runs ranks under the mpirun of one MPI: the whole surface of a group in worlds of 3 (1 to 4) and on two
-# hosts of two, what happens to a job whose ranks fail, and an application that uses MPI itself.
+# Runs ranks under the mpirun of one MPI: the whole API of a group in worlds of 3 (1 to 4) and on
+# two hosts of two ranks, jobs whose ranks fail, and an application that uses MPI itself.
 #
 #   under_mpirun.sh <folder of the programs> <openmpi | mpich>
 #
-# Exits with 77, "not run", where this MPI is not installed or its module was not built.
+# Exits with 77, "not run", if this MPI is not installed or its module was not built.
 set -euo pipefail
 bin=$1 abi=$2
 scratch=$(mktemp -d)
@@ -34,8 +34,8 @@ unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT TESSER
 export TESSERA_TEST_MPI_JOB=1 GTEST_BRIEF=1 OMP_NUM_THREADS=1
 
 # run <limit in seconds> <launcher> <arguments>...: returns the launcher's code. A job that does not
-# end is no job that fails: the shell around it ends with it and writes no code then. The code of
-# timeout would not do, as 137 is also that of a launcher whose rank was killed.
+# end must not pass as one that fails: its shell is killed and writes no code. timeout's own code
+# would be ambiguous, as 137 is also that of a launcher whose rank was killed.
 run() {
   local limit=$1
   shift
@@ -54,18 +54,18 @@ job() {
 }
 says() { grep -q -- "$1" "$scratch/out" || die "expected '$1' in:"; }
 
-# The control: that a job hangs is seen, whatever is expected of it.
+# The control: a hanging job is noticed, whatever is expected of it.
 if (! job 2 1 sleep 1000) 2>"$scratch/control" || ! grep -q 'had not ended' "$scratch/control"; then
   die "a job that does not end went by:"
 fi
 
-# With all rows (tests/support/breadth.h) more of what repeats is run.
+# With all rows (tests/support/breadth.h) more repetitions run.
 takes_all_rows() { [[ -n ${TESSERA_TEST_ALL:-} ]]; }
-# worlds <ranks>...: these, or the one that is odd.
+# worlds <ranks>...: all of these, or the odd one.
 worlds() { takes_all_rows && echo "$@" || echo 3; }
-# Strategies that are compared: all, or the one that splits parameters.
+# Strategies to compare: all, or the one that splits parameters.
 strategies() { takes_all_rows && echo ddp zero1 zero2 zero3 || echo zero3; }
-# times <n>: how often something is tried that may go wrong by chance.
+# times <n>: repetitions of something that may fail by chance.
 times() { takes_all_rows && echo "$1" || echo $((($1 + 4) / 5)); }
 
 for ranks in $(worlds 1 2 3 4); do
@@ -73,7 +73,7 @@ for ranks in $(worlds 1 2 3 4); do
   says "PASSED"
 done
 
-# A killed rank ends the job, which its launcher says; a stopped one is named, on every other rank,
+# A killed rank ends the job, and the launcher says so. A stopped rank is named by every other rank,
 # and the job ends.
 ! job 3 60 "$bin/mpi_test" --gtest_filter='MpiScenario.KilledRank' || die "a killed rank went by:"
 says "$was_killed"
@@ -83,7 +83,7 @@ says "all_reduce #[0-9]* 'stopped' on group 'world', rank 0: timed out: rank [02
 says "rank 2: timed out: rank [02] waited 2000 ms for rank 1 (pid"
 ((SECONDS - begin < 30)) || die "the job with a stopped rank ended after $((SECONDS - begin)) s:"
 
-# Who waits long says for whom, and its host what that process does; those that fail write down their
+# A rank that waits long reports for whom, and the state of that process; ranks that fail dump their
 # calls.
 job 3 60 "$bin/mpi_test" --gtest_filter='MpiScenario.LateRank' || die "a late rank failed:"
 says "barrier 'late' #[0-9]* on group 'world': rank 0 has waited [0-9]* ms for rank 1 (pid [0-9]* on .*), which runs (.*), last seen in #[0-9]* barrier 'all here'"
@@ -95,14 +95,14 @@ cat "$scratch"/flights/flight-mpi-rank-*.txt >"$scratch/out" || die "no flights:
 says "cause: .*all_reduce #[0-9]* 'stopped' on group 'world', rank [02]: timed out"
 says "^  #[0-9]* all_reduce SUM float32.100. 'stopped' on group 'world', began .* not over"
 
-# A rank that never begins to use MPI is a time-out of the others.
+# If a rank never begins to use MPI, the others time out.
 begin=$SECONDS
 ! run 60 "${launch[@]}" -n 1 "$bin/mpi_test" --gtest_filter='MpiStart.*' : -n 1 sleep 1000 : \
   -n 1 "$bin/mpi_test" --gtest_filter='MpiStart.*' || die "a rank that never comes went by:"
 says "timed out: waited 3000 ms for MPI_Init_thread, which waits for ranks that have not called it: "
 ((SECONDS - begin < 30)) || die "the job without a rank ended after $((SECONDS - begin)) s:"
 
-# The same of a rank whose memory the others read.
+# The same for a rank whose memory the others read.
 ! job 3 60 "$bin/mpi_test" --gtest_filter='MpiScenario.KilledOwner' || die "a killed owner went by:"
 says "$was_killed"
 begin=$SECONDS
@@ -110,8 +110,8 @@ begin=$SECONDS
 says "read 'unit' on group 'world', rank [02]: timed out: rank [02] waited 2000 ms for rank 1 (pid"
 ((SECONDS - begin < 30)) || die "the job with a stopped owner ended after $((SECONDS - begin)) s:"
 
-# Ranks of an aborted world end in order, where all of them look; where one does not, the others end
-# it. Each process has two worlds, and so has initialised MPI before the second.
+# Ranks of an aborted world end in order if all of them check for failure; if one does not, the
+# others end it. Each process has two worlds, so MPI is initialised before the second.
 for ranks in 2 3; do
   job $ranks 60 "$bin/mpi_test" --gtest_filter='MpiScenario.AbortedWorld' || die "an aborted world:"
 done
@@ -119,7 +119,7 @@ done
   die "an aborted world with a rank that sleeps went by:"
 says "MPI_Abort ends them"
 
-# Another MPI than the launcher's: every process would be alone.
+# With an MPI other than the launcher's, every process would be alone.
 other=mpich
 [[ $abi == openmpi ]] || other=openmpi
 if [[ -f $bin/../lib/libtessera_mpi_$other.so ]]; then
@@ -128,19 +128,20 @@ if [[ -f $bin/../lib/libtessera_mpi_$other.so ]]; then
   says "got 1 ranks from .*, expected the 2 that the environment names"
 fi
 
-# A variable that an outer launcher of the other MPI has left changes nothing.
+# A variable left by an outer launcher of the other MPI has no effect.
 leftover=PMI_FD=9
 [[ $abi == openmpi ]] || leftover=PMIX_RANK=0
 job 2 60 env $leftover "$bin/mpi_test" --gtest_filter='MpiJob.Moves' || die "with $leftover:"
 
-# tessera-run gives no PMI, and says so, not that a rank has thrown.
+# tessera-run provides no PMI; the error must say so, not that a rank threw.
 if [[ -x $bin/quickstart && -x $bin/tessera-run ]]; then
   ! run 60 "$bin/tessera-run" --standalone --nproc-per-node 2 -- \
     env TESSERA_BACKEND=mpi TESSERA_MPI=$abi "$bin/quickstart" || die "ranks without a PMI went by:"
   says "first failure: rank . .*: \[mpi\] world: got 1 ranks from .*, expected the 2 that the env"
 fi
 
-# One program, one hash of the parameters, whatever carries the gradients: every row of the table.
+# One program has one hash of the parameters, whichever backend carries the gradients: every row of
+# the table.
 if [[ -x $bin/quickstart ]]; then
   for ranks in $(worlds 2 3 4); do
     for strategy in $(strategies); do
@@ -154,7 +155,7 @@ if [[ -x $bin/quickstart ]]; then
   done
 fi
 
-# Two hosts of two ranks on this machine: the surface of their group, what a failure says, and one
+# Two hosts of two ranks on this machine: their group's API, the errors after a failure, and one
 # hash of the parameters whatever is split.
 on_hosts() {  # <limit in seconds> <program> <arguments>...
   local limit=$1
@@ -165,14 +166,14 @@ export TESSERA_TEST_HOSTS_JOB=1
 on_hosts 240 "$bin/mpi_test" --gtest_filter='HostsJob.*' || die "two hosts of two ranks failed:"
 says "PASSED"
 on_hosts 60 "$bin/mpi_test" --gtest_filter='HostsScenario.Calls*' || die "calls that differ:"
-# The others say whom they have missed, and end it (case 29 of docs/testing.md).
+# The others name the missing rank and end it (case 29 of docs/testing.md).
 ! on_hosts 60 "$bin/mpi_test" --gtest_filter='HostsScenario.RankThatDoesNotCome' ||
   die "a rank that does not come went by:"
 says "MPI_Abort ends them"
 for rank in 0 2 3; do
   says "all_reduce #0 'missed' on group 'world', rank $rank: timed out: rank 0 waited 2000 ms for rank 1 (pid [0-9]* on left), which"
 done
-# A rank that is in exit(), where it waits for the others, has left all its groups.
+# A rank in exit(), where it waits for the others, has left all its groups.
 ! on_hosts 40 "$bin/mpi_test" --gtest_filter='HostsScenario.RankThatExitsAtOnce' ||
   die "a rank that exits went by:"
 for rank in 0 2 3; do
@@ -185,10 +186,10 @@ for rank in 0 2 3; do
 done
 ! on_hosts 40 "$bin/mpi_test" --gtest_filter='HostsScenario.RankThatExitsBesideAGroupOfItsHost' ||
   die "a rank that exits went by:"
-# That it has left its host's group, or the world, which end alike.
+# It has left its host's group, or the world; both messages end alike.
 says "'missed' on group 'world/left', rank 0: rank 1 left the group after 1 collective"
 
-# One rank that was told another backend is named by it, at once.
+# A rank with another backend is named at once.
 # shellcheck disable=SC2016
 ! on_hosts 60 bash -c '[[ ${OMPI_COMM_WORLD_RANK-}${PMI_RANK-} != 1 ]] || export TESSERA_BACKEND=mpi
   exec "$0" "$@"' "$bin/mpi_test" --gtest_filter='HostsScenario.RanksOfDifferentBackends' ||
@@ -201,7 +202,7 @@ if [[ -x $bin/quickstart ]]; then
     grep "^world 4: .*parameters [0-9a-f]" "$scratch/out" | grep -o "parameters.*" >"$scratch/$strategy"
     diff "$scratch/ddp" "$scratch/$strategy" || die "$strategy differs from ddp on two hosts:"
   done
-  # Hosts of one and of three ranks: by MPI alone, with its bits.
+  # Hosts of one and of three ranks: MPI alone is used, with its bits.
   hash_of() { grep "^world 4: .*parameters [0-9a-f]" "$scratch/out"; }
   job 4 120 env TESSERA_BACKEND=mpi "$bin/quickstart" --strategy=zero2 --epochs=1 || die "by MPI:"
   hash_of >"$scratch/flat"
@@ -212,7 +213,7 @@ if [[ -x $bin/quickstart ]]; then
   hash_of | diff "$scratch/flat" - || die "uneven hosts differ from MPI alone:"
 fi
 
-# Ranks that take branches of their own, and one that evaluates alone.
+# Ranks that take their own branches, and one that evaluates alone.
 if [[ -x $bin/branches_program ]]; then
   for ranks in $(worlds 2 3 4); do
     job $ranks 240 "$bin/branches_program" || die "branches on $ranks ranks:"
@@ -222,7 +223,7 @@ fi
 
 application=$bin/mpi_application_$abi
 if [[ -x $application ]]; then
-  # Many times, for MPICH's MPI_Finalize bears no thread that is inside MPI (mpi::leave()).
+  # Many times, because MPICH's MPI_Finalize does not tolerate a thread inside MPI (mpi::leave()).
   for level in serialized $(printf 'multiple %.0s' $(seq "$(times 10)")); do
     job 4 60 "$application" $level || die "an application at $level failed:"
     says "rank 3 of 4: sum 4 over 2, application 4"

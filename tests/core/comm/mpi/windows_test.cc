@@ -1,5 +1,5 @@
-// One-sided reads over MPI (the fake): what every backend's windows do, what they send, how long
-// memory stays, and what ends reads.
+// One-sided reads over the fake MPI: the behaviour of every backend's windows, their traffic, the
+// lifetime of memory, and what ends reads.
 #include <atomic>
 #include <chrono>
 #include <memory>
@@ -73,7 +73,7 @@ TEST(MpiWindows, OwnersSendWhatIsReadAndNothingElse) {
       const auto window = group->make_window(own, "w");
       for (int rank = 0; rank < group->size(); ++rank) {
         read_new(*window, rank, 1, 1000);
-        read_new(*window, rank, 3, 128);  // inside the answers
+        read_new(*window, rank, 3, 128);  // is sent inside the answers
       }
       group->barrier();
       EXPECT_EQ(testing::fake_data_bytes_of(group->rank()) - own_before,
@@ -83,7 +83,7 @@ TEST(MpiWindows, OwnersSendWhatIsReadAndNothingElse) {
   }
 }
 
-/// Note [Reads in parts]: parts and messages of all lengths, and what is under way at a time.
+/// Note [Reads in parts]: parts and messages of all lengths, and the bytes under way at a time.
 TEST(MpiWindows, LargeReadsComeInPartsOfWhichFewAreUnderWay) {
   constexpr int64_t kMessage = int64_t{60} << 10, kPart = 4 * kMessage;
   constexpr int64_t kNumel = 20 * kPart + 7;
@@ -191,7 +191,7 @@ TEST(MpiWindowFailures, AnOwnerThatDoesNotAnswerIsNamed) {
             throw std::runtime_error(error);
           }
           while (ended < 1) std::this_thread::yield();
-          // Others learn of it.
+          // The others learn of it.
           const std::string error = message_of([&] {
             while (true) read_new(*window, 0, 0, 1, at::kLong);
           });

@@ -1,4 +1,4 @@
-// Compares core/comm/nccl/abi.h and api.h with NCCL's own header. Built only where that is present;
+// Compares core/comm/nccl/abi.h and api.h with NCCL's own header. Built only if that is installed;
 // compiling is the check.
 #include <cstddef>
 #include <type_traits>
@@ -12,8 +12,8 @@ namespace {
 
 static_assert(NCCL_VERSION_CODE >= kOldestVersion);
 
-/// Whether two types are passed in the same way: pointers, integers and enums of one size, classes
-/// of one size and alignment.
+/// Whether two types are passed in the same way: pointers; integers and enums of equal size;
+/// classes of equal size and alignment.
 template <typename A, typename B>
 constexpr bool kSameType = (std::is_pointer_v<A> && std::is_pointer_v<B>) ||
                            ((std::is_enum_v<A> ||

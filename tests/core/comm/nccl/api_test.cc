@@ -1,4 +1,4 @@
-// Finding the library, and the errors when it is not there, old or no NCCL.
+// Finding the library, and the errors if it is missing, too old or not NCCL.
 #include <optional>
 #include <string>
 

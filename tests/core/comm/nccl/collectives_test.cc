@@ -1,5 +1,6 @@
-// Every collective, dtype and operation at worlds 1 to 3 against a plain sum in rank order, bit for
-// bit (the fake sums so; NCCL itself promises no order), under random delays of every stream.
+// Compares every collective, dtype and operation at worlds 1 to 3 with a plain sum in rank order,
+// bit for bit (the fake sums so; NCCL itself promises no order), under random delays of every
+// stream.
 #include <string>
 #include <vector>
 
@@ -136,7 +137,7 @@ TEST_P(NcclCollectives, AllGatherAndBroadcastOfEveryDtype) {
       late());
 }
 
-/// Integers: a communicator whose ranks are the slices adds in another order.
+/// Integers, because a communicator whose ranks are the slices adds in another order.
 TEST_P(NcclCollectives, SlicesMayBeAPermutation) {
   run_nccl_ranks(
       GetParam(),

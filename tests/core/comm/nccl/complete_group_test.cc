@@ -1,5 +1,5 @@
-// The whole surface of a process group over NCCL (the fake), under random delays of every stream;
-// what NCCL lacks is refused by name.
+// The whole API of a process group over the fake NCCL, under random delays of every stream. Calls
+// that NCCL lacks are refused by name.
 #include <string>
 
 #include <ATen/Functions.h>

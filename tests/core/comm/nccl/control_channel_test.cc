@@ -1,4 +1,5 @@
-// What the host tells the other hosts: by their table, never by NCCL, compared, and never for ever.
+// Messages between hosts' processes: they use the table, never NCCL; they are compared, and never
+// wait for ever.
 #include <atomic>
 #include <memory>
 #include <mutex>
@@ -78,7 +79,7 @@ TEST_F(ControlChannel, CarriesTextsWordsAndFingerprintsWithoutNccl) {
   }
 }
 
-/// Among collectives on the device, and in subgroups, each of which has a channel of its own.
+/// Among collectives on the device, and in subgroups, each of which has its own channel.
 TEST_F(ControlChannel, KeepsItsPlaceAmongCollectives) {
   run_nccl_ranks(3, [](std::shared_ptr<Group> group, HostDevice& device) {
     const auto part = group->subgroup({0, 2}, "ends");
@@ -98,7 +99,7 @@ TEST_F(ControlChannel, KeepsItsPlaceAmongCollectives) {
   });
 }
 
-/// Knows how many keys it has.
+/// Counts its keys.
 class CountedTable final : public JobTable {
  public:
   void set(const std::string& key, const std::string& text) override {
@@ -220,7 +221,7 @@ TEST_F(ControlChannel, RefusesMisuse) {
   });
 }
 
-/// A device whose tensors are not the host's.
+/// A device whose tensors are not in host memory.
 class ElsewhereDevice final : public Device {
  public:
   at::Device torch_device() const override { return at::kMeta; }

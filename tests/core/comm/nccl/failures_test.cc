@@ -1,4 +1,4 @@
-// Everything that can go wrong: one cause, on every rank, and never a hang.
+// Failures: one cause, on every rank, and never a hang.
 #include <atomic>
 #include <cstdlib>
 #include <memory>
@@ -229,7 +229,7 @@ TEST_F(NcclFailures, AFailedWorldStaysFailedWithItsFirstCause) {
     if (group->rank() == 0) group->abort("first");
     EXPECT_THROW(wait_for_failure(*group), CommError);
     group->abort("second");
-    EXPECT_NO_THROW(done->wait());  // what had ended well stays so
+    EXPECT_NO_THROW(done->wait());  // work that ended well stays successful
     try {
       group->barrier("later");
       ADD_FAILURE();
@@ -262,7 +262,7 @@ TEST_F(NcclFailures, DestructorsDoNotWaitForWhatIsInFlight) {
       part.reset();
       gone = true;
     } else {
-      // Were the destructor to wait, it would wait for this call.
+      // If the destructor waited, it would wait for this call.
       while (!gone) std::this_thread::yield();
       wait_on_host(*part->all_reduce(tensor, ReduceOp::kSum, "alone"));
       EXPECT_EQ(tensor.sum().item<float>(), 8.0f);

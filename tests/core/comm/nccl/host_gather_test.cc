@@ -1,4 +1,4 @@
-// Gathers on the host that are started and waited for later.
+// Gathers on the host that are started first and waited for later.
 #include <atomic>
 #include <memory>
 #include <stdexcept>
@@ -38,7 +38,7 @@ class HostGather : public ::testing::Test {
 
 at::Tensor words(int64_t numel, int64_t value) { return at::full({numel}, value, at::kLong); }
 
-/// A table that a test may forbid to use for gathers on the host.
+/// A table that a test can close for gathers on the host.
 class GuardedTable final : public JobTable {
  public:
   std::atomic<bool> is_closed{false};
@@ -76,7 +76,7 @@ TEST_F(HostGather, ReturnsBeforeThePeersHaveCome) {
       for (int round = 1; round <= 4; ++round) {
         const at::Tensor all = words(2 * size, -1);
         const at::Tensor own = words(2, 10 * round + group->rank());
-        // The last rank starts only when all others have: a call that waited would never end.
+        // The last rank starts only after all others have: a call that waited would never end.
         while (group->rank() == size - 1 && started < round * (size - 1)) std::this_thread::yield();
         const auto work = group->start_gather_on_host(all, own, "vote");
         ++started;
@@ -145,7 +145,7 @@ TEST_F(HostGather, TimesOutFromItsWaitOn) {
       3,
       [](std::shared_ptr<Group> group, HostDevice&) {
         group->all_gather_bytes("here", "first");
-        if (group->rank() == 1) {  // stays, and does not come
+        if (group->rank() == 1) {  // stays in the group, and does not join the gather
           while (group->make_shared_buffer(1, "look") == nullptr) std::this_thread::yield();
         }
         group->start_gather_on_host(words(3, 0), words(1, 0), "vote")->wait();
@@ -186,7 +186,8 @@ TEST_F(HostGather, ADroppedOneLeavesTheChannelUsable) {
             }
           }
           EXPECT_THAT(group->all_gather_bytes("end", "end"), Each("end"));
-          std::this_thread::sleep_for(5 * impatient().timeout / 4);  // nobody is late for those
+          // No rank is late for the dropped gathers.
+          std::this_thread::sleep_for(5 * impatient().timeout / 4);
           group->barrier("after");
         },
         impatient());
@@ -216,7 +217,7 @@ TEST_F(HostGather, OneAtATime) {
 }
 
 TEST_F(HostGather, OutlivesItsGroup) {
-  // Both are still there: their parts are exchanged without the group.
+  // Both ranks are still there: their parts are exchanged without the group.
   run_nccl_ranks(2, [](std::shared_ptr<Group> group, HostDevice&) {
     const auto part = group->subgroup({0, 1}, "part");
     const at::Tensor all = words(2, 0);
@@ -244,7 +245,7 @@ TEST_F(HostGather, EndsWhenAnotherRankGivesUp) {
         const auto work = group->start_gather_on_host(words(3, 0), words(1, 0), "vote");
         if (group->rank() == 2) throw std::runtime_error("no more memory");
         work->wait();
-        // Its part was there; what follows is not.
+        // Rank 2's part was there; the next gather's is not.
         group->start_gather_on_host(words(3, 0), words(1, 0), "next")->wait();
       });
   for (const int rank : {0, 1}) {

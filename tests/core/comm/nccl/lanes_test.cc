@@ -1,4 +1,4 @@
-// Streams, events and lanes: what waits for what, and what must not.
+// Streams, events and lanes: what waits for what, and what must not wait.
 #include <atomic>
 #include <cstdlib>
 #include <future>
@@ -41,8 +41,8 @@ std::vector<FakeCall> calls_of(const std::string& function, int rank) {
   return found;
 }
 
-/// Rank 0 reduces before it gathers, rank 1 gathers first and reduces only when that is over: ends
-/// only if a gather does not queue behind a reduction.
+/// Rank 0 reduces before it gathers; rank 1 gathers first and reduces only when that has ended.
+/// This ends only if a gather does not queue after a reduction.
 void cross(std::shared_ptr<Group> group, HostDevice&) {
   at::Tensor reduced = at::ones({4});
   at::Tensor all = at::empty({2 * group->size()});
@@ -57,7 +57,7 @@ void cross(std::shared_ptr<Group> group, HostDevice&) {
   }
 }
 
-/// The deliberate break: one communicator for both lanes.
+/// The deliberate fault: one communicator for both lanes.
 std::shared_ptr<Group> make_joined_lanes(nccl::WorldOptions options) {
   std::vector<int> ranks;
   for (int rank = 0; rank < options.size; ++rank) ranks.push_back(rank);
@@ -123,7 +123,7 @@ TEST_F(NcclLanes, WaitHoldsBackTheCurrentStreamAndNotTheHost) {
     work->wait();  // returns although nothing can end
     EXPECT_FALSE(work->is_completed());
     device.current_stream()->copy(seen.data_ptr(), tensor.data_ptr(), tensor.nbytes());
-    // Without what wait() queued, the copy would run now.
+    // Without the wait that wait() queued, the copy would run now.
     EXPECT_EQ(seen.sum().item<float>(), 0.0f);
     if (++checked == 2) fake().release();
     device.synchronize();
@@ -238,7 +238,7 @@ TEST_F(NcclLanes, SubgroupsAreSplitFromTheirParents) {
     group->barrier();
   });
   EXPECT_EQ(count_calls("ncclCommInitRankConfig"), 3);
-  // Three for the world's gather lane, three for the subgroup, two for its gather lane.
+  // Three for the world's gather lane, three for the subgroup, two for the subgroup's gather lane.
   EXPECT_EQ(count_calls("ncclCommSplit"), 8);
   std::set<std::string> names;
   for (const FakeCall& call : fake().calls()) names.insert(call.communicator);

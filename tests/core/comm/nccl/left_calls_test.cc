@@ -1,5 +1,5 @@
-// A rank that leaves a call halfway, by an exception that is no failure of NCCL: its peers learn of
-// it at once and not by their time-out, which is far longer than these tests.
+// A rank that leaves a call halfway by an exception that is not NCCL's failure. Its peers learn of
+// it at once and not by their time-out, which is much longer than these tests.
 #include <atomic>
 #include <exception>
 #include <functional>
@@ -37,7 +37,7 @@ class NcclLeftCalls : public ::testing::Test {
   void SetUp() override { fake().reset(); }
 };
 
-/// A device that has no memory left when it is told so.
+/// A device that runs out of memory when it is told to.
 class FullDevice final : public Device {
  public:
   explicit FullDevice(std::shared_ptr<Device> inner) : inner_(std::move(inner)) {}
@@ -66,8 +66,8 @@ class FullDevice final : public Device {
 
 using Body = std::function<void(Group& group, FullDevice& device)>;
 
-/// Runs `body` on ranks whose group stays while they wait for the others' errors: a group that goes
-/// would tell them, too.
+/// Runs `body` on ranks that keep their group while they wait for the others' errors: destroying a
+/// group would inform the others, too.
 std::vector<std::string> errors_of(int size, const Body& body) {
   std::atomic<int> over{0};
   std::vector<std::shared_ptr<FullDevice>> devices(size);
@@ -108,7 +108,7 @@ TEST_F(NcclLeftCalls, BeforeItsWorkIsQueued) {
   }
 }
 
-/// A table that gives rank 1's part of gathers on the host cut short, or throws.
+/// A table that truncates rank 1's part of gathers on the host, or throws.
 class BadTable final : public JobTable {
  public:
   enum class Fault : uint8_t { kNone, kShort, kThrow };

@@ -1,4 +1,4 @@
-// Memory of NCCL's own: registered, in windows, and gathered by copy engines.
+// Memory from NCCL: registered, in windows, and gathered by copy engines.
 #include <atomic>
 #include <cstdio>
 #include <cstdlib>
@@ -59,7 +59,7 @@ class NcclMemory : public ::testing::Test {
   }
 };
 
-/// The control of the fake itself leaves complaints behind.
+/// The control tests of the fake leave complaints behind.
 class FakeNcclMemory : public ::testing::Test {
  protected:
   void SetUp() override { fake().reset(); }
@@ -82,7 +82,7 @@ std::vector<FakeCall> calls_of(const std::string& function) {
   return found;
 }
 
-/// Gathers in place and reduces in memory from allocate(), and looks at the results.
+/// Gathers in place and reduces in memory from allocate(), and checks the results.
 void use(const std::shared_ptr<Group>& group, int64_t numel) {
   const int size = group->size();
   const at::Tensor all = group->allocate(size * numel, at::kBFloat16);

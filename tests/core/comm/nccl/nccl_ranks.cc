@@ -77,8 +77,8 @@ std::vector<std::string> run_nccl_ranks_expecting_errors(int size, const NcclBod
   const auto table = std::make_shared<JobTable>();
   std::vector<std::string> errors(size);
   std::vector<std::future<void>> ranks;
-  // A rank that leaves at once must not find another one still on its way into the world, which
-  // would be told so there and not in its body.
+  // A rank that leaves at once must not find another one still joining the world: that rank would
+  // get the error there and not in its body.
   std::barrier have_met(size - (options.absent_rank >= 0 ? 1 : 0));
   for (int rank = 0; rank < size; ++rank) {
     if (rank == options.absent_rank) continue;
@@ -93,11 +93,11 @@ std::vector<std::string> run_nccl_ranks_expecting_errors(int size, const NcclBod
       world.rank = rank;
       world.size = size;
       world.timeout = options.timeout;
-      // Ranks that are asked have four of these and 100 ms to answer.
+      // An inquiry gives ranks four such periods and 100 ms to answer.
       world.table_poll = std::chrono::milliseconds(100);
       world.local_poll = std::chrono::milliseconds(1);
       try {
-        // The group is this frame's, so that an exception of the body unwinds it.
+        // This frame owns the group, so an exception of the body unwinds it.
         const auto group = make_and_meet(options.make, world, have_met);
         body(group, *device);
       } catch (const std::exception& error) {

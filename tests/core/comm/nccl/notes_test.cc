@@ -34,8 +34,8 @@ using ::testing::Not;
 using testing::run_nccl_ranks_expecting_errors;
 using testing::wait_for_failure;
 
-// What the launcher is told. The ranks are threads of one process here, which is rank 0 of three: a
-// note that names nobody names that one.
+// What the launcher is told. Ranks are threads of one process, which is rank 0 of three: a note
+// that names no rank names that one.
 class NcclNotes : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -43,19 +43,19 @@ class NcclNotes : public ::testing::Test {
     const std::pair<const char*, std::string> variables[] = {
         {"TESSERA_JOB_PAGE", page().address()}, {"RANK", "0"}, {"WORLD_SIZE", "3"}};
     for (const auto& [name, value] : variables) ::setenv(name, value.c_str(), 1);
-    report_failures(0, 3);  // opens the page, or takes back what an earlier test has noted
+    report_failures(0, 3);  // opens the page, or withdraws an earlier test's note
     for (const auto& [name, value] : variables) ::unsetenv(name);
     ASSERT_TRUE(page().is_open(0));
   }
 
   static JobPage& page() {
-    static const auto made = *JobPage::create(3);  // a process finds its page once
+    static const auto made = *JobPage::create(3);  // a process looks for its page once
     return *made;
   }
   static std::optional<FailureNote> note() { return page().note(0); }
 };
 
-/// Sees whether there is a note when a cause is published.
+/// Records whether there is a note when a cause is published.
 class NotedTable final : public JobTable {
  public:
   explicit NotedTable(const JobPage& page) : page_(page) {}
@@ -71,7 +71,7 @@ class NotedTable final : public JobTable {
   const JobPage& page_;
 };
 
-/// Of a rank that does not answer.
+/// The table of a rank that does not answer inquiries.
 class MuteTable final : public SharedTable {
  public:
   explicit MuteTable(std::shared_ptr<SharedTable> table) : table_(std::move(table)) {}
@@ -145,7 +145,7 @@ TEST_F(NcclNotes, WhatAnotherRankHasPublishedIsNotNoted) {
       1,
       [&](const std::shared_ptr<Group>& group, HostDevice&) {
         table->set_first("nccl/failure", "rank 1 has had enough");
-        wait_for_failure(*group);  // and its exception unwinds the group
+        wait_for_failure(*group);  // its exception unwinds the group
       },
       options);
   EXPECT_THAT(errors, Each(HasSubstr("rank 1 has had enough")));

@@ -1,4 +1,4 @@
-// What watches a world when the process ends while the world is in use.
+// The world's watcher when the process ends while the world is in use.
 #include <atomic>
 #include <chrono>
 #include <cstdlib>
@@ -20,7 +20,7 @@ namespace {
 
 using testing::HostDevice;
 
-/// A table that knows when it must no longer be used.
+/// A table that notices when it is used too late.
 class MortalTable final : public JobTable {
  public:
   std::atomic<int> uses{0};
@@ -34,7 +34,7 @@ class MortalTable final : public JobTable {
     return JobTable::get(key);
   }
 
-  /// Blocks until somebody looks, whom it keeps until `opens` is set.
+  /// Blocks until a thread uses the table; that thread is held until `opens` is set.
   void hold(const std::atomic<bool>* opens) {
     opens_ = opens;
     while (!is_held_) std::this_thread::yield();
@@ -47,11 +47,11 @@ class MortalTable final : public JobTable {
 
 MortalTable* table_of_world = nullptr;
 
-/// Runs when everything that was registered after it is over, the world among it, and before
-/// anything that was made before it is destroyed.
+/// Runs when everything registered after it has ended, the world among it, and before anything made
+/// before it is destroyed.
 void exit_by_uses() {
   const int before = table_of_world->uses;
-  // The watcher looks every millisecond, so this is a hundred times as long as it needs.
+  // The watcher uses the table every millisecond, so this is a hundred times as long as it needs.
   const auto patience = std::chrono::steady_clock::now() + std::chrono::milliseconds(100);
   while (std::chrono::steady_clock::now() < patience && table_of_world->uses == before) {
     std::this_thread::yield();
@@ -72,7 +72,7 @@ std::shared_ptr<nccl::Group> make_world(const std::shared_ptr<MortalTable>& tabl
   return world;
 }
 
-/// In a process of its own.
+/// Runs in its own process.
 [[noreturn]] void exit_with_a_world(bool stays) {
   std::atexit(exit_by_uses);
   // Never destroyed: the process ends while it is in use.
@@ -88,14 +88,14 @@ void exit_by_cause() {
   std::_Exit(table_of_world->get("nccl/failure") == "the data ran out" ? 0 : 7);
 }
 
-/// In a process of its own, which ends before its watcher has seen what is proposed.
+/// Runs in its own process, which ends before its watcher has seen the proposal.
 [[noreturn]] void exit_with_a_proposal(bool proposes) {
   std::atexit(exit_by_cause);
   // Never destroyed: the process ends while it is in use.
   auto& table = *new std::shared_ptr<MortalTable>(std::make_shared<MortalTable>());
   auto* const world = new std::shared_ptr<nccl::Group>(make_world(table));
-  // Threads are asked to end in the order in which they began: the world's watcher comes
-  // out of the table only after it was asked.
+  // Threads are asked to end in the order in which they began: the world's watcher leaves the table
+  // only after it was asked.
   auto* const ends = new std::atomic<bool>(false);
   EndingThread(
       "the test",

@@ -29,7 +29,7 @@ void bind_to(int core, int pid = 0) {
   EXPECT_EQ(::sched_setaffinity(pid, sizeof(cores), &cores), 0);
 }
 
-/// A process that sleeps, bound to one core.
+/// A process bound to one core that sleeps.
 class BoundProcess {
  public:
   explicit BoundProcess(int core) : pid_(::fork()) {

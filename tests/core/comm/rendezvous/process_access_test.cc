@@ -1,4 +1,4 @@
-// Ranks of one host that may not read each other's memory: found when they meet, not in the first
+// Ranks of one host that may not read each other's memory: noticed when they meet, not in the first
 // call that reads it.
 #include <sys/prctl.h>
 #include <unistd.h>
@@ -29,10 +29,10 @@ using testing::RankResult;
 
 constexpr uid_t kUser = 12345;
 
-/// Root may read everything.
+/// Drops root's rights, because root may read everything.
 void become(uid_t user) {
   if (::geteuid() == 0 && ::setuid(user) != 0) throw std::runtime_error("setuid failed");
-  ::prctl(PR_SET_DUMPABLE, 1);  // setuid() has taken it away
+  ::prctl(PR_SET_DUMPABLE, 1);  // setuid() has cleared it
 }
 
 bool is_rank_1() { return std::string(std::getenv("RANK")) == "1"; }
@@ -53,7 +53,7 @@ const RankProcessBody kOneUser("ranks_of_one_user", [] {
   join()->barrier();
 });
 
-/// They meet at an address that asks for a token, not for a user.
+/// They meet at an address that requires a token, not a user.
 std::vector<RankResult> run(int ranks, const std::string& body) {
   RankProcessOptions options;
   options.environment = {{"TESSERA_STORE", absl::StrCat("tcp://127.0.0.1:", free_port())},

@@ -61,7 +61,7 @@ const RankProcessBody kSums("sums", [] {
   say("done");
 });
 
-/// Prints what nobody reads while shared memory is made and used.
+/// Prints to closed streams while shared memory is made and used.
 const RankProcessBody kClosedStreams("sums_with_closed_streams", [] {
   for (const int fd : {0, 1, 2}) ::close(fd);
   auto world = join();
@@ -138,7 +138,7 @@ const RankProcessBody kAgent("agent_or_sums", [] {
 // ---- helpers
 // -----------------------------------------------------------------------------------------------------
 
-/// A socket that listens at a free port of the loopback device and never answers.
+/// A socket that listens on a free port of the loopback device and never answers.
 class SilentListener {
  public:
   SilentListener() : fd_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
@@ -166,7 +166,7 @@ RankProcessOptions with_master(int port) {
   return options;
 }
 
-/// All but `culprit` end with code 1 and `text`.
+/// Expects that all ranks except `culprit` end with code 1 and `text`.
 void expect_failure(const std::vector<testing::RankResult>& results, int culprit,
                     const std::string& text) {
   for (size_t rank = 0; rank < results.size(); ++rank) {
@@ -291,7 +291,7 @@ TEST(Processes, ADeadProcesssSocketIsReplaced) {
   const std::string path = absl::StrCat(directory, "/store");
   RankProcessOptions options;
   options.environment = {{"TESSERA_STORE", absl::StrCat("file://", path)}};
-  {  // an attempt that never became whole
+  {  // an attempt that was never completed
     RankProcessOptions broken = options;
     broken.environment_of_rank[0] = {{"WORLD_SIZE", "3"}, {"LOCAL_WORLD_SIZE", "3"}};
     RankProcesses rank(1, "sums", broken);
@@ -306,7 +306,7 @@ TEST(Processes, ADeadProcesssSocketIsReplaced) {
   }
   EXPECT_TRUE(std::filesystem::is_socket(path));
   expect_success(run_rank_processes(2, "sums", options));
-  EXPECT_FALSE(std::filesystem::exists(path));  // nor is anything left of one that became whole
+  EXPECT_FALSE(std::filesystem::exists(path));  // a completed one leaves nothing behind
   expect_success(run_rank_processes(2, "sums", options));
   std::filesystem::remove_all(directory);
 }
@@ -351,8 +351,7 @@ TEST(Processes, TheAgentsStoreIsNotHostedAgain) {
   EXPECT_EQ(results[1].exit_code, 0) << results[1].output;
 }
 
-/// The local address of whoever listens at this port, as /proc/net/tcp writes it; "" if nobody
-/// does.
+/// The local address of the process that listens on this port, as /proc/net/tcp writes it, or "".
 std::string listening_address(int port) {
   std::ifstream table("/proc/net/tcp");
   std::string line;

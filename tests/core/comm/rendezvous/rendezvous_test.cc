@@ -13,7 +13,7 @@ namespace tessera::internal {
 namespace {
 
 TEST(Rendezvous, TheStoreMayGoAsSoonAsOneRankIsThrough) {
-  // A FileStore that is closed after its directory went retries for minutes.
+  // A FileStore that is closed after its directory was removed retries for minutes.
   for (const int size : {2, 3}) {
     char directory[] = "/tmp/tessera-rendezvous-XXXXXX";
     ASSERT_NE(::mkdtemp(directory), nullptr);

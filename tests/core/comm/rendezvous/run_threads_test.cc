@@ -29,7 +29,7 @@ int64_t sum_of_thread_ranks(ProcessGroup& world) {
   return sum.item<int64_t>();
 }
 
-/// What run_threads() throws of three ranks.
+/// Returns the error of run_threads() with three ranks.
 RankError error_of_three(const ThreadBody& body) {
   try {
     run_threads(3, body);

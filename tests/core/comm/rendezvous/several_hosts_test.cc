@@ -1,5 +1,5 @@
-// Ranks that were told who they are by RANK and WORLD_SIZE, on several hosts: a process in a PID
-// namespace of its own is on another host than the others, as it shares no memory with them.
+// Ranks with RANK and WORLD_SIZE on several hosts. A process in its own PID namespace counts as
+// another host, because it shares no memory with the others.
 #include <sched.h>
 #include <signal.h>
 #include <sys/prctl.h>
@@ -37,7 +37,7 @@ void meet() {
   say("met");
 }
 
-/// What TEST_CONTAINER names meets as a process of another PID namespace.
+/// The rank named by TEST_CONTAINER meets from another PID namespace.
 const RankProcessBody kContainer("rank_in_a_container", [] {
   const char* const container = std::getenv("TEST_CONTAINER");
   if (container == nullptr || std::string(container) != std::getenv("RANK")) return meet();
@@ -77,7 +77,7 @@ TEST(SeveralHosts, RanksOfRankAndWorldSizeAreToldToTakeMpi) {
   }
 }
 
-/// What is refused is the namespace.
+/// The refusal above is due to the namespace.
 TEST(SeveralHosts, ControlWithoutAContainerRanksMeet) {
   for (const RankResult& result : run_rank_processes(3, "rank_in_a_container", at_an_address())) {
     EXPECT_EQ(result.exit_code, 0) << result.output;

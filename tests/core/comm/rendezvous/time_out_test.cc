@@ -12,7 +12,7 @@
 #include "tessera/rendezvous.h"
 #include "tessera/tests/support/rank_threads.h"
 
-// Time-outs longer than clocks can count, and none at all.
+// Time-outs longer than clocks can count, and no time-out.
 
 namespace tessera::internal {
 namespace {
@@ -36,7 +36,7 @@ TEST(TimeOut, OneTooLongToCountIsLong) {
     testing::run_ranks(
         3,
         [](std::shared_ptr<ProcessGroup> world) {
-          // Often enough that every rank has had to sleep for the others.
+          // Often enough that every rank has to sleep for the others at some time.
           for (int i = 0; i < 300; ++i) world->barrier("wait");
           const auto part = duplicate(*world, "part");
           const at::Tensor sum = at::ones({3});

@@ -31,14 +31,14 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-/// What the kernel gave for a descriptor.
+/// Bytes that the kernel has allocated for a descriptor.
 int64_t kernel_bytes(int fd) {
   struct stat file {};
   EXPECT_EQ(::fstat(fd, &file), 0);
   return file.st_blocks * 512;
 }
 
-/// What it gave for the segment that `block` lies in.
+/// Bytes that the kernel has allocated for the segment of `block`.
 int64_t reserved_bytes(Arena& arena, const void* block) {
   return kernel_bytes(arena.find(block, 1)->fd);
 }
@@ -56,7 +56,7 @@ TEST(Arena, BlocksAreAlignedApartAndReused) {
   const int64_t reserved = reserved_bytes(*arena, blocks[0]);
   arena->free(blocks[1]);
   arena->free(blocks[2]);
-  // The two neighbours have become one hole of three pages.
+  // The two neighbours have joined to one hole of three pages.
   EXPECT_EQ(arena->allocate(3 * 4096), blocks[1]);
   EXPECT_EQ(reserved_bytes(*arena, blocks[0]), reserved);
   EXPECT_EQ(blocks[3][99999], 4);
@@ -80,7 +80,7 @@ TEST(Arena, ManyBlocksTakeOneDescriptorAndTheMemoryThatTheyNeed) {
   auto arena = Arena::create();
   std::set<int> descriptors;
   int64_t asked_bytes = 0;
-  // Just above two huge pages, of which there would be no third.
+  // Just above two huge pages: each block rounded up to huge pages would waste a third.
   for (int i = 0; i < 12; ++i) {
     const int64_t bytes = (int64_t{4} << 20) + 4096 + i;
     char* const block = arena->allocate(bytes);
@@ -91,7 +91,7 @@ TEST(Arena, ManyBlocksTakeOneDescriptorAndTheMemoryThatTheyNeed) {
   ASSERT_EQ(descriptors.size(), 1u);
   EXPECT_GE(kernel_bytes(*descriptors.begin()), asked_bytes);
   EXPECT_LE(kernel_bytes(*descriptors.begin()), asked_bytes + (1 << 20));
-  // More than the first has room for; each next one has as much as all before it.
+  // More than the first segment has room for; each later segment is as large as all earlier ones.
   for (int i = 0; i < 6; ++i) {
     descriptors.insert(arena->find(arena->allocate(int64_t{12} << 20), 1)->fd);
   }
@@ -124,7 +124,7 @@ TEST(Arena, AMappingShowsWhatASegmentGrowsBy) {
   ::munmap(peers, segment->room_bytes());
 }
 
-/// Ends the process with what an arena said where no descriptor is left.
+/// Ends the process with the arena's error when no descriptor is left.
 [[noreturn]] void allocate_without_descriptors() {
   rlimit limit{};
   ::getrlimit(RLIMIT_NOFILE, &limit);
@@ -198,8 +198,8 @@ TEST(Arena, NoSpaceIsAnErrorWithTheSizeAndNotASignal) {
   }
   EXPECT_THAT(text, HasSubstr("got no space for 2097152 bytes, expected a new segment"));
   EXPECT_THAT(text, HasSubstr("File too large; raise ulimit -f"));
-  // More than any machine has. The kernel would try, page by page, and kill someone when there are
-  // none left.
+  // More than any machine has. The kernel would try, page by page, and kill a process when none are
+  // left.
   try {
     arena->allocate(int64_t{1} << 60);
     FAIL() << "an exbibyte";
@@ -208,7 +208,7 @@ TEST(Arena, NoSpaceIsAnErrorWithTheSizeAndNotASignal) {
   }
 }
 
-/// What is said where memfd_create fails with `error`.
+/// Returns the error if memfd_create fails with `error`.
 std::string error_where_memfd_create_fails(int error) {
   std::string text;
   testing::run_with_refused_calls({{SYS_memfd_create, error}}, [&] {
@@ -246,7 +246,7 @@ TEST(Arena, APeerThatIsGoneIsAnError) {
   }
 }
 
-/// Closes its segment's descriptor, whose number another file takes.
+/// Closes the segment's descriptor, so that another file takes its number.
 TEST(Arena, AnotherFileInThePlaceOfASegmentIsAnErrorThatNamesBoth) {
   SharedRange range = Segment::create(10000)->range(0);
   const std::shared_ptr<Segment> other = Segment::create(10000);
@@ -260,7 +260,7 @@ TEST(Arena, AnotherFileInThePlaceOfASegmentIsAnErrorThatNamesBoth) {
                 HasSubstr("inode " + std::to_string(range.segment.inode)));
   }
   EXPECT_THROW(Segment::map_privately(range), c10::Error);
-  // The control: its own id leads to it.
+  // The control: its own id finds it.
   EXPECT_EQ(Segment::open(other->range(0)), other);
 }
 

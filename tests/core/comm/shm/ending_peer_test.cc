@@ -1,5 +1,5 @@
-// A process that ends loses its files before others can see that it has ended. Who asks for its
-// memory in between says that it died, not that its memory cannot be found.
+// An ending process loses its files before others can see that it has ended. A rank that asks for
+// its memory in between must say that it died, not that its memory cannot be found.
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -23,18 +23,19 @@ using ::testing::Not;
 
 constexpr int64_t kLarge = 1 << 20;
 
-/// Makes this process one that is ending, for as long as its peer needs to look for its files: its
-/// first thread is gone, and /proc/PID/fd with it. Nothing is unwound. For the first thread.
+/// Puts this process into the state of an ending one, for as long as its peer needs to look for its
+/// files: its first thread has ended, and /proc/PID/fd is gone. Nothing is unwound. Call it from
+/// the first thread.
 [[noreturn]] void begin_to_end() {
   std::thread([] {
-    // Not a wait for anything: however late its peer looks, the outcome is the same.
+    // This is no wait: the outcome is the same however late its peer looks.
     std::this_thread::sleep_for(std::chrono::milliseconds(500));
     ::_exit(0);
   }).detach();
   while (true) ::syscall(SYS_exit, 0);
 }
 
-/// Rank 1 begins a call and ends, rank 0 makes the other side of it.
+/// Rank 1 begins a call and ends; rank 0 makes the matching call.
 template <typename Begin, typename Call>
 void against_an_ending_peer(Begin&& begin, Call&& call) {
   auto world = testing::join();

@@ -1,4 +1,4 @@
-// Collectives that are posted and go on later: Note [Calls under way]. Nothing here sleeps: where a
+// Collectives that are posted and advance later: Note [Calls under way]. Nothing here sleeps: if a
 // call waited, a latch would never open and the groups' time-out would end the test.
 #include <chrono>
 #include <latch>
@@ -28,7 +28,7 @@ using testing::run_ranks;
 using testing::run_ranks_expecting_errors;
 using Group = std::shared_ptr<ProcessGroup>;
 
-/// [numel] in the arena: rank r has r + 1 + i at i.
+/// [numel] in the arena: rank r has r + 1 + i at index i.
 at::Tensor values_of(const Group& group, int64_t numel) {
   at::Tensor values = group->allocate(numel, at::kFloat);
   values.copy_(at::arange(numel, at::kFloat).add_(group->rank() + 1));
@@ -48,7 +48,7 @@ std::shared_ptr<Work> post_all_reduce(const Group& group, const at::Tensor& valu
 class PostedCalls : public ::testing::TestWithParam<int> {};
 INSTANTIATE_TEST_SUITE_P(Worlds, PostedCalls, ::testing::Values(2, 3, 4));
 
-/// A thread that waits in another group takes part in this one's calls while these are made.
+/// A thread that waits in another group advances this group's calls while these are made.
 TEST_P(PostedCalls, AreMadeWhileAnotherThreadTakesPartInEarlierOnes) {
   constexpr int kRounds = 2000;
   run_ranks(GetParam(), [](const Group& world) {
@@ -177,8 +177,8 @@ TEST_P(PostedCalls, FinishBeforeOtherCallsOfTheGroup) {
   });
 }
 
-/// Who waits in one group goes on with what others wait for in another: rank 0 waits in `second`
-/// for a rank that waits for its part in `first`.
+/// A rank that waits in one group advances calls of its other groups: rank 0 waits in `second` for
+/// a rank that waits for rank 0's part in `first`.
 TEST_P(PostedCalls, GoOnWhileTheRankWaitsInAnotherGroup) {
   run_ranks(GetParam(), [](const Group& world) {
     const auto first = duplicate(*world, "first"), second = duplicate(*world, "second");

@@ -1,4 +1,4 @@
-// One buffer for all ranks: what each sees of what the others and it itself have written.
+// One buffer for all ranks: what each rank sees of others' writes and its own.
 #include "tessera/shared_buffer.h"
 
 #include <sys/resource.h>
@@ -40,7 +40,7 @@ using ::testing::Each;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-/// Runs `body` on `size` ranks that have a buffer of `numel` floats together.
+/// Runs `body` on `size` ranks with a common buffer of `numel` floats.
 void on_ranks(int size, int64_t numel,
               const std::function<void(ProcessGroup& world, SharedBuffer& buffer)>& body) {
   run_ranks(size, [&](std::shared_ptr<ProcessGroup> world) {
@@ -81,14 +81,14 @@ TEST_P(SharedBufferTest, KeepsWhatIsWrittenToAViewToThisRankUntilItIsDropped) {
     EXPECT_EQ(whole[kNumel - 5].item<float>(), world.rank() == 1 ? 7 : 0);
     const std::optional<int64_t> found = buffer.find_own_write();
     EXPECT_EQ(found.has_value(), world.rank() == 1);
-    // 7 as float is 40e00000: its third byte in memory is the first that is not zero.
+    // 7 as float is 40e00000: its third byte in memory is the first nonzero one.
     if (found.has_value()) {
       EXPECT_EQ(*found, 4 * (kNumel - 5) + 2);
     }
     world.barrier("found");
     if (world.rank() == 0) common.fill_(3);
     world.barrier("filled");
-    // Only the page that was written does not follow.
+    // Only the page that was written does not follow the common memory.
     EXPECT_EQ(whole[0].item<float>(), 3);
     EXPECT_EQ(whole[kNumel - 5].item<float>(), world.rank() == 1 ? 7 : 3);
     buffer.drop_own_writes();
@@ -97,7 +97,7 @@ TEST_P(SharedBufferTest, KeepsWhatIsWrittenToAViewToThisRankUntilItIsDropped) {
   });
 }
 
-/// A write that changes nothing (a clamp, say) must not cut the page off from later updates.
+/// A write that changes nothing (a clamp, say) must not separate the page from later updates.
 TEST_P(SharedBufferTest, FollowsTheCommonMemoryAfterAWriteThatChangedNothing) {
   on_ranks(size(), kNumel, [](ProcessGroup& world, SharedBuffer& buffer) {
     const at::Tensor whole = buffer.view(0, kNumel, at::kFloat);
@@ -146,7 +146,7 @@ TEST_P(SharedBufferTest, MayBeEmptyAndRefusesPartsThatItDoesNotHave) {
 
 TEST_P(SharedBufferTest, NoSpaceIsEveryRanksErrorAndTheGroupGoesOn) {
   std::vector<std::string> errors(static_cast<size_t>(size()));
-  // Before the ranks start: the limit is the process's.
+  // Before the ranks start, because the limit is the process's.
   const NoFileSizeSignal no_signal;
   const FileSizeLimit limit(8 << 20);
   run_ranks(size(), [&](std::shared_ptr<ProcessGroup> world) {
@@ -164,7 +164,7 @@ TEST_P(SharedBufferTest, NoSpaceIsEveryRanksErrorAndTheGroupGoesOn) {
 INSTANTIATE_TEST_SUITE_P(, SharedBufferTest, ::testing::Values(2, 3),
                          [](const auto& info) { return "World" + std::to_string(info.param); });
 
-/// Makes a buffer on ranks of which the last may not read its page map from then on.
+/// Makes a buffer on ranks, the last of which may not read its page map from then on.
 std::unique_ptr<SharedBuffer> make_without_page_map(ProcessGroup& world) {
   if (world.rank() == world.size() - 1) refuse_calls({{SYS_pread64, EPERM}});
   return world.make_shared_buffer(20000, "buffer");
@@ -179,10 +179,10 @@ TEST_P(SharedBufferTest, IsNullOnAllRanksWhereOneCannotSeeItsOwnWrites) {
   });
 }
 
-// Under a sanitizer the shadow of memory is private memory, too, and a refusal ends the process.
+// Under a sanitizer shadow memory is private memory, too, and a failed allocation ends the process.
 #if !defined(__SANITIZE_THREAD__) && !defined(__SANITIZE_ADDRESS__)
 
-/// Limits the private memory of this process to so much more than it has, while it lives.
+/// While alive, limits this process's private memory to what it has plus `more_bytes`.
 class DataLimit {
  public:
   explicit DataLimit(int64_t more_bytes) {
@@ -240,7 +240,7 @@ TEST_P(SharedBufferTest, OneRankSaysOnceThatTheyDoNotShare) {
     return warnings.texts();
   };
   {
-    // Whether the tests before this one have been warned or not.
+    // Warn even if earlier tests have caused this warning.
     const c10::WarningUtils::WarnAlways always;
     EXPECT_THAT(make(1), ElementsAre(HasSubstr("every rank keeps a copy of its own, for rank " +
                                                std::to_string(size() - 1) +
@@ -274,7 +274,7 @@ TEST_P(SharedBufferTest, FollowsTheCommonMemoryInAllPagesFromTheStart) {
   });
 }
 
-// What the system shows of its pages is asked for when the buffer is made, not when it is needed.
+// The file that shows its pages' state is opened when the buffer is made, not when it is needed.
 const RankProcessBody kNoDescriptors("no_descriptors_left", [] {
   const auto world = init_process_group();
   const auto buffer = world->make_shared_buffer(20000, "buffer");

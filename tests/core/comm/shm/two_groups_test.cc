@@ -1,4 +1,4 @@
-// Ranks that wait for each other, each in a call of another group.
+// Ranks that wait for each other in calls of different groups.
 #include <chrono>
 #include <future>
 #include <memory>
@@ -39,7 +39,7 @@ TEST(TwoGroups, ATimeOutNamesTheCallsOfBoth) {
           control->all_reduce(at::zeros({2}), ReduceOp::kSum, "vote")->wait();
         },
         {.timeout = kTimeOut, .lane = lane});
-    // Each rank's error has the cause that the first one found.
+    // Each rank's error has the cause that the first rank found.
     EXPECT_THAT(errors,
                 Each(AllOf(HasSubstr(": timed out: rank "), HasSubstr(" waited 1000 ms in "),
                            HasSubstr("all_reduce SUM float32[10] 'bucket 7'"),
@@ -56,7 +56,7 @@ TEST(TwoGroups, ACycleOfThreeEndsAllRanks) {
         for (size_t i = 0; i < pairs.size(); ++i) {
           groups.push_back(world->subgroup(pairs[i], absl::StrCat("pair ", i)));
         }
-        // Rank r enters group first[r], whose other rank is elsewhere.
+        // Rank r enters group first[r], whose other rank is in another group.
         const int first[] = {0, 1, 2};
         groups[first[world->rank()]]->barrier();
       },
@@ -65,8 +65,8 @@ TEST(TwoGroups, ACycleOfThreeEndsAllRanks) {
   EXPECT_THAT(errors, Each(HasSubstr(", in #0 barrier")));
 }
 
-/// Ranks wait for each other, but one of them has a thread that serves the other group: nobody can
-/// know. It comes once a long wait has been reported.
+/// Ranks wait for each other, but one has a thread that will serve the other group, which no rank
+/// can know. It does so after the long wait was reported.
 TEST(TwoGroups, ALongWaitIsReportedWithTheCallsOfBothAndEndsNothing) {
   for (const int size : {2, 3}) {
     WarningsOfRanks warnings;

@@ -1,2 +1,2 @@
-// The module that is looked for.
+// The module to be found.
 extern "C" int beside_module_answer() { return 42; }

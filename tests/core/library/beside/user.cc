@@ -1,11 +1,11 @@
-// Looks for the module from a library that is not the program.
+// Looks for the module from a library, not from the program.
 #include <optional>
 #include <string>
 
 #include "tessera/core/library/entry_points.h"
 #include "tessera/core/library/module_library.h"
 
-/// What the module answers; -1 if it is not found.
+/// Returns the module's answer; -1 if the module is not found.
 extern "C" int beside_user_ask() {
   const tessera::internal::ModuleLibrary module = {.part = "test",
                                                    .file = "libbeside_module.so",

@@ -1,4 +1,4 @@
-// An application that uses MPI itself, linked with it, and makes a group of its communicator.
+// An application that is linked with MPI, uses it, and makes a group of its communicator.
 #include <tessera/mpi.h>
 
 #include <cstdio>
@@ -16,7 +16,7 @@ int level_called(const std::string& name) {
   return name == "serialized" ? MPI_THREAD_SERIALIZED : MPI_THREAD_MULTIPLE;
 }
 
-/// A sum over every second rank of the application's, and one of its own beside it.
+/// Sums over every second rank of the application, while the application runs its own sum.
 void train() {
   int rank = 0;
   int size = 1;
@@ -35,7 +35,7 @@ void train() {
               sum[999].item<double>(), group->size(), all);
 }
 
-/// What a call that is under way when MPI ends throws, and what is refused.
+/// Prints the error of a call under way when MPI ends, and of a later call.
 void outlive_mpi(bool leaves_first) {
   const auto message_of = [](const auto& call) -> std::string {
     try {
