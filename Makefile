@@ -27,7 +27,7 @@ check = ctest --test-dir build/$(1)$(suffix) -j $$((2 * $(JOBS))) --output-on-fa
   --output-log build/$(1)$(suffix)/ctest.log $(2)
 
 .PHONY: help bootstrap build install test test-release test-everything sanitize test-all core-asan core-tsan \
-  all-asan all-tsan injected-faults durations demo prove reproduce package tidy format clean
+  all-asan all-tsan injected-faults durations demo prove reproduce package docs tidy format clean
 .NOTPARALLEL:  # the builds run one after another; each uses all JOBS
 
 help:
@@ -42,6 +42,7 @@ help:
 	@echo 'make durations   where the seconds of the last build and its tests went'
 	@echo 'make install     what programs need, and no more (PREFIX=<folder>)'
 	@echo 'make package     a .tar.gz and, on Debian and Ubuntu, a .deb (build/release/packages)'
+	@echo 'make docs        README, docs/ and the API as a site (build/docs/html); checks its links'
 	@echo 'make tidy        clang-tidy on the files changed since BASE (default: origin, else HEAD~1;'
 	@echo '                 BASE=all: on every file)'
 	@echo 'make format      clang-format on all files'
@@ -124,6 +125,10 @@ install: bootstrap
 package: bootstrap
 	@$(call build,release,tessera_installed)
 	@cd $(release) && cpack
+
+docs:
+	@cmake/bootstrap.sh docs
+	@docs/site/build.sh
 
 BASE ?= $(shell git rev-parse -q --verify origin/HEAD || git rev-parse -q --verify HEAD~1)
 tidy:

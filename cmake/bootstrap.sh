@@ -8,6 +8,7 @@
 #                               system from Debian 12
 #   cmake/bootstrap.sh format   also clang-format, with which the tests check formatting
 #   cmake/bootstrap.sh lint     also clang-format and clang-tidy
+#   cmake/bootstrap.sh docs     only Doxygen and Sphinx, for make docs; fetches nothing
 #   cmake/bootstrap.sh ci       also the packages that continuous integration tests with: clang-format,
 #                               Open MPI and MPICH (and what --mpi fetches), SLURM, iproute2, ccache, venv
 #   cmake/bootstrap.sh --cuda   also LibTorch's CUDA half and NVIDIA's libraries,
@@ -32,6 +33,14 @@ die() { say "$@"; exit 1; }
 
 # Each line: package, how to check that it is present, and the oldest sufficient version.
 requirements() {
+  if [[ ${1:-} == docs ]]; then cat <<'LIST'
+doxygen          command doxygen
+furo             system-module furo
+python3-breathe  system-module breathe
+python3-myst-parser system-module myst_parser
+LIST
+    return
+  fi
   [[ -n ${CXX:-} ]] || echo "g++ command g++ 11"
   cat <<'LIST'
 cmake            command cmake 3.22
@@ -121,6 +130,7 @@ is_there() {  # kind, what
     command) command -v "$2" >/dev/null ;;
     header) ${CXX:-g++} -std=c++20 -E -x c++ - >/dev/null 2>&1 <<<"#include <$2>" ;;
     module) python3 -c "import $2" 2>/dev/null ;;
+    system-module) /usr/bin/python3 -c "import $2" 2>/dev/null ;;
     pip) [[ -n ${TESSERA_TORCH:-} || -d $torch ]] || python_with_pip >/dev/null ;;
   esac
 }
@@ -248,11 +258,11 @@ fetch_mpi() {
 
 cuda= mpi=
 case ${1:-} in
-  '' | path | requirements | format | lint) ;;
+  '' | path | requirements | format | lint | docs) ;;
   ci) mpi=yes ;;
   --cuda) cuda=yes ;;
   --mpi) mpi=yes ;;
-  *) die "got '$1', expected path, requirements, format, lint, ci, --cuda, --mpi or nothing" ;;
+  *) die "got '$1', expected path, requirements, format, lint, docs, ci, --cuda, --mpi or nothing" ;;
 esac
 if [[ ${1:-} == path ]]; then echo "$torch"; exit; fi
 if [[ ${1:-} == requirements ]]; then
@@ -261,6 +271,7 @@ if [[ ${1:-} == requirements ]]; then
   too_old
   exit
 fi
+if [[ ${1:-} == docs ]]; then install_packages docs; exit; fi
 [[ $(uname -sm) == "Linux x86_64" ]] || die "LibTorch is pinned for Linux on x86_64, this is $(uname -sm)"
 
 if [[ -n ${TESSERA_TORCH:-} ]]; then

@@ -49,7 +49,7 @@ struct UnitPrecision {
 /// `precision` for parameters that the user made in `dtype`, with unset fields filled in.
 UnitPrecision resolve(const Precision& precision, c10::ScalarType dtype);
 
-/// What is wrong with `precision` for parameters that the user made in `dtype`, "precision.<field>:
+/// What is wrong with `precision` for parameters that the user made in `dtype`, "precision.FIELD:
 /// got X; allowed Y; what to do" each; empty if nothing.
 std::vector<std::string> problems_of(const Precision& precision, c10::ScalarType dtype);
 

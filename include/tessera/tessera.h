@@ -4,6 +4,7 @@
 #error "Tessera needs C++20: compile with -std=c++20, which Tessera::tessera does in CMake"
 #endif
 
+/// @file
 /// The umbrella header: everything a training program needs.
 
 #include <torch/torch.h>

@@ -10,6 +10,7 @@
 
 #include "tessera/elementwise.h"
 
+/// @file
 /// ElementwiseTraits of LibTorch's own optimizers. elementwise<torch::optim::AdamW>(options) runs
 /// LibTorch's own code, with its bits; AdamWOptions alone mean Tessera's, which makes one pass over
 /// memory. States have the same names in both, so either continues the other's run.
