@@ -104,7 +104,7 @@ check() {
   # The launcher starts in milliseconds: it must not load LibTorch.
   # With the ranks it shares a few files, which keep to that.
   local launch='(ending|failures|kill_reasons|random_text|rank_process|store_directory|thread_binding|watcher|worker_environment)'
-  local process='(available_cores|control_groups|error_file|file_descriptor|job_page|process_status|system_refusal)'
+  local process='(available_cores|control_groups|error_file|file_descriptor|job_page|process_status|rank_progress|system_refusal)'
   { sources tools/run
     find core -regextype posix-extended -regex "core/(launch/$launch|process/$process)[.](h|cc)" 2>/dev/null; } |
     search '^ *# *include *(<(torch|ATen|c10)/|"tessera/[^t])' |

@@ -27,20 +27,23 @@ constexpr const char* kProcessEnds = "this process ends, and with it the thread 
 
 }  // namespace
 
-/// How a thread waits for the group: it looks for trouble now and then.
+/// How a thread waits for the group: it looks for trouble now and then, and says that it waits if
+/// that is for the end of `call`.
 class Member::Pause {
  public:
-  explicit Pause(Member& member) : member_(member) {}
+  explicit Pause(Member& member, Call* call = nullptr) : member_(member), call_(call) {}
   ~Pause() { member_.link_->end_rest(rest_); }
   Pause(const Pause&) = delete;
 
   void before_look() { member_.link_->before_look(rest_); }
   void rest() {
+    if (call_ != nullptr) wait_.begin();
     if (rest_.is_slow) {
       const auto now = Call::Clock::now();
       if (now >= next_) {
         member_.look_for_trouble(now, member_.patience_);
         next_ = now + kLooksForTroubleEvery;
+        if (call_ != nullptr && wait_.is_due(now)) member_.note_wait(*call_, wait_);
       }
     }
     member_.link_->rest(rest_);
@@ -48,6 +51,8 @@ class Member::Pause {
 
  private:
   Member& member_;
+  Call* const call_;
+  WaitReport wait_;
   Link::Rest rest_;
   Call::Clock::time_point next_;
 };
@@ -86,6 +91,7 @@ std::shared_ptr<Call> Member::start(const Collective& collective, std::vector<in
     caller_ = std::make_shared<const Call::Caller>(
         Call::Caller{weak_from_this(), link_->origin(), name_, rank, link_->number_of(rank)});
   });
+  report_life();
   auto call = std::make_shared<Call>(caller_,
                                      Call::Form{collective, sequence, has_thread, std::move(ranks)},
                                      is_message || !is_part() ? flights_ : nullptr);
@@ -156,10 +162,18 @@ void Member::await(Call& call) {
     return;
   }
   if (call.is_message()) call.restart_clock();
+  WaitReport wait;
+  wait.begin();
+  const auto longest = patience_.timeout + kUnawareGrace;
+  const auto slice = wait.is_heard() ? std::min(longest, WaitReport::kLong) : longest;
+  auto next_look = Call::Clock::now() + longest;
   // Again and again, for the clock of a collective starts when those before it are over.
-  while (!call.await_end(patience_.timeout + kUnawareGrace)) {
-    const bool is_overdue =
-        !call.is_accepted() || call.waited(Call::Clock::now()) >= patience_.timeout + kUnawareGrace;
+  while (!call.await_end(slice)) {
+    const auto now = Call::Clock::now();
+    if (wait.is_due(now)) note_wait(call, wait);
+    if (now < next_look) continue;
+    next_look = now + longest;
+    const bool is_overdue = !call.is_accepted() || call.waited(now) >= longest;
     if (!link_->has_thread() || !is_overdue) continue;
     throw call.error(absl::StrCat("timed out: waited ", patience_.timeout.count(),
                                   " ms, and the thread that communicates has not returned from a "
@@ -168,7 +182,11 @@ void Member::await(Call& call) {
 }
 
 bool Member::await(Call& call, std::chrono::milliseconds longest) {
-  if (is_driven_elsewhere(call)) return call.await_end(longest);
+  if (is_driven_elsewhere(call)) {
+    WaitReport wait;
+    wait.begin();
+    return call.await_end(longest);
+  }
   return drive(call, Call::Clock::now() + bounded(longest));
 }
 
@@ -194,7 +212,7 @@ void Member::start_clock(Call& call, bool leaves_running) {
 
 /// The same as drive(), just after a look.
 bool Member::drive_on(Call& call, std::optional<Call::Clock::time_point> until) {
-  Pause pause(*this);
+  Pause pause(*this, &call);
   while (!call.is_over() && !(until.has_value() && Call::Clock::now() >= *until)) {
     link_->advance_others();
     pause.rest();
@@ -481,6 +499,7 @@ void Member::look_for_trouble(Call::Clock::time_point now, const Patience& patie
       note_awaited();
     } else {
       look_for_late(now, patience);
+      if (link_->has_thread()) note_awaited_for_callers(now);
     }
     mailbox_.look_for_late(now, patience);
   });
@@ -532,6 +551,37 @@ void Member::note_awaited() {
   if (is_closing()) fail_as_left(*link_, ranks);
   const std::lock_guard lock(awaited_mutex_);
   awaited_ = std::move(ranks);
+}
+
+/// Threads that wait may not ask the link themselves.
+void Member::note_awaited_for_callers(Call::Clock::time_point now) {
+  std::vector<Awaited> ranks;
+  if (announced_ > 0 && calls_.front()->waited(now) >= WaitReport::kLong) ranks = find_awaited();
+  const std::lock_guard lock(awaited_mutex_);
+  awaited_ = std::move(ranks);
+}
+
+/// Says where and for whom this thread waits: for the end of `call`, perhaps behind an earlier one,
+/// which is then the one that others hold up.
+void Member::note_wait(Call& call, WaitReport& wait) noexcept try {
+  std::vector<int> numbers;
+  const auto note = [&](const Call& one) { wait.note(one.text(), name_, one.sequence(), numbers); };
+  if (call.is_message()) {
+    const int peer = call.collective().peer;
+    if (peer >= 0 && peer < link_->size()) numbers.push_back(link_->number_of(peer));
+    return note(call);
+  }
+  if (link_->has_thread()) {
+    for (const Awaited& awaited : awaited_ranks()) {
+      numbers.push_back(link_->number_of(awaited.rank));
+    }
+    return note(call);
+  }
+  const std::unique_lock lock(mutex_, std::try_to_lock);
+  if (!lock.owns_lock() || calls_.empty()) return;
+  for (const Awaited& awaited : find_awaited()) numbers.push_back(link_->number_of(awaited.rank));
+  note(*calls_.front());
+} catch (const std::exception&) {  // no memory: nobody sees it
 }
 
 std::vector<Member::Awaited> Member::awaited_ranks() {
