@@ -62,7 +62,10 @@ PhaseReport::~PhaseReport() {
   if (page_ != nullptr) report_phase(before_);
 }
 
-GroupPresence::GroupPresence() noexcept { presences.fetch_add(1); }
+GroupPresence::GroupPresence() noexcept {
+  presences.fetch_add(1);
+  report_life();
+}
 
 GroupPresence::~GroupPresence() {
   if (presences.fetch_sub(1) != 1) return;

@@ -116,7 +116,8 @@ TEST(Status, TellsWhoWaitsForWhomAndWhy) {
     EXPECT_THAT(waiting["ranks"][rank]["text"].get<std::string>(),
                 AllOf(HasSubstr("waiting "), HasSubstr(" for rank 1, which runs")));
   }
-  EXPECT_EQ(waiting["job"], job.pid());
+  const pid_t pid = job.pid();
+  EXPECT_EQ(waiting["job"], pid);
   EXPECT_FALSE(waiting["supervised"]);
 
   const pid_t frozen = waiting["ranks"][1]["pid"];
@@ -134,7 +135,7 @@ TEST(Status, TellsWhoWaitsForWhomAndWhy) {
   ::kill(frozen, SIGCONT);
   std::ofstream(tmp.path() + "/go") << "yes";
   EXPECT_EQ(job.wait(), 0) << job.err();
-  EXPECT_EQ(ask({absl::StrCat(job.pid())}).exit_code, 69);
+  EXPECT_EQ(ask({absl::StrCat(pid)}).exit_code, 69);
 }
 
 /// Rank 2 leaves at once; the others have no group.

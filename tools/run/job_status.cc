@@ -28,8 +28,7 @@ State state_of(const RankStatus& rank, char process, bool is_open) {
   if (process == 'T' || process == 't') return State::kStopped;
   if (!is_open) return State::kStarting;
   if (rank.silent_s.value_or(0.0) >= kSilent_s) return State::kSilent;
-  if (rank.wait) return State::kWaiting;
-  return !rank.silent_s && rank.step == 0 ? State::kStarting : State::kRunning;
+  return rank.wait ? State::kWaiting : State::kRunning;
 }
 
 RankStatus read_rank(const JobPage& page, int rank, int64_t now_ns, const ProcessState& state) {
@@ -76,6 +75,7 @@ void set_ratios(std::vector<RankStatus>& ranks) {
 }
 
 std::string phase_text(const RankStatus& rank) {
+  if (!rank.silent_s) return " (in no process group)";
   const char* const name = phase_name(rank.phase);
   return *name == '\0' ? "" : absl::StrCat(" (", name, ")");
 }
@@ -169,7 +169,7 @@ std::string describe_state(const JobStatus& job, int rank) {
     case State::kStarting:
       return absl::StrCat(name, " (no process group yet)");
     case State::kRunning:
-      return absl::StrCat(name, own.silent_s ? phase_text(own) : " (in no process group)");
+      return absl::StrCat(name, phase_text(own));
     case State::kStopped:
       return absl::StrCat(name, where);
     case State::kSilent:
