@@ -64,10 +64,10 @@ void RankProgress::note_life() noexcept {
 
 void RankProgress::note_step_end(int64_t waited_ns) noexcept {
   const uint64_t number = step_ends_.load(std::memory_order_relaxed);
-  std::atomic_thread_fence(std::memory_order_release);
   StepEnd& end = ends_[number % kSteps];
-  end.when_ns.store(monotonic_ns(), std::memory_order_relaxed);
-  end.waited_ns.store(waited_ns, std::memory_order_relaxed);
+  // Who reads one of them, and then how many ends there are, sees that this is another one.
+  end.when_ns.store(monotonic_ns(), std::memory_order_release);
+  end.waited_ns.store(waited_ns, std::memory_order_release);
   step_ends_.store(number + 1, std::memory_order_release);
 }
 
@@ -89,8 +89,7 @@ void RankProgress::write_wait(const std::array<uint64_t, kWords>& words) noexcep
   // Odd, whatever a thread that was killed here has left.
   const uint64_t version = wait_version_.load(std::memory_order_relaxed) | 1;
   wait_version_.store(version, std::memory_order_relaxed);
-  std::atomic_thread_fence(std::memory_order_release);
-  for (size_t i = 0; i < kWords; ++i) wait_[i].store(words[i], std::memory_order_relaxed);
+  for (size_t i = 0; i < kWords; ++i) wait_[i].store(words[i], std::memory_order_release);
   wait_version_.store(version + 1, std::memory_order_release);
 }
 
@@ -108,11 +107,10 @@ Pace RankProgress::pace() const {
     const StepEnd& last = ends_[(count - 1) % kSteps];
     const StepEnd& first = ends_[(count - 1 - intervals) % kSteps];
     Pace pace;
-    pace.last_step_ns = last.when_ns.load(std::memory_order_relaxed);
-    const int64_t begin_ns = first.when_ns.load(std::memory_order_relaxed);
-    const int64_t waited_before_ns = first.waited_ns.load(std::memory_order_relaxed);
-    const int64_t waited_ns = last.waited_ns.load(std::memory_order_relaxed);
-    std::atomic_thread_fence(std::memory_order_acquire);
+    pace.last_step_ns = last.when_ns.load(std::memory_order_acquire);
+    const int64_t begin_ns = first.when_ns.load(std::memory_order_acquire);
+    const int64_t waited_before_ns = first.waited_ns.load(std::memory_order_acquire);
+    const int64_t waited_ns = last.waited_ns.load(std::memory_order_acquire);
     if (step_ends_.load(std::memory_order_relaxed) != count) continue;
     const double steps = static_cast<double>(intervals) * kSecond_ns;
     const double all_ns = static_cast<double>(pace.last_step_ns) - static_cast<double>(begin_ns);
@@ -134,8 +132,7 @@ std::optional<LongWait> RankProgress::wait() const {
     const uint64_t version = wait_version_.load(std::memory_order_acquire);
     if (version % 2 != 0) continue;
     std::array<uint64_t, kWords> words;
-    for (size_t i = 0; i < kWords; ++i) words[i] = wait_[i].load(std::memory_order_relaxed);
-    std::atomic_thread_fence(std::memory_order_acquire);
+    for (size_t i = 0; i < kWords; ++i) words[i] = wait_[i].load(std::memory_order_acquire);
     if (wait_version_.load(std::memory_order_relaxed) != version) continue;
     const auto bytes = std::bit_cast<WaitBytes>(words);
     if (bytes.since_ns <= 0) return std::nullopt;
