@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "tessera/core/layout/readable.h"
+#include "tessera/core/process/progress_report.h"
 
 namespace tessera::internal {
 
@@ -74,6 +75,7 @@ absl::Status ShardSink::add_own_before(const std::string* entry, int64_t begin) 
 }
 
 void ShardSink::write(size_t entry, int64_t begin, const at::Tensor& values) {
+  report_life();
   if (status_.ok()) status_ = add_own_before(&names_[entry], begin);
   if (status_.ok()) status_ = writer_->add(names_[entry], begin, view_of(values));
   ++next_;

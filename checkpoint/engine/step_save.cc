@@ -18,7 +18,7 @@
 #include "tessera/checkpoint/step/step_commit.h"
 #include "tessera/checkpoint/step/step_reader.h"
 #include "tessera/core/comm/agreement/refusal.h"
-#include "tessera/core/process/failure_report.h"
+#include "tessera/core/process/progress_report.h"
 #include "tessera/errors.h"
 #include "tessera/process_group.h"
 
@@ -111,6 +111,7 @@ StepSave::~StepSave() {
 }
 
 std::string StepSave::save(const std::function<void(StateSink&)>& write) {
+  const PhaseReport saving(Phase::kSaving);
   begin();
   const std::vector<std::string> summaries = write_files(write);
   const absl::Status status = run_ != nullptr ? commit_here(summaries) : absl::OkStatus();

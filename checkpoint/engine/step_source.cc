@@ -7,6 +7,7 @@
 #include <absl/types/span.h>
 
 #include "tessera/checkpoint/engine/checkpoint_names.h"
+#include "tessera/core/process/progress_report.h"
 
 namespace tessera::internal {
 
@@ -42,6 +43,7 @@ absl::Status StepSource::verify(const StateOutline& outline) {
   const at::Tensor scratch = at::empty({kChunk}, at::kByte);
   for (const Range& range : outline.ranges) {
     for (int64_t begin = range.begin; begin < range.end(); begin += kChunk / width) {
+      report_life();
       const int64_t numel = std::min(kChunk / width, range.end() - begin);
       absl::Status status = reader_.read(
           outline.name, begin, span_of(scratch).first(static_cast<size_t>(numel * width)));
@@ -52,6 +54,7 @@ absl::Status StepSource::verify(const StateOutline& outline) {
 }
 
 void StepSource::read(const std::string& name, int64_t begin, const at::Tensor& to) {
+  report_life();
   const absl::Status status = reader_.read(name, begin, span_of(to));
   TORCH_CHECK(status.ok(), std::string(status.message()));
 }

@@ -8,6 +8,7 @@ namespace tessera::internal {
 class Ending {
  public:
   explicit Ending(int wait_status) : wait_status_(wait_status) {}
+  int wait_status() const { return wait_status_; }
 
   /// It returned 0.
   bool success() const;

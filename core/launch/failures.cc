@@ -20,15 +20,9 @@ constexpr std::chrono::milliseconds kTimeToReport(3000);
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Failures>> Failures::create(int ranks) {
-  auto page = JobPage::create(ranks);
-  if (!page.ok()) return page.status();
-  return std::unique_ptr<Failures>(new Failures(*std::move(page)));
-}
-
 RankFailure Failures::failure_of(const RankProcess& rank, std::string text) const {
   return {rank.rank(),   rank.name(),     rank.pid(),
-          rank.ending(), std::move(text), page_->step(rank.rank())};
+          rank.ending(), std::move(text), page_.progress(rank.rank()).step()};
 }
 
 std::string Failures::add(const RankProcess& rank) {
@@ -42,10 +36,25 @@ std::string Failures::add(const RankProcess& rank) {
   return "";
 }
 
+void Failures::add_frozen(const RankProcess& rank, std::string silence) {
+  if (first_ || frozen_) return;
+  frozen_ = failure_of(rank, "");
+  frozen_->silence = std::move(silence);
+  if (unnamed_.empty()) {
+    first_bad_exit_ = 128 + SIGKILL;
+    report_deadline_ = Clock::now() + kTimeToReport;
+  }
+  unnamed_.insert(unnamed_.begin(), *frozen_);
+}
+
 std::vector<std::string> Failures::name_first(const Ranks& ranks, bool may_wait) {
   if (first_ || unnamed_.empty()) return {};
   RankFailure first = unnamed_.front();
-  if (const auto note = page_->first_note(); note && note->culprit < std::ssize(ranks)) {
+  if (frozen_) {
+    const RankProcess& culprit = *ranks[static_cast<size_t>(frozen_->rank)];
+    if (!culprit.ending() && may_wait && Clock::now() < *report_deadline_) return {};
+    first.ending = culprit.ending();
+  } else if (const auto note = page_.first_note(); note && note->culprit < std::ssize(ranks)) {
     const RankProcess& culprit = *ranks[note->culprit];
     if (!culprit.ending() && may_wait && Clock::now() < *report_deadline_) return {};
     first = failure_of(culprit, note->text);
@@ -61,12 +70,13 @@ std::vector<std::string> Failures::name_first(const Ranks& ranks, bool may_wait)
 
 bool Failures::any_may_report(const Ranks& ranks) const {
   return std::any_of(ranks.begin(), ranks.end(), [this](const RankProcess* rank) {
-    return !rank->ending() && page_->is_open(rank->rank());
+    return !rank->ending() && page_.is_open(rank->rank());
   });
 }
 
 std::string Failures::describe(const RankFailure& failure) const {
   std::string text = absl::StrCat(failure.name, " (pid ", failure.pid, ") ");
+  if (!failure.silence.empty()) return absl::StrCat(text, failure.silence);
   if (failure.ending) {
     absl::StrAppend(&text, failure.ending->describe());
     if (failure.step > 0) absl::StrAppend(&text, " after step ", failure.step);

@@ -4,13 +4,9 @@
 
 #include <chrono>
 #include <cstdint>
-#include <memory>
 #include <optional>
 #include <string>
-#include <utility>
 #include <vector>
-
-#include <absl/status/statusor.h>
 
 #include "tessera/core/launch/ending.h"
 #include "tessera/core/launch/kill_reasons.h"
@@ -27,6 +23,7 @@ struct RankFailure {
   std::optional<Ending> ending;  ///< nothing: it has not ended, and holds up the others
   std::string text;              ///< what was noted about it; may be empty
   int64_t step = 0;              ///< how many steps it had trained; 0: not known
+  std::string silence = {};      ///< why it was ended as frozen; "": it was not
   std::string activity = {};     ///< what it did when it was named, if it had not ended
 };
 
@@ -38,16 +35,14 @@ class Failures {
   using Clock = std::chrono::steady_clock;
   using Ranks = std::vector<const RankProcess*>;  ///< of the job, by number
 
-  /// Makes the page of a job of `ranks` ranks. Fails as JobPage::create() does.
-  static absl::StatusOr<std::unique_ptr<Failures>> create(int ranks);
-
-  /// Where the ranks note why they fail.
-  std::string page_address() const { return page_->address(); }
-  /// The last step that the job has saved; 0 if that is not known.
-  int64_t saved_step() const { return page_->saved_step(); }
+  /// `page`: where the ranks note why they fail; must outlive this.
+  explicit Failures(const JobPage& page) : page_(page) {}
 
   /// A rank has ended badly. Returns what to say; "" as long as the first failure is not named.
   std::string add(const RankProcess& rank);
+  /// A rank is frozen, as `silence` says, and about to be killed: it is the first that failed, if
+  /// none is named yet.
+  void add_frozen(const RankProcess& rank, std::string silence);
 
   /// Names the first failure, once; returns what to say about it and then about the others, or
   /// nothing: there is none, or it is named already, or the one that began it has yet to end. That
@@ -72,11 +67,11 @@ class Failures {
   int exit_code() const;
 
  private:
-  explicit Failures(std::unique_ptr<JobPage> page) : page_(std::move(page)) {}
   RankFailure failure_of(const RankProcess& rank, std::string text) const;
 
-  const std::unique_ptr<JobPage> page_;
+  const JobPage& page_;
   const KillReasons kill_reasons_;
+  std::optional<RankFailure> frozen_;
   std::vector<RankFailure> unnamed_;  // in the order they were seen, until the first is known
   std::optional<RankFailure> first_;
   std::optional<Clock::time_point> report_deadline_;

@@ -16,6 +16,7 @@
 #include "tessera/core/launch/worker_environment.h"
 #include "tessera/core/process/available_cores.h"
 #include "tessera/core/process/failure_report.h"
+#include "tessera/core/process/progress_report.h"
 #include "tessera/environment.h"
 #include "tessera/errors.h"
 
@@ -61,11 +62,12 @@ LaunchedRanks::~LaunchedRanks() {
 void LaunchedRanks::start(int count, std::vector<std::string> arguments,
                           const std::vector<std::string>& variables) {
   watcher_ = value_or_throw(Watcher::start(directory_));
-  failures_ = value_or_throw(Failures::create(count));
+  page_ = value_or_throw(JobPage::create(count, {.restart_count = restart_count()}));
+  failures_ = std::make_unique<Failures>(*page_);
   WorkerPlace place{.world_size = count,
                     .core_count = available_cores(),
                     .store = absl::StrCat("file://", directory_, "/store"),
-                    .job_page = failures_->page_address(),
+                    .job_page = page_->address(),
                     .run_id = random_text(),
                     .job_token = random_text(),
                     .cores = cores_of(),
@@ -85,6 +87,7 @@ void LaunchedRanks::start(int count, std::vector<std::string> arguments,
     program.environment.insert(program.environment.end(), variables.begin(), variables.end());
     ranks_.push_back(value_or_throw(
         RankProcess::start(place.rank, program, *watcher_, STDOUT_FILENO, STDERR_FILENO)));
+    page_->note_begin(place.rank, ranks_.back().pid());
   }
 }
 
@@ -101,7 +104,7 @@ int LaunchedRanks::wait(const CaughtSignals& signals) {
   // As rank 0 of its command, where tessera-run --supervise has started this program.
   report_failures(0, 1);
   report_step(first.step);
-  report_saved_step(failures_->saved_step());
+  report_saved_step(page_->saved_step());
   std::string text = absl::StrCat("[launch] ", failures_->describe(first));
   const std::string left = failures_->left_in(error_file(first.rank));
   if (!left.empty()) absl::StrAppend(&text, ": ", left);
@@ -142,6 +145,7 @@ void LaunchedRanks::reap() {
   for (RankProcess& rank : ranks_) {
     if (!rank.reap_with_group()) continue;
     watcher_->forget(rank.pid());
+    page_->note_end(rank.rank(), rank.ending()->wait_status());
     ended.push_back(&rank);
   }
   // Of those that ended at one look, a signal is the likelier cause and an error the consequence.

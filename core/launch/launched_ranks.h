@@ -11,6 +11,7 @@
 #include "tessera/core/launch/failures.h"
 #include "tessera/core/launch/rank_process.h"
 #include "tessera/core/launch/watcher.h"
+#include "tessera/core/process/job_page.h"
 
 namespace tessera::internal {
 
@@ -51,6 +52,7 @@ class LaunchedRanks {
   const std::chrono::milliseconds grace_;
   const std::string directory_;
   std::unique_ptr<Watcher> watcher_;
+  std::unique_ptr<JobPage> page_;
   std::unique_ptr<Failures> failures_;
   std::vector<RankProcess> ranks_;
   int signal_ = 0;               // the first that told this process to end

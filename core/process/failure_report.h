@@ -1,6 +1,5 @@
 #pragma once
 
-#include <cstdint>
 #include <string_view>
 
 namespace tessera::internal {
@@ -27,12 +26,6 @@ void report_failures(int rank, int world_size);
 /// differently from the launcher. Only the first note counts; in a child of fork() none does. Any
 /// thread; no effect before report_failures().
 void report_failure(int culprit, std::string_view text) noexcept;
-
-/// Says how many steps this process has trained, those of a loaded state included, and which step
-/// a checkpoint has. tessera-run starts a job again that fails, but not where it fails at the same
-/// step as before. Any thread; no effect before report_failures(), or in a child of fork().
-void report_step(int64_t step) noexcept;
-void report_saved_step(int64_t step) noexcept;
 
 /// Notes that an exception with this text ends this rank: as report_failure(), or added to a note
 /// that its groups have left when it unwound them. A process that has made no world yet finds its

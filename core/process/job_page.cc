@@ -7,9 +7,12 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cerrno>
 #include <chrono>
+#include <limits>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -20,10 +23,20 @@
 #include "tessera/core/process/system_refusal.h"
 
 namespace tessera::internal {
+namespace {
+
+constexpr const char* kName = "tessera-job";
+/// To be changed with what lies in a page: the processes may be of two versions of Tessera.
+constexpr uint64_t kVersion = 0x7465737365726102;
+
+}  // namespace
 
 struct alignas(64) JobPage::Header {
   uint64_t nonce;
   std::atomic<int64_t> saved_step;
+  uint64_t version;  // of all that lies here
+  int32_t ranks;
+  JobOutline outline;
 };
 
 struct alignas(64) JobPage::Record {
@@ -35,7 +48,11 @@ struct alignas(64) JobPage::Record {
   std::atomic<uint32_t> length;  // of what is there for good: more may come behind it
   int64_t when_ns;
   char text[2000];
-  std::atomic<int64_t> step;
+  std::atomic<int32_t> pid;
+  std::atomic<int32_t> own_pid;
+  std::atomic<uint32_t> has_ended;
+  std::atomic<int32_t> wait_status;
+  RankProgress progress;
 };
 
 int64_t JobPage::bytes(int ranks) {
@@ -54,24 +71,39 @@ JobPage::JobPage(FileDescriptor file, char* data, int ranks, int rank)
 
 JobPage::~JobPage() { ::munmap(data_, bytes(ranks_)); }
 
-absl::StatusOr<std::unique_ptr<JobPage>> JobPage::create(int ranks) {
+absl::StatusOr<std::unique_ptr<JobPage>> JobPage::create(int ranks, JobOutline outline) {
   const auto failed = [&](const char* what) {
     return absl::ResourceExhaustedError(absl::StrCat("cannot make ", bytes(ranks),
                                                      " bytes of memory to share with ", ranks,
                                                      " ranks: ", system_refusal(what, errno)));
   };
-  FileDescriptor file(::memfd_create("tessera-job", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  FileDescriptor file(::memfd_create(kName, MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!file.is_open()) return failed("memfd_create");
   if (::ftruncate(file.get(), bytes(ranks)) != 0) return failed("ftruncate");
   uint64_t nonce = 0;
   if (::getrandom(&nonce, sizeof(nonce), 0) != sizeof(nonce)) return failed("getrandom");
   ::fcntl(file.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL);
-  void* const data =
-      ::mmap(nullptr, bytes(ranks), PROT_READ | PROT_WRITE, MAP_SHARED, file.get(), 0);
-  if (data == MAP_FAILED) return failed("mmap");
-  std::unique_ptr<JobPage> page(new JobPage(std::move(file), static_cast<char*>(data), ranks, -1));
-  page->header().nonce = nonce;
+  std::unique_ptr<JobPage> page = map(file.get(), ranks, -1);
+  if (page == nullptr) return failed("mmap");
+  page->file_ = std::move(file);
+  outline.launcher = ::getpid();
+  outline.begin_ns = monotonic_ns();
+  Header& header = page->header();
+  header.nonce = nonce;
+  header.ranks = ranks;
+  header.outline = outline;
+  header.version = kVersion;
   return page;
+}
+
+/// Null, with errno, if there is no memory; a page that only readers use cannot be written to.
+std::unique_ptr<JobPage> JobPage::map(int fd, int ranks, int rank) {
+  const bool is_read_only = (::fcntl(fd, F_GETFL) & O_ACCMODE) == O_RDONLY;
+  void* const data =
+      ::mmap(nullptr, bytes(ranks), PROT_READ | (is_read_only ? 0 : PROT_WRITE), MAP_SHARED, fd, 0);
+  if (data == MAP_FAILED) return nullptr;
+  return std::unique_ptr<JobPage>(
+      new JobPage(FileDescriptor(), static_cast<char*>(data), ranks, rank));
 }
 
 std::string JobPage::address() const {
@@ -92,14 +124,41 @@ std::unique_ptr<JobPage> JobPage::open(const std::string& address, int rank) {
   if (::fstat(fd.get(), &file) != 0 || !S_ISREG(file.st_mode) || file.st_size != bytes(ranks)) {
     return nullptr;
   }
-  void* const data = ::mmap(nullptr, bytes(ranks), PROT_READ | PROT_WRITE, MAP_SHARED, fd.get(), 0);
-  if (data == MAP_FAILED) return nullptr;
-  std::unique_ptr<JobPage> page(
-      new JobPage(FileDescriptor(), static_cast<char*>(data), ranks, rank));
-  if (page->header().nonce != nonce) return nullptr;
+  std::unique_ptr<JobPage> page = map(fd.get(), ranks, rank);
+  if (page == nullptr || page->header().nonce != nonce || page->header().version != kVersion) {
+    return nullptr;
+  }
   page->forget_failure();
+  page->record(rank).own_pid.store(::getpid(), std::memory_order_relaxed);
   page->record(rank).is_open.store(1, std::memory_order_release);
   return page;
+}
+
+std::unique_ptr<JobPage> JobPage::view(int pid, int fd) {
+  const std::string path = absl::StrCat("/proc/", pid, "/fd/", fd);
+  const FileDescriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
+  struct stat status {};
+  if (!may_be_at(pid, fd) || ::fstat(file.get(), &status) != 0 || !S_ISREG(status.st_mode) ||
+      status.st_size < bytes(1)) {
+    return nullptr;
+  }
+  const int64_t ranks = (status.st_size - bytes(0)) / (bytes(1) - bytes(0));
+  if (ranks > std::numeric_limits<int>::max()) return nullptr;
+  std::unique_ptr<JobPage> page = map(file.get(), static_cast<int>(ranks), -1);
+  if (page == nullptr || page->header().version != kVersion || page->header().ranks != ranks ||
+      status.st_size != bytes(page->ranks_) || page->header().outline.launcher != pid) {
+    return nullptr;
+  }
+  return page;
+}
+
+bool JobPage::may_be_at(int pid, int fd) {
+  std::array<char, 32> target;
+  const std::string path = absl::StrCat("/proc/", pid, "/fd/", fd);
+  const ssize_t length = ::readlink(path.c_str(), target.data(), target.size());
+  const std::string name = absl::StrCat("/memfd:", kName, " ");
+  return length > 0 &&
+         std::string_view(target.data(), static_cast<size_t>(length)).starts_with(name);
 }
 
 void JobPage::note_failure(int culprit, std::string_view text) noexcept {
@@ -130,15 +189,35 @@ void JobPage::forget_failure() noexcept {
   record(rank_).state.store(Record::kNone, std::memory_order_release);
 }
 
-void JobPage::note_step(int64_t step) noexcept {
-  record(rank_).step.store(step, std::memory_order_relaxed);
-}
+RankProgress& JobPage::own_progress() noexcept { return record(rank_).progress; }
 
 void JobPage::note_saved_step(int64_t step) noexcept {
   header().saved_step.store(step, std::memory_order_relaxed);
 }
 
-int64_t JobPage::step(int rank) const { return record(rank).step.load(std::memory_order_relaxed); }
+void JobPage::note_begin(int rank, int pid) noexcept {
+  record(rank).pid.store(pid, std::memory_order_relaxed);
+}
+
+void JobPage::note_end(int rank, int wait_status) noexcept {
+  record(rank).wait_status.store(wait_status, std::memory_order_relaxed);
+  record(rank).has_ended.store(1, std::memory_order_release);
+}
+
+const RankProgress& JobPage::progress(int rank) const { return record(rank).progress; }
+
+RankRecord JobPage::rank_record(int rank) const {
+  const Record& theirs = record(rank);
+  RankRecord read{.pid = theirs.pid.load(std::memory_order_relaxed),
+                  .own_pid = theirs.own_pid.load(std::memory_order_relaxed),
+                  .wait_status = std::nullopt};
+  if (theirs.has_ended.load(std::memory_order_acquire) != 0) {
+    read.wait_status = theirs.wait_status.load(std::memory_order_relaxed);
+  }
+  return read;
+}
+
+JobOutline JobPage::outline() const { return header().outline; }
 
 int64_t JobPage::saved_step() const { return header().saved_step.load(std::memory_order_relaxed); }
 

@@ -9,6 +9,7 @@
 #include <absl/status/statusor.h>
 
 #include "tessera/core/process/file_descriptor.h"
+#include "tessera/core/process/rank_progress.h"
 
 namespace tessera::internal {
 
@@ -19,21 +20,45 @@ struct FailureNote {
   std::string text;
 };
 
+/// What a launcher says of a job.
+struct JobOutline {
+  int launcher = 0;      ///< its pid
+  int64_t begin_ns = 0;  ///< of this start of the job, on the host's monotonic clock
+  int restart_count = 0;
+  int max_restarts = 0;
+  bool is_supervised = false;        ///< one command, whose rank 0 alone has a record
+  int64_t heartbeat_timeout_ms = 0;  ///< 0: a rank may be silent for ever
+};
+
+/// A rank's process.
+struct RankRecord {
+  int pid = 0;      ///< that the launcher has started; 0: not yet
+  int own_pid = 0;  ///< that says it is the rank: another one, where a script comes between
+  std::optional<int> wait_status;  ///< as waitpid() has given it, once the process has ended
+};
+
 /// Memory in which the ranks of a job record for their launcher why they fail, before their peers
 /// learn of it: the earliest record names the rank that failed first. They also record how far they
-/// have come, by which the launcher knows whether a restart is worth it. The launcher makes it and
-/// passes its address in TESSERA_JOB_PAGE. It needs no file, and no descriptor that a program
-/// between launcher and rank could close. Does not use LibTorch, because the launcher does not.
+/// have come and what they wait for: the launcher learns whether a restart is worth it, and who is
+/// frozen, and other processes of the user show it. The launcher makes it and passes its address in
+/// TESSERA_JOB_PAGE. It needs no file, and no descriptor that a program between launcher and rank
+/// could close. Does not use LibTorch, because the launcher does not.
 ///
 /// The content may be invalid if a rank misbehaves, so reads are bounded.
 class JobPage {
  public:
-  /// Local. The launcher's, for `ranks` ranks. ResourceExhausted without memory or descriptors.
-  static absl::StatusOr<std::unique_ptr<JobPage>> create(int ranks);
+  /// Local. The launcher's, for `ranks` ranks; its pid and the begin are filled in.
+  /// ResourceExhausted without memory or descriptors.
+  static absl::StatusOr<std::unique_ptr<JobPage>> create(int ranks, JobOutline outline = {});
   /// Local. That of rank `rank`, without an earlier note of it; null where `address` leads to no
   /// page for it: the launcher is gone or in another PID namespace, /proc is hidden. Then the job
   /// does without.
   static std::unique_ptr<JobPage> open(const std::string& address, int rank);
+  /// Local. For somebody who only reads: that of the launcher `pid`, which has it open as its
+  /// descriptor `fd`; null if this is none, or of another version, or belongs to another process.
+  static std::unique_ptr<JobPage> view(int pid, int fd);
+  /// Whether descriptor `fd` of process `pid` may be a job's page.
+  static bool may_be_at(int pid, int fd);
   ~JobPage();
   JobPage(const JobPage&) = delete;
   JobPage& operator=(const JobPage&) = delete;
@@ -45,22 +70,27 @@ class JobPage {
   /// the rank goes on. Allocates nothing, never blocks.
   void note_failure(int culprit, std::string_view text) noexcept;
   void forget_failure() noexcept;
-  /// For a rank. Records how many steps it has trained, and which step of the job has been saved.
-  void note_step(int64_t step) noexcept;
+  /// For a rank. How far it has come; and records which step of the job has been saved.
+  RankProgress& own_progress() noexcept;
   void note_saved_step(int64_t step) noexcept;
   /// As note_failure() of itself; where there is a record already that the rank has failed by
   /// itself, and not with this text, adds the text to it.
   void explain_failure(std::string_view text) noexcept;
 
-  /// The launcher's. Whether rank `rank` has opened the page, and what it noted.
+  /// The launcher's. The process of rank `rank` has begun, or ended.
+  void note_begin(int rank, int pid) noexcept;
+  void note_end(int rank, int wait_status) noexcept;
+
+  /// Anyone's. Whether rank `rank` has opened the page, and what it noted.
   bool is_open(int rank) const;
   std::optional<FailureNote> note(int rank) const;
   /// The earliest of all notes.
   std::optional<FailureNote> first_note() const;
-  /// How many steps rank `rank` has trained, and the last step of the job that a checkpoint has; 0
-  /// where no rank said so.
-  int64_t step(int rank) const;
+  const RankProgress& progress(int rank) const;
+  RankRecord rank_record(int rank) const;
+  /// The last step of the job that a checkpoint has; 0 where no rank said so.
   int64_t saved_step() const;
+  JobOutline outline() const;
   int ranks() const { return ranks_; }
 
  private:
@@ -69,13 +99,14 @@ class JobPage {
 
   JobPage(FileDescriptor file, char* data, int ranks, int rank);
   static int64_t bytes(int ranks);
+  static std::unique_ptr<JobPage> map(int fd, int ranks, int rank);
   Header& header() const;
   Record& record(int rank) const;
 
-  const FileDescriptor file_;  // the launcher's; none in ranks
+  FileDescriptor file_;  // the launcher's; none in ranks
   char* const data_;
   const int ranks_;
-  const int rank_;  // -1: the launcher
+  const int rank_;  // -1: no rank
 };
 
 }  // namespace tessera::internal

@@ -100,6 +100,42 @@ TEST(CommandLineTest, RestartsAndTheirPause) {
   }
 }
 
+TEST(CommandLineTest, AHeartbeatTimeoutIsOffUnlessGiven) {
+  EXPECT_EQ(parse({"train"}).heartbeat_ms, 0);
+  EXPECT_EQ(parse({"--heartbeat-timeout=30", "train"}).heartbeat_ms, 30000);
+  EXPECT_EQ(parse({"--heartbeat_timeout", "0.5", "train"}).heartbeat_ms, 500);
+  EXPECT_EQ(parse({"train"}, {"PET_HEARTBEAT_TIMEOUT=7"}).heartbeat_ms, 7000);
+  EXPECT_EQ(problems({"--heartbeat-timeout=soon", "train"}),
+            "--heartbeat-timeout: got 'soon', expected a number of seconds from 0 to 86400");
+}
+
+TEST(CommandLineTest, AStatusIsOfAJobThatRunsAndStartsNone) {
+  EXPECT_FALSE(parse({"train"}).status);
+  EXPECT_TRUE(parse({"--status"}).status);
+  EXPECT_FALSE(parse({"--status"}).status_job.has_value());
+  for (const std::vector<std::string>& arguments :
+       {std::vector<std::string>{"--status", "4711", "--json"},
+        {"--json", "--status", "4711"},
+        {"--status", "--json", "--", "4711"}}) {
+    const CommandLine line = parse(arguments);
+    EXPECT_TRUE(line.status && line.json);
+    EXPECT_EQ(line.status_job, 4711);
+    EXPECT_TRUE(line.program.empty());
+  }
+  EXPECT_TRUE(parse({"--status"}, {"PET_NNODES=4"}).status) << "variables are of other jobs";
+  EXPECT_THAT(parse({"train", "--status"}).program, ElementsAre("train", "--status"));
+  for (const char* job : {"0", "-", "4711x", "train", "99999999999"}) {
+    EXPECT_EQ(problems({"--status", job}),
+              std::string("--status: got '") + job +
+                  "', expected the pid of a launcher, as in --status 4711");
+  }
+  EXPECT_EQ(problems({"--status", "1", "2"}), "--status takes one job");
+  EXPECT_EQ(problems({"--status", "--nproc-per-node=2", "--heartbeat-timeout=1"}),
+            "--heartbeat-timeout and --status: got both, expected one of them\n"
+            "--nproc-per-node and --status: got both, expected one of them");
+  EXPECT_EQ(problems({"--json", "train"}), "--json goes with --status");
+}
+
 TEST(CommandLineTest, StreamsIntoFilesAreOfAllRanksOrOfSingleOnes) {
   const std::vector<std::string> flags = {"--nproc-per-node=3", "--log-dir=/logs"};
   const auto with = [&flags](std::vector<std::string> more) {

@@ -47,9 +47,17 @@ AttemptEnd Attempt::run() {
     say(std::string(status.message()));
     return AttemptEnd{.exit_code = exit_code};
   };
-  auto failures = Failures::create(job_.line.worker_count);
-  if (!failures.ok()) return give_up(failures.status(), kSystemExit);
-  failures_ = std::move(*failures);
+  auto page =
+      JobPage::create(job_.line.worker_count, {.restart_count = number_,
+                                               .max_restarts = job_.line.max_restarts,
+                                               .is_supervised = job_.line.supervise,
+                                               .heartbeat_timeout_ms = job_.line.heartbeat_ms});
+  if (!page.ok()) return give_up(page.status(), kSystemExit);
+  page_ = std::move(*page);
+  failures_ = std::make_unique<Failures>(*page_);
+  if (job_.line.heartbeat_ms > 0) {
+    heartbeats_.emplace(*page_, milliseconds(job_.line.heartbeat_ms), Clock::now());
+  }
   const auto directory = create_store_directory();
   if (!directory.ok()) return give_up(directory.status(), kNoStoreExit);
   auto watcher = Watcher::start(*directory);
@@ -87,7 +95,7 @@ absl::Status Attempt::start_workers(const std::string& store_directory) {
   place.max_restarts = job_.line.max_restarts;
   place.job_token = random_text();
   if (place.job_token.empty()) return absl::InternalError("getrandom gave no secret for the job");
-  place.job_page = failures_->page_address();
+  place.job_page = page_->address();
   if (number_ == 0 && !job_.line.supervise) {
     const ThreadBinding binding =
         thread_binding(job_.inherited, 0, job_.line.worker_count, job_.cores);
@@ -103,6 +111,7 @@ absl::Status Attempt::start_workers(const std::string& store_directory) {
     auto worker = Worker::start(place.rank, *std::move(program), *watcher_);
     if (!worker.ok()) return worker.status();
     workers_.push_back(std::move(*worker));
+    page_->note_begin(place.rank, workers_.back()->pid());
   }
   return absl::OkStatus();
 }
@@ -221,6 +230,7 @@ void Attempt::reap() {
     for (auto& worker : workers_) {
       if (worker->pid() != pid) continue;
       worker->set_ending(Ending(status));
+      page_->note_end(worker->rank(), status);
       ended.push_back(worker.get());
     }
     if (pid == watcher_->pid()) {
@@ -267,6 +277,18 @@ void Attempt::name_first_failure() {
   }
 }
 
+/// A rank that has been silent for too long counts as dead.
+void Attempt::end_frozen() {
+  if (!heartbeats_ || failures_->first() || kill_at_) return;
+  const std::optional<Silence> found = heartbeats_->look(Clock::now());
+  if (!found) return;
+  Worker& worker = *workers_[static_cast<size_t>(found->rank)];
+  if (worker.ending()) return;
+  failures_->add_frozen(worker, found->text);
+  if (job_.line.supervise) return;  // its ranks are not in its group: it has to end them itself
+  worker.signal_group(SIGKILL);
+}
+
 void Attempt::begin_ending() {
   if (count_running() > 0) {
     say(absl::StrCat("ending the other ", count_of(count_running(), "worker"),
@@ -279,6 +301,7 @@ void Attempt::begin_ending() {
 }
 
 void Attempt::check_deadlines() {
+  end_frozen();
   name_first_failure();
   const Clock::time_point now = Clock::now();
   const bool leftovers = count_running() == 0 && any_group_alive();
@@ -365,6 +388,7 @@ int Attempt::poll_timeout_ms() {
   if (any_group_alive()) {
     if (!term_sent_) consider(linger_until_);
     if (!kill_at_) consider(failures_->report_deadline());
+    if (heartbeats_ && !failures_->first() && !kill_at_) consider(heartbeats_->next_look());
     consider(kill_sent_ ? give_up_at_ : kill_at_);
   }
   for (auto& worker : workers_) {
@@ -398,7 +422,7 @@ AttemptEnd Attempt::end() {
                  .is_failure = ending_signal_ == 0 && !abandoned_,
                  .cause = failures_->describe(*first),
                  .step = first->step,
-                 .saved_step = failures_->saved_step()};
+                 .saved_step = page_->saved_step()};
   if (job_.line.worker_count > 1) say(absl::StrCat("first failure: ", end.cause));
   const auto rank = static_cast<size_t>(first->rank);
   if (rank >= error_files_.size()) return end;

@@ -13,8 +13,10 @@
 #include "tessera/core/launch/failures.h"
 #include "tessera/core/launch/watcher.h"
 #include "tessera/core/launch/worker_environment.h"
+#include "tessera/core/process/job_page.h"
 #include "tessera/tools/run/command_line.h"
 #include "tessera/tools/run/console.h"
+#include "tessera/tools/run/heartbeats.h"
 #include "tessera/tools/run/restart_policy.h"
 #include "tessera/tools/run/signal_inbox.h"
 #include "tessera/tools/run/sink.h"
@@ -65,6 +67,7 @@ class Attempt {
   void reap();
   void record_endings(std::vector<Worker*>& ended);
   void name_first_failure();
+  void end_frozen();
   void begin_ending();
   void check_deadlines();
   void forget_empty_groups();
@@ -89,7 +92,9 @@ class Attempt {
   std::vector<std::string> error_files_;  // of the ranks; none under a command
   std::unique_ptr<Watcher> watcher_;
   std::vector<std::unique_ptr<Worker>> workers_;
+  std::unique_ptr<JobPage> page_;
   std::unique_ptr<Failures> failures_;
+  std::optional<Heartbeats> heartbeats_;  // none without a time-out
 
   int own_failure_exit_ = 0;     // the launcher could not start the workers
   int ending_signal_ = 0;        // the first signal that told the launcher to end

@@ -179,9 +179,16 @@ constexpr Flag kFlags[] = {
     {"grace-seconds", "S",
      "When the job is ended early: seconds between SIGTERM and SIGKILL (default 20).",
      set_seconds<&CommandLine::grace_ms>},
+    {"heartbeat-timeout", "S",
+     "A rank that begins and finishes no step and no call for S seconds is dead (default: off).",
+     set_seconds<&CommandLine::heartbeat_ms>},
     {"supervise", "",
      "The program starts ranks itself (mpirun, srun, docker run): it is one worker.",
      set<&CommandLine::supervise>},
+    {"status", "",
+     "Show what the ranks of a job do: tessera-run --status [JOB], the launcher's pid.",
+     set<&CommandLine::status>},
+    {"json", "", "With --status: one JSON object.", set<&CommandLine::json>},
     {"nnodes", "1", "Accepted for torchrun's sake; only 1 is possible.", set_nnodes},
     {"help", "", "Print this text.", set<&CommandLine::help>},
     {"version", "", "Print the version.", set<&CommandLine::version>},
@@ -250,6 +257,30 @@ void read_variables(Parse& parse) {
   }
 }
 
+/// The job that --status shows.
+void set_job(const std::string& value, Parse& parse) {
+  int pid = 0;
+  if (parse.result.status_job) {
+    parse.problems.push_back("--status takes one job");
+  } else if (!is_digits(value) || !absl::SimpleAtoi(value, &pid) || pid < 1) {
+    expect("--status", value, "the pid of a launcher, as in --status 4711", parse);
+  }
+  parse.result.status_job = pid;
+}
+
+/// Whether what is asked for needs no program, with the problems of that.
+bool is_status(Parse& parse) {
+  if (!parse.result.status) {
+    if (parse.result.json) parse.problems.push_back("--json goes with --status");
+    return false;
+  }
+  for (const std::string& flag : parse.seen) {
+    if (flag == "--status" || flag == "--json") continue;
+    parse.problems.push_back(absl::StrCat(flag, " and --status: got both, expected one of them"));
+  }
+  return true;
+}
+
 /// What only the flags together say.
 void finish(Parse& parse) {
   parse.result.redirects = read_streams(parse.redirects, parse);
@@ -272,7 +303,13 @@ absl::StatusOr<CommandLine> parse_command_line(const std::vector<std::string>& a
                                                const std::vector<std::string>& inherited) {
   Parse parse{{}, core_count, inherited};
   size_t at = 0;
-  while (at < arguments.size() && arguments[at].size() > 1 && arguments[at][0] == '-') {
+  while (at < arguments.size()) {
+    const bool is_flag = arguments[at].size() > 1 && arguments[at][0] == '-';
+    if (!is_flag && parse.result.status) {
+      set_job(arguments[at++], parse);
+      continue;
+    }
+    if (!is_flag) break;
     if (arguments[at] == "--") {
       ++at;
       break;
@@ -280,6 +317,11 @@ absl::StatusOr<CommandLine> parse_command_line(const std::vector<std::string>& a
     at = read_flag(arguments, at, parse);
   }
   if (parse.result.help || parse.result.version) return parse.result;
+  if (is_status(parse)) {
+    for (; at < arguments.size(); ++at) set_job(arguments[at], parse);
+    if (parse.problems.empty()) return parse.result;
+    return absl::InvalidArgumentError(absl::StrJoin(parse.problems, "\n"));
+  }
   if (!parse.result.supervise) read_variables(parse);
   finish(parse);
   parse.result.program.assign(arguments.begin() + static_cast<std::ptrdiff_t>(at), arguments.end());
@@ -297,6 +339,7 @@ absl::StatusOr<CommandLine> parse_command_line(const std::vector<std::string>& a
 std::string help_text() {
   std::string text =
       "Usage: tessera-run [flags] [--] program [arguments...]\n"
+      "       tessera-run --status [JOB] [--json]\n"
       "Starts the program once per rank on this host, prefixes its output with [rank], and ends\n"
       "all ranks when one fails. Everything after the program's name belongs to the program.\n\n"
       "  tessera-run --standalone --nproc-per-node 2 -- ./train --strategy zero3\n\n"
@@ -312,7 +355,11 @@ std::string help_text() {
       &text,
       "\nExit code: 0 if every rank returned 0; else that of the rank that failed first\n"
       "(128 + signal for a signal); 64 bad usage, 71 system error, 73 no directory for\n"
-      "the store or the logs, 126 program cannot be run, 127 program not found.\n");
+      "the store or the logs, 126 program cannot be run, 127 program not found.\n"
+      "\n--status prints a table, on a terminal again every second until the job ends. Its ratio\n"
+      "is the time per step in which a rank does not wait for others, over the median of all\n"
+      "ranks: 3 is a rank that holds up the others. Exit code: 0; 64 if there are several jobs,\n"
+      "which are listed; 69 if there is none, or it cannot be looked at.\n");
   return text;
 }
 

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -14,6 +15,11 @@ struct CommandLine {
   bool help = false;
   /// The same for the version.
   bool version = false;
+  /// Print what a job does that runs already, and start none: that of the launcher with this pid,
+  /// or the only one there is; as JSON.
+  bool status = false;
+  std::optional<int> status_job = std::nullopt;
+  bool json = false;
   /// Ranks to start on this host, 1 to `kMaxWorkers`.
   int worker_count = 1;
   /// Time between SIGTERM and SIGKILL when the job is ended early, in milliseconds.
@@ -21,6 +27,8 @@ struct CommandLine {
   /// How often the job may start again after a failure, and the first pause before that.
   int max_restarts = 0;
   int64_t backoff_ms = 1000;
+  /// How long a rank may begin and finish nothing before it counts as dead; 0: for ever.
+  int64_t heartbeat_ms = 0;
   /// Whether the program is a command that starts ranks itself.
   bool supervise = false;
   /// The folder for files of each attempt and rank, absolute; "" for none.
@@ -39,7 +47,8 @@ inline constexpr int kMaxWorkers = 4096;
 /// Reads the arguments after `argv[0]`. Flags end at the first argument that is not one, or after
 /// `--`; everything from there on is the program. A flag that is not there is read from `inherited`
 /// ("NAME=value" strings), PET_MAX_RESTARTS for --max-restarts, unless the program starts ranks
-/// itself: it may be torchrun. `core_count` is what `--nproc-per-node auto` means. Local, no side
+/// itself: it may be torchrun. With --status, what is no flag is the job, and flags may follow it.
+/// `core_count` is what `--nproc-per-node auto` means. Local, no side
 /// effect. Errors: InvalidArgument listing all problems, one per line.
 absl::StatusOr<CommandLine> parse_command_line(const std::vector<std::string>& arguments,
                                                int core_count,

@@ -13,6 +13,7 @@
 #include "tessera/core/process/available_cores.h"
 #include "tessera/tools/run/command_line.h"
 #include "tessera/tools/run/launcher.h"
+#include "tessera/tools/run/status_command.h"
 
 namespace {
 
@@ -49,6 +50,9 @@ int main(int argc, char** argv) {
     if (fputs(text.c_str(), stdout) >= 0 && fflush(stdout) == 0) return 0;
     fprintf(stderr, "tessera-run: cannot write to stdout: %s\n", strerror(errno));
     return tessera::internal::kSystemExit;
+  }
+  if (command->status) {
+    return tessera::internal::print_status(command->status_job, command->json);
   }
   if (const std::string problem = tessera::internal::outer_job_problem(job.inherited);
       !problem.empty() && !command->supervise) {

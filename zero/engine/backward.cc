@@ -11,6 +11,7 @@
 #include "tessera/core/access/access_observer.h"
 #include "tessera/core/grad/loss_weight.h"
 #include "tessera/core/options/option_table.h"
+#include "tessera/core/process/progress_report.h"
 #include "tessera/errors.h"
 #include "tessera/zero/engine/batch_norms.h"
 
@@ -256,6 +257,7 @@ void Backward::begin_micro_step(bool is_announced) {
   context_.lasting.comm_hook.note_backward();
   context_.compute.end("forward");
   context_.times.begin_backward();
+  report_phase(Phase::kBackward);
 }
 
 /// See Note [Writes behind the engine's back].
@@ -280,6 +282,7 @@ void Backward::end_micro_step() {
   });
   context_.compute.end("backward");
   context_.times.end_backward();
+  report_phase(Phase::kForward);
   if (is_objected) gradients_.refuse(written_);
 }
 

@@ -7,7 +7,7 @@
 #include <ATen/core/grad_mode.h>
 #include <c10/util/Exception.h>
 
-#include "tessera/core/process/failure_report.h"
+#include "tessera/core/process/progress_report.h"
 
 namespace tessera::internal {
 
@@ -60,6 +60,7 @@ StepResult EngineStep::make() {
   EngineFailure& failure = context_.failure;
   const at::NoGradGuard no_grad;
   context_.times.begin_update();
+  report_phase(Phase::kStep);
   context_.streams.pass();
   learn_outcome();  // before this step's report is written
   if (!trained_.is_updated()) {
@@ -151,7 +152,10 @@ void EngineStep::set_steps(int64_t steps) {
 
 /// Counts a step whose outcome is known.
 StepResult EngineStep::result_of(const StepCommit::Outcome& outcome) {
-  if (outcome.committed) set_steps(steps_ + 1);
+  if (outcome.committed) {
+    set_steps(steps_ + 1);
+    report_step_end(context_.group.can().completes_on_host);
+  }
   return {.committed = outcome.committed,
           .step = steps_,
           .grad_norm = outcome.grad_norm,

@@ -1,6 +1,7 @@
 #include "tessera/zero/engine/step_gradients.h"
 
 #include "tessera/core/comm/agreement/refusal.h"
+#include "tessera/core/process/progress_report.h"
 #include "tessera/errors.h"
 
 namespace tessera::internal {
@@ -123,6 +124,7 @@ void StepGradients::clear() {
   history_ = history_at_step_;
   context_.compute.begin();
   context_.times.begin_step();
+  report_phase(Phase::kForward);
 }
 
 // --- The history ---

@@ -5,14 +5,11 @@
 #include <string>
 #include <utility>
 
-#include <absl/algorithm/container.h>
-#include <absl/strings/match.h>
 #include <absl/strings/str_cat.h>
 
 #include "tessera/core/comm/groups/host_memory.h"
 #include "tessera/core/comm/groups/op_traits.h"
 #include "tessera/core/process/error_text.h"
-#include "tessera/core/process/failure_report.h"
 #include "tessera/errors.h"
 #include "tessera/time_out.h"
 
@@ -26,20 +23,23 @@ constexpr const char* kProcessEnds = "this process ends, and with it the thread 
 
 }  // namespace
 
-/// How a thread waits for the group: it looks for trouble now and then.
+/// How a thread waits for the group: it looks for trouble now and then, and says that it waits if
+/// that is for the end of `call`.
 class Member::Pause {
  public:
-  explicit Pause(Member& member) : member_(member) {}
+  explicit Pause(Member& member, Call* call = nullptr) : member_(member), call_(call) {}
   ~Pause() { member_.link_->end_rest(rest_); }
   Pause(const Pause&) = delete;
 
   void before_look() { member_.link_->before_look(rest_); }
   void rest() {
+    if (call_ != nullptr) wait_.begin();
     if (rest_.is_slow) {
       const auto now = Call::Clock::now();
       if (now >= next_) {
         member_.look_for_trouble(now, member_.patience_);
         next_ = now + kLooksForTroubleEvery;
+        if (call_ != nullptr && wait_.is_due(now)) member_.note_wait(*call_, wait_);
       }
     }
     member_.link_->rest(rest_);
@@ -47,6 +47,8 @@ class Member::Pause {
 
  private:
   Member& member_;
+  Call* const call_;
+  WaitReport wait_;
   Link::Rest rest_;
   Call::Clock::time_point next_;
 };
@@ -85,6 +87,7 @@ std::shared_ptr<Call> Member::start(const Collective& collective, std::vector<in
     caller_ = std::make_shared<const Call::Caller>(
         Call::Caller{weak_from_this(), link_->origin(), name_, rank, link_->number_of(rank)});
   });
+  report_life();
   auto call = std::make_shared<Call>(caller_,
                                      Call::Form{collective, sequence, has_thread, std::move(ranks)},
                                      is_message || !is_part() ? flights_ : nullptr);
@@ -156,10 +159,18 @@ void Member::await(Call& call) {
     return;
   }
   if (call.is_message()) call.restart_clock();
+  WaitReport wait;
+  wait.begin();
+  const auto longest = patience_.timeout + kUnawareGrace;
+  const auto slice = wait.is_heard() ? std::min(longest, WaitReport::kLong) : longest;
+  auto next_look = Call::Clock::now() + longest;
   // Again and again, for the clock of a collective starts when those before it are over.
-  while (!call.await_end(patience_.timeout + kUnawareGrace)) {
-    const bool is_overdue =
-        !call.is_accepted() || call.waited(Call::Clock::now()) >= patience_.timeout + kUnawareGrace;
+  while (!call.await_end(slice)) {
+    const auto now = Call::Clock::now();
+    if (wait.is_due(now)) note_wait(call, wait);
+    if (now < next_look) continue;
+    next_look = now + longest;
+    const bool is_overdue = !call.is_accepted() || call.waited(now) >= longest;
     if (!link_->has_thread() || !is_overdue) continue;
     throw call.error(absl::StrCat("timed out: waited ", patience_.timeout.count(),
                                   " ms, and the thread that communicates has not returned from a "
@@ -168,7 +179,11 @@ void Member::await(Call& call) {
 }
 
 bool Member::await(Call& call, std::chrono::milliseconds longest) {
-  if (is_driven_elsewhere(call)) return call.await_end(longest);
+  if (is_driven_elsewhere(call)) {
+    WaitReport wait;
+    wait.begin();
+    return call.await_end(longest);
+  }
   return drive(call, Call::Clock::now() + bounded(longest));
 }
 
@@ -193,7 +208,7 @@ void Member::start_clock(Call& call, bool leaves_running) {
 
 /// The same as drive(), just after a look.
 bool Member::drive_on(Call& call, std::optional<Call::Clock::time_point> until) {
-  Pause pause(*this);
+  Pause pause(*this, &call);
   for (; !call.is_over(); go_on()) {
     link_->advance_others();  // also for one who gives it no time
     if (until.has_value() && Call::Clock::now() >= *until) break;
@@ -392,209 +407,4 @@ void Member::leave() {
   link_->leave();
 }
 
-// --- How a group fails, by what, and who is told ---
-
-namespace {
-
-// How much longer the others wait than the first of those that wait, so that all hear its cause.
-constexpr auto kForFirst = std::chrono::milliseconds(500);
-
-/// "1 collective", "2 collectives".
-std::string collectives_text(int64_t count) {
-  return absl::StrCat(count, count == 1 ? " collective" : " collectives");
-}
-
-/// The ranks that the call, which has been announced, waits for.
-std::vector<int> awaited(const Link& link, Call& call) {
-  if (call.is_compared()) return call.transfer()->awaited();
-  std::vector<int> ranks;
-  for (int rank = 0; rank < link.size(); ++rank) {
-    if (link.called_by(rank) <= call.sequence()) ranks.push_back(rank);
-  }
-  return ranks;
-}
-
-/// What it has finished may still be on its way.
-bool has_gone(const Link& link, int rank, const Call& call) {
-  return link.has_left(rank) && link.finished_by(rank) <= call.sequence();
-}
-
-void fail_as_left(const Link& link, const std::vector<Member::Awaited>& ranks) {
-  for (const auto& [rank, has_gone] : ranks) {
-    if (!has_gone) continue;
-    const std::string finished = collectives_text(link.finished_by(rank));
-    throw Fault{absl::StrCat(link.name_of(rank), " left the group after ", finished), rank};
-  }
-}
-
-/// Of several ranks that wait for the same ones, one speaks for all.
-bool is_first_of_waiting(const Link& link, const std::vector<int>& missing) {
-  int first = 0;
-  while (first < link.size() && absl::c_linear_search(missing, first)) ++first;
-  return first == link.rank();
-}
-
-/// Of the ranks that hold up the others, the one to name to the launcher: preferably one that is
-/// stopped.
-int culprit_among(const Link& link, const std::vector<int>& missing) {
-  const auto stopped = absl::c_find_if(
-      missing, [&](int rank) { return absl::StartsWith(link.activity_of(rank), "is stopped"); });
-  return stopped == missing.end() ? missing.front() : *stopped;
-}
-
-/// The call of another group than `group` that the rank is in, of several the first; "" if none is
-/// known.
-std::string call_elsewhere(const Link& link, int rank, const std::string& group) {
-  for (const FlightRecord& record : link.flight_of(rank).records) {
-    if (record.end_ns == 0 && !record.is_of(group)) return record.text();
-  }
-  return "";
-}
-
-/// "rank 1 (pid 7), which has finished 3 collectives and is stopped (SIGSTOP), rank 2 ...".
-std::string names_of(const Link& link, const std::vector<int>& missing, const std::string& group) {
-  std::string names;
-  for (const int rank : missing) {
-    absl::StrAppend(&names, names.empty() ? "" : ", ", link.name_of(rank), link.place_of(rank),
-                    ", which has finished ", collectives_text(link.finished_by(rank)));
-    const std::string activity = link.activity_of(rank);
-    if (!activity.empty()) absl::StrAppend(&names, " and ", activity);
-    const std::string elsewhere = call_elsewhere(link, rank, group);
-    if (!elsewhere.empty()) absl::StrAppend(&names, ", in ", elsewhere);
-  }
-  return names;
-}
-
-}  // namespace
-
-/// Of a rank that waits in vain for a while. Takes the lock.
-void Member::look_for_trouble(Call::Clock::time_point now, const Patience& patience) {
-  const std::unique_lock lock(mutex_, std::try_to_lock);
-  if (!lock.owns_lock()) return;  // another thread is at it
-  guard([&] {
-    link_->look_for_dead([this](const std::string& cause) {
-      return calls_.empty() ? cause : std::string(calls_.front()->error(cause).what());
-    });
-    if (link_->has_failed()) return apply_failure(now);
-    if (is_part()) {
-      note_awaited();
-    } else {
-      look_for_late(now, patience);
-    }
-    mailbox_.look_for_late(now, patience);
-  });
-}
-
-void Member::look_for_late(Call::Clock::time_point now, const Patience& patience) {
-  if (announced_ == 0) return;
-  const std::shared_ptr<Call> front = calls_.front();
-  Call& call = *front;
-  const auto waited = call.waited(now);
-  bool has_any_left = false;
-  for (int rank = 0; rank < link_->size(); ++rank) has_any_left |= link_->has_left(rank);
-  // Most looks end here, and take nothing from the heap.
-  if (!has_any_left && waited < std::min(patience.timeout, patience.report_after)) return;
-  const std::vector<int> missing = awaited(*link_, call);
-  if (absl::c_any_of(missing, [&](int rank) { return has_gone(*link_, rank, call); })) {
-    advance();  // it may have done its part before it left
-    if (calls_.empty() || calls_.front() != front || link_->has_failed()) return;
-    return fail_as_left(*link_, find_awaited());
-  }
-  const bool is_first = is_first_of_waiting(*link_, missing);
-  if (waited >= patience.timeout) {
-    std::vector<int> overdue;
-    for (const int rank : missing) {
-      const auto longest = patience.timeout + link_->extra_patience(rank, call) +
-                           (is_first ? std::chrono::milliseconds() : kForFirst);
-      if (waited >= longest) overdue.push_back(rank);
-    }
-    if (!overdue.empty()) time_out(call, overdue);
-  }
-  if (call.is_to_be_reported(now, patience.report_after) && is_first) {
-    link_->report_wait(call, missing, now, patience.timeout);
-  }
-}
-
-std::vector<Member::Awaited> Member::find_awaited() const {
-  std::vector<Awaited> ranks;
-  if (announced_ == 0) return ranks;
-  Call& call = *calls_.front();
-  for (const int rank : awaited(*link_, call)) {
-    ranks.push_back({rank, has_gone(*link_, rank, call)});
-  }
-  return ranks;
-}
-
-/// The group that this is part of judges what is noted here, unless it has gone.
-void Member::note_awaited() {
-  std::vector<Awaited> ranks = find_awaited();
-  if (is_closing()) fail_as_left(*link_, ranks);
-  const std::lock_guard lock(awaited_mutex_);
-  awaited_ = std::move(ranks);
-}
-
-std::vector<Member::Awaited> Member::awaited_ranks() {
-  if (!link_->has_thread()) {
-    const std::unique_lock lock(mutex_, std::try_to_lock);
-    return lock.owns_lock() ? find_awaited() : std::vector<Awaited>();
-  }
-  const std::lock_guard lock(awaited_mutex_);
-  return awaited_;
-}
-
-/// Who is in a call of another group holds up the ranks there, too, so all ranks of the world get
-/// the same cause.
-void Member::time_out(const Call& call, const std::vector<int>& overdue) {
-  const int culprit = culprit_among(*link_, overdue);
-  const bool is_elsewhere = absl::c_any_of(
-      overdue, [this](int rank) { return !call_elsewhere(*link_, rank, name_).empty(); });
-  const std::string cause =
-      absl::StrCat("timed out: ", link_->own_name(), " waited ", patience_.timeout.count(), " ms ",
-                   is_elsewhere ? absl::StrCat("in ", call.text(), " ") : "", "for ",
-                   names_of(*link_, overdue, name_));
-  throw Fault{cause, culprit, is_elsewhere};
-}
-
-/// Note [Failure]
-void Member::apply_failure(Call::Clock::time_point now) {
-  const Failure failure = link_->failure();
-  if (!failed_at_.has_value()) failed_at_ = now;
-  mailbox_.end_all(failure.cause);
-  if (calls_.empty()) return;
-  const int64_t sequence = calls_.front()->sequence();
-  const bool has_begun = sequence < failure.calls || failure.author == Failure::kOutsider ||
-                         (failure.author >= 0 && sequence < link_->called_by(failure.author));
-  if (has_begun && now - *failed_at_ < Link::kGrace) return;
-  while (move()) continue;  // all that has come ends well, as on ranks that looked earlier
-  if (!calls_.empty()) end_calls(hear_failure());
-}
-
-/// The cause, which this rank is going to throw.
-std::string Member::hear_failure() {
-  link_->pass_on_failure();
-  return link_->failure().cause;
-}
-
-/// This rank has found it, and tells the launcher before the others learn of it: of another rank,
-/// in which call this one missed it.
-void Member::fail(const Fault& fault) {
-  const std::string& cause = fault.cause;
-  const int64_t calls = calls_.empty() ? begun_ : calls_.front()->sequence();
-  const std::string text = calls_.empty() ? cause : calls_.front()->error(cause).what();
-  const bool is_own = fault.culprit < 0 || fault.culprit == link_->rank();
-  if (!link_->has_failed()) {
-    report_failure(is_own ? -1 : link_->number_of(fault.culprit), is_own ? cause : text);
-  }
-  if (fault.is_of_world) link_->fail_world(cause);
-  if (link_->fail({cause, calls})) link_->dump_flights(text);
-  const std::string first = link_->failure().cause;
-  failed_at_ = Call::Clock::now();
-  mailbox_.end_all(first);
-  end_calls(first);
-}
-
-void Member::end_calls(const std::string& cause) {
-  for (const auto& call : std::exchange(calls_, {})) link_->give_up(*call, cause);
-  announced_ = 0;
-}
 }  // namespace tessera::internal

@@ -17,6 +17,7 @@
 #include "tessera/core/comm/group/link.h"
 #include "tessera/core/comm/group/mailbox.h"
 #include "tessera/core/comm/group/yielding_mutex.h"
+#include "tessera/core/process/progress_report.h"
 #include "tessera/core/sched/lane.h"
 
 namespace tessera::internal {
@@ -119,12 +120,15 @@ class Member : public std::enable_shared_from_this<Member> {
   bool is_part() const { return after_call_ != nullptr; }
   std::vector<Awaited> find_awaited() const;
   void note_awaited();
+  void note_awaited_for_callers(Call::Clock::time_point now);
+  void note_wait(Call& call, WaitReport& wait) noexcept;
   [[noreturn]] void time_out(const Call& call, const std::vector<int>& overdue);
   void apply_failure(Call::Clock::time_point now);
   std::string hear_failure();
   void fail(const Fault& fault);
   void end_calls(const std::string& cause);
 
+  const GroupPresence presence_;
   const std::unique_ptr<Link> link_;
   const std::string name_;
   const std::shared_ptr<FlightRing> flights_;
@@ -150,7 +154,7 @@ class Member : public std::enable_shared_from_this<Member> {
   std::optional<Call::Clock::time_point> failed_at_;
   std::atomic<Call::Clock::time_point> next_look_{};  // for trouble, of one who asks
   std::mutex awaited_mutex_;
-  std::vector<Awaited> awaited_;  // of a part over a link with a thread, when last looked
+  std::vector<Awaited> awaited_;  // over a link with a thread, when it last looked
   std::atomic<bool> is_serving_{false};
   std::atomic<bool> has_left_{false};  // over a link with a thread
   std::unique_ptr<Lane> lane_;         // last: its thread uses the rest

@@ -85,6 +85,7 @@ std::shared_ptr<Pending> Group::make_unnumbered(NumberedCall call, std::shared_p
                                                 std::vector<at::Tensor> tensors) {
   auto pending = std::make_shared<Pending>(world_, progress_, rank_, std::move(call),
                                            std::move(end), std::move(tensors));
+  report_life();
   pending->throw_if_failed();
   return pending;
 }

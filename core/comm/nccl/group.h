@@ -85,6 +85,7 @@ class Group final : public ProcessGroup {
   void drain(Pending& pending);
 
   const Unwinding unwinding_;
+  const GroupPresence presence_;
   const std::shared_ptr<World> world_;
   const std::shared_ptr<Progress> progress_;
   const int rank_;

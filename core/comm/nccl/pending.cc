@@ -80,6 +80,14 @@ void Pending::throw_error(const std::string& cause) const {
                   cause);
 }
 
+/// NCCL does not say for whom.
+void Pending::note_wait(WaitReport& wait) const noexcept try {
+  const std::string number = call_.sequence < 0 ? "" : absl::StrCat(" #", call_.sequence);
+  wait.note(absl::StrCat(call_.text(), number, " on group '", group(), "'"), group(),
+            call_.sequence, {});
+} catch (const std::exception&) {  // no memory: nobody sees it
+}
+
 void Pending::pause(int64_t looks) {
   constexpr int64_t kYields = 200;
   constexpr int64_t kMaxMicroseconds = 1000;

@@ -13,6 +13,7 @@
 #include "tessera/core/comm/nccl/progress.h"
 #include "tessera/core/comm/nccl/world.h"
 #include "tessera/core/process/error_text.h"
+#include "tessera/core/process/progress_report.h"
 #include "tessera/errors.h"
 #include "tessera/work.h"
 
@@ -89,9 +90,12 @@ class Pending final : public Work {
   /// Blocks until is_done(), which is polled, or throws CommError.
   template <typename Condition>
   void await(Condition&& is_done) {
+    WaitReport wait;
     for (int64_t looks = 0; !is_done(); ++looks) {
       // A result that is complete counts even after a failure, so that ranks agree on the outcome.
       if (const auto cause = world_->failure(); cause && !is_done()) throw_error(*cause);
+      wait.begin();
+      if (wait.is_heard() && wait.is_due(Clock::now())) note_wait(wait);
       pause(looks);
     }
   }
@@ -101,6 +105,7 @@ class Pending final : public Work {
 
   void give_up(const std::string& problem);
   void release();
+  void note_wait(WaitReport& wait) const noexcept;
   static void pause(int64_t looks);
   [[noreturn]] void throw_error(const std::string& cause) const;
 

@@ -1,5 +1,6 @@
 #include "tessera/core/process/job_page.h"
 
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -8,6 +9,9 @@
 #include <absl/strings/str_cat.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+
+#include "tessera/core/process/file_descriptor.h"
+#include "tessera/tests/support/forked_child.h"
 
 namespace tessera::internal {
 namespace {
@@ -72,15 +76,15 @@ TEST(JobPage, ARankThatStartsAgainHasNotFailed) {
 TEST(JobPage, StepsAreThoseOfTheRankAndSavedOnesThoseOfTheJob) {
   const auto launcher = page_of(2);
   const auto rank = JobPage::open(launcher->address(), 1);
-  EXPECT_EQ(launcher->step(1), 0);
+  EXPECT_EQ(launcher->progress(1).step(), 0);
   EXPECT_EQ(launcher->saved_step(), 0);
-  rank->note_step(137);
+  rank->own_progress().note_step(137);
   rank->note_saved_step(100);
-  EXPECT_EQ(launcher->step(0), 0);
-  EXPECT_EQ(launcher->step(1), 137);
+  EXPECT_EQ(launcher->progress(0).step(), 0);
+  EXPECT_EQ(launcher->progress(1).step(), 137);
   EXPECT_EQ(launcher->saved_step(), 100);
   rank->note_failure(0, "text");
-  EXPECT_EQ(launcher->step(1), 137) << "the note lies beside it";
+  EXPECT_EQ(launcher->progress(1).step(), 137) << "the note lies beside it";
 }
 
 TEST(JobPage, WhatIsReadIsBounded) {
@@ -111,6 +115,64 @@ TEST(JobPage, OtherAddressesLeadNowhere) {
   EXPECT_EQ(JobPage::open(another->address().substr(0, another->address().find(':')) + rest, 0),
             nullptr)
       << "of another job";
+}
+
+/// Where `page`, of this process, lies.
+int descriptor_of(const JobPage& page) {
+  const std::string address = page.address();
+  const size_t slash = address.rfind('/');
+  return std::stoi(address.substr(slash + 1));
+}
+
+TEST(JobPage, AnyProcessOfTheUserMayViewIt) {
+  auto made = JobPage::create(3, {.restart_count = 1, .max_restarts = 2, .is_supervised = true});
+  ASSERT_TRUE(made.ok());
+  JobPage& launcher = **made;
+  launcher.note_begin(1, 4711);
+  launcher.note_begin(2, 4712);
+  launcher.note_end(2, 3 << 8);
+  const auto rank = JobPage::open(launcher.address(), 1);
+  rank->own_progress().note_step(137);
+  rank->own_progress().note_wait(1, "barrier", "world", 0, {2});
+
+  const auto view = JobPage::view(::getpid(), descriptor_of(launcher));
+  ASSERT_NE(view, nullptr);
+  EXPECT_EQ(view->ranks(), 3);
+  EXPECT_EQ(view->outline().launcher, ::getpid());
+  EXPECT_EQ(view->outline().restart_count, 1);
+  EXPECT_TRUE(view->outline().is_supervised);
+  EXPECT_EQ(view->rank_record(0).pid, 0);
+  EXPECT_EQ(view->rank_record(1).pid, 4711);
+  EXPECT_EQ(view->rank_record(1).own_pid, ::getpid());
+  EXPECT_FALSE(view->rank_record(1).wait_status.has_value());
+  EXPECT_EQ(view->rank_record(2).wait_status, 3 << 8);
+  EXPECT_EQ(view->progress(1).step(), 137);
+  EXPECT_EQ(view->progress(1).wait()->call, "barrier");
+  EXPECT_FALSE(view->progress(0).wait().has_value());
+}
+
+TEST(JobPage, AViewIsOfThePageOfThatProcessOnly) {
+  const auto launcher = page_of(2);
+  const int fd = descriptor_of(*launcher);
+  EXPECT_TRUE(JobPage::may_be_at(::getpid(), fd));
+  EXPECT_NE(JobPage::view(::getpid(), fd), nullptr) << "the control";
+  EXPECT_FALSE(JobPage::may_be_at(::getpid(), 1 << 20));
+  EXPECT_EQ(JobPage::view(::getpid(), 1 << 20), nullptr);
+  EXPECT_EQ(JobPage::view(::getpid(), STDIN_FILENO), nullptr);
+  EXPECT_EQ(JobPage::view(-1, fd), nullptr);
+  // A child that inherits it is not the launcher.
+  const testing::ForkedChild child = testing::run_in_fork([&] {
+    const bool is_there = JobPage::may_be_at(::getpid(), fd);
+    return absl::StrCat(is_there, JobPage::view(::getpid(), fd) != nullptr);
+  });
+  EXPECT_EQ(child.text, "10");
+  // Of another version, or too short: it has its name only.
+  for (const size_t size : {size_t{0}, size_t{64}, size_t{1} << 20}) {
+    const FileDescriptor other(::memfd_create("tessera-job", MFD_CLOEXEC));
+    ASSERT_EQ(::ftruncate(other.get(), static_cast<off_t>(size)), 0);
+    EXPECT_TRUE(JobPage::may_be_at(::getpid(), other.get()));
+    EXPECT_EQ(JobPage::view(::getpid(), other.get()), nullptr) << size;
+  }
 }
 
 }  // namespace

@@ -21,6 +21,7 @@
 #include "tessera/core/comm/groups/loopback_group.h"
 #include "tessera/core/process/failure_report.h"
 #include "tessera/core/process/job_page.h"
+#include "tessera/core/process/progress_report.h"
 #include "tessera/errors.h"
 #include "tessera/process_group.h"
 #include "tessera/tests/core/comm/groups/call_differences.h"
@@ -345,7 +346,7 @@ TEST_F(FailureNotes, AreNoneWhereAWorldNumbersItsRanksDifferently) {
 TEST_F(FailureNotes, SayHowFarTheJobHasCome) {
   report_step(3);
   report_saved_step(2);
-  EXPECT_EQ(page().step(0), 3);
+  EXPECT_EQ(page().progress(0).step(), 3);
   EXPECT_EQ(page().saved_step(), 2);
 }
 
