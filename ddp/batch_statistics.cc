@@ -12,7 +12,7 @@
 #include <torch/types.h>
 
 #include "tessera/core/grad/autograd_node.h"
-#include "tessera/core/grad/loss_weight.h"
+#include "tessera/core/grad/loss_weight_scope.h"
 
 namespace tessera::internal {
 namespace {
@@ -127,7 +127,7 @@ Tensor gradient_sums(const Tensor& gradient, const Tensor& input, const Tensor& 
 /// here by it, also the other ranks' shares. Collective.
 Tensor gradient_means(const Tensor& sums, const Tensor& input, double count,
                       const BatchNormCall& call) {
-  const double weight = LossWeight::of_backward();
+  const double weight = LossWeightScope::of_backward();
   TORCH_CHECK(
       weight > 0.0 || input.numel() == 0, "[", call.layer,
       "] backward: got a loss of weight 0 for a batch of ", input.size(0),

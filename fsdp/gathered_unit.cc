@@ -6,7 +6,7 @@
 #include <absl/strings/str_cat.h>
 #include <xxhash.h>
 
-#include "tessera/core/access/unobserved.h"
+#include "tessera/core/access/unobserved_scope.h"
 #include "tessera/core/process/error_text.h"
 #include "tessera/core/sched/trace_span.h"
 
@@ -130,7 +130,7 @@ void GatheredUnits::Unit::remember(const std::exception& error) {
 // --- It becomes whole ---
 
 void GatheredUnits::Unit::make_whole() {
-  const Unobserved unobserved;
+  const UnobservedScope unobserved;
   const std::shared_ptr<Work> fetch = std::exchange(fetch_, nullptr);
   const TraceSpan span(all_.trace_, TraceTrack::kGather, planned().name,
                        fetch == nullptr ? planned().layout.bytes() : 0);
@@ -184,7 +184,7 @@ std::shared_ptr<Work> GatheredUnits::Unit::gather_together(const at::Tensor& mem
 
 void GatheredUnits::Unit::prefetch() {
   if (is_whole() || fetch_ != nullptr || !all_.memory_.is_at_hand(index_)) return;
-  const Unobserved unobserved;
+  const UnobservedScope unobserved;
   fetched_ = take_memory();
   if (source_.collective != nullptr) {
     fetch_ = gather_together(fetched_);
@@ -192,7 +192,7 @@ void GatheredUnits::Unit::prefetch() {
   }
   try {
     fetch_ = all_.next_lane().post([this, memory = fetched_, from = all_.source_now()] {
-      const Unobserved in_lane;
+      const UnobservedScope in_lane;
       const TraceSpan span(all_.trace_, TraceTrack::kGather, planned().name,
                            planned().layout.bytes());
       const int64_t bytes = source_.window->fetch(memory, from);
@@ -206,7 +206,7 @@ void GatheredUnits::Unit::prefetch() {
 
 void GatheredUnits::Unit::drop_prefetch() {
   if (fetch_ == nullptr) return;
-  const Unobserved unobserved;
+  const UnobservedScope unobserved;
   try {
     fetch_->wait();
   } catch (const std::exception&) {
@@ -235,7 +235,7 @@ bool GatheredUnits::Unit::can_free() {
 }
 
 void GatheredUnits::Unit::free(After after) {
-  const Unobserved unobserved;
+  const UnobservedScope unobserved;
   if (after == After::kUse && source_.window != nullptr && !is_stale_ &&
       !all_.setting_.is_inside_backward()) {
     source_.window->keep_second(buffer_.memory());
@@ -272,14 +272,14 @@ void GatheredUnits::Unit::find_written() {
 }
 
 void GatheredUnits::Unit::give_memory(const at::Tensor& memory, bool is_temporary) {
-  const Unobserved unobserved;
+  const UnobservedScope unobserved;
   all_.memory_.give(index_, memory, is_temporary);
 }
 
 // --- Scopes keep it whole ---
 
 void GatheredUnits::Unit::hold(bool writable) {
-  const Unobserved unobserved;
+  const UnobservedScope unobserved;
   if (holds_ == 0) {
     if (has_old_) drop_old();
     // Operators read the present memory, so the scope may not write it.
@@ -353,7 +353,7 @@ void GatheredUnits::Unit::replace_readers() {
 /// Frees blocks of old values that are no longer read, neither by their own readers nor by earlier
 /// ones, which may have read the data pointer while the block was attached.
 void GatheredUnits::Unit::drop_old() {
-  const Unobserved unobserved;
+  const UnobservedScope unobserved;
   bool is_read = false;
   bool has_earlier_reader = all_.is_closed_ && holds_ > 0;
   for (const auto& readers : all_readers_) {

@@ -20,7 +20,7 @@
 #include "tessera/core/sched/stream_join.h"
 #include "tessera/errors.h"
 #include "tessera/fsdp/shard_uploads.h"
-#include "tessera/fsdp/whole_memory.h"
+#include "tessera/fsdp/unsharded_memory.h"
 #include "tessera/fsdp/window_source.h"
 #include "tessera/gather_counts.h"
 #include "tessera/memory_meter.h"
@@ -134,7 +134,7 @@ class GatheredUnits : public std::enable_shared_from_this<GatheredUnits> {
   std::shared_ptr<ProcessGroup> gathering_;  // null where ranks read each other's memory
   std::shared_ptr<ShardUploads> host_;       // null where shards lie with the units
   std::unique_ptr<Window> stamps_;           // stamps of second shards; null if there are none
-  WholeMemory memory_;
+  UnshardedMemory memory_;
   std::vector<std::unique_ptr<Unit>> units_;
   AccessOrder order_;
   Unit* last_ = nullptr;  // last used of the units in unsharded-parameter buffers

@@ -36,10 +36,10 @@ class Fault:
 
 _FAULTS = (
     # A gradient is read from where the segment before it begins.
-    Fault("wrong_slice", "optim/slices/flat_elementwise.cc",
+    Fault("wrong_slice", "optim/slices/cpu_elementwise.cc",
           "gradients + at,", "gradients + (i == 0 ? at : segments[i - 1].buffer_offset),"),
     # A parameter that another rank's slice begins is not updated in this one.
-    Fault("skipped_update", "optim/slices/flat_elementwise.cc",
+    Fault("skipped_update", "optim/slices/cpu_elementwise.cc",
           "    if (used[segment.parameter] == 0) continue;\n    const size_t group",
           "    if (used[segment.parameter] == 0 || segment.parameter_offset > 0) continue;\n"
           "    const size_t group"),
@@ -48,7 +48,7 @@ _FAULTS = (
           "axis.group->rank() * slice_numel",
           "(axis.group->size() - 1 - axis.group->rank()) * slice_numel"),
     # Step counts restart at zero when state is loaded or moved.
-    Fault("stale_step_counts", "optim/slices/flat_elementwise.cc",
+    Fault("stale_step_counts", "optim/slices/cpu_elementwise.cc",
           "  steps_.assign(counts.begin(), counts.end());\n", ""),
     # Gradients of three or more ranks are divided by one rank too few.
     Fault("wrong_divisor", "core/comm/kernels/reduce_kernels.cc",
@@ -58,15 +58,15 @@ _FAULTS = (
     Fault("missed_wait", "zero/parameters/parameter_store.cc",
           '  if (reads_of_others()) group_.barrier("parameters updated");\n', ""),
     # Owners of matrices read the others' directions too early.
-    Fault("missed_wait_for_directions", "zero/step/direction_exchange.cc",
+    Fault("missed_wait_for_directions", "zero/step/whole_tensor_exchange.cc",
           "if (window_ != nullptr) return group_->barrier(tag);",
           'if (window_ != nullptr) return tag == "directions" ? void() : group_->barrier(tag);'),
     # LAMB's norms cover only the rank's own piece.
-    Fault("norm_of_one_piece", "zero/step/direction_exchange.cc",
+    Fault("norm_of_one_piece", "zero/step/whole_tensor_exchange.cc",
           "for (int rank = 0; rank < plan_.ranks(); ++rank) {\n      const std::span<const int64_t> words",
           "for (int rank = rank_; rank <= rank_; ++rank) {\n      const std::span<const int64_t> words"),
     # Results of matrices are read from the rank after their owner.
-    Fault("wrong_owner", "zero/step/direction_exchange.cc",
+    Fault("wrong_owner", "zero/step/whole_tensor_exchange.cc",
           "fetch(entry.owner, plan_.results_begin()",
           "fetch((entry.owner + 1) % plan_.ranks(), plan_.results_begin()"),
     # States of whole tensors overlap in memory.
@@ -78,7 +78,7 @@ _FAULTS = (
           "return at < 0 ? -1 : at / block;",
           "return at < 0 ? -1 : block > 1 ? at / block / 2 * 2 : at / block;"),
     # Averages leave out units that a step has not used.
-    Fault("stale_average", "zero/step/host_commit.cc",
+    Fault("stale_average", "zero/step/cpu_step_applier.cc",
           "if (average != nullptr) average->update(",
           "if (average != nullptr && parts_.plan.is_used(unit, used)) average->update("),
     # The first unit's masters are not rounded into its parameters.
@@ -134,8 +134,8 @@ _FAULTS = (
           "if (!stands_in_the_way || !asks_for(pair.option)) continue;",
           "if (true || !stands_in_the_way || !asks_for(pair.option)) continue;", ("core_test",)),
     # A limit that no gradient can keep is accepted.
-    Fault("limit_of_zero_accepted", "core/options/option_checks.cc",
-          "  if (norm > 0.0) return;\n", "  if (norm >= 0.0) return;\n", ("core_test",)),
+    Fault("limit_of_zero_accepted", "core/options/option_table.cc",
+          "*value > above", "*value >= above", ("core_test",)),
     # In an object store a step exists before its manifest does.
     Fault("begun_step_is_there", "checkpoint/step/step_commit.cc",
           "files.can_rename() ? path : join_path(path, kManifestName)",

@@ -49,8 +49,8 @@ void flat_adamw(benchmark::State& state) {
   const OptimizerPlan plan((torch::optim::AdamWOptions()));
   const FlatLayout layout(at::kFloat, std::vector<int64_t>(parameters, segment), 1);
   const auto optimizer =
-      make_host_optimizer(table, plan, std::vector<size_t>(parameters, 0),
-                          {{filled(layout.numel(), 1), layout.segments({0, layout.numel()})}});
+      make_cpu_optimizer(table, plan, std::vector<size_t>(parameters, 0),
+                         {{filled(layout.numel(), 1), layout.segments({0, layout.numel()})}});
   const at::Tensor gradient = filled(layout.numel(), 0.5);
   std::vector<size_t> all(parameters);
   std::iota(all.begin(), all.end(), size_t{0});

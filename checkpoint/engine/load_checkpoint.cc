@@ -23,7 +23,7 @@
 #include "tessera/checkpoint/engine/step_load.h"
 #include "tessera/checkpoint/engine/step_save.h"
 #include "tessera/checkpoint/engine/step_source.h"
-#include "tessera/checkpoint/files/patient_file_system.h"
+#include "tessera/checkpoint/files/retrying_file_system.h"
 #include "tessera/checkpoint/format/step_names.h"
 #include "tessera/checkpoint/step/step_reader.h"
 #include "tessera/core/comm/agreement/refusal.h"
@@ -43,7 +43,7 @@ std::string report_of(const absl::Status& status) {
   if (status.ok()) return "";
   if (is_damage(status)) return absl::StrCat(kDamaged, status.message());
   const char* const remedy =
-      may_pass(status)
+      is_transient(status)
           ? "; nothing was changed, and the step may be whole: start again when it can be "
             "read, or name an older one by LoadOptions::step"
           : "";
@@ -327,7 +327,7 @@ class Load {
 
   Engine& engine_;
   ProcessGroup& group_;
-  PatientFileSystem files_;
+  RetryingFileSystem files_;
   const std::string directory_;
   const LoadOptions& options_;
   const FindProblem& find_problem_;

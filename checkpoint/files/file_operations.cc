@@ -70,7 +70,7 @@ int errno_of(const absl::Status& status) {
   return text.has_value() && absl::SimpleAtoi(std::string(*text), &error) ? error : 0;
 }
 
-bool may_pass(const absl::Status& status) {
+bool is_transient(const absl::Status& status) {
   switch (errno_of(status)) {
     case 0:
       return absl::IsUnavailable(status);  // from a program's own file system

@@ -18,7 +18,7 @@ absl::Status with_errno(absl::Status status, int error);
 int errno_of(const absl::Status& status);
 /// Whether the same call may succeed later by itself: not if something is absent, of another kind,
 /// forbidden, impossible or used up.
-bool may_pass(const absl::Status& status);
+bool is_transient(const absl::Status& status);
 
 /// Whether `status` means that a step is damaged, so that an older one may replace it: bytes that
 /// were read violate the format, or a file is absent or of another kind. False if the step could

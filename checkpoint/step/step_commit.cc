@@ -73,13 +73,13 @@ std::string marked_path(const ReadableFileSystem& files, const std::string& dire
                    files.can_rename() ? marked_step_name(step, mark, nonce) : step_name(step));
 }
 
-std::string sign_of_commit(const ReadableFileSystem& files, const std::string& path) {
+std::string commit_marker(const ReadableFileSystem& files, const std::string& path) {
   return files.can_rename() ? path : join_path(path, kManifestName);
 }
 
 absl::StatusOr<bool> is_step(ReadableFileSystem& files, const std::string& path) {
   if (files.can_rename()) return true;
-  return exists(files, sign_of_commit(files, path));
+  return exists(files, commit_marker(files, path));
 }
 
 absl::Status move_step(FileSystem& files, const std::string& from, const std::string& to) {
@@ -97,7 +97,7 @@ absl::Status remove_step(FileSystem& files, const std::string& path) {
 absl::StatusOr<std::string> begin_step(FileSystem& files, const std::string& directory,
                                        int64_t step, const std::string& nonce) {
   const std::string committed = join_path(directory, step_name(step));
-  const auto is_there = exists(files, sign_of_commit(files, committed));
+  const auto is_there = exists(files, commit_marker(files, committed));
   if (!is_there.ok()) return is_there.status();
   if (*is_there) {
     return absl::AlreadyExistsError(absl::StrCat("[checkpoint] '", committed,

@@ -35,7 +35,7 @@ std::string marked_path(const ReadableFileSystem& files, const std::string& dire
                         std::string_view mark, std::string_view nonce);
 /// The path that exists if and only if the step `path` (committed or set aside) does: the
 /// directory, or, without rename, the manifest.
-std::string sign_of_commit(const ReadableFileSystem& files, const std::string& path);
+std::string commit_marker(const ReadableFileSystem& files, const std::string& path);
 /// Whether `path`, from a listing of its directory, is a step, committed or set aside. With rename
 /// the name tells, and nothing is read.
 absl::StatusOr<bool> is_step(ReadableFileSystem& files, const std::string& path);

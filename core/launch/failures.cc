@@ -21,15 +21,15 @@ constexpr std::chrono::milliseconds kTimeToReport(3000);
 }  // namespace
 
 RankFailure Failures::failure_of(const RankProcess& rank, std::string text) const {
-  return {rank.rank(),   rank.name(),     rank.pid(),
-          rank.ending(), std::move(text), page_.progress(rank.rank()).step()};
+  return {rank.rank(),        rank.name(),     rank.pid(),
+          rank.exit_status(), std::move(text), page_.progress(rank.rank()).step()};
 }
 
 std::string Failures::add(const RankProcess& rank) {
   const RankFailure failure = failure_of(rank, "");
   if (first_) return absl::StrCat("after that, ", describe(failure));
   if (unnamed_.empty()) {
-    first_bad_exit_ = failure.ending->exit_code();
+    first_bad_exit_ = failure.exit_status->exit_code();
     report_deadline_ = Clock::now() + kTimeToReport;
   }
   unnamed_.push_back(failure);
@@ -52,11 +52,11 @@ std::vector<std::string> Failures::name_first(const Ranks& ranks, bool may_wait)
   RankFailure first = unnamed_.front();
   if (frozen_) {
     const RankProcess& culprit = *ranks[static_cast<size_t>(frozen_->rank)];
-    if (!culprit.ending() && may_wait && Clock::now() < *report_deadline_) return {};
-    first.ending = culprit.ending();
+    if (!culprit.exit_status() && may_wait && Clock::now() < *report_deadline_) return {};
+    first.exit_status = culprit.exit_status();
   } else if (const auto note = page_.first_note(); note && note->culprit < std::ssize(ranks)) {
     const RankProcess& culprit = *ranks[note->culprit];
-    if (!culprit.ending() && may_wait && Clock::now() < *report_deadline_) return {};
+    if (!culprit.exit_status() && may_wait && Clock::now() < *report_deadline_) return {};
     first = failure_of(culprit, note->text);
     first.activity = process_activity(culprit.pid());
   }
@@ -70,21 +70,22 @@ std::vector<std::string> Failures::name_first(const Ranks& ranks, bool may_wait)
 
 bool Failures::any_may_report(const Ranks& ranks) const {
   return std::any_of(ranks.begin(), ranks.end(), [this](const RankProcess* rank) {
-    return !rank->ending() && page_.is_open(rank->rank());
+    return !rank->exit_status() && page_.is_open(rank->rank());
   });
 }
 
 std::string Failures::describe(const RankFailure& failure) const {
   std::string text = absl::StrCat(failure.name, " (pid ", failure.pid, ") ");
   if (!failure.silence.empty()) return absl::StrCat(text, failure.silence);
-  if (failure.ending) {
-    absl::StrAppend(&text, failure.ending->describe());
+  if (failure.exit_status) {
+    absl::StrAppend(&text, failure.exit_status->describe());
     if (failure.step > 0) absl::StrAppend(&text, " after step ", failure.step);
   } else {
     absl::StrAppend(&text, failure.activity.empty() ? "goes on" : failure.activity,
                     " while others wait for it");
   }
-  const std::string hint = failure.ending ? kill_reasons_.hint(failure.ending->signal()) : "";
+  const std::string hint =
+      failure.exit_status ? kill_reasons_.hint(failure.exit_status->signal()) : "";
   if (!hint.empty()) absl::StrAppend(&text, "; ", hint);
   if (!failure.text.empty()) absl::StrAppend(&text, ": ", failure.text);
   return text;
@@ -98,8 +99,8 @@ std::string Failures::left_in(const std::string& path) const {
 
 int Failures::exit_code() const {
   if (!first_) return first_bad_exit_;
-  const std::optional<Ending>& ending = first_->ending;
-  return ending && !ending->success() ? ending->exit_code() : first_bad_exit_;
+  const std::optional<ExitStatus>& exit_status = first_->exit_status;
+  return exit_status && !exit_status->success() ? exit_status->exit_code() : first_bad_exit_;
 }
 
 }  // namespace tessera::internal

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "tessera/core/launch/ending.h"
+#include "tessera/core/launch/exit_status.h"
 #include "tessera/core/launch/kill_reasons.h"
 #include "tessera/core/launch/rank_process.h"
 #include "tessera/core/process/job_page.h"
@@ -20,11 +20,11 @@ struct RankFailure {
   int rank = 0;
   std::string name;  ///< what messages call it
   pid_t pid = 0;
-  std::optional<Ending> ending;  ///< nothing: it has not ended, and holds up the others
-  std::string text;              ///< what was noted about it; may be empty
-  int64_t step = 0;              ///< how many steps it had trained; 0: not known
-  std::string silence = {};      ///< why it was ended as frozen; "": it was not
-  std::string activity = {};     ///< what it did when it was named, if it had not ended
+  std::optional<ExitStatus> exit_status;  ///< nothing: it has not ended, and holds up the others
+  std::string text;                       ///< what was noted about it; may be empty
+  int64_t step = 0;                       ///< how many steps it had trained; 0: not known
+  std::string silence = {};               ///< why it was ended as frozen; "": it was not
+  std::string activity = {};              ///< what it did when it was named, if it had not ended
 };
 
 /// The failures of a job, and which one began it. That is the first that was seen, unless ranks

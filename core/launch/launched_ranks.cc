@@ -50,7 +50,7 @@ LaunchedRanks::~LaunchedRanks() {
   signal_groups(SIGKILL);
   for (RankProcess& rank : ranks_) {
     siginfo_t ended = {};
-    if (!rank.ending() && !is_abandoned_) {
+    if (!rank.exit_status() && !is_abandoned_) {
       ::waitid(P_PID, static_cast<id_t>(rank.pid()), &ended, WEXITED | WNOWAIT);
     }
     rank.reap_with_group();
@@ -110,7 +110,7 @@ int LaunchedRanks::wait(const CaughtSignals& signals) {
   if (!left.empty()) absl::StrAppend(&text, ": ", left);
   throw RankError({.rank = first.rank,
                    .exit_code = std::max(1, failures_->exit_code()),
-                   .signal = first.ending ? first.ending->signal() : 0},
+                   .signal = first.exit_status ? first.exit_status->signal() : 0},
                   text);
 }
 
@@ -145,17 +145,17 @@ void LaunchedRanks::reap() {
   for (RankProcess& rank : ranks_) {
     if (!rank.reap_with_group()) continue;
     watcher_->forget(rank.pid());
-    page_->note_end(rank.rank(), rank.ending()->wait_status());
+    page_->note_end(rank.rank(), rank.exit_status()->wait_status());
     ended.push_back(&rank);
   }
   // Of those that ended at one look, a signal is the likelier cause and an error the consequence.
   std::stable_partition(ended.begin(), ended.end(),
-                        [](const RankProcess* rank) { return rank->ending()->signal() != 0; });
+                        [](const RankProcess* rank) { return rank->exit_status()->signal() != 0; });
   for (const RankProcess* rank : ended) {
-    const int by = rank->ending()->signal();
+    const int by = rank->exit_status()->signal();
     const bool is_by_us =
         kill_at_ && (by == SIGKILL || by == SIGTERM || (by != 0 && by == signal_));
-    if (!rank->ending()->success() && !is_by_us) failures_->add(*rank);
+    if (!rank->exit_status()->success() && !is_by_us) failures_->add(*rank);
   }
 }
 
@@ -192,7 +192,7 @@ void LaunchedRanks::signal_groups(int signal) {
 
 int64_t LaunchedRanks::count_running() const {
   return std::count_if(ranks_.begin(), ranks_.end(),
-                       [](const RankProcess& rank) { return !rank.ending(); });
+                       [](const RankProcess& rank) { return !rank.exit_status(); });
 }
 
 }  // namespace tessera::internal

@@ -133,7 +133,7 @@ absl::StatusOr<RankProcess> RankProcess::start(int rank, const RankProgram& prog
 }
 
 bool RankProcess::notice_group_end() {
-  if (!group_is_alive_ || !ending_ || kill(-pid_, 0) == 0 || errno != ESRCH) return false;
+  if (!group_is_alive_ || !exit_status_ || kill(-pid_, 0) == 0 || errno != ESRCH) return false;
   group_is_alive_ = false;
   return true;
 }
@@ -143,7 +143,7 @@ void RankProcess::signal_group(int signal) {
 }
 
 bool RankProcess::reap_with_group() {
-  if (ending_) return false;
+  if (exit_status_) return false;
   siginfo_t seen = {};
   const bool is_ours =
       waitid(P_PID, static_cast<id_t>(pid_), &seen, WEXITED | WNOHANG | WNOWAIT) == 0;
@@ -154,7 +154,7 @@ bool RankProcess::reap_with_group() {
     waitpid(pid_, &status, 0);
   }
   group_is_alive_ = false;
-  ending_ = Ending(status);
+  exit_status_ = ExitStatus(status);
   return true;
 }
 

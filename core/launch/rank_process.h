@@ -9,7 +9,7 @@
 
 #include <absl/status/statusor.h>
 
-#include "tessera/core/launch/ending.h"
+#include "tessera/core/launch/exit_status.h"
 #include "tessera/core/launch/watcher.h"
 
 namespace tessera::internal {
@@ -43,9 +43,9 @@ class RankProcess {
   pid_t pid() const { return pid_; }
 
   /// How the rank ended; nothing while it runs. Its process group may live on.
-  const std::optional<Ending>& ending() const { return ending_; }
+  const std::optional<ExitStatus>& exit_status() const { return exit_status_; }
   /// Called by whoever reaped it.
-  void set_ending(Ending ending) { ending_ = ending; }
+  void set_exit_status(ExitStatus exit_status) { exit_status_ = exit_status; }
 
   /// Whether a process of its group is left, as far as `notice_group_end` has seen.
   bool group_is_alive() const { return group_is_alive_; }
@@ -55,9 +55,9 @@ class RankProcess {
   /// Sends `signal` to every process of its group.
   void signal_group(int signal);
 
-  /// Looks whether it has ended; if so, kills what is left of its group, reaps it, sets ending()
-  /// and returns true, once. Does not block. For who leaves nothing of a group behind its leader:
-  /// the group's number is nobody else's until the leader is reaped.
+  /// Looks whether it has ended; if so, kills what is left of its group, reaps it, sets
+  /// exit_status() and returns true, once. Does not block. For who leaves nothing of a group behind
+  /// its leader: the group's number is nobody else's until the leader is reaped.
   bool reap_with_group();
 
  private:
@@ -67,7 +67,7 @@ class RankProcess {
   int rank_;
   std::string name_;
   pid_t pid_;
-  std::optional<Ending> ending_;
+  std::optional<ExitStatus> exit_status_;
   bool group_is_alive_ = true;
 };
 

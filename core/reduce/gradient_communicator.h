@@ -7,7 +7,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "tessera/core/layout/slice_map.h"
-#include "tessera/core/reduce/counted_group.h"
+#include "tessera/core/reduce/byte_counting_group.h"
 #include "tessera/core/reduce/registered_hook.h"
 #include "tessera/parameter_table.h"
 #include "tessera/process_group.h"
@@ -81,9 +81,9 @@ class GradientCommunicator {
   const size_t buckets_;
   const SumOrder order_;
   const RegisteredHook* const registered_;
-  CountedGroup counted_;    // `all_`, for the hook
-  size_t started_ = 0;      // buckets in this micro-step
-  int64_t hook_bytes_ = 0;  // of the hook's last bucket
+  ByteCountingGroup counted_;  // `all_`, for the hook
+  size_t started_ = 0;         // buckets in this micro-step
+  int64_t hook_bytes_ = 0;     // of the hook's last bucket
   // Null where they would have one rank or all, or where the degrees do not need them.
   std::shared_ptr<ProcessGroup> replicas_;     // ranks that share an optimizer slice (d differs)
   std::shared_ptr<ProcessGroup> within_sums_;  // for sums of each micro-step (a and b differ)

@@ -45,7 +45,7 @@ ReducedGradient::~ReducedGradient() {
     meter_->remove(MemoryClass::kGradients, static_cast<int64_t>(sum.nbytes()));
   };
   if (own_.defined()) forget(own_);
-  for (const at::Tensor& sum : counter_.partial_sums()) forget(sum);
+  for (const at::Tensor& sum : accumulator_.partial_sums()) forget(sum);
   if (kept_buffer_.defined()) {
     meter_->remove(MemoryClass::kGradientBuffers, static_cast<int64_t>(kept_buffer_.nbytes()));
   }
@@ -119,7 +119,7 @@ void ReducedGradient::add(const at::Tensor& gradients) {
   }
   const at::Tensor part = gradients.narrow(0, kept_.begin, kept_.numel);
   if (value_.defined() && adds_as_tree_) {
-    counter_.add(value_, part, [this] { return make_sum(); });
+    accumulator_.add(value_, part, [this] { return make_sum(); });
   } else if (value_.defined()) {
     value_.add_(part);
   } else if (own_.defined()) {
@@ -173,12 +173,12 @@ void ReducedGradient::drop(Range range) {
   if (has_sums_) zero(own_, own_range_);
   if (!value_.defined()) return;
   zero(value_, kept_);
-  for (size_t i = 0; i < counter_.used(); ++i) zero(counter_.partial_sums()[i], kept_);
+  for (size_t i = 0; i < accumulator_.used(); ++i) zero(accumulator_.partial_sums()[i], kept_);
 }
 
 void ReducedGradient::clear() {
   value_.reset();
-  counter_.clear();
+  accumulator_.clear();
   own_is_taken_ = false;
   has_sums_ = false;
 }

@@ -6,8 +6,8 @@
 #include <ATen/core/Tensor.h>
 
 #include "tessera/core/layout/slice_map.h"
-#include "tessera/core/reduce/binary_counter.h"
 #include "tessera/core/reduce/gradient_communicator.h"
+#include "tessera/core/reduce/tree_accumulator.h"
 #include "tessera/memory_meter.h"
 #include "tessera/unit_plan.h"
 
@@ -129,12 +129,12 @@ class ReducedGradient {
   bool own_is_taken_ = false;  // by a reduction whose result add() will use
   Range atom_range_;
   Range kept_;
-  Range own_range_;         // what own_ holds
-  bool reduces_in_own_;     // in the first reduction of a step, to avoid a copy
-  at::Tensor kept_buffer_;  // [unit numel], communication dtype, where g = 1 < o
-  at::Tensor own_;          // [own_range_ numel], reduce dtype
-  BinaryCounter counter_;   // of micro-steps, where a tree adds them; value_ has most terms
-  at::Tensor value_;        // own_ or a part of it, or a view of the gradient buffer
+  Range own_range_;              // what own_ holds
+  bool reduces_in_own_;          // in the first reduction of a step, to avoid a copy
+  at::Tensor kept_buffer_;       // [unit numel], communication dtype, where g = 1 < o
+  at::Tensor own_;               // [own_range_ numel], reduce dtype
+  TreeAccumulator accumulator_;  // of micro-steps, where a tree adds them; value_ has most terms
+  at::Tensor value_;             // own_ or a part of it, or a view of the gradient buffer
 };
 
 }  // namespace tessera::internal

@@ -27,8 +27,8 @@ namespace tessera::internal {
 // Note [Agreed order]
 // Reductions of units start strictly in one order, whatever the order of their gradients, so that
 // ranks whose backwards run in different orders post the same sequence of collectives. It is the
-// plan's in the first backward, then that of rank 0's first one (LaunchOrder). Later rounds follow
-// after the agreement at the end of backward, ordered by round and unit.
+// plan's in the first backward, then that of rank 0's first one (ReductionOrder). Later rounds
+// follow after the agreement at the end of backward, ordered by round and unit.
 //
 // Note [Posted reductions]
 // Where collectives run inside the calls, a reduction is posted (Collective::posted) and later

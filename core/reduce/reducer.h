@@ -15,8 +15,8 @@
 #include "tessera/core/reduce/gradient_communicator.h"
 #include "tessera/core/reduce/gradient_observer.h"
 #include "tessera/core/reduce/gradient_view.h"
-#include "tessera/core/reduce/launch_order.h"
 #include "tessera/core/reduce/reduced_gradient.h"
+#include "tessera/core/reduce/reduction_order.h"
 #include "tessera/core/reduce/registered_hook.h"
 #include "tessera/core/sched/buffer_pool.h"
 #include "tessera/core/sched/timed_work.h"
@@ -35,7 +35,7 @@ namespace tessera::internal {
 
 /// Turns gradients from autograd into the reduced gradients that the step uses. Collects them in
 /// full unit buffers of the communication dtype, reduces each unit when it is complete (in the same
-/// LaunchOrder on all ranks), and adds the results of the backwards of one step in the reduce
+/// ReductionOrder on all ranks), and adds the results of the backwards of one step in the reduce
 /// dtype. For every value of Degrees; if g is 1 or o the bits are those of the rank-order sum,
 /// whatever the degrees are. Note [Rounds], Note [Agreed order] and Note [Posted reductions] in
 /// reducer.cc. Used by one thread.
@@ -65,8 +65,8 @@ class Reducer {
     /// the step. In the step, used() is what this rank used, and a backward must give each
     /// parameter at most one gradient.
     enum class Agreement : uint8_t { kInBackward, kInStep } agreement = Agreement::kInBackward;
-    /// Whether the order of reductions is that of the first backward (LaunchOrder) or the plan's.
-    /// Without Agreement::kInBackward it is the plan's.
+    /// Whether the order of reductions is that of the first backward (ReductionOrder) or the
+    /// plan's. Without Agreement::kInBackward it is the plan's.
     bool learns_order = true;
     /// Options::units_in_reduction. Not used on a device, see Reducer::units_in_reduction().
     int units_in_reduction = 1;
@@ -222,7 +222,7 @@ class Reducer {
   bool ranks_differ_ = false;    // as agreed at the end of a micro-step
   bool is_announced_ = false;    // all ranks are known to reduce in this micro-step
   int64_t unfinished_ = 0;       // reduced micro-steps since finish() or clear()
-  LaunchOrder order_;            // for round 0
+  ReductionOrder order_;         // for round 0
   std::vector<size_t> firings_;  // per table entry, in this micro-step
   std::vector<size_t> rounds_;  // per unit, in this micro-step; the agreed maximum after exchange()
   std::vector<uint8_t> local_;  // per table entry

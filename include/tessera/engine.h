@@ -37,7 +37,7 @@ class Optimizer;
 namespace tessera {
 
 namespace internal {
-class CurrentEngine;
+class RebuildableEngine;
 struct OpenAverage;
 }  // namespace internal
 
@@ -88,7 +88,7 @@ enum class FrozenState : uint8_t { kDropped, kReturned };
 class Engine final {
  public:
   /// Called by parallelize().
-  explicit Engine(std::unique_ptr<internal::CurrentEngine> implementation);
+  explicit Engine(std::unique_ptr<internal::RebuildableEngine> implementation);
   ~Engine();
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
@@ -391,7 +391,7 @@ class Engine final {
   Mean evaluate_batches(const std::function<bool()>& has_batch,
                         const std::function<void(Mean&)>& run_batch);
 
-  std::unique_ptr<internal::CurrentEngine> implementation_;
+  std::unique_ptr<internal::RebuildableEngine> implementation_;
 };
 
 /// Local. memory_formula() of `engine`, for `micro_steps` backwards per step.

@@ -15,7 +15,7 @@ namespace tessera::internal {
 /// writes a direction to a given place instead of updating the values. The second, apply() here,
 /// updates the values. Between them one of three things happens. Either transform() turns the whole
 /// direction of a parameter into a result: the direction travels to one rank and the result back
-/// (zero/step/direction_exchange.h). Or norms are taken of the whole parameter: only exact sums
+/// (zero/step/whole_tensor_exchange.h). Or norms are taken of the whole parameter: only exact sums
 /// travel. In both cases values and states stay cut into slices. Or there are no states per
 /// element: the direction is the gradient, it travels with the values, and update() computes new
 /// values from them and from states that the parameter's owner keeps whole. Nothing travels if a

@@ -46,7 +46,7 @@ class StepDecision {
   /// by `divisor` beside the loss scale. Once per step.
   void decide(const at::Tensor& words, int world_size, double divisor = 1.0);
 
-  /// The result of the last decide(), on the device, for DeviceOptimizer::advance(); the same
+  /// The result of the last decide(), on the device, for GpuOptimizer::advance(); the same
   /// address always.
   const StepOutcome* outcome() const;
 

@@ -7,7 +7,7 @@
 
 #include <c10/util/Exception.h>
 
-#include "tessera/core/layout/state_cover.h"
+#include "tessera/core/layout/partial_state_layout.h"
 #include "tessera/optim/slices/flat_optimizer.h"
 
 namespace tessera::internal {
@@ -16,8 +16,8 @@ namespace tessera::internal {
 /// its segments parts of trainable parameters inside it.
 void require_shard(const OptimizerShard& shard, const ParameterTable& table);
 
-/// The shards and states of optimizers that keep states beside the slices. Base is HostOptimizer or
-/// DeviceOptimizer.
+/// The shards and states of optimizers that keep states beside the slices. Base is CpuOptimizer or
+/// GpuOptimizer.
 template <typename Base>
 class ElementwiseOptimizer : public Base {
  public:
@@ -30,11 +30,11 @@ class ElementwiseOptimizer : public Base {
     for (const OptimizerShard& shard : shards_) {
       require_shard(shard, table);
       std::vector<at::Tensor>& states = states_.emplace_back();
-      std::vector<StateCover>& covers = covers_.emplace_back();
+      std::vector<PartialStateLayout>& layouts = layouts_.emplace_back();
       for (const KeptState& state : this->states()) {
-        covers.emplace_back(shard.segments, shard.values.numel(),
-                            [&state](size_t parameter) { return state.has(parameter); });
-        states.push_back(zeros(state.values_of(covers.back().numel()),
+        layouts.emplace_back(shard.segments, shard.values.numel(),
+                             [&state](size_t parameter) { return state.has(parameter); });
+        states.push_back(zeros(state.values_of(layouts.back().numel()),
                                state.dtype_over(shard.values.scalar_type())));
       }
     }
@@ -59,15 +59,15 @@ class ElementwiseOptimizer : public Base {
  protected:
   /// Where a segment's first value is in states_[shard][state]; -1: its parameter has none.
   int64_t place_of(size_t shard, const Segment& segment, size_t state) const {
-    const int64_t at = covers_.at(shard).at(state).find(segment.buffer_offset);
+    const int64_t at = layouts_.at(shard).at(state).find(segment.buffer_offset);
     const int64_t block = this->states()[state].block_numel;
     TORCH_INTERNAL_ASSERT(at < 0 || at % block == 0);
     return at < 0 ? -1 : at / block;
   }
 
   std::vector<OptimizerShard> shards_;
-  std::vector<std::vector<at::Tensor>> states_;  // per shard, as states()
-  std::vector<std::vector<StateCover>> covers_;  // where their elements are
+  std::vector<std::vector<at::Tensor>> states_;           // per shard, as states()
+  std::vector<std::vector<PartialStateLayout>> layouts_;  // where their elements are
 };
 
 }  // namespace tessera::internal

@@ -29,7 +29,7 @@ struct StepOutcome;
 /// An optimizer over slices of flat buffers. It is a torch::optim::Optimizer so that learning rate
 /// schedulers and code that prints or edits hyper-parameters work on it; its parameter groups list
 /// the user's own parameters, and may be handed on (ParameterGroups::show_in()). The engine calls
-/// update() of HostOptimizer or DeviceOptimizer; step() throws. Step counts are kept per parameter
+/// update() of CpuOptimizer or GpuOptimizer; step() throws. Step counts are kept per parameter
 /// of the whole table, so they are equal on all ranks. The bits of an element do not depend on
 /// how buffers are cut or in which order shards are updated.
 class FlatOptimizer : public RefusingOptimizer {
@@ -51,7 +51,7 @@ class FlatOptimizer : public RefusingOptimizer {
   // What a StateDict holds. All local.
 
   /// Tensor number `state` of states() for shard `shard`, in the constructor's order: a value for
-  /// each block of what a StateCover of the shard's segments covers, [slice numel] if all
+  /// each block of what a PartialStateLayout of the shard's segments covers, [slice numel] if all
   /// parameters have the state with a value per element; padding zero. The optimizer's own memory.
   virtual const at::Tensor& state(size_t shard, size_t state) const = 0;
   /// Its part for one of the shard's segments, of a parameter that has the state:
@@ -74,7 +74,7 @@ class FlatOptimizer : public RefusingOptimizer {
 };
 
 /// A FlatOptimizer whose shards lie in host memory and are updated in the call.
-class HostOptimizer : public FlatOptimizer {
+class CpuOptimizer : public FlatOptimizer {
  public:
   using FlatOptimizer::FlatOptimizer;
 
@@ -99,7 +99,7 @@ class HostOptimizer : public FlatOptimizer {
 /// (cuda::StepDecision), so the host queues updates without knowing whether they apply. Calls are
 /// queued on the device's current stream of the calling thread; none waits for the device.
 /// Arguments must stay alive until the queued work has run. Used by one thread at a time.
-class DeviceOptimizer : public FlatOptimizer {
+class GpuOptimizer : public FlatOptimizer {
  public:
   using FlatOptimizer::FlatOptimizer;
 
@@ -121,16 +121,16 @@ class DeviceOptimizer : public FlatOptimizer {
 /// makes the memory of states, by default allocate_private(). `shards` may be empty or hold slices
 /// without segments (a rank that owns only padding). Throws c10::Error for a plan that assign()
 /// refuses and shards that do not fit.
-std::unique_ptr<HostOptimizer> make_host_optimizer(const ParameterTable& table,
-                                                   const OptimizerPlan& plan,
-                                                   const std::vector<size_t>& group_of,
-                                                   std::vector<OptimizerShard> shards,
-                                                   const AllocateState& allocate = {});
+std::unique_ptr<CpuOptimizer> make_cpu_optimizer(const ParameterTable& table,
+                                                 const OptimizerPlan& plan,
+                                                 const std::vector<size_t>& group_of,
+                                                 std::vector<OptimizerShard> shards,
+                                                 const AllocateState& allocate = {});
 
 /// The first algorithm of the plan that has no kernels for devices; "" if all have.
 std::string without_kernels(const OptimizerPlan& plan);
 
-/// The same as make_host_optimizer() with values (Float), gradients and states in the memory of
+/// The same as make_cpu_optimizer() with values (Float), gradients and states in the memory of
 /// `device`, by the kernels of libtessera_cuda.so. Only if without_kernels() is "". Blocks until
 /// the states' first values are on the device.
 ///
@@ -138,11 +138,11 @@ std::string without_kernels(const OptimizerPlan& plan);
 /// power_of() here and from std::pow there, which may differ in the last bit of a double. Elements
 /// use only lr / (1 - beta1^step) and sqrt(1 - beta2^step) rounded to fp32; for usual betas these
 /// are the same (tests compare 50,000 steps).
-std::unique_ptr<DeviceOptimizer> make_device_optimizer(const ParameterTable& table,
-                                                       const OptimizerPlan& plan,
-                                                       const std::vector<size_t>& group_of,
-                                                       std::vector<OptimizerShard> shards,
-                                                       std::shared_ptr<const cuda::Api> api,
-                                                       std::shared_ptr<Device> device);
+std::unique_ptr<GpuOptimizer> make_gpu_optimizer(const ParameterTable& table,
+                                                 const OptimizerPlan& plan,
+                                                 const std::vector<size_t>& group_of,
+                                                 std::vector<OptimizerShard> shards,
+                                                 std::shared_ptr<const cuda::Api> api,
+                                                 std::shared_ptr<Device> device);
 
 }  // namespace tessera::internal

@@ -11,7 +11,7 @@
 
 namespace tessera::internal {
 
-/// Parameters in one flat buffer, updated by one HostOptimizer per slice in one process, as that
+/// Parameters in one flat buffer, updated by one CpuOptimizer per slice in one process, as that
 /// many ranks would do.
 class ShardedModel {
  public:
@@ -35,13 +35,13 @@ class ShardedModel {
         segment.parameter = units_[0].parameters[segment.parameter];
         segment.buffer_offset -= range.begin;
       }
-      optimizers_.push_back(make_host_optimizer(table_, plan, group_of, {std::move(shard)}));
+      optimizers_.push_back(make_cpu_optimizer(table_, plan, group_of, {std::move(shard)}));
     }
   }
 
   const ParameterTable& table() const { return table_; }
   const at::Tensor& flat() const { return flat_; }
-  HostOptimizer& optimizer(int slice) { return *optimizers_[static_cast<size_t>(slice)]; }
+  CpuOptimizer& optimizer(int slice) { return *optimizers_[static_cast<size_t>(slice)]; }
 
   /// Updates all slices once. `gradients` has one entry per parameter of the table, undefined for
   /// unused ones.
@@ -75,7 +75,7 @@ class ShardedModel {
   UnitPlan units_;
   at::Tensor flat_;
   at::Tensor gradient_;
-  std::vector<std::unique_ptr<HostOptimizer>> optimizers_;
+  std::vector<std::unique_ptr<CpuOptimizer>> optimizers_;
 };
 
 }  // namespace tessera::internal

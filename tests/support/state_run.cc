@@ -128,7 +128,7 @@ StateRun::StateRun(std::shared_ptr<ProcessGroup> world, const StateConfiguration
     shards.push_back({masters_->values()[unit], {}});
   }
   const OptimizerPlan plan = optimizer_plan();
-  optimizer_ = make_host_optimizer(table_, plan, plan.assign(table_).value(), std::move(shards));
+  optimizer_ = make_cpu_optimizer(table_, plan, plan.assign(table_).value(), std::move(shards));
   state_ = std::make_unique<StateSlices>(table_, plan_, slices_, buffers_, *optimizer_, *masters_,
                                          *flat_);
   stream_ = std::make_unique<StreamedState>(*world_, *state_);

@@ -10,7 +10,7 @@
 #include <absl/strings/numbers.h>
 #include <absl/strings/str_split.h>
 
-#include "tessera/core/launch/ending.h"
+#include "tessera/core/launch/exit_status.h"
 #include "tessera/core/process/job_page.h"
 #include "tessera/environment.h"
 #include "tessera/launch.h"

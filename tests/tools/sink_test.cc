@@ -9,7 +9,7 @@
 
 #include <string>
 
-#include "tessera/core/launch/ending.h"
+#include "tessera/core/launch/exit_status.h"
 #include "tessera/core/process/file_descriptor.h"
 
 namespace tessera::internal {
@@ -99,14 +99,14 @@ TEST_F(SinkTest, OnlyDescriptorsOfOnePipeAreTheSameFile) {
 }
 
 TEST(EndingTest, CodesAndSignals) {
-  EXPECT_TRUE(Ending(W_EXITCODE(0, 0)).success());
-  EXPECT_FALSE(Ending(W_EXITCODE(3, 0)).success());
-  EXPECT_EQ(Ending(W_EXITCODE(3, 0)).exit_code(), 3);
-  EXPECT_EQ(Ending(W_EXITCODE(3, 0)).describe(), "exited with code 3");
-  EXPECT_FALSE(Ending(W_EXITCODE(0, SIGKILL)).success());
-  EXPECT_EQ(Ending(W_EXITCODE(0, SIGKILL)).exit_code(), 137);
-  EXPECT_EQ(Ending(W_EXITCODE(0, SIGKILL)).describe(), "died of signal 9 (SIGKILL)");
-  EXPECT_EQ(Ending(W_EXITCODE(0, SIGSEGV) | WCOREFLAG).describe(),
+  EXPECT_TRUE(ExitStatus(W_EXITCODE(0, 0)).success());
+  EXPECT_FALSE(ExitStatus(W_EXITCODE(3, 0)).success());
+  EXPECT_EQ(ExitStatus(W_EXITCODE(3, 0)).exit_code(), 3);
+  EXPECT_EQ(ExitStatus(W_EXITCODE(3, 0)).describe(), "exited with code 3");
+  EXPECT_FALSE(ExitStatus(W_EXITCODE(0, SIGKILL)).success());
+  EXPECT_EQ(ExitStatus(W_EXITCODE(0, SIGKILL)).exit_code(), 137);
+  EXPECT_EQ(ExitStatus(W_EXITCODE(0, SIGKILL)).describe(), "died of signal 9 (SIGKILL)");
+  EXPECT_EQ(ExitStatus(W_EXITCODE(0, SIGSEGV) | WCOREFLAG).describe(),
             "died of signal 11 (SIGSEGV), core dumped");
 }
 

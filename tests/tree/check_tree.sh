@@ -110,7 +110,7 @@ check() {
 
   # The launcher starts in milliseconds, so it must not load LibTorch. It shares a few files with
   # the ranks, which obey the same rule.
-  local launch='(ending|failures|kill_reasons|random_text|rank_process|store_directory|thread_binding|watcher|worker_environment)'
+  local launch='(exit_status|failures|kill_reasons|random_text|rank_process|store_directory|thread_binding|watcher|worker_environment)'
   local process='(available_cores|control_groups|error_file|file_descriptor|job_page|process_status|rank_progress|system_refusal)'
   { sources tools/run
     find core -regextype posix-extended -regex "core/(launch/$launch|process/$process)[.](h|cc)" 2>/dev/null; } |

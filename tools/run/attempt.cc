@@ -229,7 +229,7 @@ void Attempt::reap() {
     if (pid < 0) break;
     for (auto& worker : workers_) {
       if (worker->pid() != pid) continue;
-      worker->set_ending(Ending(status));
+      worker->set_exit_status(ExitStatus(status));
       page_->note_end(worker->rank(), status);
       ended.push_back(worker.get());
     }
@@ -244,8 +244,8 @@ void Attempt::reap() {
 void Attempt::record_endings(std::vector<Worker*>& ended) {
   // Of those that ended at one look, a signal is the likelier cause and an error the consequence.
   std::stable_sort(ended.begin(), ended.end(), [](const Worker* a, const Worker* b) {
-    return std::pair(a->ending()->signal() == 0, a->rank()) <
-           std::pair(b->ending()->signal() == 0, b->rank());
+    return std::pair(a->exit_status()->signal() == 0, a->rank()) <
+           std::pair(b->exit_status()->signal() == 0, b->rank());
   });
   for (Worker* worker : ended) {
     // What it wrote comes before what is said about it.
@@ -253,12 +253,12 @@ void Attempt::record_endings(std::vector<Worker*>& ended) {
       read(*stream, *sink, kDrainLimit_bytes);
       stream->lines.finish(*sink);
     }
-    const Ending& ending = *worker->ending();
+    const ExitStatus& exit_status = *worker->exit_status();
     const bool is_ending = kill_at_.has_value();
     const bool ended_by_us =
-        is_ending && (ending.signal() == SIGKILL || ending.signal() == SIGTERM ||
-                      (ending.signal() != 0 && ending.signal() == ending_signal_));
-    if (ending.success() || ended_by_us) continue;
+        is_ending && (exit_status.signal() == SIGKILL || exit_status.signal() == SIGTERM ||
+                      (exit_status.signal() != 0 && exit_status.signal() == ending_signal_));
+    if (exit_status.success() || ended_by_us) continue;
     if (const std::string text = failures_->add(*worker); !text.empty()) say(text);
   }
   name_first_failure();
@@ -283,7 +283,7 @@ void Attempt::end_frozen() {
   const std::optional<Silence> found = heartbeats_->look(Clock::now());
   if (!found) return;
   Worker& worker = *workers_[static_cast<size_t>(found->rank)];
-  if (worker.ending()) return;
+  if (worker.exit_status()) return;
   failures_->add_frozen(worker, found->text);
   if (job_.line.supervise) return;  // its ranks are not in its group: it has to end them itself
   worker.signal_group(SIGKILL);
@@ -357,7 +357,7 @@ Failures::Ranks Attempt::processes() const {
 
 int Attempt::count_running() const {
   return static_cast<int>(std::count_if(workers_.begin(), workers_.end(),
-                                        [](const auto& worker) { return !worker->ending(); }));
+                                        [](const auto& worker) { return !worker->exit_status(); }));
 }
 
 bool Attempt::any_group_alive() const {

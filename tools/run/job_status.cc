@@ -22,7 +22,7 @@ double seconds_between(int64_t begin_ns, int64_t end_ns) {
 }
 
 State state_of(const RankStatus& rank, char process, bool is_open) {
-  if (rank.ending || (rank.pid != 0 && (process == 0 || process == 'Z' || process == 'X'))) {
+  if (rank.exit_status || (rank.pid != 0 && (process == 0 || process == 'Z' || process == 'X'))) {
     return State::kGone;
   }
   if (process == 'T' || process == 't') return State::kStopped;
@@ -38,7 +38,7 @@ RankStatus read_rank(const JobPage& page, int rank, int64_t now_ns, const Proces
   read.rank = rank;
   read.phase = progress.phase();
   read.step = std::max<int64_t>(progress.step(), 0);
-  if (record.wait_status) read.ending = Ending(*record.wait_status);
+  if (record.wait_status) read.exit_status = ExitStatus(*record.wait_status);
   if (const int64_t life_ns = progress.life_ns(); life_ns > 0) {
     read.silent_s = seconds_between(life_ns, now_ns);
   }
@@ -81,7 +81,7 @@ std::string phase_text(const RankStatus& rank) {
 }
 
 std::string ending_text(const RankStatus& rank) {
-  return rank.ending ? absl::StrCat(" (", rank.ending->describe(), ")") : "";
+  return rank.exit_status ? absl::StrCat(" (", rank.exit_status->describe(), ")") : "";
 }
 
 std::string awaited_text(const JobStatus& job, const RankStatus& waiter, std::vector<bool>& told);

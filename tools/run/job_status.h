@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "tessera/core/launch/ending.h"
+#include "tessera/core/launch/exit_status.h"
 #include "tessera/core/process/job_page.h"
 
 namespace tessera::internal {
@@ -34,7 +34,7 @@ struct RankStatus {
   std::optional<double> silent_s;     ///< since it said anything; nothing: it need not
   std::optional<LongWait> wait;       ///< also of one that is stopped or silent in it
   double wait_s = 0.0;
-  std::optional<Ending> ending;  ///< of one that is gone, where it is known
+  std::optional<ExitStatus> exit_status;  ///< of one that is gone, where it is known
 };
 
 /// Note [Straggler ratio]

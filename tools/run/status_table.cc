@@ -52,7 +52,7 @@ nlohmann::json json_of(const JobStatus& status, const RankStatus& rank) {
                     {"number", rank.wait->number}, {"seconds", rank.wait_s},
                     {"ranks", rank.wait->ranks},   {"awaited", rank.wait->awaited}};
   }
-  if (rank.ending) json["exit_code"] = rank.ending->exit_code();
+  if (rank.exit_status) json["exit_code"] = rank.exit_status->exit_code();
   return json;
 }
 

@@ -9,7 +9,7 @@
 #include <c10/util/ScopeExit.h>
 
 #include "tessera/core/access/access_observer.h"
-#include "tessera/core/grad/loss_weight.h"
+#include "tessera/core/grad/loss_weight_scope.h"
 #include "tessera/core/options/option_table.h"
 #include "tessera/core/process/progress_report.h"
 #include "tessera/errors.h"
@@ -69,13 +69,13 @@ void Backward::before_gradient(size_t index) {
       "so its end would go unnoticed; call backward on the thread that called parallelize, "
       "without ",
       kWhatHidesOperators);
-  TORCH_CHECK(!context_.lasting.comm_hook.is_running(), "[grad] '", name,
+  TORCH_CHECK(!context_.persistent.comm_hook.is_running(), "[grad] '", name,
               "': backward runs inside the communication hook, which works on the gradients that "
               "it would add to; compute there without the model's parameters");
   context_.streams.pass();
   if (!in_micro_step_) context_.failure.guard([&] { begin_micro_step(); });
   try {
-    gradients_.handles().hide(index);
+    gradients_.dot_grads().hide(index);
   } catch (const c10::Error& error) {
     hook_error_ = error.what_without_backtrace();
     throw;
@@ -116,13 +116,13 @@ void Backward::require_weights() const {
   const std::string problem = option_against("backward with a weight", context_.parts.options);
   TORCH_CHECK(problem.empty(), "[engine] ", problem);
   if (!context_.group.device().is_cpu()) {  // there backward has threads of its own
-    const std::string name = first_sync_batch_norm(*context_.lasting.model);
+    const std::string name = first_sync_batch_norm(*context_.persistent.model);
     TORCH_CHECK(name.empty(), "[engine] backward: got a weight on ", context_.group.device().str(),
                 " in a model with the SyncBatchNorm '", name,
                 "', which cannot know there how the ranks' losses count; multiply the losses by N "
                 "weight / (sum of all ranks' weights) and leave the weight out");
   }
-  const RegisteredHook& hook = context_.lasting.comm_hook;
+  const RegisteredHook& hook = context_.persistent.comm_hook;
   TORCH_CHECK(
       !hook.carries_gradients(), "[engine] backward: got a weight beside the communication hook '",
       hook.hook()->name(),
@@ -132,7 +132,7 @@ void Backward::require_weights() const {
 
 at::Tensor Backward::scale(const at::Tensor& loss) {
   gradients_.note_scaled();
-  return trained_.commit->scale(loss);
+  return trained_.applier->scale(loss);
 }
 
 /// See Note [Failed gathers].
@@ -152,13 +152,13 @@ void Backward::backward(const at::Tensor& loss, const BackwardOptions& options) 
   if (!options.weight.has_value()) return differentiate(loss, options.retain_graph);
   require_weights();
   const std::string wrong = problem_of_weight(options.weight);
-  TORCH_CHECK(wrong.empty() || *context_.lasting.no_sync_depth == 0, "[engine] rank ",
+  TORCH_CHECK(wrong.empty() || *context_.persistent.no_sync_depth == 0, "[engine] rank ",
               context_.group.rank(), ": ", wrong);
   next_weight_ = options.weight;
   const auto forget = c10::make_scope_exit([this] { next_weight_.reset(); });
   const bool is_constant = !loss.defined() || !loss.requires_grad();
   if (!is_constant || *options.weight != 0.0) {
-    const LossWeight counts_by(wrong.empty() ? *options.weight : 1.0);
+    const LossWeightScope counts_by(wrong.empty() ? *options.weight : 1.0);
     differentiate(loss, options.retain_graph);
   }
   if (!next_weight_.has_value()) return;
@@ -171,7 +171,7 @@ void Backward::backward(const at::Tensor& loss, const BackwardOptions& options) 
 }
 
 bool Backward::accumulates_alone() const {
-  return *context_.lasting.no_sync_depth > 0 && trained_.early_update == nullptr;
+  return *context_.persistent.no_sync_depth > 0 && trained_.early_update == nullptr;
 }
 
 /// Makes a micro-step whose gradients come all at once. The caller has checked them, so that all
@@ -183,7 +183,7 @@ void Backward::accumulate(const GivenGradients& given, std::optional<double> wei
   context_.failure.guard([&] { begin_micro_step(is_announced); });
   context_.failure.abort_all_on_exception("accumulate", [&] {
     for (const auto& [parameter, gradient] : given.placed) {
-      gradients_.handles().hide(parameter);
+      gradients_.dot_grads().hide(parameter);
       this->gradient(parameter, gradient);
     }
   });
@@ -192,14 +192,14 @@ void Backward::accumulate(const GivenGradients& given, std::optional<double> wei
 
 void Backward::micro_step(const std::function<void()>& body) {
   if (captured_ == nullptr) return body();
-  TORCH_CHECK(*context_.lasting.no_sync_depth == 0,
+  TORCH_CHECK(*context_.persistent.no_sync_depth == 0,
               "[graph] micro_step: called inside no_sync(), expected outside; in a world of one "
               "there is nothing that no_sync() saves");
   // A world of one: throwing here leaves no peer waiting. A replay runs no hooks, so check here.
   const std::string written = step_.misuse().written();
   TORCH_CHECK(written.empty(), "[grad] rank 0: ", written);
   gradients_.adopt_cleared();
-  gradients_.handles().count_edits();
+  gradients_.dot_grads().count_edits();
   const int64_t before = gradients_.backwards();
   if (captured_->run(static_cast<size_t>(before), body, gradients_.reducer(), context_.streams)) {
     TORCH_CHECK(gradients_.backwards() == before + 1, "[graph] micro_step: got a body with ",
@@ -210,8 +210,9 @@ void Backward::micro_step(const std::function<void()>& body) {
 }
 
 void Backward::follow(bool is_local) {
-  const auto scope = is_local ? std::optional<NoSync>(std::in_place, context_.lasting.no_sync_depth)
-                              : std::nullopt;
+  const auto scope = is_local
+                         ? std::optional<NoSync>(std::in_place, context_.persistent.no_sync_depth)
+                         : std::nullopt;
   gradients_.note_scaled();
   context_.streams.pass();
   context_.failure.guard([&] { begin_micro_step(); });
@@ -222,15 +223,15 @@ void Backward::follow(bool is_local) {
 
 void Backward::begin_micro_step(bool is_announced) {
   hook_error_.clear();
-  TORCH_CHECK(context_.lasting.running == nullptr, "[engine] backward: called inside ",
-              context_.lasting.running,
+  TORCH_CHECK(context_.persistent.running == nullptr, "[engine] backward: called inside ",
+              context_.persistent.running,
               ", by a function that was given to the engine; call it afterwards");
   TORCH_CHECK(!average_.is_open(),
               "[engine] backward: called inside begin_average(), where the model is the average of "
               "its weights, which is not trained; end it before the forward, by end() of its scope "
               "or, if that was dropped, by another collective call");
-  using Call = Announcements::Call;
-  const bool is_local = *context_.lasting.no_sync_depth > 0;
+  using Call = JoinProtocol::Call;
+  const bool is_local = *context_.persistent.no_sync_depth > 0;
   if (!is_announced) {
     join_.announce(is_local ? Call::kLocalMicroStep : Call::kMicroStep, "backward",
                    next_weight_.has_value());
@@ -242,7 +243,7 @@ void Backward::begin_micro_step(bool is_announced) {
   context_.failure.abort_all_on_exception("backward", [&] {
     if (trained_.early_update == nullptr) look_for_writes();
     gradients_.adopt_cleared();
-    gradients_.handles().count_edits();
+    gradients_.dot_grads().count_edits();
   });
   StepWeight& weight = gradients_.weight();
   if (!join_.is_following()) {
@@ -254,7 +255,7 @@ void Backward::begin_micro_step(bool is_announced) {
                    weight.factor() * join_.early_factor());
   in_micro_step_ = true;
   gradients_.micro_batches().begin();
-  context_.lasting.comm_hook.note_backward();
+  context_.persistent.comm_hook.note_backward();
   context_.compute.end("forward");
   context_.times.begin_backward();
   report_phase(Phase::kBackward);
@@ -264,7 +265,7 @@ void Backward::begin_micro_step(bool is_announced) {
 void Backward::look_for_writes() {
   trained_.store.finish();
   std::string found = step_.misuse().written();
-  if (!found.empty() && !written_.empty() && trained_.commit->is_late()) {
+  if (!found.empty() && !written_.empty() && trained_.applier->is_late()) {
     context_.failure.set(absl::StrCat("found in the second backward without a step(): ", found));
     context_.failure.require_none();
   }

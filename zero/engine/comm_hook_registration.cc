@@ -15,7 +15,7 @@ namespace {
 /// Prepares `hook` and returns what forbids it on this rank; "" for nothing.
 std::string problem_of_hook(const EngineContext& context, const TrainedParameters& trained,
                             CommHook* hook) {
-  const RegisteredHook& registered = context.lasting.comm_hook;
+  const RegisteredHook& registered = context.persistent.comm_hook;
   const ResolvedOptions& options = context.parts.options;
   if (hook == nullptr) {
     return "register_comm_hook: got null, expected a hook; pass one (tessera/comm_hook.h)";
@@ -46,7 +46,7 @@ std::string problem_of_hook(const EngineContext& context, const TrainedParameter
   }
   try {
     RegisteredHook::try_out(*hook, context.parts.table, context.parts.plan,
-                            trained.commit->has_loss_scale());
+                            trained.applier->has_loss_scale());
   } catch (...) {
     return absl::StrCat("register_comm_hook: '", hook->name(), "': ", present_error_text());
   }
@@ -62,7 +62,7 @@ void register_comm_hook(EngineContext& context, const TrainedParameters& trained
     refuse_on_all_ranks(context.group, problem, "comm hook");
     require_equal(context.group, {hook->name(), hook->settings()}, "register_comm_hook");
   });
-  context.lasting.comm_hook.accept(std::move(hook), context.lasting.meter);
+  context.persistent.comm_hook.accept(std::move(hook), context.persistent.meter);
 }
 
 }  // namespace tessera::internal

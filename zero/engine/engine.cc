@@ -11,12 +11,12 @@
 #include "tessera/core/options/option_table.h"
 #include "tessera/memory_formula.h"
 #include "tessera/zero/engine/comm_hook_registration.h"
-#include "tessera/zero/engine/current_engine.h"
 #include "tessera/zero/engine/engine_report.h"
 #include "tessera/zero/engine/evaluation.h"
 #include "tessera/zero/engine/given_gradients.h"
 #include "tessera/zero/engine/open_average.h"
 #include "tessera/zero/engine/open_join.h"
+#include "tessera/zero/engine/rebuildable_engine.h"
 #include "tessera/zero/engine/running_call.h"
 
 namespace tessera {
@@ -24,7 +24,7 @@ using namespace internal;
 
 namespace {
 
-using Call = Announcements::Call;
+using Call = JoinProtocol::Call;
 using Inside = AverageInUse::Inside;
 
 /// Makes the call that the ranks with batches make, without gradients of this rank.
@@ -55,7 +55,7 @@ MemorySetting setting_of(const ShardedEngine& engine, int micro_steps) {
 
 }  // namespace
 
-Engine::Engine(std::unique_ptr<CurrentEngine> implementation)
+Engine::Engine(std::unique_ptr<RebuildableEngine> implementation)
     : implementation_(std::move(implementation)) {}
 
 Engine::~Engine() {
@@ -68,7 +68,7 @@ StepResult Engine::step() {
   ShardedEngine& now = implementation_->get();
   now.require_usable();
   now.require_outside_backward("step");
-  const RunningCall running(now.context.lasting.running, "step");
+  const RunningCall running(now.context.persistent.running, "step");
   now.join.announce(Call::kStep, "step");
   now.average.leave("step", Inside::kRefused);
   now.backward.forget_writes();
@@ -76,7 +76,7 @@ StepResult Engine::step() {
 }
 
 torch::optim::Optimizer& Engine::optimizer() {
-  return *implementation_->get().context.lasting.optimizer;
+  return *implementation_->get().context.persistent.optimizer;
 }
 
 void Engine::backward(const at::Tensor& loss, const BackwardOptions& options) {
@@ -91,7 +91,7 @@ at::Tensor Engine::scale(const at::Tensor& loss) {
 }
 
 double Engine::loss_scale() const {
-  return implementation_->get().trained.commit->loss_scale().scale;
+  return implementation_->get().trained.applier->loss_scale().scale;
 }
 
 void Engine::accumulate(const std::vector<NamedTensor>& gradients, std::optional<double> weight) {
@@ -111,7 +111,7 @@ void Engine::accumulate(const std::vector<NamedTensor>& gradients, std::optional
   const GivenGradients given = given_gradients(table, gradients);
   if (problem.empty()) problem = given.problem;
   if (problem.empty()) problem = problem_of_weight(weight);
-  if (const std::optional<size_t> replaced = now.gradients.handles().replaced();
+  if (const std::optional<size_t> replaced = now.gradients.dot_grads().replaced();
       problem.empty() && replaced.has_value()) {
     problem = absl::StrCat("'", table[*replaced].name,
                            "': .grad was assigned outside the engine; clear it "
@@ -132,7 +132,7 @@ void Engine::zero_grad() {
   now.require_between_steps("zero_grad");
   now.join.announce(Call::kZeroGrad, "zero_grad");
   now.gradients.clear();
-  now.gradients.handles().drop_all();
+  now.gradients.dot_grads().drop_all();
 }
 
 bool Engine::has_gradients() const { return implementation_->get().gradients.has_backward(); }
@@ -142,7 +142,7 @@ Engine::NoSync Engine::no_sync() {
   const EngineContext& context = implementation_->get().context;
   const std::string problem = option_against("no_sync", context.parts.options);
   TORCH_CHECK(problem.empty(), "[engine] ", problem);
-  return NoSync(context.lasting.no_sync_depth);
+  return NoSync(context.persistent.no_sync_depth);
 }
 
 void Engine::micro_step(const std::function<void()>& body) {
@@ -187,14 +187,14 @@ void Engine::begin_call(const char* call) {
 Mean Engine::evaluate_batches(const std::function<bool()>& has_batch,
                               const std::function<void(Mean&)>& run_batch) {
   ShardedEngine& now = implementation_->enter("evaluate", Inside::kAllowed);
-  const RunningCall running(now.context.lasting.running, "evaluate");
+  const RunningCall running(now.context.persistent.running, "evaluate");
   return internal::evaluate(now.context, now.trained, has_batch, run_batch);
 }
 
 void Engine::set_schedule(Schedule rate) {
   ShardedEngine& now = implementation_->get();
   now.require_between_steps("set_schedule");
-  now.context.lasting.schedule.set(std::move(rate));
+  now.context.persistent.schedule.set(std::move(rate));
 }
 
 void Engine::wait() {
@@ -205,7 +205,7 @@ void Engine::wait() {
 }
 
 const StepResult& Engine::last_result() const {
-  return implementation_->get().context.lasting.last_result;
+  return implementation_->get().context.persistent.last_result;
 }
 
 int64_t Engine::steps() const { return implementation_->get().step.steps(); }
@@ -271,31 +271,31 @@ void Engine::add_group(OptimizerGroup group) { implementation_->add_group(std::m
 
 StateDict Engine::state_dict(StateScope scope, int rank) {
   ShardedEngine& now = implementation_->enter("state_dict", Inside::kRefused);
-  const RunningCall running(now.context.lasting.running, "state_dict");
+  const RunningCall running(now.context.persistent.running, "state_dict");
   return now.state.state_dict(scope, rank);
 }
 
 void Engine::write_state(StateSink& sink) {
   ShardedEngine& now = implementation_->enter("write_state", Inside::kRefused);
-  const RunningCall running(now.context.lasting.running, "write_state");
+  const RunningCall running(now.context.persistent.running, "write_state");
   now.state.write_state(sink);
 }
 
 std::vector<StateOutline> Engine::state_entries() {
   ShardedEngine& now = implementation_->enter("state_entries", Inside::kRefused);
-  const RunningCall running(now.context.lasting.running, "state_entries");
+  const RunningCall running(now.context.persistent.running, "state_entries");
   return now.state.state_entries();
 }
 
 void Engine::load_state_dict(const StateDict& state, const PartialState& partial) {
   ShardedEngine& now = implementation_->enter("load_state_dict", Inside::kRefused, /*mends=*/true);
-  const RunningCall running(now.context.lasting.running, "load_state_dict");
+  const RunningCall running(now.context.persistent.running, "load_state_dict");
   now.state.load_state_dict(state, partial);
 }
 
 void Engine::read_state(StateSource& source, const PartialState& partial) {
   ShardedEngine& now = implementation_->enter("read_state", Inside::kRefused, /*mends=*/true);
-  const RunningCall running(now.context.lasting.running, "read_state");
+  const RunningCall running(now.context.persistent.running, "read_state");
   now.state.read_state(source, partial);
 }
 
@@ -305,7 +305,7 @@ Strategy Engine::strategy() const { return implementation_->get().parts().option
 
 const ParameterTable& Engine::parameters() const { return implementation_->get().parts().table; }
 
-ProcessGroup& Engine::group() { return *implementation_->lasting().group; }
+ProcessGroup& Engine::group() { return *implementation_->persistent().group; }
 
 const Degrees& Engine::degrees() const { return implementation_->get().parts().options.degrees; }
 
@@ -322,8 +322,8 @@ Report Engine::report() const {
   return report_of(now.context, now.trained, now.gradients, now.step);
 }
 
-const MemoryMeter& Engine::memory() const { return implementation_->lasting().meter; }
-MemoryMeter& Engine::memory() { return implementation_->lasting().meter; }
+const MemoryMeter& Engine::memory() const { return implementation_->persistent().meter; }
+MemoryMeter& Engine::memory() { return implementation_->persistent().meter; }
 
 MemoryBytes predicted_memory(const Engine& engine, int micro_steps) {
   const ShardedEngine& now = engine.implementation_->get();
@@ -336,7 +336,7 @@ MemoryBytes predicted_peak_memory(const Engine& engine, int micro_steps) {
 }
 
 const Trace* trace_of(const Engine& engine) {
-  return engine.implementation_->get().context.lasting.trace.get();
+  return engine.implementation_->get().context.persistent.trace.get();
 }
 
 }  // namespace tessera

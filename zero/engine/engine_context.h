@@ -15,7 +15,7 @@
 #include "tessera/parameter_table.h"
 #include "tessera/process_group.h"
 #include "tessera/unit_plan.h"
-#include "tessera/zero/engine/lasting.h"
+#include "tessera/zero/engine/persistent_state.h"
 #include "tessera/zero/step/engine_failure.h"
 
 namespace tessera::internal {
@@ -34,14 +34,14 @@ struct EngineParts {
 /// failures, streams and times are noted. One for each engine; its parts hold references to it.
 struct EngineContext {
   /// `outlives` outlives it.
-  EngineContext(EngineParts agreed, Lasting& outlives)
+  EngineContext(EngineParts agreed, PersistentState& outlives)
       : parts(std::move(agreed)),
-        lasting(outlives),
+        persistent(outlives),
         group(*parts.group),
         failure(group),
         streams(group.device()),
         slices(parts.options.degrees, group.size(), group.rank()),
-        compute(lasting.trace.get()),
+        compute(persistent.trace.get()),
         times(group.can().completes_on_host) {}
   EngineContext(const EngineContext&) = delete;
   EngineContext& operator=(const EngineContext&) = delete;
@@ -51,7 +51,7 @@ struct EngineContext {
   }
 
   const EngineParts parts;
-  Lasting& lasting;
+  PersistentState& persistent;
   ProcessGroup& group;
   EngineFailure failure;
   StreamJoin streams;  ///< orders streams that use the engine's memory

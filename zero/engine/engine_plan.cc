@@ -13,7 +13,7 @@
 #include "tessera/optim/cuda/step_sums.h"
 #include "tessera/optim/slices/flat_optimizer.h"
 #include "tessera/wrap_rules.h"
-#include "tessera/zero/parameters/registration.h"
+#include "tessera/zero/parameters/model_change_check.h"
 
 namespace tessera::internal {
 namespace {

@@ -5,7 +5,7 @@
 
 #include "tessera/core/options/option_table.h"
 #include "tessera/optim/slices/whole_tensors.h"
-#include "tessera/zero/step/direction_exchange.h"
+#include "tessera/zero/step/whole_tensor_exchange.h"
 
 namespace tessera::internal {
 namespace {
@@ -14,9 +14,9 @@ int64_t bytes_of(const at::Tensor& tensor) {
   return tensor.numel() * static_cast<int64_t>(tensor.element_size());
 }
 
-Report::Model model_of(const Lasting& lasting, const ParameterTable& table) {
+Report::Model model_of(const PersistentState& persistent, const ParameterTable& table) {
   Report::Model model;
-  model.type = lasting.model->name();
+  model.type = persistent.model->name();
   std::map<std::string, int64_t> bytes_by_dtype;
   for (const Parameter& parameter : table) {
     const int64_t elements = parameter.tensor.numel();
@@ -31,8 +31,9 @@ Report::Model model_of(const Lasting& lasting, const ParameterTable& table) {
     model.trained_bytes += bytes;
   }
   model.bytes_by_dtype.assign(bytes_by_dtype.begin(), bytes_by_dtype.end());
-  model.buffers = static_cast<int64_t>(lasting.buffers.size());
-  for (const NamedTensor& buffer : lasting.buffers) model.buffer_bytes += bytes_of(buffer.tensor);
+  model.buffers = static_cast<int64_t>(persistent.buffers.size());
+  for (const NamedTensor& buffer : persistent.buffers)
+    model.buffer_bytes += bytes_of(buffer.tensor);
   return model;
 }
 
@@ -90,7 +91,7 @@ Report::Times means_of(const StepTimes::Sums& sums) {
 MemorySetting memory_setting(const EngineContext& context, const TrainedParameters& trained,
                              const StepGradients& gradients, int micro_steps) {
   const ResolvedOptions& options = context.parts.options;
-  const DirectionExchange* const directions = trained.commit->directions();
+  const WholeTensorExchange* const exchange = trained.applier->exchange();
   return {.degrees = options.degrees,
           .micro_steps = micro_steps,
           .is_split = trained.store.flat().is_split(),
@@ -103,10 +104,9 @@ MemorySetting memory_setting(const EngineContext& context, const TrainedParamete
           .states = trained.optimizer().states(),
           .optimizer_slice = context.slices.optimizer_slice(),
           .has_average = trained.average != nullptr,
-          .whole_tensor_bytes =
-              directions != nullptr ? directions->plan().bytes(directions->rank()) : 0,
-          .gathered_direction_bytes = directions != nullptr ? directions->gathered_bytes() : 0,
-          .comm_hook_bytes = context.lasting.comm_hook.bytes()};
+          .whole_tensor_bytes = exchange != nullptr ? exchange->plan().bytes(exchange->rank()) : 0,
+          .gathered_direction_bytes = exchange != nullptr ? exchange->gathered_bytes() : 0,
+          .comm_hook_bytes = context.persistent.comm_hook.bytes()};
 }
 
 GatherCounts gather_counts(const TrainedParameters& trained) {
@@ -117,7 +117,7 @@ GatherCounts gather_counts(const TrainedParameters& trained) {
 Report report_of(const EngineContext& context, const TrainedParameters& trained,
                  const StepGradients& gradients, const EngineStep& step) {
   const EngineParts& parts = context.parts;
-  const Lasting& lasting = context.lasting;
+  const PersistentState& persistent = context.persistent;
   Report report;
   report.strategy = parts.options.strategy;
   report.degrees = parts.options.degrees;
@@ -129,23 +129,23 @@ Report report_of(const EngineContext& context, const TrainedParameters& trained,
   report.world = parts.group->size();
   report.backend = parts.group->backend();
   report.device = parts.group->device().str();
-  report.model = model_of(lasting, parts.table);
+  report.model = model_of(persistent, parts.table);
   for (const PlannedUnit& unit : parts.plan) report.units.push_back(unit_of(unit, parts.table));
   report.steps = step.steps();
-  report.last_step = lasting.last_result;
+  report.last_step = persistent.last_result;
   for (size_t i = 0; i < step.last().used.size(); ++i) {
     if (!parts.table[i].is_trainable || step.last().used[i] != 0) continue;
     report.unused_parameters.push_back(parts.table[i].name);
     report.unused_bytes += bytes_of(parts.table[i].tensor);
   }
   report.times = means_of(context.times.sums());
-  if (CommHook* const hook = lasting.comm_hook.hook(); hook != nullptr) {
+  if (CommHook* const hook = persistent.comm_hook.hook(); hook != nullptr) {
     report.comm_hook = {.name = hook->name(), .settings = hook->settings(), .bytes = hook->bytes()};
   }
   report.gathers = gather_counts(trained);
-  report.memory.now = lasting.meter.now();
-  report.memory.peak = lasting.meter.peak();
-  report.memory.peak_total = lasting.meter.peak_total_bytes();
+  report.memory.now = persistent.meter.now();
+  report.memory.peak = persistent.meter.peak();
+  report.memory.peak_total = persistent.meter.peak_total_bytes();
   report.memory.micro_steps = step.last().reductions;
   const MemorySetting setting =
       memory_setting(context, trained, gradients, report.memory.micro_steps);

@@ -12,18 +12,18 @@ EngineState::EngineState(EngineContext& context, TrainedParameters& trained,
       trained_(trained),
       gradients_(gradients),
       step_(step),
-      slices_(context.parts.table, context.parts.plan, context.slices, context.lasting.buffers,
+      slices_(context.parts.table, context.parts.plan, context.slices, context.persistent.buffers,
               trained.optimizer(), trained.store.masters(), trained.store.flat(),
-              trained.average.get(), &context.lasting.comm_hook),
+              trained.average.get(), &context.persistent.comm_hook),
       stream_(context.group, slices_),
       transfer_(context.group, stream_) {}
 
 EngineCounters EngineState::counters() const {
-  const LossScaleState loss_scale = trained_.commit->loss_scale();
+  const LossScaleState loss_scale = trained_.applier->loss_scale();
   return {.steps = step_.steps(),
           .loss_scale = loss_scale.scale,
           .good_steps = loss_scale.good_steps,
-          .has_scaler = trained_.commit->has_loss_scale(),
+          .has_scaler = trained_.applier->has_loss_scale(),
           .averaged = trained_.average != nullptr ? trained_.average->updates() : 0,
           .has_average = trained_.average != nullptr,
           .micro_batches = gradients_.micro_batches().count(),
@@ -33,7 +33,7 @@ EngineCounters EngineState::counters() const {
 void EngineState::take_counters(const EngineCounters& loaded) {
   step_.set_steps(loaded.steps);
   gradients_.micro_batches().set_count(loaded.micro_batches);
-  trained_.commit->load_loss_scale({loaded.loss_scale, loaded.good_steps});
+  trained_.applier->load_loss_scale({loaded.loss_scale, loaded.good_steps});
   if (trained_.average != nullptr) trained_.average->set_updates(loaded.averaged);
 }
 
@@ -43,16 +43,16 @@ StateDict EngineState::state_dict(StateScope scope, int rank) {
   const at::NoGradGuard no_grad;
   return context_.failure.abort_all_on_exception("state_dict", [&] {
     trained_.store.finish();
-    context_.lasting.comm_hook.before_saving(context_.group);
-    return transfer_.save(scope, rank, counters(), step_.registration().unsaved());
+    context_.persistent.comm_hook.before_saving(context_.group);
+    return transfer_.save(scope, rank, counters(), step_.model_changes().unsaved());
   });
 }
 
 StateContents EngineState::agree_to_save(const char* call) {
   return context_.failure.abort_all_on_exception(call, [&] {
     trained_.store.finish();
-    context_.lasting.comm_hook.before_saving(context_.group);
-    return stream_.agree_to_save(call, counters(), step_.registration().unsaved());
+    context_.persistent.comm_hook.before_saving(context_.group);
+    return stream_.agree_to_save(call, counters(), step_.model_changes().unsaved());
   });
 }
 
@@ -86,7 +86,7 @@ void EngineState::load(const char* call, const std::function<void(EngineCounters
     EngineCounters loaded = counters();
     read(loaded);
     take_counters(loaded);
-    context_.lasting.schedule.forget();
+    context_.persistent.schedule.forget();
     gradients_.clear();
     trained_.store.announce();
     context_.failure.mark_consistent();

@@ -26,16 +26,17 @@ EngineStep::EngineStep(EngineContext& context, TrainedParameters& trained, StepG
       trained_(trained),
       gradients_(gradients),
       join_(join),
-      misuse_(context.parts.table, trained.store, trained.access, gradients.handles(),
+      misuse_(context.parts.table, trained.store, trained.access, gradients.dot_grads(),
               trained.optimizer(), trained.early_update),
-      registration_(*context.lasting.model, context.parts.table, context.parts.options),
-      buffers_(SyncedBuffers::make(context.group, context.lasting.buffers,
+      model_changes_(*context.persistent.model, context.parts.table, context.parts.options),
+      buffers_(SyncedBuffers::make(context.group, context.persistent.buffers,
                                    context.parts.options.buffers)) {
-  if (buffers_ != nullptr) context_.lasting.meter.add(MemoryClass::kControl, buffers_->bytes());
+  if (buffers_ != nullptr) context_.persistent.meter.add(MemoryClass::kControl, buffers_->bytes());
 }
 
 EngineStep::~EngineStep() {
-  if (buffers_ != nullptr) context_.lasting.meter.remove(MemoryClass::kControl, buffers_->bytes());
+  if (buffers_ != nullptr)
+    context_.persistent.meter.remove(MemoryClass::kControl, buffers_->bytes());
 }
 
 /// Runs `body`, a vote or a wait for one. If the vote refuses an asynchronous step, restores the
@@ -47,10 +48,10 @@ auto EngineStep::guard_late(Body&& body) {
   } catch (const CommError&) {
     throw;
   } catch (const c10::Error&) {
-    if (trained_.commit->is_late()) {
+    if (trained_.applier->is_late()) {
       gradients_.take_back_step();
     } else if (!trained_.is_updated()) {
-      context_.lasting.schedule.take_back(trained_.optimizer().groups());
+      context_.persistent.schedule.take_back(trained_.optimizer().groups());
     }
     throw;
   }
@@ -67,7 +68,7 @@ StepResult EngineStep::make() {
     apply_schedule();
     failure.guard([&] { join_.take_hyper_parameters(); });
   }
-  return context_.lasting.last_result = failure.guard([&] {
+  return context_.persistent.last_result = failure.guard([&] {
     failure.abort_all_on_exception("step()", [&] {
       trained_.settle();
       if (!trained_.is_updated()) gradients_.adopt_cleared();
@@ -81,21 +82,21 @@ StepResult EngineStep::make() {
       return report;
     });
 
-    const std::optional<StepCommit::Outcome> outcome =
-        guard_late([&] { return trained_.commit->commit(gradients_.reducer(), std::move(mine)); });
+    const std::optional<StepApplier::Outcome> outcome =
+        guard_late([&] { return trained_.applier->commit(gradients_.reducer(), std::move(mine)); });
     return failure.abort_all_on_exception(
         "step()",
         [&] {
           if (buffers_ != nullptr) buffers_->finish();
           return begin_next(outcome);
         },
-        StepCommit::kAfterVote);
+        StepApplier::kAfterVote);
   });
 }
 
 /// Called when all ranks have agreed to the step or, under asynchronous steps, handed it in.
-StepResult EngineStep::begin_next(const std::optional<StepCommit::Outcome>& outcome) {
-  gradients_.note_step(steps_, trained_.commit->is_late() || outcome->committed);
+StepResult EngineStep::begin_next(const std::optional<StepApplier::Outcome>& outcome) {
+  gradients_.note_step(steps_, trained_.applier->is_late() || outcome->committed);
   const double weight = gradients_.weight().sum().value_or(0.0);
   last_.used = gradients_.reducer().used();
   last_.reductions = std::max(gradients_.reductions(), 1);
@@ -103,7 +104,7 @@ StepResult EngineStep::begin_next(const std::optional<StepCommit::Outcome>& outc
   gradients_.clear();
   ++steps_here_;
   if (context_.parts.options.keep_freed_memory) huge_page_pace_.after_step();
-  if (!outcome.has_value()) return context_.lasting.last_result;
+  if (!outcome.has_value()) return context_.persistent.last_result;
   StepResult result = result_of(*outcome);
   result.weight = weight;
   return result;
@@ -111,10 +112,10 @@ StepResult EngineStep::begin_next(const std::optional<StepCommit::Outcome>& outc
 
 void EngineStep::learn_outcome() {
   context_.failure.guard([&] {
-    const std::optional<StepCommit::Outcome> outcome =
-        guard_late([&] { return trained_.commit->wait(); });
+    const std::optional<StepApplier::Outcome> outcome =
+        guard_late([&] { return trained_.applier->wait(); });
     if (!outcome.has_value()) return;
-    context_.lasting.last_result = result_of(*outcome);
+    context_.persistent.last_result = result_of(*outcome);
     gradients_.note_agreement();
   });
 }
@@ -123,7 +124,7 @@ void EngineStep::agree_to_update() {
   const StepVote::RankReport mine = context_.failure.abort_all_on_exception("backward", [&] {
     trained_.store.finish();
     apply_schedule();
-    std::string misuse = misuse_.before_updating_backward(*context_.lasting.no_sync_depth > 0);
+    std::string misuse = misuse_.before_updating_backward(*context_.persistent.no_sync_depth > 0);
     if (misuse.empty()) misuse = schedule_problem_;
     if (misuse.empty()) misuse = find_untrained();
     StepVote::RankReport report = rank_report(std::move(misuse));
@@ -131,9 +132,9 @@ void EngineStep::agree_to_update() {
     return report;
   });
   try {
-    trained_.commit->agree_to_update(mine);
+    trained_.applier->agree_to_update(mine);
   } catch (const c10::Error&) {
-    context_.lasting.schedule.take_back(trained_.optimizer().groups());
+    context_.persistent.schedule.take_back(trained_.optimizer().groups());
     throw;
   }
   trained_.early_update->begin();
@@ -141,7 +142,7 @@ void EngineStep::agree_to_update() {
 
 /// Called before ranks compare their hyper-parameters, when the number of updates is known.
 void EngineStep::apply_schedule() {
-  schedule_problem_ = context_.lasting.schedule.apply(steps_, trained_.optimizer().groups());
+  schedule_problem_ = context_.persistent.schedule.apply(steps_, trained_.optimizer().groups());
 }
 
 /// Also tells the launcher, which uses it to see whether the job fails at the same step again.
@@ -151,7 +152,7 @@ void EngineStep::set_steps(int64_t steps) {
 }
 
 /// Counts a step whose outcome is known.
-StepResult EngineStep::result_of(const StepCommit::Outcome& outcome) {
+StepResult EngineStep::result_of(const StepApplier::Outcome& outcome) {
   if (outcome.committed) {
     set_steps(steps_ + 1);
     report_step_end(context_.group.can().completes_on_host);
@@ -169,9 +170,9 @@ StepVote::RankReport EngineStep::rank_report(std::string misuse) {
   report.backwards = gradients_.backwards();
   report.history = gradients_.history();
   if (trained_.store.gathered() != nullptr) report.gathers = trained_.store.gathered()->history();
-  report.gradient_edits = gradients_.handles().count_edits();
+  report.gradient_edits = gradients_.dot_grads().count_edits();
   trained_.optimizer().groups().append_hyper_parameters(report.hyper_parameters);
-  report.loss_scale = trained_.commit->loss_scale().scale;
+  report.loss_scale = trained_.applier->loss_scale().scale;
   report.weight = gradients_.weight().sum();
   report.divisor = gradients_.weight().divisor();
   report.misuse = std::move(misuse);
@@ -189,7 +190,7 @@ void EngineStep::reduce_what_is_left() {
   if (gradients_.reducer().ranks_differ()) return;
   const bool is_idle = gradients_.is_idle();
   if (!is_idle && !gradients_.reducer().has_local()) return;
-  gradients_.handles().count_edits();
+  gradients_.dot_grads().count_edits();
   if (trained_.early_update != nullptr) agree_to_update();
   if (is_idle) gradients_.count_backward();
   const bool is_objected = context_.failure.abort_all_on_exception("step()", [&] {
@@ -201,7 +202,7 @@ void EngineStep::reduce_what_is_left() {
 
 /// Returns what speaks against the step on this rank; "" for nothing.
 std::string EngineStep::find_misuse() const {
-  if (trained_.commit->has_loss_scale() && !gradients_.was_scaled() && gradients_.has_backward()) {
+  if (trained_.applier->has_loss_scale() && !gradients_.was_scaled() && gradients_.has_backward()) {
     return "backward was called on a loss without engine->scale(loss), which loss_scale needs";
   }
   const StepWeight& weight = gradients_.weight();
@@ -220,7 +221,7 @@ std::string EngineStep::find_misuse() const {
 /// Checks at steps 1, 2, 4, 8, ... only: walking a model allocates, and steps do not.
 std::string EngineStep::find_untrained() const {
   const bool is_due = std::has_single_bit(static_cast<uint64_t>(steps_here_ + 1));
-  return is_due ? registration_.untrained() : "";
+  return is_due ? model_changes_.untrained() : "";
 }
 
 }  // namespace tessera::internal

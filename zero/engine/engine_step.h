@@ -15,8 +15,8 @@
 #include "tessera/zero/engine/misuse_check.h"
 #include "tessera/zero/engine/step_gradients.h"
 #include "tessera/zero/engine/trained_parameters.h"
-#include "tessera/zero/parameters/registration.h"
-#include "tessera/zero/step/step_commit.h"
+#include "tessera/zero/parameters/model_change_check.h"
+#include "tessera/zero/step/step_applier.h"
 
 namespace tessera::internal {
 
@@ -41,7 +41,7 @@ class EngineStep {
   void agree_to_update();
 
   const MisuseCheck& misuse() const { return misuse_; }
-  const Registration& registration() const { return registration_; }
+  const ModelChangeCheck& model_changes() const { return model_changes_; }
   /// Updates applied so far, those of a loaded state included.
   int64_t steps() const { return steps_; }
   void set_steps(int64_t steps);
@@ -59,8 +59,8 @@ class EngineStep {
   StepVote::RankReport rank_report(std::string misuse);
   std::string find_misuse() const;
   std::string find_untrained() const;
-  StepResult begin_next(const std::optional<StepCommit::Outcome>& outcome);
-  StepResult result_of(const StepCommit::Outcome& outcome);
+  StepResult begin_next(const std::optional<StepApplier::Outcome>& outcome);
+  StepResult result_of(const StepApplier::Outcome& outcome);
   template <typename Body>
   auto guard_late(Body&& body);
 
@@ -69,7 +69,7 @@ class EngineStep {
   StepGradients& gradients_;
   JoinLoop& join_;
   const MisuseCheck misuse_;
-  const Registration registration_;
+  const ModelChangeCheck model_changes_;
   const std::unique_ptr<SyncedBuffers> buffers_;  // null: steps do not sync buffers
   HugePagePace huge_page_pace_;
   Last last_;

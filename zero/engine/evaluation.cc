@@ -62,7 +62,7 @@ Mean evaluate(EngineContext& context, TrainedParameters& trained,
   std::string problem;
   {
     const at::NoGradGuard no_grad;
-    const EvaluationMode mode(*context.lasting.model);
+    const EvaluationMode mode(*context.persistent.model);
     try {
       for (;;) {
         const bool has_more = has_batch();

@@ -31,7 +31,7 @@ namespace tessera::internal {
 
 /// Returns why ranks cannot follow others in this engine; "" if they can.
 std::string JoinLoop::problem_of(const JoinOptions& options) const {
-  const RegisteredHook& hook = context_.lasting.comm_hook;
+  const RegisteredHook& hook = context_.persistent.comm_hook;
   if (open_ != nullptr && !open_->is_left) return "join: called inside the loop of another";
   if (std::string problem = option_against("join", context_.parts.options); !problem.empty()) {
     return problem;
@@ -42,7 +42,7 @@ std::string JoinLoop::problem_of(const JoinOptions& options) const {
            "follow; use zero1 or zero2, or give all ranks equally many batches";
   }
   if (!options.throws_when_one_ends) {
-    const std::string name = first_sync_batch_norm(*context_.lasting.model);
+    const std::string name = first_sync_batch_norm(*context_.persistent.model);
     if (!name.empty()) {
       return absl::StrCat("join: got a model with the SyncBatchNorm '", name,
                           "', whose statistics a rank without batches cannot give; use BatchNorm "
@@ -69,13 +69,13 @@ JoinScope JoinLoop::begin(JoinOptions options, std::function<void()> follow) {
                   "join");
   });
   end();
-  announcements_.emplace(context_.group);
+  protocol_.emplace(context_.group);
   const size_t words = trained_.optimizer().groups().hyper_parameters().size();
   hyper_parameters_.emplace(context_.group, std::max<int64_t>(1, static_cast<int64_t>(words)));
   open_ = std::make_shared<OpenJoin>(
       OpenJoin{.follow = std::move(follow), .options = std::move(options)});
   weight_.divide_by_active(by_active && trained_.early_update == nullptr);
-  context_.lasting.meter.add(MemoryClass::kControl, bytes());
+  context_.persistent.meter.add(MemoryClass::kControl, bytes());
   return JoinScope(open_);
 }
 
@@ -83,26 +83,25 @@ void JoinLoop::end() {
   if (open_ == nullptr) return;
   open_->follow = nullptr;
   open_.reset();
-  context_.lasting.meter.remove(MemoryClass::kControl, bytes());
-  announcements_.reset();
+  context_.persistent.meter.remove(MemoryClass::kControl, bytes());
+  protocol_.reset();
   hyper_parameters_.reset();
   weight_.divide_by_active(false);
 }
 
-Announcements::Call JoinLoop::announce(Announcements::Call mine, const char* name,
-                                       bool is_weighted) {
+JoinProtocol::Call JoinLoop::announce(JoinProtocol::Call mine, const char* name, bool is_weighted) {
   if (open_ == nullptr || is_following_) return mine;
-  const Announcements::Call call = context_.failure.guard([&] {
-    return announcements_->exchange(
+  const JoinProtocol::Call call = context_.failure.guard([&] {
+    return protocol_->exchange(
         {.call = mine, .name = name, .is_weighted = is_weighted, .has_left = open_->is_left},
         open_->options.throws_when_one_ends);
   });
-  if (announcements_->all_left()) end();
+  if (protocol_->all_left()) end();
   return call;
 }
 
-void JoinLoop::follow(const std::function<void(Announcements::Call)>& make) {
-  using Call = Announcements::Call;
+void JoinLoop::follow(const std::function<void(JoinProtocol::Call)>& make) {
+  using Call = JoinProtocol::Call;
   while (open_ != nullptr) {
     const Call call = announce(Call::kFollow, "join");
     if (open_ == nullptr) return;
@@ -122,29 +121,29 @@ void JoinLoop::follow(const std::function<void(Announcements::Call)>& make) {
 }
 
 void JoinLoop::take_hyper_parameters() {
-  if (open_ == nullptr || announcements_->active() == context_.group.size()) return;
+  if (open_ == nullptr || protocol_->active() == context_.group.size()) return;
   ParameterGroups& groups = trained_.optimizer().groups();
   std::vector<double> values;
   for (const HyperParameter& one : groups.hyper_parameters()) values.push_back(one.value);
   const std::span<int64_t> mine = hyper_parameters_->mine();
   for (size_t i = 0; i < values.size(); ++i) mine[i] = std::bit_cast<int64_t>(values[i]);
   hyper_parameters_->exchange("hyper-parameters in a loop over join()");
-  if (announcements_->is_active(context_.group.rank())) return;
-  const std::span<const int64_t> theirs = hyper_parameters_->of(announcements_->lowest_active());
+  if (protocol_->is_active(context_.group.rank())) return;
+  const std::span<const int64_t> theirs = hyper_parameters_->of(protocol_->lowest_active());
   for (size_t i = 0; i < values.size(); ++i) values[i] = std::bit_cast<double>(theirs[i]);
   if (groups.problems_of(values).empty()) groups.set_hyper_parameters(values);
 }
 
 SyncedBuffers::Ranks JoinLoop::ranks_with_batches() const {
   if (open_ == nullptr) return {.first = 0, .count = context_.group.size(), .has_mine = true};
-  return {announcements_->lowest_active(), announcements_->active(),
-          announcements_->is_active(context_.group.rank())};
+  return {protocol_->lowest_active(), protocol_->active(),
+          protocol_->is_active(context_.group.rank())};
 }
 
 double JoinLoop::early_factor() const {
   const bool applies = trained_.early_update != nullptr && open_ != nullptr &&
                        open_->options.divide == JoinOptions::Divide::kByActive;
-  return applies ? static_cast<double>(context_.group.size()) / announcements_->active() : 1.0;
+  return applies ? static_cast<double>(context_.group.size()) / protocol_->active() : 1.0;
 }
 
 }  // namespace tessera::internal

@@ -7,8 +7,8 @@
 #include "tessera/core/step/host_all_gather.h"
 #include "tessera/join.h"
 #include "tessera/zero/buffers/synced_buffers.h"
-#include "tessera/zero/engine/announcements.h"
 #include "tessera/zero/engine/engine_context.h"
+#include "tessera/zero/engine/join_protocol.h"
 #include "tessera/zero/engine/open_join.h"
 #include "tessera/zero/engine/trained_parameters.h"
 #include "tessera/zero/step/step_weight.h"
@@ -33,15 +33,14 @@ class JoinLoop {
   bool is_open() const { return open_ != nullptr; }
 
   /// Announces that this rank calls `name` next, and returns the call that comes. Inside a loop it
-  /// is collective and blocking and throws as Announcements::exchange(); outside, and while this
+  /// is collective and blocking and throws as JoinProtocol::exchange(); outside, and while this
   /// rank follows others, it does nothing. Ends the loop if all ranks have left it.
-  Announcements::Call announce(Announcements::Call mine, const char* name,
-                               bool is_weighted = false);
+  JoinProtocol::Call announce(JoinProtocol::Call mine, const char* name, bool is_weighted = false);
 
   /// Follows the calls of the other ranks until none of them has batches left; then the loop is
   /// over. `make` makes one of the calls; it never gets kFollow or kOther. Runs the program's
   /// JoinOptions::on_step after each step. Collective.
-  void follow(const std::function<void(Announcements::Call)>& make);
+  void follow(const std::function<void(JoinProtocol::Call)>& make);
   bool is_following() const { return is_following_; }
 
   /// If some ranks follow others, gives them the hyper-parameters of the lowest rank with batches;
@@ -49,7 +48,7 @@ class JoinLoop {
   void take_hyper_parameters();
 
   /// Whether the losses of the ranks that this one follows have weights.
-  bool is_weighted() const { return announcements_->is_weighted(); }
+  bool is_weighted() const { return protocol_->is_weighted(); }
   /// The ranks with batches; all ranks outside a loop.
   SyncedBuffers::Ranks ranks_with_batches() const;
   /// The factor for gradients where backward updates; with it the mean over all ranks is the mean
@@ -58,13 +57,13 @@ class JoinLoop {
 
  private:
   std::string problem_of(const JoinOptions& options) const;
-  int64_t bytes() const { return announcements_->bytes() + hyper_parameters_->bytes(); }
+  int64_t bytes() const { return protocol_->bytes() + hyper_parameters_->bytes(); }
 
   EngineContext& context_;
   TrainedParameters& trained_;
   StepWeight& weight_;
-  std::shared_ptr<OpenJoin> open_;              // null outside a loop
-  std::optional<Announcements> announcements_;  // set while open_ is, as is the next
+  std::shared_ptr<OpenJoin> open_;        // null outside a loop
+  std::optional<JoinProtocol> protocol_;  // set while open_ is, as is the next
   std::optional<HostAllGather> hyper_parameters_;
   bool is_following_ = false;
 };

@@ -6,8 +6,8 @@
 #include <c10/core/ScalarType.h>
 #include <c10/util/Exception.h>
 
-#include "tessera/core/layout/state_cover.h"
-#include "tessera/core/reduce/binary_counter.h"
+#include "tessera/core/layout/partial_state_layout.h"
+#include "tessera/core/reduce/tree_accumulator.h"
 
 namespace tessera {
 using namespace internal;
@@ -23,9 +23,10 @@ int64_t state_bytes(const PlannedUnit& unit, const KeptState& state, const Memor
   const Range slice = unit.layout.part(setting.optimizer_slice, setting.degrees.optimizer);
   std::vector<Segment> segments = unit.layout.segments(slice);
   for (Segment& segment : segments) segment.buffer_offset -= slice.begin;
-  const StateCover cover(segments, slice.numel,
-                         [&](size_t parameter) { return state.has(unit.parameters[parameter]); });
-  return state.values_of(cover.numel()) *
+  const PartialStateLayout partial(segments, slice.numel, [&](size_t parameter) {
+    return state.has(unit.parameters[parameter]);
+  });
+  return state.values_of(partial.numel()) *
          static_cast<int64_t>(c10::elementSize(state.dtype_over(unit.precision.master)));
 }
 

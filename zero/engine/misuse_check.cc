@@ -24,7 +24,7 @@ std::string MisuseCheck::find(const char* call) const {
   if (finding.violation != FlatParameters::Violation::kNone) {
     return describe(finding.violation, table_[finding.parameter].name);
   }
-  if (const std::optional<size_t> replaced = handles_.replaced()) {
+  if (const std::optional<size_t> replaced = dot_grads_.replaced()) {
     return absl::StrCat(
         "[grad] '", table_[*replaced].name,
         "': .grad was assigned outside the engine, which would not use it; write "
@@ -43,7 +43,7 @@ std::string MisuseCheck::written() const {
 std::string MisuseCheck::before_step() const {
   std::string found = find("step()");
   if (!found.empty() || early_update_ == nullptr || !early_update_->has_begun()) return found;
-  if (const GradientHandles::Cleared cleared = handles_.cleared(); !cleared.parameters.empty()) {
+  if (const DotGradViews::Cleared cleared = dot_grads_.cleared(); !cleared.parameters.empty()) {
     return absl::StrCat(
         "[grad] '", table_[cleared.parameters.front()].name,
         "': .grad was cleared after backward had applied it (Options::optimizer_in_backward); "

@@ -4,7 +4,7 @@
 
 #include "tessera/optim/slices/flat_optimizer.h"
 #include "tessera/parameter_table.h"
-#include "tessera/zero/engine/gradient_handles.h"
+#include "tessera/zero/engine/dot_grad_views.h"
 #include "tessera/zero/parameters/parameter_access.h"
 #include "tessera/zero/parameters/parameter_store.h"
 #include "tessera/zero/step/update_in_backward.h"
@@ -17,12 +17,12 @@ class MisuseCheck {
  public:
   /// References and `early_update` (null: step() updates) must outlive it.
   MisuseCheck(const ParameterTable& table, const ParameterStore& store,
-              const ParameterAccess& access, const GradientHandles& handles,
+              const ParameterAccess& access, const DotGradViews& dot_grads,
               const FlatOptimizer& optimizer, const UpdateInBackward* early_update)
       : table_(table),
         store_(store),
         access_(access),
-        handles_(handles),
+        dot_grads_(dot_grads),
         optimizer_(optimizer),
         early_update_(early_update) {}
 
@@ -43,7 +43,7 @@ class MisuseCheck {
   const ParameterTable& table_;
   const ParameterStore& store_;
   const ParameterAccess& access_;
-  const GradientHandles& handles_;
+  const DotGradViews& dot_grads_;
   const FlatOptimizer& optimizer_;
   const UpdateInBackward* const early_update_;
 };

@@ -25,9 +25,9 @@
 #include "tessera/optim/plan/parameter_groups.h"
 #include "tessera/zero/buffers/replica_sync.h"
 #include "tessera/zero/engine/batch_norms.h"
-#include "tessera/zero/engine/current_engine.h"
 #include "tessera/zero/engine/engine_plan.h"
-#include "tessera/zero/parameters/registration.h"
+#include "tessera/zero/engine/rebuildable_engine.h"
+#include "tessera/zero/parameters/model_change_check.h"
 #include "tessera/zero/step/gradient_clip.h"
 
 namespace tessera {
@@ -266,7 +266,7 @@ std::unique_ptr<Engine> make_engine(std::shared_ptr<torch::nn::Module> model,
   int64_t model_bytes = 0;
   for (const at::Tensor& tensor : state) model_bytes += static_cast<int64_t>(tensor.nbytes());
   auto engine = std::make_unique<Engine>(
-      std::make_unique<CurrentEngine>(*std::move(parts), std::move(model), std::move(buffers)));
+      std::make_unique<RebuildableEngine>(*std::move(parts), std::move(model), std::move(buffers)));
   if (keeps_freed_memory) keep_freed_memory(model_bytes);  // which have just been freed
   return engine;
 }

@@ -6,7 +6,7 @@
 namespace tessera::internal {
 
 std::string ShardedEngine::misplaced() const {
-  if (context.lasting.comm_hook.is_running()) {
+  if (context.persistent.comm_hook.is_running()) {
     return "called inside the communication hook; call it after backward has returned";
   }
   if (backward.is_running()) {
@@ -16,8 +16,8 @@ std::string ShardedEngine::misplaced() const {
     return "called inside modify_parameters, whose function only writes parameters; call it "
            "afterwards";
   }
-  if (context.lasting.running != nullptr) {
-    return absl::StrCat("called inside ", context.lasting.running,
+  if (context.persistent.running != nullptr) {
+    return absl::StrCat("called inside ", context.persistent.running,
                         ", by a function that was given to the engine; call it afterwards");
   }
   return "";

@@ -18,7 +18,8 @@ namespace tessera::internal {
 /// strategy to degrees; nothing here depends on the strategy.
 struct ShardedEngine final {
   /// Parameters and buffers are equal on all ranks already. `outlives` outlives it. Collective.
-  ShardedEngine(EngineParts agreed, Lasting& outlives, Values brought = Values::kOfParameters)
+  ShardedEngine(EngineParts agreed, PersistentState& outlives,
+                Values brought = Values::kOfParameters)
       : context(std::move(agreed), outlives), trained(context, brought) {
     context.compute.begin();
     context.times.begin_step();

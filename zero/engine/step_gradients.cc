@@ -11,16 +11,17 @@ StepGradients::StepGradients(EngineContext& context, TrainedParameters& trained)
       trained_(trained),
       weight_(context.group, context.parts.plan),
       reducer_(context.group, context.parts.table, context.parts.plan, context.slices,
-               reducer_setting(), context.lasting.meter, history_, context.lasting.trace.get()),
-      handles_(context.parts.table, reducer_.gradient_views()),
+               reducer_setting(), context.persistent.meter, history_,
+               context.persistent.trace.get()),
+      dot_grads_(context.parts.table, reducer_.gradient_views()),
       micro_batches_(context.parts.options.reproducible, context.group.rank(), context.group.size(),
-                     context.lasting.micro_batches) {
-  context_.lasting.meter.add(MemoryClass::kControl, weight_.bytes());
+                     context.persistent.micro_batches) {
+  context_.persistent.meter.add(MemoryClass::kControl, weight_.bytes());
 }
 
 StepGradients::~StepGradients() {
-  handles_.hide_all();
-  context_.lasting.meter.remove(MemoryClass::kControl, weight_.bytes());
+  dot_grads_.hide_all();
+  context_.persistent.meter.remove(MemoryClass::kControl, weight_.bytes());
 }
 
 Reducer::Setting StepGradients::reducer_setting() {
@@ -29,10 +30,10 @@ Reducer::Setting StepGradients::reducer_setting() {
   return {.on_release =
               options.poison_freed ? BufferPool::OnRelease::kPoison : BufferPool::OnRelease::kKeep,
           .divisor = options.gradient_divisor,
-          .observer = trained_.commit->observer(),
+          .observer = trained_.applier->observer(),
           .order = context_.is_any_world_size() ? SumOrder::kBinaryTree : SumOrder::kRanks,
-          .hook = &context_.lasting.comm_hook,
-          .agreement = trained_.commit->is_late() ? Agreement::kInStep : Agreement::kInBackward,
+          .hook = &context_.persistent.comm_hook,
+          .agreement = trained_.applier->is_late() ? Agreement::kInStep : Agreement::kInBackward,
           .learns_order = options.reorder_reductions,
           .units_in_reduction = options.units_in_reduction,
           .times = &context_.times};
@@ -86,15 +87,15 @@ void StepGradients::count_replayed() {
 // --- What users do to `.grad` ---
 
 void StepGradients::adopt_cleared() {
-  const GradientHandles::Cleared cleared = handles_.cleared();
+  const DotGradViews::Cleared cleared = dot_grads_.cleared();
   if (cleared.all) {
     clear();
     return;
   }
   for (const size_t index : cleared.parameters) {
-    handles_.forget(index);
+    dot_grads_.forget(index);
     reducer_.drop(index);
-    trained_.commit->drop(index);
+    trained_.applier->drop(index);
     history_.record(RollingHash::Event::kDrop, static_cast<int64_t>(index));
   }
 }
@@ -104,17 +105,17 @@ void StepGradients::show() {
   for (size_t i = 0; i < context_.parts.table.size(); ++i) {
     const bool is_local = reducer_.local()[i] != 0;
     if (!is_local && reducer_.used()[i] == 0) continue;
-    handles_.show(i, is_local || is_partial ? GradientHandles::Content::kLocal
-                                            : GradientHandles::Content::kReduced);
+    dot_grads_.show(i, is_local || is_partial ? DotGradViews::Content::kLocal
+                                              : DotGradViews::Content::kReduced);
   }
 }
 
 void StepGradients::clear() {
   context_.streams.pass();
-  handles_.hide_all();
+  dot_grads_.hide_all();
   reducer_.clear();
   if (trained_.early_update != nullptr) trained_.early_update->end();
-  trained_.commit->drop();
+  trained_.applier->drop();
   weight_.clear();
   micro_batches_.clear();
   backwards_ = 0;

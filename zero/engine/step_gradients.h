@@ -8,8 +8,8 @@
 
 #include "tessera/core/numbers/rolling_hash.h"
 #include "tessera/core/reduce/reducer.h"
+#include "tessera/zero/engine/dot_grad_views.h"
 #include "tessera/zero/engine/engine_context.h"
-#include "tessera/zero/engine/gradient_handles.h"
 #include "tessera/zero/engine/micro_batches.h"
 #include "tessera/zero/engine/trained_parameters.h"
 #include "tessera/zero/step/step_weight.h"
@@ -31,7 +31,7 @@ class StepGradients {
 
   /// Gradients that follow are multiplied with `factor`. Under kReduce all ranks must begin.
   void begin(Reducer::Mode mode, double factor);
-  /// Takes one gradient of parameter `index`, whose handle is hidden. Drops it if its parameter was
+  /// Takes one gradient of parameter `index`, whose view is hidden. Drops it if its parameter was
   /// re-assigned and so has no place; the vote names the parameter.
   void receive(size_t index, const at::Tensor& gradient);
   /// Called before end(): this rank has made a backward, and autograd has no more gradients.
@@ -78,7 +78,7 @@ class StepGradients {
 
   Reducer& reducer() { return reducer_; }
   const Reducer& reducer() const { return reducer_; }
-  GradientHandles& handles() { return handles_; }
+  DotGradViews& dot_grads() { return dot_grads_; }
   StepWeight& weight() { return weight_; }
   MicroBatches& micro_batches() { return micro_batches_; }
   const MicroBatches& micro_batches() const { return micro_batches_; }
@@ -93,7 +93,7 @@ class StepGradients {
   RollingHash history_agreed_;   // as of the last step that all ranks are known to agree on
   StepWeight weight_;
   Reducer reducer_;
-  GradientHandles handles_;
+  DotGradViews dot_grads_;
   MicroBatches micro_batches_;
   int64_t backwards_ = 0;            // of this model, since the last step
   int reductions_ = 0;               // backwards that reduced, since the last step

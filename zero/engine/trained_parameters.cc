@@ -9,33 +9,33 @@ TrainedParameters::TrainedParameters(EngineContext& context, Values brought)
           context.group, context.parts.table, context.parts.plan, context.slices,
           context.parts.options,
           [&watch = context.backward_watch] { return watch.is_inside_backward(); },
-          context.group.can().completes_on_host ? nullptr : &context.streams, context.lasting.meter,
-          context.lasting.trace.get(), brought),
+          context.group.can().completes_on_host ? nullptr : &context.streams,
+          context.persistent.meter, context.persistent.trace.get(), brought),
       average(make_average(context.parts.options, store, context.group)),
-      commit(make_step_commit({.group = context.group,
-                               .table = context.parts.table,
-                               .plan = context.parts.plan,
-                               .slices = context.slices,
-                               .options = context.parts.options,
-                               .store = store,
-                               .failure = context.failure,
-                               .meter = context.lasting.meter,
-                               .trace = context.lasting.trace.get(),
-                               .average = average.get()},
-                              context.parts.optimizer, context.parts.group_of)),
-      early_update(commit->update_in_backward()),
+      applier(make_step_applier({.group = context.group,
+                                 .table = context.parts.table,
+                                 .plan = context.parts.plan,
+                                 .slices = context.slices,
+                                 .options = context.parts.options,
+                                 .store = store,
+                                 .failure = context.failure,
+                                 .meter = context.persistent.meter,
+                                 .trace = context.persistent.trace.get(),
+                                 .average = average.get()},
+                                context.parts.optimizer, context.parts.group_of)),
+      early_update(applier->update_in_backward()),
       access(context.group, context.parts.table, context.parts.plan, store),
       context_(context) {
-  context_.lasting.meter.add(optimizer_class(), optimizer_bytes());
-  context_.lasting.meter.add(MemoryClass::kControl, commit->bytes() + access.bytes());
-  optimizer().groups().show_in(*context_.lasting.optimizer);
-  context_.lasting.comm_hook.prepare(context_.parts.table, context_.parts.plan,
-                                     commit->has_loss_scale(), context_.lasting.meter);
+  context_.persistent.meter.add(optimizer_class(), optimizer_bytes());
+  context_.persistent.meter.add(MemoryClass::kControl, applier->bytes() + access.bytes());
+  optimizer().groups().show_in(*context_.persistent.optimizer);
+  context_.persistent.comm_hook.prepare(context_.parts.table, context_.parts.plan,
+                                        applier->has_loss_scale(), context_.persistent.meter);
 }
 
 TrainedParameters::~TrainedParameters() {
-  context_.lasting.meter.remove(optimizer_class(), optimizer_bytes());
-  context_.lasting.meter.remove(MemoryClass::kControl, commit->bytes() + access.bytes());
+  context_.persistent.meter.remove(optimizer_class(), optimizer_bytes());
+  context_.persistent.meter.remove(MemoryClass::kControl, applier->bytes() + access.bytes());
 }
 
 MemoryClass TrainedParameters::optimizer_class() const {

@@ -9,13 +9,13 @@
 #include "tessera/zero/parameters/master_values.h"
 #include "tessera/zero/parameters/parameter_access.h"
 #include "tessera/zero/parameters/parameter_store.h"
-#include "tessera/zero/step/step_commit.h"
+#include "tessera/zero/step/step_applier.h"
 #include "tessera/zero/step/update_in_backward.h"
 
 namespace tessera::internal {
 
 /// What an engine trains: the parameters with their masters, the average of the weights, and the
-/// optimizer, which the commit owns. Built anew when the trained parameters change.
+/// optimizer, which the applier owns. Built anew when the trained parameters change.
 struct TrainedParameters {
   /// Parameters are equal on all ranks already. `context` outlives it. Collective.
   TrainedParameters(EngineContext& context, Values brought);
@@ -28,12 +28,12 @@ struct TrainedParameters {
   void settle();
   /// Whether backward has updated parameters that no step() has committed yet.
   bool is_updated() const { return early_update != nullptr && early_update->has_begun(); }
-  FlatOptimizer& optimizer() const { return commit->optimizer(); }
+  FlatOptimizer& optimizer() const { return applier->optimizer(); }
 
   ParameterStore store;
   const std::unique_ptr<FlatAverage> average;  ///< null without Options::average
-  const std::unique_ptr<StepCommit> commit;
-  UpdateInBackward* const early_update;  ///< owned by commit; null: step() updates
+  const std::unique_ptr<StepApplier> applier;
+  UpdateInBackward* const early_update;  ///< owned by applier; null: step() updates
   ParameterAccess access;
 
  private:

@@ -5,7 +5,7 @@
 
 #include <absl/strings/str_cat.h>
 
-#include "tessera/core/access/unobserved.h"
+#include "tessera/core/access/unobserved_scope.h"
 #include "tessera/core/sched/trace_span.h"
 
 namespace tessera::internal {
@@ -66,7 +66,7 @@ ParameterAllGather::~ParameterAllGather() {
 }
 
 void ParameterAllGather::start(const std::vector<size_t>& units) {
-  const Unobserved unobserved;
+  const UnobservedScope unobserved;
   const bool may_go_on = axes_.size() == 1 && !flat_.is_split() && group_.can().in_background;
   std::vector<AccessObserver::Watched> watched;
   for (const size_t unit : units) {
@@ -114,7 +114,7 @@ void ParameterAllGather::start(const std::vector<size_t>& units) {
 /// Waits for one unit. The caller holds the mutex.
 void ParameterAllGather::complete(Pending& pending) {
   if (pending.work == nullptr) return;
-  const Unobserved unobserved;
+  const UnobservedScope unobserved;
   const std::shared_ptr<Work> work = std::exchange(pending.work, nullptr);
   try {
     work->wait();

@@ -10,8 +10,8 @@
 #include <absl/strings/str_split.h>
 
 #include "tessera/process_group.h"
-#include "tessera/zero/state/memory_order.h"
 #include "tessera/zero/state/state_remedies.h"
+#include "tessera/zero/state/stride_order.h"
 
 namespace tessera::internal {
 

@@ -15,9 +15,9 @@
 #include "tessera/core/options/problems.h"
 #include "tessera/core/process/error_text.h"
 #include "tessera/zero/buffers/replica_sync.h"
-#include "tessera/zero/parameters/registration.h"
-#include "tessera/zero/state/memory_order.h"
+#include "tessera/zero/parameters/model_change_check.h"
 #include "tessera/zero/state/state_remedies.h"
+#include "tessera/zero/state/stride_order.h"
 
 namespace tessera::internal {
 

@@ -34,7 +34,7 @@ namespace tessera::internal {
 // again only after load_state_dict().
 
 UpdateInBackward::UpdateInBackward(const ParameterTable& table, const UnitPlan& plan,
-                                   HostOptimizer& optimizer, ParameterStore& store, Trace* trace)
+                                   CpuOptimizer& optimizer, ParameterStore& store, Trace* trace)
     : plan_(plan),
       optimizer_(optimizer),
       store_(store),

@@ -25,7 +25,7 @@ namespace tessera::internal {
 class UpdateInBackward final : public GradientObserver {
  public:
   /// References and `trace` (may be null) must outlive it.
-  UpdateInBackward(const ParameterTable& table, const UnitPlan& plan, HostOptimizer& optimizer,
+  UpdateInBackward(const ParameterTable& table, const UnitPlan& plan, CpuOptimizer& optimizer,
                    ParameterStore& store, Trace* trace);
 
   /// Called when all ranks have agreed to a backward that updates, with these hyper-parameters.
@@ -66,7 +66,7 @@ class UpdateInBackward final : public GradientObserver {
               const ExactSum& squares);
 
   const UnitPlan& plan_;
-  HostOptimizer& optimizer_;
+  CpuOptimizer& optimizer_;
   ParameterStore& store_;
   Trace* const trace_;
   const std::vector<uint8_t> all_used_;    // per table entry

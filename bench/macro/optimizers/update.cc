@@ -49,7 +49,7 @@ class OwnUpdate final : public Update {
     const tessera::FlatLayout layout(at::kFloat, {numel}, 1);
     values_ = values_of(layout.numel());
     gradient_ = gradient_of(layout.numel());
-    optimizer_ = tessera::internal::make_host_optimizer(
+    optimizer_ = tessera::internal::make_cpu_optimizer(
         table_, options, {0}, {{values_, layout.segments({0, layout.numel()})}});
   }
 
@@ -65,7 +65,7 @@ class OwnUpdate final : public Update {
   tessera::ParameterTable table_;
   at::Tensor values_;
   at::Tensor gradient_;
-  std::unique_ptr<tessera::internal::HostOptimizer> optimizer_;
+  std::unique_ptr<tessera::internal::CpuOptimizer> optimizer_;
 };
 
 /// LibTorch's update.

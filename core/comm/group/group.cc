@@ -11,11 +11,11 @@
 namespace tessera::internal {
 
 Group::Group(std::unique_ptr<Link> link, std::string name, Lane::Mode mode,
-             Member::Patience patience, std::shared_ptr<Relatives> relatives)
+             Member::Patience patience, std::shared_ptr<SiblingGroups> siblings)
     : mode_(mode),
       member_(std::make_shared<Member>(std::move(link), std::move(name), mode, patience)),
-      relatives_(std::move(relatives)) {
-  relatives_->add(member_);
+      siblings_(std::move(siblings)) {
+  siblings_->add(member_);
   this->link().attach(member_);
 }
 
@@ -27,7 +27,7 @@ Group::~Group() {
   if (unwinding_.is_by_own_error()) {
     // The exception may be what this group has failed with, or another one of the world, and others
     // not know that yet.
-    const std::string cause = relatives_->cause();
+    const std::string cause = siblings_->cause();
     link().fail_world(!cause.empty() ? cause
                                      : absl::StrCat("rank ", link().number_of(rank()),
                                                     " left while an exception unwound"));
@@ -90,7 +90,7 @@ std::shared_ptr<ProcessGroup> Group::subgroup(const std::vector<int>& ranks,
   if (link == nullptr) return nullptr;
   return std::make_shared<Group>(std::move(link),
                                  absl::StrCat(member_->name(), "/", std::string(name)), mode_,
-                                 member_->patience(), relatives_);
+                                 member_->patience(), siblings_);
 }
 
 }  // namespace tessera::internal

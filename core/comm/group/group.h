@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "tessera/core/comm/group/member.h"
-#include "tessera/core/comm/group/relatives.h"
+#include "tessera/core/comm/group/siblings.h"
 #include "tessera/core/comm/groups/unwinding.h"
 #include "tessera/process_group.h"
 
@@ -19,9 +19,9 @@ namespace tessera::internal {
 class Group final : public ProcessGroup {
  public:
   /// `mode` kThread: collectives run in the background, in a thread of the group.
-  /// `relatives`: of a subgroup.
+  /// `siblings`: of a subgroup.
   Group(std::unique_ptr<Link> link, std::string name, Lane::Mode mode, Member::Patience patience,
-        std::shared_ptr<Relatives> relatives = std::make_shared<Relatives>());
+        std::shared_ptr<SiblingGroups> siblings = std::make_shared<SiblingGroups>());
   ~Group() override;
 
   int rank() const override { return link().rank(); }
@@ -49,7 +49,7 @@ class Group final : public ProcessGroup {
   const Unwinding unwinding_;
   const Lane::Mode mode_;  // that the maker has asked for
   const std::shared_ptr<Member> member_;
-  const std::shared_ptr<Relatives> relatives_;
+  const std::shared_ptr<SiblingGroups> siblings_;
   std::set<std::string, std::less<>> subgroup_names_;
 };
 

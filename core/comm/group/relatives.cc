@@ -6,13 +6,13 @@
 
 namespace tessera::internal {
 
-void Relatives::add(std::weak_ptr<Member> member) {
+void SiblingGroups::add(std::weak_ptr<Member> member) {
   const std::lock_guard lock(mutex_);
   std::erase_if(members_, [](const auto& one) { return one.expired(); });
   members_.push_back(std::move(member));
 }
 
-std::string Relatives::cause() const {
+std::string SiblingGroups::cause() const {
   const std::lock_guard lock(mutex_);
   for (const auto& one : members_) {
     const auto member = one.lock();

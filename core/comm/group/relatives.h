@@ -10,7 +10,7 @@ namespace tessera::internal {
 class Member;
 
 /// The groups that were made of one world, as one rank has them. Thread-safe.
-class Relatives {
+class SiblingGroups {
  public:
   void add(std::weak_ptr<Member> member);
   /// Why the first of them that has failed did; "" if none has.

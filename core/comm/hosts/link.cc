@@ -42,17 +42,17 @@ void put_at(const at::Tensor& bytes, int64_t begin, const T& value) {
 class Link final : public internal::Link {
  public:
   Link(Links links, const std::string& group, GroupSetting setting)
-      : levels_(std::move(links), setting.layout, group, setting.of_messages),
+      : subgroups_(std::move(links), setting.layout, group, setting.of_messages),
         setting_(std::move(setting)) {}
 
-  int rank() const override { return levels_.rank(); }
-  int size() const override { return levels_.layout.ranks(); }
+  int rank() const override { return subgroups_.rank(); }
+  int size() const override { return subgroups_.layout.ranks(); }
   std::string_view backend() const override { return "hosts"; }
   Capabilities can() const override {
     return {.in_background = true,
             .one_sided_reads = flat().can().one_sided_reads,
             .crosses_network = true,
-            .tree_sums = levels_.layout.sums_are_one_tree()};
+            .tree_sums = subgroups_.layout.sums_are_one_tree()};
   }
   const Origin& origin() const override { return flat().origin(); }
   at::Tensor allocate(int64_t numel, at::ScalarType dtype) override {
@@ -90,10 +90,10 @@ class Link final : public internal::Link {
   /// The calls that it is made of keep their tensors, and fail with the group.
   void abandon(std::unique_ptr<Transfer> transfer, const Collective& /*collective*/) override {
     transfer.reset();
-    if (has_failed()) levels_.fail(failure().cause);
+    if (has_failed()) subgroups_.fail(failure().cause);
   }
 
-  Member* messages() override { return levels_.flat.get(); }
+  Member* messages() override { return subgroups_.flat.get(); }
   std::unique_ptr<Transfer> send(const Call& /*call*/) override { return nullptr; }
   std::optional<Arrival> next_arrival() override { return std::nullopt; }
   std::unique_ptr<Transfer> receive(const Arrival& /*arrival*/, const Call& /*call*/) override {
@@ -136,7 +136,7 @@ class Link final : public internal::Link {
   void dump_flights(std::string_view cause) noexcept override { inside().dump_flights(cause); }
 
   /// Tells the ranks of this host. Other hosts are told when this is destroyed, or at MPI's end.
-  void leave() noexcept override { levels_.leave(); }
+  void leave() noexcept override { subgroups_.leave(); }
 
   void before_look(Rest& rest) override { inside().before_look(rest); }
   void rest(Rest& rest) override { inside().rest(rest); }
@@ -152,7 +152,7 @@ class Link final : public internal::Link {
     std::vector<std::optional<CallRecord>> calls;  // by rank
     int64_t inside = 0;        // the number of the exchange among the calls of `inside`
     bool is_complete = false;  // all calls are known, or two that differ
-    Steps exchange;
+    CollectiveTask exchange;
   };
 
   class CallTransfer final : public Transfer {
@@ -167,16 +167,16 @@ class Link final : public internal::Link {
     }
 
     State advance() override {
-      if (!std::exchange(has_begun_, true)) steps_ = link_.begin(call_);
-      const bool is_over = steps_.go_on();
-      if (!steps_.has_given()) return State::kMoving;
+      if (!std::exchange(has_begun_, true)) task_ = link_.begin(call_);
+      const bool is_over = task_.go_on();
+      if (!task_.has_given()) return State::kMoving;
       link_.given_ = std::max(link_.given_, call_.sequence() + 1);
       return is_over ? State::kOver : State::kGiven;
     }
 
     std::vector<int> awaited() override {
       std::set<int> ranks;
-      for (const auto& one : link_.levels_.awaited()) ranks.insert(one.rank);
+      for (const auto& one : link_.subgroups_.awaited()) ranks.insert(one.rank);
       return {ranks.begin(), ranks.end()};
     }
 
@@ -184,34 +184,35 @@ class Link final : public internal::Link {
     Link& link_;
     Call& call_;
     bool has_begun_ = false;
-    Steps steps_;
+    CollectiveTask task_;
   };
 
-  internal::Link& flat() const { return levels_.flat->link(); }
-  internal::Link& inside() const { return levels_.inside->link(); }
-  bool is_here(int rank) const { return levels_.is_here(rank); }
-  int local_of(int rank) const { return levels_.layout.local_of(rank); }
+  internal::Link& flat() const { return subgroups_.flat->link(); }
+  internal::Link& inside() const { return subgroups_.inside->link(); }
+  bool is_here(int rank) const { return subgroups_.is_here(rank); }
+  int local_of(int rank) const { return subgroups_.layout.local_of(rank); }
   bool has_gone(int rank) const;
-  Steps exchange_calls(Round& round, CallRecord own);
-  Steps begin(Call& call);
+  CollectiveTask exchange_calls(Round& round, CallRecord own);
+  CollectiveTask begin(Call& call);
 
-  Levels levels_;
+  HostSubgroups subgroups_;
   const GroupSetting setting_;
   std::map<int64_t, Round> rounds_;  // by sequence
   int64_t given_ = 0;                // the number of the call that may be announced next
   int64_t finished_ = 0;
 };
 
-Steps Link::exchange_calls(Round& round, CallRecord own) {
-  const HostLayout& layout = levels_.layout;
-  const int locals = levels_.locals();
-  const int host = levels_.host();
+CollectiveTask Link::exchange_calls(Round& round, CallRecord own) {
+  const HostLayout& layout = subgroups_.layout;
+  const int locals = subgroups_.locals();
+  const int host = subgroups_.host();
   constexpr auto kRecord = static_cast<int64_t>(sizeof(CallRecord));
   constexpr auto kSlice = static_cast<int64_t>(sizeof(int32_t));
-  const at::Tensor of_locals = levels_.scratch(kRecord * locals, at::kByte);
-  put_at(of_locals, kRecord * levels_.local(), own);
-  const auto inside = start_all_gather(
-      *levels_.inside, of_locals, part_of(of_locals, kRecord * levels_.local(), kRecord), kTag);
+  const at::Tensor of_locals = subgroups_.scratch(kRecord * locals, at::kByte);
+  put_at(of_locals, kRecord * subgroups_.local(), own);
+  const auto inside =
+      start_all_gather(*subgroups_.inside, of_locals,
+                       part_of(of_locals, kRecord * subgroups_.local(), kRecord), kTag);
   round.inside = inside->sequence();
   co_await inside;
   for (int local = 0; local < locals; ++local) {
@@ -222,15 +223,15 @@ Steps Link::exchange_calls(Round& round, CallRecord own) {
   if (round.is_complete) co_return;  // they differ
 
   const int64_t of_host = kRecord + kSlice * locals;
-  const at::Tensor of_hosts = levels_.scratch(of_host * levels_.hosts(), at::kByte);
+  const at::Tensor of_hosts = subgroups_.scratch(of_host * subgroups_.hosts(), at::kByte);
   put_at(of_hosts, of_host * host, own);
   for (int local = 0; local < locals; ++local) {
     put_at(of_hosts, of_host * host + kRecord + kSlice * local,
            value_at<CallRecord>(of_locals, kRecord * local).slice);
   }
-  co_await start_all_gather(*levels_.calls, of_hosts, part_of(of_hosts, of_host * host, of_host),
+  co_await start_all_gather(*subgroups_.calls, of_hosts, part_of(of_hosts, of_host * host, of_host),
                             kTag);
-  for (int other = 0; other < levels_.hosts(); ++other) {
+  for (int other = 0; other < subgroups_.hosts(); ++other) {
     auto call = value_at<CallRecord>(of_hosts, of_host * other);
     for (int local = 0; local < locals; ++local) {
       call.slice = value_at<int32_t>(of_hosts, of_host * other + kRecord + kSlice * local);
@@ -240,17 +241,17 @@ Steps Link::exchange_calls(Round& round, CallRecord own) {
   round.is_complete = true;
 }
 
-Steps Link::begin(Call& call) {
+CollectiveTask Link::begin(Call& call) {
   const Op op = call.collective().op;
-  if (op == Op::kMakeWindow) return make_window(levels_, setting_, call);
-  if (op == Op::kSubgroup) return make_subgroup(levels_, setting_, call);
-  StepContext context{levels_, call.collective(), {}, [this, sequence = call.sequence()] {
-                        return finished_ == sequence;
-                      }};
+  if (op == Op::kMakeWindow) return make_window(subgroups_, setting_, call);
+  if (op == Op::kSubgroup) return make_subgroup(subgroups_, setting_, call);
+  CollectiveContext context{subgroups_, call.collective(), {}, [this, sequence = call.sequence()] {
+                              return finished_ == sequence;
+                            }};
   for (const auto& other : rounds_.find(call.sequence())->second.calls) {
     context.slices.push_back(other->slice);
   }
-  return steps_of(std::move(context));
+  return collective_task(std::move(context));
 }
 
 /// Ranks of other hosts are not reported as missing until all ranks of this host have called.
@@ -262,7 +263,7 @@ int64_t Link::called_by(int rank) const {
       (is_here(rank)
            ? inside().called_by(local_of(rank)) > round->second.inside
            : record_of(this->rank(), finished_) == nullptr ||
-                 levels_.calls->link().called_by(levels_.layout.host_of(rank)) > finished_);
+                 subgroups_.calls->link().called_by(subgroups_.layout.host_of(rank)) > finished_);
   return has_come ? finished_ + 1 : finished_;
 }
 
@@ -272,7 +273,7 @@ int64_t Link::finished_by(int rank) const {
   const bool has_exchanged = have_all_called(finished_) || !has_left(rank);
   return is_here(rank) || has_exchanged
              ? finished_
-             : levels_.calls->link().finished_by(levels_.layout.host_of(rank));
+             : subgroups_.calls->link().finished_by(subgroups_.layout.host_of(rank));
 }
 
 /// Once all have called, a rank that left is missed only if its data has not come. Of another host,
@@ -280,14 +281,14 @@ int64_t Link::finished_by(int rank) const {
 bool Link::has_left(int rank) const {
   if (have_all_called(finished_)) return has_gone(rank);
   if (is_here(rank)) return inside().has_left(local_of(rank));
-  return local_of(rank) == levels_.local() && flat().has_left(rank) &&
-         levels_.calls->link().has_left(levels_.layout.host_of(rank));
+  return local_of(rank) == subgroups_.local() && flat().has_left(rank) &&
+         subgroups_.calls->link().has_left(subgroups_.layout.host_of(rank));
 }
 
 bool Link::has_gone(int rank) const {
   const bool has_left = is_here(rank) ? inside().has_left(local_of(rank)) : flat().has_left(rank);
   if (!has_left) return false;
-  const std::vector<Member::Awaited> awaited = levels_.awaited();
+  const std::vector<Member::Awaited> awaited = subgroups_.awaited();
   return std::any_of(awaited.begin(), awaited.end(),
                      [rank](const auto& one) { return one.rank == rank && one.has_gone; });
 }
@@ -306,7 +307,8 @@ std::chrono::milliseconds Link::extra_patience(int rank, const Call& call) const
 Failure Link::failure() const {
   if (flat().has_failed()) return flat().failure();
   Failure failure = inside().failure();
-  if (failure.author >= 0) failure.author = levels_.layout.rank_of(levels_.host(), failure.author);
+  if (failure.author >= 0)
+    failure.author = subgroups_.layout.rank_of(subgroups_.host(), failure.author);
   return failure;
 }
 

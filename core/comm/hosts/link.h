@@ -5,9 +5,9 @@
 #include <string>
 
 #include "tessera/core/comm/group/link.h"
-#include "tessera/core/comm/hosts/levels.h"
+#include "tessera/core/comm/hosts/collective_task.h"
+#include "tessera/core/comm/hosts/host_subgroups.h"
 #include "tessera/core/comm/hosts/read_cache.h"
-#include "tessera/core/comm/hosts/steps.h"
 
 namespace tessera::internal::hosts {
 
@@ -41,9 +41,10 @@ struct GroupSetting {
 std::unique_ptr<internal::Link> make_link(Links links, const std::string& group,
                                           GroupSetting setting);
 
-// Calls that make something (window.cc, world_group.cc). References must outlive the steps.
+// Calls that make something (window.cc, world_group.cc). References must outlive the task.
 
-Steps make_window(const Levels& levels, const GroupSetting& setting, Call& call);
-Steps make_subgroup(const Levels& levels, const GroupSetting& setting, Call& call);
+CollectiveTask make_window(const HostSubgroups& subgroups, const GroupSetting& setting, Call& call);
+CollectiveTask make_subgroup(const HostSubgroups& subgroups, const GroupSetting& setting,
+                             Call& call);
 
 }  // namespace tessera::internal::hosts

@@ -3,18 +3,18 @@
 #include <vector>
 
 #include "tessera/collective.h"
-#include "tessera/core/comm/hosts/levels.h"
-#include "tessera/core/comm/hosts/steps.h"
+#include "tessera/core/comm/hosts/collective_task.h"
+#include "tessera/core/comm/hosts/host_subgroups.h"
 
 namespace tessera::internal::hosts {
 
-/// What the steps of a collective work with, once the ranks' calls were found equal.
-struct StepContext {
-  const Levels& levels;
+/// What the task of a collective works with, once the ranks' calls were found equal.
+struct CollectiveContext {
+  const HostSubgroups& subgroups;
   Collective call;
   std::vector<int> slices;  ///< the slice that each rank asks for
-  /// Returns true once all earlier collectives are over, as Levels::last needs it.
-  Steps::Condition is_first;
+  /// Returns true once all earlier collectives are over, as HostSubgroups::last needs it.
+  CollectiveTask::Condition is_first;
 };
 
 /// Returns the steps of a collective.
@@ -36,6 +36,6 @@ struct StepContext {
 /// order, wherever the tensor is cut. So reduce_scatter has the bits of all_reduce. kAvg divides
 /// once, at the end. bf16 and fp16 are rounded once by each level, and kAvg divides inside, so that
 /// no partial sum overflows unless the result would. In kBinaryTree both are trees.
-Steps steps_of(StepContext context);
+CollectiveTask collective_task(CollectiveContext context);
 
 }  // namespace tessera::internal::hosts

@@ -19,10 +19,10 @@ namespace {
 class Memory final : public RemoteMemory {
  public:
   /// `number`: of the window, among those that share the cache.
-  Memory(const Levels& levels, std::string group, std::shared_ptr<RemoteMemory> inside,
+  Memory(const HostSubgroups& subgroups, std::string group, std::shared_ptr<RemoteMemory> inside,
          std::shared_ptr<RemoteMemory> flat, std::shared_ptr<ReadCache> cache, int64_t number)
-      : layout_(levels.layout),
-        rank_(levels.rank()),
+      : layout_(subgroups.layout),
+        rank_(subgroups.rank()),
         group_(std::move(group)),
         inside_(std::move(inside)),
         flat_(std::move(flat)),
@@ -81,18 +81,19 @@ class Memory final : public RemoteMemory {
 }  // namespace
 
 /// If one host's ranks refuse the window, all do.
-Steps make_window(const Levels& levels, const GroupSetting& setting, Call& call) {
+CollectiveTask make_window(const HostSubgroups& subgroups, const GroupSetting& setting,
+                           Call& call) {
   const at::Tensor own = call.collective().input;
   const Collective made{.op = Op::kMakeWindow, .output = own, .input = own, .tag = call.tag()};
-  const std::shared_ptr<Call> inside = levels.inside->start(made);
+  const std::shared_ptr<Call> inside = subgroups.inside->start(made);
   co_await inside;
   constexpr int64_t kText = 480;
-  const at::Tensor texts = levels.scratch(kText * levels.hosts(), at::kByte).zero_();
-  const at::Tensor text = part_of(texts, kText * levels.host(), kText);
+  const at::Tensor texts = subgroups.scratch(kText * subgroups.hosts(), at::kByte).zero_();
+  const at::Tensor text = part_of(texts, kText * subgroups.host(), kText);
   inside->made().problem.copy(data_of(text), kText - 1);
-  co_await start_all_gather(*levels.across, texts, text, "make_window");
+  co_await start_all_gather(*subgroups.across, texts, text, "make_window");
   std::vector<std::string> problems;
-  for (int host = 0; host < levels.hosts(); ++host) {
+  for (int host = 0; host < subgroups.hosts(); ++host) {
     std::string problem = data_of(texts) + kText * host;
     const bool is_known = std::count(problems.begin(), problems.end(), problem) > 0;
     if (!problem.empty() && !is_known) problems.push_back(std::move(problem));
@@ -101,16 +102,16 @@ Steps make_window(const Levels& levels, const GroupSetting& setting, Call& call)
     call.made().problem = absl::StrJoin(problems, "\n");
     co_return;
   }
-  const std::shared_ptr<Call> flat = levels.flat->start(made);
-  co_yield Steps::Given();
+  const std::shared_ptr<Call> flat = subgroups.flat->start(made);
+  co_yield CollectiveTask::Given();
   co_await flat;
   // Room for four units: one that some ranks still read, one that is read, one that comes and one
   // that is asked for. Each takes a part as large as this from every rank of another host.
   constexpr int64_t kUnits = 4;
-  const int64_t others = levels.layout.ranks() - levels.locals();
+  const int64_t others = subgroups.layout.ranks() - subgroups.locals();
   setting.cache->reserve(kUnits * others * static_cast<int64_t>(own.nbytes()));
   call.made().memory = std::make_shared<Memory>(
-      levels, call.group(), inside->made().memory, flat->made().memory, setting.cache,
+      subgroups, call.group(), inside->made().memory, flat->made().memory, setting.cache,
       static_cast<int64_t>(setting.id_of_made(call.sequence()) >> 1));
 }
 

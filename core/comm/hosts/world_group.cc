@@ -61,27 +61,28 @@ Links make_links(internal::Group& flat, internal::Group& inside, const HostLayou
 }
 
 /// Begins to make one of the links of the subgroup that `call` makes.
-std::shared_ptr<Call> start_link(const Levels& levels, const Call& call, bool is_inside,
+std::shared_ptr<Call> start_link(const HostSubgroups& subgroups, const Call& call, bool is_inside,
                                  const std::vector<int>& ranks) {
-  Member& member = is_inside ? *levels.inside : *levels.flat;
+  Member& member = is_inside ? *subgroups.inside : *subgroups.flat;
   return member.start({.op = Op::kSubgroup, .tag = call.tag()}, ranks);
 }
 
 }  // namespace
 
-Steps make_subgroup(const Levels& levels, const GroupSetting& setting, Call& call) {
+CollectiveTask make_subgroup(const HostSubgroups& subgroups, const GroupSetting& setting,
+                             Call& call) {
   const std::vector<int> ranks = call.ranks();
   std::vector<int> host_of_rank, locals;  // of this host
   for (const int rank : ranks) {
-    host_of_rank.push_back(levels.layout.host_of(rank));
-    if (levels.is_here(rank)) locals.push_back(levels.layout.local_of(rank));
+    host_of_rank.push_back(subgroups.layout.host_of(rank));
+    if (subgroups.is_here(rank)) locals.push_back(subgroups.layout.local_of(rank));
   }
   const std::optional<HostLayout> layout = HostLayout::of(host_of_rank);
   if (!layout.has_value() || !layout->is_two_level()) {
     const bool is_inside = layout.has_value() && layout->hosts == 1;
     if (is_inside && locals.empty()) co_return;
     const std::shared_ptr<Call> made =
-        start_link(levels, call, is_inside, is_inside ? locals : ranks);
+        start_link(subgroups, call, is_inside, is_inside ? locals : ranks);
     co_await made;
     call.made().link = std::move(made->made().link);
     co_return;
@@ -89,7 +90,7 @@ Steps make_subgroup(const Levels& levels, const GroupSetting& setting, Call& cal
   Links links;
   const std::vector<LinkPart> parts = link_parts(*layout, ranks, locals);
   for (const auto& [is_inside, of, place] : parts) {
-    const std::shared_ptr<Call> made = start_link(levels, call, is_inside, of);
+    const std::shared_ptr<Call> made = start_link(subgroups, call, is_inside, of);
     co_await made;
     if (made->made().link != nullptr) links.*place = std::move(made->made().link);
   }

@@ -84,7 +84,8 @@ class Meeting::Search {
     if (connection.ok()) return *std::move(connection);
     // An error that the time-out cuts short says less than the one before.
     const bool is_cut = absl::IsDeadlineExceeded(connection.status()) && !refusal_.empty();
-    if (!is_cut) problem_ = absl::StrCat(who(), " ", std::string(connection.status().message()));
+    if (!is_cut)
+      problem_ = absl::StrCat(peer_name(), " ", std::string(connection.status().message()));
     if (absl::IsDataLoss(connection.status())) refusal_ = problem_;
     if (!refusal_.empty()) pause_ = kPauseAfterRefusal;
     const std::string does = pid_ != 0 ? process_activity(pid_) : "";
@@ -93,7 +94,7 @@ class Meeting::Search {
   }
 
   /// "rank 0 (pid 12), which listens at /tmp/job,".
-  std::string who() const {
+  std::string peer_name() const {
     if (pid_ == 0) return absl::StrCat("what listens at ", place_.text());
     return absl::StrCat("rank 0 (pid ", pid_, "), which listens at ", place_.text(), ",");
   }

@@ -24,7 +24,7 @@ at::Tensor kept_memory(at::Tensor& scratch, int64_t bytes) {
 /// messages of its step are over. Note [Steps under way]; many ranks take more.
 class ReduceSteps final : public Steps {
  public:
-  explicit ReduceSteps(const StepContext& context)
+  explicit ReduceSteps(const CollectiveContext& context)
       : context_(context),
         scatters_(context.call.op == Op::kReduceScatter),
         root_(context.call.op == Op::kReduce ? context.call.peer : -1),
@@ -124,7 +124,7 @@ class ReduceSteps final : public Steps {
                     context_.call.divisor, context_.call.order);
   }
 
-  const StepContext context_;
+  const CollectiveContext context_;
   const bool scatters_;
   const int root_;
   const int64_t element_;
@@ -140,7 +140,7 @@ class ReduceSteps final : public Steps {
 
 }  // namespace
 
-std::unique_ptr<Steps> make_reduce_steps(const StepContext& context) {
+std::unique_ptr<Steps> make_reduce_steps(const CollectiveContext& context) {
   return std::make_unique<ReduceSteps>(context);
 }
 

@@ -11,7 +11,7 @@ namespace tessera::internal::mpi {
 namespace {
 
 /// For a call whose data is all in the envelopes.
-void take_payloads(const StepContext& context) {
+void take_payloads(const CollectiveContext& context) {
   const Collective& call = context.call;
   const OpTraits traits = traits_of(call.op);
   if (!traits.takes(context.rank, call.peer)) return;
@@ -81,7 +81,7 @@ class Flow {
 /// where all ranks see all counts and find the same mismatch.
 class MoveSteps final : public Steps {
  public:
-  explicit MoveSteps(const StepContext& context)
+  explicit MoveSteps(const CollectiveContext& context)
       : context_(context), lag_(steps_under_way(context.size) - 1) {
     const Op op = context.call.op;
     if (op == Op::kScatter) {
@@ -220,7 +220,7 @@ class MoveSteps final : public Steps {
     }
   }
 
-  const StepContext context_;
+  const CollectiveContext context_;
   const int64_t lag_;
   std::vector<int64_t> counts_;  // by rank: how much it gives each rank, and takes from each
   std::string problem_;
@@ -244,7 +244,7 @@ int64_t payload_bytes(const Collective& call) {
   return Envelope::holds(bytes) ? bytes : -1;
 }
 
-std::unique_ptr<Steps> make_steps(const StepContext& context) {
+std::unique_ptr<Steps> make_steps(const CollectiveContext& context) {
   const int64_t payload = payload_bytes(context.call);
   const OpTraits traits = traits_of(context.call.op);
   if (payload > 0) take_payloads(context);

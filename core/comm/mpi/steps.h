@@ -69,7 +69,7 @@ class Steps {
 };
 
 /// What the steps work with. References must outlive them.
-struct StepContext {
+struct CollectiveContext {
   const Collective& call;
   const Round& round;
   int rank;
@@ -83,8 +83,8 @@ struct StepContext {
 int64_t payload_bytes(const Collective& call);
 
 /// Returns null if nothing is to be moved, or all data came with the calls and is in place.
-std::unique_ptr<Steps> make_steps(const StepContext& context);
+std::unique_ptr<Steps> make_steps(const CollectiveContext& context);
 
-std::unique_ptr<Steps> make_reduce_steps(const StepContext& context);
+std::unique_ptr<Steps> make_reduce_steps(const CollectiveContext& context);
 
 }  // namespace tessera::internal::mpi

@@ -214,7 +214,7 @@ std::shared_ptr<Work> Group::gather_on_host(const Collective& collective) {
   }
   pending->hold_clock();
   return pending->carry_out([&] {
-    return start_host_gather(pending, host_channel_, collective.output, collective.input);
+    return start_store_gather(pending, host_channel_, collective.output, collective.input);
   });
 }
 

@@ -64,14 +64,14 @@ std::vector<std::string> take(Pending& pending, std::string_view what) {
   return texts;
 }
 
-class HostGather final : public Work {
+class StoreGather final : public Work {
  public:
-  HostGather(std::shared_ptr<Pending> pending, std::shared_ptr<HostChannel> channel,
-             at::Tensor output)
+  StoreGather(std::shared_ptr<Pending> pending, std::shared_ptr<HostChannel> channel,
+              at::Tensor output)
       : pending_(std::move(pending)), channel_(std::move(channel)), output_(std::move(output)) {
     channel_->is_open = true;
   }
-  ~HostGather() override {
+  ~StoreGather() override {
     if (!is_open_) return;
     channel_->is_open = false;
     pending_->mark_finished();  // so it cannot time out
@@ -127,12 +127,12 @@ std::vector<std::string> exchange(Pending& pending, std::string_view what, std::
   return take(pending, what);
 }
 
-std::shared_ptr<Work> start_host_gather(std::shared_ptr<Pending> pending,
-                                        std::shared_ptr<HostChannel> channel, at::Tensor output,
-                                        const at::Tensor& input) {
+std::shared_ptr<Work> start_store_gather(std::shared_ptr<Pending> pending,
+                                         std::shared_ptr<HostChannel> channel, at::Tensor output,
+                                         const at::Tensor& input) {
   const std::string_view part(static_cast<const char*>(input.const_data_ptr()), input.nbytes());
   channel->keys.push_back(give(*pending, kHostChannel, part));
-  return std::make_shared<HostGather>(std::move(pending), std::move(channel), std::move(output));
+  return std::make_shared<StoreGather>(std::move(pending), std::move(channel), std::move(output));
 }
 
 void check_result(Pending& pending, Communicator& communicator, std::optional<Result> result) {

@@ -32,9 +32,9 @@ struct HostChannel {
 /// which may outlive its group. wait() blocks until the others' parts are there, for milliseconds
 /// if they have started; a Work that is dropped instead gives up on them. Used by the thread that
 /// uses the group. The world watches `pending`; `output` and `input` as ProcessGroup asks for.
-std::shared_ptr<Work> start_host_gather(std::shared_ptr<Pending> pending,
-                                        std::shared_ptr<HostChannel> channel, at::Tensor output,
-                                        const at::Tensor& input);
+std::shared_ptr<Work> start_store_gather(std::shared_ptr<Pending> pending,
+                                         std::shared_ptr<HostChannel> channel, at::Tensor output,
+                                         const at::Tensor& input);
 
 /// Throws unless a call into NCCL has succeeded so far; no result means that the communicator was
 /// finished or aborted before.

@@ -79,7 +79,7 @@ std::unique_ptr<Transfer> Link::prepare(Call& call) {
   const OpTraits traits = traits_of(call.collective().op);
   if (traits.reduces) return make_reduction(*this, call);
   if (traits.tensors != OpTraits::Tensors::kNone) return make_move(*this, call);
-  return std::make_unique<Meeting>(*this, call);
+  return std::make_unique<ControlTransfer>(*this, call);
 }
 
 PostedCall& Link::begin_post(const Call& call) {

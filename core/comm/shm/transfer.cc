@@ -111,12 +111,12 @@ std::vector<int> ChunkedTransfer::awaited() {
   });
 }
 
-void Meeting::announce() {
+void ControlTransfer::announce() {
   link_.fill(link_.begin_post(call_), call_);
   link_.post(call_);
 }
 
-Transfer::State Meeting::advance() {
+Transfer::State ControlTransfer::advance() {
   const Op op = call_.record().signature.op;
   if (op == Op::kBarrier) {
     link_.note_done(call_.sequence());
@@ -131,7 +131,7 @@ Transfer::State Meeting::advance() {
   return link_.are_all_done(call_.sequence()) ? State::kOver : State::kGiven;
 }
 
-std::vector<int> Meeting::awaited() {
+std::vector<int> ControlTransfer::awaited() {
   return link_.ranks_where(
       [&](int peer) { return link_.channel().slot(peer).done.load() <= call_.sequence(); });
 }

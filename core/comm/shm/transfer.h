@@ -75,9 +75,9 @@ std::unique_ptr<Transfer> make_reduction(Link& link, const Call& call);
 std::unique_ptr<Transfer> make_move(Link& link, const Call& call);
 
 /// A call without data. When all ranks have called, opens what it makes; over when all have.
-class Meeting final : public Transfer {
+class ControlTransfer final : public Transfer {
  public:
-  Meeting(Link& link, Call& call) : link_(link), call_(call) {}
+  ControlTransfer(Link& link, Call& call) : link_(link), call_(call) {}
 
   void announce() override;
   State advance() override;

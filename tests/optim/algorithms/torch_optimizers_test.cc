@@ -204,7 +204,7 @@ TEST(States, OfSeveralAlgorithmsAreKeptForTheirOwnParameters) {
 
 TEST(States, ThatAreNotKeptCannotBeUsedLater) {
   ShardedModel model(twin_parameters(at::kFloat), AdamOptions(0.1), 1);
-  HostOptimizer& optimizer = model.optimizer(0);
+  CpuOptimizer& optimizer = model.optimizer(0);
   static_cast<AdamOptions&>(optimizer.param_groups()[0].options()).amsgrad(true);
   const std::vector<at::Tensor> gradients = twin_gradients(twin_parameters(at::kFloat), 0);
   EXPECT_THAT(message_of([&] { model.update(gradients); }),

@@ -81,17 +81,17 @@ class OptimizerPair {
       on_device.push_back({device_values_.back(), segments});
     }
     const std::vector<size_t> group_of = plan.assign(table_).value();
-    cpu_ = make_host_optimizer(table_, plan, group_of, std::move(on_cpu));
-    device_ = make_device_optimizer(table_, plan, group_of, std::move(on_device), kit.api(),
-                                    kit.device());
+    cpu_ = make_cpu_optimizer(table_, plan, group_of, std::move(on_cpu));
+    device_ =
+        make_gpu_optimizer(table_, plan, group_of, std::move(on_device), kit.api(), kit.device());
   }
 
   ~OptimizerPair() { kit_.wait(); }  // queued work holds raw pointers
   OptimizerPair(const OptimizerPair&) = delete;
   OptimizerPair& operator=(const OptimizerPair&) = delete;
 
-  HostOptimizer& cpu() { return *cpu_; }
-  DeviceOptimizer& device() { return *device_; }
+  CpuOptimizer& cpu() { return *cpu_; }
+  GpuOptimizer& device() { return *device_; }
   size_t shards() const { return values_.size(); }
   const at::Tensor& target(size_t shard) const { return targets_[shard]; }
   int64_t numel(size_t shard) const { return values_[shard].numel(); }
@@ -146,8 +146,8 @@ class OptimizerPair {
   std::vector<at::Tensor> targets_;
   std::vector<std::vector<Segment>> segments_;
   std::vector<std::vector<size_t>> units_;
-  std::unique_ptr<HostOptimizer> cpu_;
-  std::unique_ptr<DeviceOptimizer> device_;
+  std::unique_ptr<CpuOptimizer> cpu_;
+  std::unique_ptr<GpuOptimizer> device_;
 };
 
 /// The parameters used in step `step`: each step leaves out another one.

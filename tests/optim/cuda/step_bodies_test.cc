@@ -245,7 +245,7 @@ TEST(StepBodies, TrainAsFlatAdamwWithClippingOverflowAndUnusedParameters) {
   const FlatLayout layout(c10::kFloat, kSteppedNumels, 1);
   const std::vector<Segment> segments = layout.segments({0, layout.numel()});
   const at::Tensor values = at::zeros({layout.numel()}, c10::kFloat);
-  const auto optimizer = make_host_optimizer(table, plan, group_of, {{values, segments}});
+  const auto optimizer = make_cpu_optimizer(table, plan, group_of, {{values, segments}});
   LossScaler scaler({.initial = 1024.0, .growth_interval = 3});
 
   Job job = {cut_into_pieces(segments),

@@ -98,7 +98,7 @@ TEST_F(StepDecisionTest, AppliesAGoodStepOfEveryWorld) {
     EXPECT_EQ(reading.non_finite, (std::vector<int64_t>{0, 0, 0}));
     EXPECT_FALSE(reading.refused);
     EXPECT_TRUE(reading.agreed);
-    // Where DeviceOptimizer::advance() reads it.
+    // Where GpuOptimizer::advance() reads it.
     kit_.wait();
     EXPECT_EQ(decision.outcome()->applies, 1);
     EXPECT_EQ(decision.outcome()->grad_norm, reading.outcome.grad_norm);

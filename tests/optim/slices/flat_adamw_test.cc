@@ -276,12 +276,12 @@ TEST(FlatAdamw, ARankThatOwnsOnlyPaddingOrNothingUpdatesNothing) {
   const std::vector<uint8_t> used = {1};
 
   const at::Tensor padding = torch::zeros({64});
-  auto only_padding = make_host_optimizer(table, plan, group_of, {{padding, {}}});
+  auto only_padding = make_cpu_optimizer(table, plan, group_of, {{padding, {}}});
   only_padding->update(0, torch::ones({64}), std::vector<size_t>{0}, used, 1.0);
   EXPECT_TRUE(padding.eq(0).all().item<bool>());
   EXPECT_EQ(only_padding->state_bytes(), 2 * 64 * 4);
 
-  auto nothing = make_host_optimizer(table, plan, group_of, {});
+  auto nothing = make_cpu_optimizer(table, plan, group_of, {});
   EXPECT_EQ(nothing->state_bytes(), 0);
   std::vector<int64_t> a;
   std::vector<int64_t> b;

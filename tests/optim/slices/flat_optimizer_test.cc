@@ -27,8 +27,8 @@ class FlatOptimizerMisuse : public ::testing::Test {
   const at::Tensor values_ = torch::ones({64});
   at::Tensor gradient_ = torch::ones({64});
   std::vector<uint8_t> used_ = {1, 0};
-  std::unique_ptr<HostOptimizer> optimizer_ =
-      make_host_optimizer(table_, plan_, {0, 0}, {{values_, {{0, 0, 0, 3}}}});
+  std::unique_ptr<CpuOptimizer> optimizer_ =
+      make_cpu_optimizer(table_, plan_, {0, 0}, {{values_, {{0, 0, 0, 3}}}});
 };
 
 TEST_F(FlatOptimizerMisuse, StepSaveAndLoadSayWhatToDo) {
@@ -51,7 +51,7 @@ TEST(FlatOptimizerGroups, HaveTheOptionsThatTheyWereGivenAndNoOthers) {
       AdamWOptions(0.5).weight_decay(0.25).eps(0.125),
       {{"b", [](std::string_view name) { return name == "b"; }, AdamWOptions()},
        {"c", [](std::string_view name) { return name == "c"; }, torch::optim::SGDOptions(0.1)}});
-  const auto optimizer = make_host_optimizer(table, plan, plan.assign(table).value(), {});
+  const auto optimizer = make_cpu_optimizer(table, plan, plan.assign(table).value(), {});
   RefusingOptimizer shown(plan.defaults.clone());  // as the engine does
   optimizer->groups().show_in(shown);
   const auto& groups = shown.param_groups();
@@ -119,7 +119,7 @@ TEST_F(FlatOptimizerMisuse, WrongArgumentsOfUpdateAreRefused) {
 
 TEST_F(FlatOptimizerMisuse, WrongShardsAreRefused) {
   const auto make = [&](OptimizerShard shard) {
-    return message_of([&] { make_host_optimizer(table_, plan_, {0, 0}, {std::move(shard)}); });
+    return message_of([&] { make_cpu_optimizer(table_, plan_, {0, 0}, {std::move(shard)}); });
   };
   EXPECT_THAT(make({torch::ones({64}, torch::kBFloat16), {}}),
               HasSubstr("[optim] parameter dtype: got BFloat16, expected Float or Double; "
@@ -129,10 +129,10 @@ TEST_F(FlatOptimizerMisuse, WrongShardsAreRefused) {
               HasSubstr("[optim] segment: got parameter 0 at elements 62 to 65"));
   EXPECT_THAT(make({torch::ones({64}), {{1, 0, 0, 3}}}),
               HasSubstr("[optim] segment: got parameter 1"));
-  EXPECT_THAT(message_of([&] { make_host_optimizer(table_, plan_, {0}, {}); }),
+  EXPECT_THAT(message_of([&] { make_cpu_optimizer(table_, plan_, {0}, {}); }),
               HasSubstr("[optim] group_of: got 1 entries, expected 2"));
   EXPECT_THAT(message_of([&] {
-                make_host_optimizer(table_, plan_, {1, 0}, {});
+                make_cpu_optimizer(table_, plan_, {1, 0}, {});
               }),
               HasSubstr("[optim] group_of: got group 1 for parameter 'w', expected less than 1"));
 }

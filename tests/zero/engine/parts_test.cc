@@ -29,7 +29,7 @@ namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-using Call = Announcements::Call;
+using Call = JoinProtocol::Call;
 
 constexpr int kWorld = 3;
 
@@ -57,12 +57,12 @@ EngineParts parts_of(const torch::nn::Module& model, std::shared_ptr<ProcessGrou
 /// A linear module of odd sizes, equal on all ranks, and the objects that outlive its engine.
 struct Trainee {
   explicit Trainee(std::shared_ptr<ProcessGroup> group)
-      : lasting{.group = std::move(group),
-                .model = model.ptr(),
-                .buffers = {},
-                .optimizer = std::make_unique<RefusingOptimizer>(
-                    std::make_unique<torch::optim::AdamWOptions>(0.1)),
-                .trace = nullptr} {}
+      : persistent{.group = std::move(group),
+                   .model = model.ptr(),
+                   .buffers = {},
+                   .optimizer = std::make_unique<RefusingOptimizer>(
+                       std::make_unique<torch::optim::AdamWOptions>(0.1)),
+                   .trace = nullptr} {}
 
   torch::nn::Linear model = [] {
     torch::nn::Linear linear(5, 3);
@@ -71,14 +71,14 @@ struct Trainee {
     linear->bias.fill_(0.25);
     return linear;
   }();
-  Lasting lasting;
+  PersistentState persistent;
 };
 
 /// The lowest parts, which every other part needs.
 struct Base : Trainee {
   explicit Base(std::shared_ptr<ProcessGroup> group, const Options& options = {})
       : Trainee(group),
-        context(parts_of(*model, std::move(group), options), lasting),
+        context(parts_of(*model, std::move(group), options), persistent),
         trained(context, Values::kOfParameters),
         gradients(context, trained) {}
 
@@ -103,10 +103,10 @@ void in_world(const std::function<void(std::shared_ptr<ProcessGroup>)>& body) {
 
 TEST(TrainedParametersAlone, CountWhatTheyHoldWhileTheyLive) {
   in_world([](std::shared_ptr<ProcessGroup> group) {
-    Lasting* lasting = nullptr;
+    PersistentState* persistent = nullptr;
     Base base(group, {.strategy = Strategy::kZero3});
-    lasting = &base.lasting;
-    EXPECT_GT(lasting->meter.now()[MemoryClass::kOptimizer], 0);
+    persistent = &base.persistent;
+    EXPECT_GT(persistent->meter.now()[MemoryClass::kOptimizer], 0);
     EXPECT_FALSE(base.trained.is_updated());
     base.trained.settle();
     EXPECT_EQ(base.trained.optimizer().groups().size(), 1U);
@@ -257,15 +257,15 @@ TEST(BackwardAlone, TakesWhatAutogradGives) {
 TEST(ShardedEngineAlone, NamesWhereACallWasMade) {
   in_world([](std::shared_ptr<ProcessGroup> group) {
     Trainee trainee(group);
-    ShardedEngine engine(parts_of(*trainee.model, std::move(group), {}), trainee.lasting);
+    ShardedEngine engine(parts_of(*trainee.model, std::move(group), {}), trainee.persistent);
     EXPECT_EQ(engine.misplaced(), "");
     engine.trained.access.modify(0, [&] {
       EXPECT_THAT(message_of([&] { engine.require_between_steps("step"); }),
                   HasSubstr("step: called inside modify_parameters"));
     });
-    trainee.lasting.running = "a schedule";
+    trainee.persistent.running = "a schedule";
     EXPECT_THAT(engine.misplaced(), HasSubstr("called inside a schedule"));
-    trainee.lasting.running = nullptr;
+    trainee.persistent.running = nullptr;
     engine.require_between_steps("step");
   });
 }

@@ -25,7 +25,7 @@
 #include "tessera/tests/support/muon_plan.h"
 #include "tessera/tests/support/own_optimizer.h"
 #include "tessera/tests/support/rank_threads.h"
-#include "tessera/zero/step/direction_exchange.h"
+#include "tessera/zero/step/whole_tensor_exchange.h"
 
 // An optimizer sees slices of flat buffers and nothing else of a strategy. So for every strategy:
 // however units are split over ranks, values and states have the bits that one rank with all of
@@ -116,7 +116,7 @@ at::Tensor drawn_gradient(const at::Tensor& like, uint64_t seed) {
 }
 
 /// One rank of a training by hand: units are split by degrees, and each step updates this rank's
-/// slices as HostCommit does.
+/// slices as CpuStepApplier does.
 class SlicedRank {
  public:
   SlicedRank(ProcessGroup& group, const UnitCut& cut, const OptimizerPlan& plan, uint64_t seed,
@@ -141,9 +141,9 @@ class SlicedRank {
         segment.buffer_offset -= kept.begin;
       }
     }
-    optimizer_ = make_host_optimizer(table_, plan, plan.assign(table_).value(), shards_);
-    exchange_ = DirectionExchange::make(group, units_, slices_, options_, table_, *optimizer_,
-                                        meter_, nullptr);
+    optimizer_ = make_cpu_optimizer(table_, plan, plan.assign(table_).value(), shards_);
+    exchange_ = WholeTensorExchange::make(group, units_, slices_, options_, table_, *optimizer_,
+                                          meter_, nullptr);
   }
 
   /// The scalar is used from step 2 on, the first matrix and the line only in some steps.
@@ -228,8 +228,8 @@ class SlicedRank {
   MemoryMeter meter_;
   std::vector<at::Tensor> values_;
   std::vector<OptimizerShard> shards_;
-  std::unique_ptr<HostOptimizer> optimizer_;
-  std::unique_ptr<DirectionExchange> exchange_;
+  std::unique_ptr<CpuOptimizer> optimizer_;
+  std::unique_ptr<WholeTensorExchange> exchange_;
 };
 
 /// Values and states by name after some steps.

@@ -1,0 +1,35 @@
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tessera/checkpoint/files/file_operations.h"
+
+namespace tessera::internal {
+
+/// Reads from another file system and repeats calls, after pauses, that fail with an error that may
+/// pass (is_transient()): a server that is away, a cache that is out of date. Says so on stderr,
+/// once for each call.
+class RetryingFileSystem final : public ReadableFileSystem {
+ public:
+  /// `files` must outlive this. A call fails once `patience` has gone by since its first failure.
+  explicit RetryingFileSystem(ReadableFileSystem& files,
+                              std::chrono::milliseconds patience = std::chrono::seconds(10))
+      : files_(files), patience_(patience) {}
+
+  absl::StatusOr<std::unique_ptr<ReadableFile>> open(const std::string& path) override;
+  absl::StatusOr<std::vector<std::string>> list(const std::string& path) override;
+  absl::StatusOr<FileEntry> entry(const std::string& path) override;
+  bool can_rename() const override { return files_.can_rename(); }
+  absl::StatusOr<std::unique_ptr<FileLock>> lock_content(const std::string& path,
+                                                         bool alone) override;
+
+ private:
+  ReadableFileSystem& files_;
+  const std::chrono::milliseconds patience_;
+};
+
+}  // namespace tessera::internal

@@ -1,0 +1,51 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "tessera/optim/algorithm/element_update.h"
+#include "tessera/optim/slices/elementwise_optimizer.h"
+
+namespace tessera::internal {
+
+/// The host's optimizer: one pass over values, gradient and states per update, each parameter by
+/// the algorithm of its group. WholeTensors does what some algorithms do after that.
+class CpuElementwise final : public ElementwiseOptimizer<CpuOptimizer> {
+ public:
+  CpuElementwise(const ParameterTable& table, const OptimizerPlan& plan,
+                 const std::vector<size_t>& group_of, std::vector<OptimizerShard> shards,
+                 const AllocateState& allocate);
+
+  void update(size_t shard, const at::Tensor& gradient, std::span<const size_t> parameters,
+              std::span<const uint8_t> used, double gradient_scale) override;
+  WholeTensors* whole_tensors() override { return whole_.get(); }
+  const WholeTensors* whole_states() const override { return whole_.get(); }
+
+  std::vector<int64_t> step_counts() const override { return steps_; }
+  void set_step_counts(std::span<const int64_t> counts) override;
+
+ private:
+  ElementUpdate& update_of(size_t parameter) const {
+    return *update_of_group_[groups().group_of(parameter)];
+  }
+  /// Where state number `state` of the algorithm of a segment's parameter is kept; -1: nowhere.
+  int64_t& place(size_t shard, size_t segment, size_t state) {
+    return places_[shard][segment * ElementUpdate::kMaxStates + state];
+  }
+  void place_states(size_t shard);
+  template <typename T>
+  void update_segments(size_t shard, const at::Tensor& gradient, std::span<const uint8_t> used);
+  void check_arguments(size_t shard, const at::Tensor& gradient,
+                       std::span<const uint8_t> used) const;
+
+  std::vector<std::unique_ptr<ElementUpdate>> updates_;  // one per algorithm
+  std::vector<ElementUpdate*> update_of_group_;
+  std::vector<std::vector<int64_t>> places_;  // per shard
+  std::vector<int64_t> steps_;                // per entry of the table
+  std::unique_ptr<WholeTensors> whole_;       // null: all algorithms are elementwise
+};
+
+}  // namespace tessera::internal

@@ -1,0 +1,72 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "tessera/core/reduce/gradient_view.h"
+#include "tessera/parameter_table.h"
+
+namespace tessera::internal {
+
+/// What users see as `.grad` between backward and step: the whole reduced gradient if there is one,
+/// else a stand-in. A stand-in is a tensor of the right shape whose data cannot be read, so that
+/// code such as torch::nn::utils::clip_grad_norm_ fails with a message instead of computing with
+/// zeros. Users drop a gradient by clearing `.grad` (zero_grad of a torch optimizer or a module);
+/// the views detect that.
+///
+/// A whole gradient exists under ddp where gradients are reduced in the parameter's dtype. 16-bit
+/// parameters whose gradients are summed in fp32 (the default) have stand-ins: a rounded copy would
+/// cost memory, and what users wrote to it would be lost.
+class DotGradViews {
+ public:
+  /// `views[i]` is of parameter i of `table`, which must outlive it.
+  DotGradViews(const ParameterTable& table, std::vector<GradientView> views);
+
+  /// Removes the view of parameter `index` so that autograd can accumulate. Throws c10::Error if
+  /// `.grad` is another tensor than the view.
+  void hide(size_t index);
+  void hide_all();
+  /// Clears the `.grad` of every trainable parameter, also one that the user has set.
+  void drop_all();
+
+  /// Stops expecting the view of `index`, which the user has cleared.
+  void forget(size_t index) { shown_[index].reset(); }
+
+  /// Shows the gradient of `index`: kReduced over ranks, or kLocal, the sum on this rank so far
+  /// (no_sync), which is never readable.
+  enum class Content : uint8_t { kReduced, kLocal };
+  void show(size_t index, Content content);
+
+  /// Parameters whose view was shown and has been cleared by the user since. `all` is set if at
+  /// least one was shown and none is left.
+  struct Cleared {
+    std::vector<size_t> parameters;
+    bool all = false;
+  };
+  Cleared cleared() const;
+
+  /// The first trainable parameter whose `.grad` is a tensor that is not its view, if any.
+  std::optional<size_t> replaced() const;
+
+  /// Returns how often users have written whole gradients in place since hide_all(). Also called
+  /// before the engine writes shown gradients, so that these writes do not count; show() restarts
+  /// the count of a gradient.
+  int64_t count_edits();
+
+ private:
+  const at::Tensor& stand_in_of(size_t index, Content content);
+
+  const ParameterTable& table_;
+  std::vector<GradientView> views_;
+  std::vector<at::Tensor> sharded_;  // stand-ins of reduced gradients, made when first shown
+  std::vector<at::Tensor> local_;    // stand-ins of local sums, made when first shown
+  std::vector<at::Tensor> shown_;    // what `.grad` was set to; undefined if hidden
+  std::vector<int64_t> versions_;    // versions of shown_ when edits were last counted
+  int64_t edits_ = 0;
+};
+
+}  // namespace tessera::internal

@@ -1,0 +1,62 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "tessera/core/step/host_all_gather.h"
+#include "tessera/process_group.h"
+
+namespace tessera::internal {
+
+/// Before each collective call in a loop over Engine::join(), ranks all-gather one word each. After
+/// that all of them know which call comes and who has batches left.
+class JoinProtocol {
+ public:
+  enum class Call : int64_t {
+    kFollow,          ///< this rank has no batches left and does what the others do
+    kMicroStep,       ///< a backward that reduces
+    kLocalMicroStep,  ///< one inside no_sync()
+    kAccumulate,      ///< Engine::accumulate() outside no_sync()
+    kStep,
+    kZeroGrad,
+    kOther,  ///< a call that a rank without batches cannot follow
+  };
+
+  /// `group` must outlive it.
+  explicit JoinProtocol(ProcessGroup& group) : group_(group), calls_(group, /*words=*/1) {}
+
+  /// What one rank announces. `name` is for messages. `is_weighted`: its loss has a weight.
+  struct Announcement {
+    Call call;
+    const char* name;
+    bool is_weighted = false;
+    bool has_left = false;  ///< the rank has left the loop
+  };
+
+  /// Returns the call of the ranks that have batches; kFollow if none has. Collective, blocking.
+  /// Throws c10::Error on every rank, naming the ranks, if some have left the loop, if calls
+  /// differ, if a rank would have to follow kOther, or, under `throws_when_one_ends`, if some have
+  /// batches left and others have not.
+  Call exchange(const Announcement& mine, bool throws_when_one_ends);
+
+  /// As of the last exchange(): whether all ranks had left the loop, whether the losses of the
+  /// ranks with batches have weights, and how many ranks had batches.
+  bool all_left() const { return all_left_; }
+  bool is_weighted() const { return is_weighted_; }
+  int active() const { return static_cast<int>(active_.size()); }
+  /// The lowest rank that had batches in the last exchange() in which any rank had.
+  int lowest_active() const { return lowest_active_; }
+  bool is_active(int rank) const;
+
+  int64_t bytes() const { return calls_.bytes(); }
+
+ private:
+  ProcessGroup& group_;
+  HostAllGather calls_;
+  std::vector<int> active_;
+  int lowest_active_ = 0;
+  bool all_left_ = false;
+  bool is_weighted_ = false;
+};
+
+}  // namespace tessera::internal

@@ -1,0 +1,37 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include <torch/nn/module.h>
+
+#include "tessera/core/reduce/registered_hook.h"
+#include "tessera/engine.h"
+#include "tessera/memory_meter.h"
+#include "tessera/optim/plan/rate_schedule.h"
+#include "tessera/optim/plan/refusing_optimizer.h"
+#include "tessera/parameter_table.h"
+#include "tessera/process_group.h"
+#include "tessera/trace.h"
+
+namespace tessera::internal {
+
+/// The part of an engine that stays in place when the engine is built anew because other parameters
+/// are trained (RebuildableEngine): what users hold references to, and what they have set.
+struct PersistentState {
+  std::shared_ptr<ProcessGroup> group;           ///< the engine's own
+  std::shared_ptr<torch::nn::Module> model;      ///< does not own it if the caller keeps it
+  std::vector<NamedTensor> buffers;              ///< the model's, at parallelize
+  std::unique_ptr<RefusingOptimizer> optimizer;  ///< the groups and options that users see
+  std::unique_ptr<Trace> trace;                  ///< null without Options::trace
+  MemoryMeter meter = {};
+  RateSchedule schedule = {};
+  RegisteredHook comm_hook = {};
+  StepResult last_result = {};
+  int64_t micro_batches = 0;      ///< backwards of all ranks that have ended
+  const char* running = nullptr;  ///< the call that runs a user's function: RunningCall
+  std::shared_ptr<int> no_sync_depth = std::make_shared<int>(0);
+};
+
+}  // namespace tessera::internal

@@ -1,0 +1,51 @@
+#pragma once
+
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <torch/nn/module.h>
+
+#include "tessera/options.h"
+#include "tessera/parameter_table.h"
+
+namespace tessera::internal {
+
+/// Returns the buffers registered in `model`, by name, without those that `ignores`
+/// (Options::ignores_buffers; may be null) accepts under any name. Local.
+std::vector<NamedTensor> buffers_of(const torch::nn::Module& model,
+                                    const std::function<bool(std::string_view)>& ignores);
+
+/// Returns what ranks must have in common of their buffers, a line each: name, dtype and sizes.
+std::vector<std::string> lines_of(const std::vector<NamedTensor>& buffers);
+
+/// Compares what a model had registered at parallelize with what it has now: the engine trains and
+/// saves only the former.
+class ModelChangeCheck {
+ public:
+  /// Stores the buffers that `model` has now. Its parameters are those of `table`, and those that
+  /// Options::ignores accepts under any name. References must outlive it.
+  ModelChangeCheck(const torch::nn::Module& model, const ParameterTable& table,
+                   const Options& options);
+
+  /// Names trainable parameters that were added or removed since then, and what to do; "" if there
+  /// are none. Names buffers only if steps make them equal (Options::buffers). Frozen parameters do
+  /// not affect training. Local; walks the model and allocates.
+  std::string untrained() const;
+  /// Names what a state would lack or have in excess, also frozen parameters and buffers.
+  std::string unsaved() const;
+
+ private:
+  struct Changes;
+  Changes changes() const;
+
+  const torch::nn::Module& model_;
+  const ParameterTable& table_;
+  const std::function<bool(std::string_view)> ignores_;
+  const std::function<bool(std::string_view)> ignores_buffers_;
+  const bool steps_use_buffers_;
+  const std::vector<NamedTensor> buffers_;
+};
+
+}  // namespace tessera::internal

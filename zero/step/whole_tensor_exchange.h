@@ -1,0 +1,105 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string_view>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "tessera/core/comm/groups/read_batch.h"
+#include "tessera/core/layout/slice_map.h"
+#include "tessera/core/options/resolved_options.h"
+#include "tessera/core/step/host_all_gather.h"
+#include "tessera/memory_meter.h"
+#include "tessera/optim/slices/flat_optimizer.h"
+#include "tessera/parameter_table.h"
+#include "tessera/process_group.h"
+#include "tessera/trace.h"
+#include "tessera/unit_plan.h"
+#include "tessera/zero/step/whole_tensor_plan.h"
+
+namespace tessera::internal {
+
+/// For parameters that are transformed as a whole: brings directions (and values) to their owners
+/// and results back, and sums of squares to all. It works between the ranks that share a unit's
+/// optimizer slices; each group of replicas does the same on its own. Note [Exchange of directions]
+/// in whole_tensor_exchange.cc. Used by one thread.
+class WholeTensorExchange {
+ public:
+  /// Returns null where all algorithms of `optimizer` are elementwise. Tells its WholeTensors where
+  /// directions lie. Where each rank has all slices (o = 1), nothing is exchanged. Collective over
+  /// `group`. References and `trace` (may be null) must outlive it.
+  static std::unique_ptr<WholeTensorExchange> make(ProcessGroup& group, const UnitPlan& plan,
+                                                   const SliceMap& slices,
+                                                   const ResolvedOptions& options,
+                                                   const ParameterTable& table,
+                                                   CpuOptimizer& optimizer, MemoryMeter& meter,
+                                                   Trace* trace);
+  ~WholeTensorExchange();
+  WholeTensorExchange(const WholeTensorExchange&) = delete;
+  WholeTensorExchange& operator=(const WholeTensorExchange&) = delete;
+
+  /// Units with parameters for which update() only stores directions, ascending.
+  const std::vector<size_t>& awaited_units() const { return awaited_units_; }
+  bool is_awaited(size_t unit) const;
+
+  /// Call it after update() of all units. Transforms the used parameters (used[i] != 0, by table
+  /// entry; equal on all ranks) and puts this rank's pieces of the results into their places.
+  /// Collective over the ranks that share slices; blocks.
+  void run(const std::vector<uint8_t>& used);
+
+  const WholeTensorPlan& plan() const { return plan_; }
+  /// This rank's number in the plan.
+  int rank() const { return rank_; }
+  /// What the memory formula adds to the plan's bytes, on the group's device.
+  int64_t gathered_bytes() const {
+    return group_ == nullptr || group_->can().one_sided_reads ? 0 : plan_.gathered_bytes();
+  }
+  /// Control memory.
+  int64_t control_bytes() const { return squares_.has_value() ? squares_->bytes() : 0; }
+
+ private:
+  WholeTensorExchange(ProcessGroup& group, WholeTensorPlan plan, int rank, const SliceMap& slices,
+                      const ResolvedOptions& options, const ParameterTable& table,
+                      WholeTensors& whole, MemoryMeter& meter, Trace* trace);
+
+  void keep_states();
+  void place_directions();
+  void exchange_squares(const std::vector<uint8_t>& used);
+  void publish(Range bytes, std::string_view tag);
+  void fetch(int from, int64_t begin_bytes, const at::Tensor& to, std::string_view tag,
+             ReadBatch& reads);
+  at::Tensor part_of_memory(int64_t begin_bytes, int64_t numel, at::ScalarType dtype) const;
+  at::Tensor result_of(const WholeTensorPlan::Entry& entry) const;
+  at::Tensor direction_of(const WholeTensorPlan::Entry& entry,
+                          const WholeTensorPlan::Piece& piece) const;
+  at::Tensor values_of(const WholeTensorPlan::Entry& entry,
+                       const WholeTensorPlan::Piece& piece) const;
+  void transform(const WholeTensorPlan::Entry& entry);
+  void take_results(const WholeTensorPlan::Entry& entry, ReadBatch& reads);
+
+  const WholeTensorPlan plan_;
+  const int rank_;
+  const ParameterTable& table_;
+  WholeTensors& whole_;
+  MemoryMeter& meter_;
+  Trace* const trace_;
+  const MemoryClass class_;
+  std::vector<size_t> awaited_units_;
+
+  ProcessGroup* group_ = nullptr;  // the ranks that share slices; null: alone
+  std::shared_ptr<ProcessGroup> owned_group_;
+  at::Tensor states_;               // states that this rank keeps whole, bytes; undefined: none
+  at::Tensor memory_;               // [directions | results], bytes
+  std::unique_ptr<Window> window_;  // over memory_; null without one-sided reads
+  at::Tensor gathered_;             // instead: [ranks, the larger half of memory_], on the device
+  Range published_;                 // the part of each rank's memory_ that gathered_ has
+  std::vector<const WholeTensorPlan::Entry*> scaled_;  // those that need norms
+  std::optional<HostAllGather> squares_;               // of scaled_; none if that is empty
+  int64_t bytes_ = 0;
+};
+
+}  // namespace tessera::internal
