@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "tessera/core/comm/group/member.h"
-#include "tessera/core/comm/group/siblings.h"
+#include "tessera/core/comm/group/sibling_groups.h"
 #include "tessera/core/comm/groups/unwinding.h"
 #include "tessera/process_group.h"
 

@@ -1,4 +1,4 @@
-#include "tessera/core/comm/group/relatives.h"
+#include "tessera/core/comm/group/sibling_groups.h"
 
 #include <utility>
 
