@@ -175,7 +175,7 @@ JobStatus three_ranks() {
   gone = RankStatus();
   gone.rank = 2;
   gone.state = State::kGone;
-  gone.ending = ExitStatus(9);
+  gone.exit_status = ExitStatus(9);
   return status;
 }
 

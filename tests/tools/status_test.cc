@@ -52,8 +52,8 @@ void until_told(const std::string& name) {
   }
 }
 
-std::vector<std::string> job(int ranks, const std::string& body,
-                             std::vector<std::string> flags = {}) {
+std::vector<std::string> job_of_body(int ranks, const std::string& body,
+                                     std::vector<std::string> flags = {}) {
   flags.insert(flags.end(),
                {"--nproc-per-node", absl::StrCat(ranks), "--",
                 std::filesystem::read_symlink("/proc/self/exe").string(), "--rank_body=" + body});
@@ -106,7 +106,7 @@ const RankProcessBody kWaits("status_waits", [] {
 
 TEST(Status, TellsWhoWaitsForWhomAndWhy) {
   const TemporaryDirectory tmp;
-  LaunchedJob job(internal::job(3, "status_waits"), {{"TMPDIR", tmp.path()}});
+  LaunchedJob job(job_of_body(3, "status_waits"), {{"TMPDIR", tmp.path()}});
   const json waiting = ask_until(job.pid(), states({"waiting", "running", "waiting"}));
   ASSERT_FALSE(waiting.is_null());
   for (const size_t rank : {0, 2}) {
@@ -140,14 +140,14 @@ TEST(Status, TellsWhoWaitsForWhomAndWhy) {
 }
 
 /// Rank 2 leaves at once; the others have no group.
-const RankProcessBody kLeaves("status_leaves", [] {
+const RankProcessBody kStatusLeaves("status_leaves", [] {
   if (value("RANK") == "2") std::exit(0);
   until_told("go");
 });
 
 TEST(Status, TellsWhoIsGoneAndWhoHasNotBegun) {
   const TemporaryDirectory tmp;
-  LaunchedJob job(internal::job(3, "status_leaves"), {{"TMPDIR", tmp.path()}});
+  LaunchedJob job(job_of_body(3, "status_leaves"), {{"TMPDIR", tmp.path()}});
   const json status = ask_until(job.pid(), states({"starting", "starting", "gone"}));
   ASSERT_FALSE(status.is_null());
   EXPECT_EQ(status["ranks"][2]["exit_code"], 0);
@@ -175,7 +175,7 @@ const RankProcessBody kStraggles("status_straggles", [] {
 
 TEST(Status, TellsWhoHoldsUpTheOthers) {
   const TemporaryDirectory tmp;
-  LaunchedJob job(internal::job(3, "status_straggles"), {{"TMPDIR", tmp.path()}});
+  LaunchedJob job(job_of_body(3, "status_straggles"), {{"TMPDIR", tmp.path()}});
   const auto ratio = [](const json& status, size_t rank) {
     const json& found = status["ranks"][rank]["straggler_ratio"];
     return found.is_null() ? 0.0 : found.get<double>();
@@ -217,7 +217,7 @@ TEST(Status, OfASupervisedCommandIsThatOfRankZero) {
 }
 
 /// A program that starts its ranks itself.
-const RankProcessBody kLaunches("status_launches", [] {
+const RankProcessBody kStatusLaunches("status_launches", [] {
   std::vector<std::string> words = {"program", "--rank_body=status_launches"};
   std::vector<char*> argv = {words[0].data(), words[1].data(), nullptr};
   if (value("TESSERA_LAUNCHER_PID").empty()) say(absl::StrCat("pid ", ::getpid()));
@@ -285,10 +285,9 @@ constexpr const char* kFrozen =
     "is killed, as it has begun and finished nothing for 3 s (--heartbeat-timeout): it ";
 
 TEST(HeartbeatTimeout, ARankThatIsStoppedCountsAsDeadAndTheJobStartsAgain) {
-  LaunchedJob job(
-      internal::job(3, "heartbeat_freezes",
-                    {"--heartbeat-timeout=3", "--max-restarts=1", "--backoff-seconds=0"}),
-      {{"TEST_MODE", "stop"}});
+  LaunchedJob job(job_of_body(3, "heartbeat_freezes",
+                              {"--heartbeat-timeout=3", "--max-restarts=1", "--backoff-seconds=0"}),
+                  {{"TEST_MODE", "stop"}});
   EXPECT_EQ(job.wait(), 0) << job.err();
   EXPECT_THAT(job.err(), AllOf(HasSubstr("tessera-run: rank 1 (pid "), HasSubstr(kFrozen),
                                HasSubstr(": it is stopped (SIGSTOP or a debugger), after step 3\n"),
@@ -298,7 +297,7 @@ TEST(HeartbeatTimeout, ARankThatIsStoppedCountsAsDeadAndTheJobStartsAgain) {
 }
 
 TEST(HeartbeatTimeout, SoDoesARankInAnEndlessLoop) {
-  LaunchedJob job(internal::job(3, "heartbeat_freezes", {"--heartbeat-timeout=3"}),
+  LaunchedJob job(job_of_body(3, "heartbeat_freezes", {"--heartbeat-timeout=3"}),
                   {{"TEST_MODE", "loop"}});
   EXPECT_EQ(job.wait(), 137) << job.err();
   EXPECT_THAT(job.err(), AllOf(HasSubstr(absl::StrCat(kFrozen, "computes, after step 3\n")),
@@ -308,7 +307,7 @@ TEST(HeartbeatTimeout, SoDoesARankInAnEndlessLoop) {
 }
 
 TEST(HeartbeatTimeout, ARankThatSaysThatItGoesOnIsNotFrozenNorAreThoseThatWaitForIt) {
-  LaunchedJob job(internal::job(3, "heartbeat_freezes", {"--heartbeat-timeout=3"}),
+  LaunchedJob job(job_of_body(3, "heartbeat_freezes", {"--heartbeat-timeout=3"}),
                   {{"TEST_MODE", "work"}});
   EXPECT_EQ(job.wait(), 0) << job.err();
   EXPECT_THAT(job.err(), Not(HasSubstr("heartbeat")));
@@ -316,7 +315,7 @@ TEST(HeartbeatTimeout, ARankThatSaysThatItGoesOnIsNotFrozenNorAreThoseThatWaitFo
 
 TEST(HeartbeatTimeout, WithoutOneNobodyIsJudged) {
   const TemporaryDirectory tmp;
-  LaunchedJob job(internal::job(2, "heartbeat_freezes"),
+  LaunchedJob job(job_of_body(2, "heartbeat_freezes"),
                   {{"TEST_MODE", "wait"}, {"TMPDIR", tmp.path()}});
   // As long as it takes until rank 1 shows as silent.
   EXPECT_FALSE(ask_until(job.pid(), states({"waiting", "silent"})).is_null());
