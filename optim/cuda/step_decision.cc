@@ -103,7 +103,7 @@ void StepDecision::start_reading(const at::Tensor& words) {
   require_words(words);
   TORCH_CHECK(pending() < kReadings, "[optim] readings: got ", pending(),
               " that are not read, expected less than ", kReadings, "; call read() first");
-  Readback& readback = gradient_buffers_[started_ % kReadings];
+  Readback& readback = readbacks_[started_ % kReadings];
   if (readback.is_there == nullptr) {
     readback = {device_->allocate_on_host(kNumbers, at::kDouble),
                 device_->allocate_on_host(step_words(parameters_), at::kLong),
@@ -119,7 +119,7 @@ void StepDecision::start_reading(const at::Tensor& words) {
 StepDecision::Reading StepDecision::read() {
   TORCH_CHECK(pending() > 0,
               "[optim] readings: got none, expected one; call start_reading() first");
-  const Readback& readback = gradient_buffers_[read_ % kReadings];
+  const Readback& readback = readbacks_[read_ % kReadings];
   readback.is_there->synchronize();
   ++read_;
 

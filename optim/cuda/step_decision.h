@@ -85,7 +85,7 @@ class StepDecision {
   const std::optional<LossScale> loss_scale_;
   at::Tensor numbers_;  // StepOutcome, then LossScaleState, in words of 8 bytes
   Uploads uploads_;
-  std::array<Readback, kReadings> gradient_buffers_;
+  std::array<Readback, kReadings> readbacks_;
   size_t started_ = 0;
   size_t read_ = 0;
 };

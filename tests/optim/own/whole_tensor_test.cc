@@ -127,7 +127,7 @@ struct Matrices : Own<MatricesOnly> {
   using Own::Own;
 };
 
-// The example of docs/optimizers.md.
+// docs/optimizers.md shows its traits and the call, and links to the rest of it here.
 struct AdafactorOptions : torch::optim::OptimizerCloneableOptions<AdafactorOptions> {
   AdafactorOptions(double lr = 1e-2) : lr(lr) {}
   double lr;
