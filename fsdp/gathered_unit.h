@@ -71,7 +71,7 @@ class GatheredUnits::Unit final : public AccessTarget {
   void drop_old();
 
   /// Called when the owner is gone: releases everything that belongs to the engine. Memory that
-  /// operators and scopes read becomes old values, for drop_old().
+  /// operators or scopes still read is kept until drop_old() finds that it is no longer read.
   void close();
 
  private:

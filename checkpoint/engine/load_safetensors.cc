@@ -270,7 +270,7 @@ LoadedSafetensors load_safetensors(torch::nn::Module& model, Engine& engine,
   for (const Parameter& parameter : engine.parameters()) {
     of_engine.insert(parameter.tensor.unsafeGetTensorImpl());
   }
-  // All ranks must hear of a problem on any before anything is changed.
+  // If one rank has a problem, all ranks must throw before anything is changed.
   std::string problem;
   Loading::Values others;
   std::vector<std::string> lines;

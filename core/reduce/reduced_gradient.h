@@ -121,7 +121,7 @@ class ReducedGradient {
   const PlannedUnit* unit_;
   MemoryMeter* meter_;
   double divisor_;         // of a reduction; 0: the number of ranks
-  at::Tensor divides_by_;  // the same as a 0-d tensor, made once so that steps allocate nothing
+  at::Tensor divides_by_;  // divisor_ as a 0-d tensor, made once so that steps allocate nothing
   bool is_whole_;
   bool keeps_sums_;
   bool adds_as_tree_;

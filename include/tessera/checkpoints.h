@@ -122,10 +122,11 @@ class Checkpoints final {
 
   // --- Saving ---
 
-  /// Call it after each step: saves if options.every says so, reports a save that failed since, and
-  /// returns whether any rank passed `stop`. Then the run should end; its step is saved and durable
-  /// (unless that failed under stop_on_error = false; see durable_step()). Costs one small exchange
-  /// between ranks; over NCCL in each 16th call only.
+  /// Call it after each step. Saves if options.every says so, and reports an earlier save that has
+  /// failed. Returns true if any rank has passed `stop`: the step is then saved and durable, and
+  /// the run should end. (With stop_on_error = false that save may have failed: see
+  /// durable_step().) Costs one small exchange between ranks; over NCCL only every 16th call has
+  /// one, so a stop may take 16 steps.
   bool after_step(bool stop = false);
   /// Saves the present step: returns when it is durable, or under options.asynchronous once it is
   /// copied. No effect if the present step is saved already.

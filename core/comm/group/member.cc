@@ -297,7 +297,8 @@ void Member::advance() {
   if (is_closing() && link_->has_thread()) leave_when_idle();
 }
 
-/// Calls under way end first: if one rank gives up its part, the others wait for theirs in vain.
+/// Leaves the group unless calls are under way: other ranks still wait for this rank's part in
+/// them.
 void Member::leave_when_idle() {
   if (has_left_ || has_incoming_ || !calls_.empty()) return;
   has_left_ = true;

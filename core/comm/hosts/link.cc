@@ -293,8 +293,8 @@ bool Link::has_gone(int rank) const {
                      [rank](const auto& one) { return one.rank == rank && one.has_gone; });
 }
 
-/// A rank of this host that itself waits, in another call or in this one once all have called, may
-/// keep this rank waiting because a third one does not come: the cause that all should hear.
+/// If `rank` is on this host and is itself waiting (in another call, or in this one after all have
+/// called), a third rank may be the cause. The extra time lets `rank` report that cause first.
 std::chrono::milliseconds Link::extra_patience(int rank, const Call& call) const {
   if (!is_here(rank)) return kForOtherHost;
   if (absl::StartsWith(activity_of(rank), "is stopped")) return {};

@@ -29,7 +29,8 @@ class Server {
 
   /// A member's number in this server.
   using Member = int64_t;
-  /// What a member has sent, first its proof (kMember). Without a message: the member has gone.
+  /// A message from a member, or nullopt if the member has disconnected. The first message of each
+  /// member is its proof (kMember).
   struct Event {
     Member member;
     std::optional<Message> message;

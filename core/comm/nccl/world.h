@@ -81,7 +81,7 @@ struct Cause {
 /// all_gather_on_host(), the first reduce_scatter() of a group, and making a window.
 class World : public std::enable_shared_from_this<World> {
  public:
-  /// Local. Starts the thread, and enters the first group, of all ranks.
+  /// Local. Returns a new world: starts its watch thread and enters `all`, the group of all ranks.
   static std::shared_ptr<World> start(WorldOptions options, std::shared_ptr<Progress> all);
   ~World();
 
