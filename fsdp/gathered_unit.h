@@ -38,9 +38,9 @@ class GatheredUnits::Unit final : public AccessTarget {
 
   size_t index() const { return index_; }
   bool is_whole() const { return buffer_.has_memory(); }
-  /// Whether it is whole and its values are current.
+  /// Returns true if it is whole and its values are current.
   bool is_fresh() const { return is_whole() && !is_stale_; }
-  /// Whether it needs no unsharded-parameter buffer.
+  /// Returns true if it needs no unsharded-parameter buffer.
   bool has_own_memory() const { return all_.memory_.has_own(index_); }
   bool is_held() const { return holds_ > 0; }
   /// `is_ready`: reads from now on only increment a count, and do not take the mutex.
@@ -50,7 +50,7 @@ class GatheredUnits::Unit final : public AccessTarget {
   void make_whole();
   /// Starts to gather it, unless that needs new memory.
   void prefetch();
-  /// Whether a prefetch reads it from a window; make_whole() waits for that.
+  /// Returns true if a prefetch reads it from a window; make_whole() waits for that.
   bool is_being_read() const { return fetch_ != nullptr && source_.window != nullptr; }
   /// Frees what was prefetched for a use that did not come.
   void drop_prefetch();

@@ -35,9 +35,9 @@ class UnshardedMemory {
   /// Makes the unsharded-parameter buffers of the memory formula. Call it after the last unit.
   void fill_buffers();
 
-  /// Whether `unit` has its own or shared memory; others lie in buffers.
+  /// Returns true if `unit` has its own or shared memory; others lie in buffers.
   bool has_own(size_t unit) const { return places_[unit].own.defined(); }
-  /// Whether take() needs no new memory.
+  /// Returns true if take() needs no new memory.
   bool is_at_hand(size_t unit) const;
 
   /// Returns memory for `unit` [unit numel], contents undefined. Throws c10::Error if the pool

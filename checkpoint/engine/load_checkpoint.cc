@@ -91,7 +91,7 @@ Verdict verdict_of(ProcessGroup& group, const absl::Status& status,
   return verdict;
 }
 
-/// Whether a step has only a model's values, as `tessera-checkpoint import` writes it.
+/// Returns true if a step has only a model's values, as `tessera-checkpoint import` writes it.
 bool is_model_alone(const Manifest& manifest) {
   return std::all_of(manifest.entries.begin(), manifest.entries.end(),
                      [](const auto& entry) { return entry.first.starts_with("model."); });
@@ -147,8 +147,8 @@ class Load {
     return std::nullopt;
   }
 
-  /// Whether a listed step was deleted meanwhile, as rank 0 sees it. Without locks, files may be
-  /// deleted while they are read.
+  /// Returns true if a listed step was deleted meanwhile, as rank 0 sees it. Without locks, files
+  /// may be deleted while they are read.
   bool was_deleted(int64_t step) {
     std::string gone;
     if (group_.rank() == 0) {

@@ -83,7 +83,7 @@ class Loading {
                         absl::StrJoin(problems_, "\n  "));
   }
 
-  /// Whether a parameter of the model is one of `tensors`, or the model has no parameters.
+  /// Returns true if a parameter of the model is one of `tensors`, or the model has no parameters.
   bool has_any(const std::set<const void*>& tensors) const {
     bool is_there = parameters_ == 0;
     for (const auto& [name, target] : targets_) {

@@ -19,7 +19,7 @@ struct EntryForm {
   /// These require that problem() is "".
   int64_t numel() const;
   int64_t element_bytes() const;
-  /// Whether the order in memory is the logical one: the last dimension runs fastest.
+  /// Returns true if the order in memory is the logical one: the last dimension runs fastest.
   bool is_row_major() const;
 
   /// What is malformed, "got X, expected Y"; "" if nothing. Allows only dtypes that have a name in

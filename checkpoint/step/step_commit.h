@@ -36,8 +36,8 @@ std::string marked_path(const ReadableFileSystem& files, const std::string& dire
 /// The path that exists if and only if the step `path` (committed or set aside) does: the
 /// directory, or, without rename, the manifest.
 std::string commit_marker(const ReadableFileSystem& files, const std::string& path);
-/// Whether `path`, from a listing of its directory, is a step, committed or set aside. With rename
-/// the name tells, and nothing is read.
+/// Returns true if `path`, from a listing of its directory, is a step, committed or set aside. With
+/// rename the name tells, and nothing is read.
 absl::StatusOr<bool> is_step(ReadableFileSystem& files, const std::string& path);
 
 /// Renames the step `from` to `to`. Without rename it copies the step first, the manifest last, so

@@ -36,10 +36,10 @@ class BackwardWatch {
   /// False in a hook means that backward was called on a thread without this listener.
   bool is_inside_backward() const;
 
-  /// Whether the caller is on the thread that made the watch.
+  /// Returns true if the caller is on the thread that made the watch.
   bool is_own_thread() const;
 
-  /// Whether such a backward is under way; any thread may ask.
+  /// Returns true if such a backward is under way; any thread may ask.
   bool is_backward_running() const;
 
  private:

@@ -57,7 +57,7 @@ class FlatParameters {
     kUnfrozen,  ///< is frozen and requires grad
   };
 
-  /// Whether parameter `index` still lives in its unit. Local, a few nanoseconds.
+  /// Returns true if parameter `index` still lives in its unit. Local, a few nanoseconds.
   bool lives_here(size_t index) const;
 
   /// Returns the first parameter that was changed since accept(), and how. Local. On a CPU reads 64

@@ -32,7 +32,7 @@ class FreeableBuffer {
   void adopt(c10::Storage storage, int64_t begin);
   size_t size() const { return parts_.size(); }
   const c10::Storage& storage(size_t part) const { return parts_[part].storage.storage(); }
-  /// Whether storage `part` still points into this buffer's memory.
+  /// Returns true if storage `part` still points into this buffer's memory.
   bool is_intact(size_t part) const;
 
   /// Whether it has memory. attach() takes `memory` (1-d, contiguous, equal numel and dtype) and

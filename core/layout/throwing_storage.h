@@ -37,7 +37,7 @@ class ThrowingStorage {
   /// about to throw it.
   void deny(const std::string& error);
 
-  /// Whether an object of this type has `storage` now. Any thread.
+  /// Returns true if an object of this type has `storage` now. Any thread.
   static bool has_taken(const c10::Storage& storage);
 
  private:

@@ -95,7 +95,7 @@ void keep_tensor_memory() {
 #endif
 }
 
-/// Whether a huge page here would take hardly more memory than the resident pages.
+/// Returns true if a huge page here would take hardly more memory than the resident pages.
 bool is_mostly_resident(char* memory) {
   const auto pages = static_cast<uint64_t>(kHugePageBytes / ::sysconf(_SC_PAGESIZE));
   std::vector<unsigned char> residency(pages);

@@ -80,7 +80,7 @@ struct OptionField {
 
 /// All fields, in the order of Options.
 std::span<const OptionField> option_fields();
-/// Whether `options` ask for something by `field`.
+/// Returns true if `options` ask for something by `field`.
 bool asks(const OptionField& field, const Options& options);
 
 /// Two options that exclude each other, and why.

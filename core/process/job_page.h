@@ -57,7 +57,7 @@ class JobPage {
   /// Local. For somebody who only reads: that of the launcher `pid`, which has it open as its
   /// descriptor `fd`; null if this is none, or of another version, or belongs to another process.
   static std::unique_ptr<JobPage> view(int pid, int fd);
-  /// Whether descriptor `fd` of process `pid` may be a job's page.
+  /// Returns true if descriptor `fd` of process `pid` may be a job's page.
   static bool may_be_at(int pid, int fd);
   ~JobPage();
   JobPage(const JobPage&) = delete;

@@ -22,7 +22,7 @@ struct LaunchedRank {
     LaunchedRank* const own = own_.load(std::memory_order_acquire);
     return own != nullptr && own->origin.is_here() ? own : nullptr;
   }
-  /// Whether there is one, in a child of fork() too.
+  /// Returns true if there is one, in a child of fork() too.
   static bool is_known() { return own_.load(std::memory_order_acquire) != nullptr; }
   /// Finds the launcher, if there is one that may know this process by that rank; whether it is
   /// found now. Never destroyed: a process may fail at its very end.

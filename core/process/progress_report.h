@@ -63,13 +63,13 @@ class WaitReport {
   WaitReport(const WaitReport&) = delete;
   WaitReport& operator=(const WaitReport&) = delete;
 
-  /// Whether somebody listens.
+  /// Returns true if somebody listens.
   bool is_heard() const { return page_ != nullptr; }
   /// A look was in vain.
   void begin() noexcept {
     if (page_ != nullptr && begin_ == Clock::time_point()) begin_ = Clock::now();
   }
-  /// Whether the thread shall note what it waits for. Says that the process is not frozen.
+  /// Returns true if the thread shall note what it waits for. Says that the process is not frozen.
   bool is_due(Clock::time_point now) noexcept;
   /// In which call, and for which ranks of the world. Of several threads that wait one is shown:
   /// once steps have been trained, the one that trains.

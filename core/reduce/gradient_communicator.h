@@ -37,7 +37,7 @@ class GradientCommunicator {
   GradientCommunicator(ProcessGroup& group, const ParameterTable& table, size_t buckets,
                        const SliceMap& slices, SumOrder order, const RegisteredHook* registered);
 
-  /// Whether a step also has Level::kStep.
+  /// Returns true if a step also has Level::kStep.
   bool keeps_partial_sums() const { return within_sums_ != nullptr; }
   /// The order in which start() adds. Sums over the micro-steps of a step follow it: one after the
   /// other, or continuing the tree.

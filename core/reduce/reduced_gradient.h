@@ -55,7 +55,8 @@ class ReducedGradient {
   /// first. Undefined if any buffer will do, i.e. except under zero1, and under ddp if
   /// communication and reduce dtype are equal and there is no value yet.
   at::Tensor gradient_buffer();
-  /// Whether `gradients` is the result of gradient_buffer(), so that the caller may not reuse it.
+  /// Returns true if `gradients` is the result of gradient_buffer(), so that the caller may not
+  /// reuse it.
   bool owns(const at::Tensor& gradients) const {
     return gradients.is_same(own_) || gradients.is_same(kept_buffer_);
   }

@@ -120,11 +120,11 @@ class Reducer {
   /// / o, plus one word per rank. Collective, blocking.
   void finish();
 
-  /// Whether sums of kAddLocally wait to be reduced.
+  /// Returns true if sums of kAddLocally wait to be reduced.
   bool has_local() const { return has_local_; }
-  /// Whether end_micro_step() has thrown since the last clear(): ranks hold sums of different
-  /// gradients, and some may have something to reduce that others have not. clear() on all ranks
-  /// makes the reducer usable again.
+  /// Returns true if end_micro_step() has thrown since the last clear(): ranks hold sums of
+  /// different gradients, and some may have something to reduce that others have not. clear() on
+  /// all ranks makes the reducer usable again.
   bool ranks_differ() const { return ranks_differ_; }
 
   /// Drops everything since the last step, or only what belongs to parameter `index`. Local.

@@ -67,9 +67,10 @@ class CommHook {
   /// ranks, and again when what is trained or the buckets have changed.
   virtual void prepare(const Setting& /*setting*/) {}
 
-  /// Whether it carries parts of gradients from one step into the next, so that the gradients of
-  /// all steps must have one scale. Then losses with weights, whose sum differs from step to step,
-  /// and join() that divides by the ranks that have batches are refused by name. Constant.
+  /// Returns true if it carries parts of gradients from one step into the next, so that the
+  /// gradients of all steps must have one scale. Then losses with weights, whose sum differs from
+  /// step to step, and join() that divides by the ranks that have batches are refused by name.
+  /// Constant.
   virtual bool carries_gradients() const { return false; }
 
   /// Collective. Called in backward (or in what reduces after no_sync()), for one bucket after the

@@ -73,11 +73,11 @@ struct Environment {
   std::string host;     ///< "" unless TESSERA_HOST is set
   bool is_verbose = false;
 
-  /// Whether a scheduler or mpirun started this process as one of several.
+  /// Returns true if a scheduler or mpirun started this process as one of several.
   bool is_of_scheduler() const {
     return world_size > 1 && !rank_variable.empty() && rank_variable != "RANK";
   }
-  /// Whether all ranks are known to be on this host.
+  /// Returns true if all ranks are known to be on this host.
   bool is_one_host() const { return has_local && local_world_size == world_size; }
 };
 

@@ -65,8 +65,8 @@ enum class Offload : uint8_t {
 /// "none", "optimizer", "parameters".
 std::string_view to_string(Offload offload);
 
-/// Whether the masters are a copy rather than the parameters' shards themselves: where the shards
-/// have another dtype, or lie on the device while the host updates.
+/// Returns true if the masters are a copy rather than the parameters' shards themselves: where the
+/// shards have another dtype, or lie on the device while the host updates.
 inline bool has_master_copy(const UnitPrecision& precision, Offload offload) {
   return precision.has_masters() || offload == Offload::kOptimizer;
 }

@@ -40,8 +40,8 @@ struct UnitPrecision {
   c10::ScalarType reduce;
   c10::ScalarType master;
 
-  /// Whether the masters have another dtype than the parameters, and so have entries of their own
-  /// in a StateDict.
+  /// Returns true if the masters have another dtype than the parameters, and so have entries of
+  /// their own in a StateDict.
   bool has_masters() const { return master != parameters; }
   friend bool operator==(const UnitPrecision&, const UnitPrecision&) = default;
 };

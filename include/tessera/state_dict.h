@@ -27,8 +27,8 @@ struct StateEntry {
   /// What is malformed (negative sizes, strides that overlap or leave gaps, a piece that is out of
   /// range, of another dtype or without memory), "got X, expected Y"; empty if nothing. Local.
   std::string problem() const;
-  /// Whether one piece covers all elements. merge() does not join pieces: an entry that only
-  /// several pieces together cover is not whole.
+  /// Returns true if one piece covers all elements. merge() does not join pieces: an entry that
+  /// only several pieces together cover is not whole.
   bool is_whole() const;
   /// The tensor, in its logical shape; shares memory with the piece. Throws c10::Error unless
   /// is_whole(), and if it is malformed.

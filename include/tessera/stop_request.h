@@ -18,7 +18,7 @@ class StopRequest {
   StopRequest(const StopRequest&) = delete;
   StopRequest& operator=(const StopRequest&) = delete;
 
-  /// Whether one of the signals has come. From any thread; costs one load.
+  /// Returns true if one of the signals has come. From any thread; costs one load.
   bool is_requested() const;
 };
 

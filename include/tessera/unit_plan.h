@@ -61,7 +61,7 @@ class UnitPlan {
   bool has_place(size_t parameter) const;
   Place place(size_t parameter) const;
 
-  /// Whether any parameter of `unit` is used; used[i] != 0: parameter i of the table is.
+  /// Returns true if any parameter of `unit` is used; used[i] != 0: parameter i of the table is.
   bool is_used(size_t unit, const std::vector<uint8_t>& used) const;
 
   /// Sum of the units' padded sizes. numel mixes dtypes only if units do.

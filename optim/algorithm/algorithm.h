@@ -54,8 +54,8 @@ struct HyperParameterField : ErasedForm::Number {
     return field;
   }
 
-  /// Whether a StateDict holds it. Not if it chooses states: the program sets it before it loads
-  /// any.
+  /// Returns true if a StateDict holds it. Not if it chooses states: the program sets it before it
+  /// loads any.
   bool is_saved() const { return !chooses_states; }
   bool allows(double value) const;
   /// What is wrong with `value`, "<name>: got X, expected Y"; "" if nothing.

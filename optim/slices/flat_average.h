@@ -23,7 +23,7 @@ class FlatAverage {
               const AllocateState& allocate = {});
 
   const WeightAverage& setting() const { return setting_; }
-  /// Whether step number `step`, 1 for the first, is averaged.
+  /// Returns true if step number `step`, 1 for the first, is averaged.
   bool is_due(int64_t step) const;
 
   /// Takes `values`, the present ones of shard number `shard`, into its average. An update is one

@@ -35,11 +35,11 @@ class WholeTensors {
   /// Indices of these parameters in the table, ascending, without empty ones; equal on all ranks.
   const std::vector<size_t>& parameters() const { return parameters_; }
   bool has(size_t parameter) const { return update_of_[parameter] != nullptr; }
-  /// Whether norms are taken of it, instead of a transform.
+  /// Returns true if norms are taken of it, instead of a transform.
   bool needs_norms(size_t parameter) const {
     return update_of_[parameter]->needs() == WholeUpdate::Needs::kNorms;
   }
-  /// Whether its owner needs values besides directions, and makes new ones.
+  /// Returns true if its owner needs values besides directions, and makes new ones.
   bool needs_values(size_t parameter) const {
     return update_of_[parameter]->needs() == WholeUpdate::Needs::kValues;
   }

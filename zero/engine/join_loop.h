@@ -47,7 +47,7 @@ class JoinLoop {
   /// collective and blocking then. Else does nothing.
   void take_hyper_parameters();
 
-  /// Whether the losses of the ranks that this one follows have weights.
+  /// Returns true if the losses of the ranks that this one follows have weights.
   bool is_weighted() const { return protocol_->is_weighted(); }
   /// The ranks with batches; all ranks outside a loop.
   SyncedBuffers::Ranks ranks_with_batches() const;

@@ -29,7 +29,7 @@ class MicroBatches {
   int64_t count() const { return count_; }
   void set_count(int64_t count) { count_ = count; }
 
-  /// Whether the sum over a step's micro-steps is complete after `backwards` of them.
+  /// Returns true if the sum over a step's micro-steps is complete after `backwards` of them.
   bool is_sum_complete(int64_t backwards) const;
   /// Returns why a step of `backwards` micro-steps would have other bits on other numbers of ranks;
   /// "" if it would not.

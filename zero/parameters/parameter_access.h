@@ -27,7 +27,7 @@ class ParameterAccess {
   /// group, because peers wait.
   void modify(int from_rank, const std::function<void()>& write);
 
-  /// Whether a function given to modify() runs.
+  /// Returns true if a function given to modify() runs.
   bool is_writing() const { return is_writing_; }
 
   /// Engine::full_parameters and gather, and whether such a scope is open on this rank.

@@ -22,7 +22,7 @@ class StateClaims {
   /// are missing, in whole or in part, unknown, malformed, or of another shape or dtype; or "".
   const std::string& problems() const { return problems_; }
 
-  /// Whether any rank brings the slot. A slot that may be lacking need not be there.
+  /// Returns true if any rank brings the slot. A slot that may be lacking need not be there.
   bool has(size_t slot) const { return claims_[slot].first_rank >= 0; }
   /// The elements of `slot` that this rank brings, in the order of strides(slot). Each element
   /// comes from exactly one rank, the lowest that has it. Only without problems().

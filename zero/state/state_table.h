@@ -59,7 +59,7 @@ struct StateRegion {
   std::string tag;      ///< name of its collectives
 
   bool is_of_unit() const { return source < Source::kReplica; }
-  /// Whether ranks keep parts of it: StateSlices::kept().
+  /// Returns true if ranks keep parts of it: StateSlices::kept().
   bool has_parts() const { return is_of_unit() || source == Source::kWhole; }
   /// The slot of the unit's parameter number `position`; nothing if it has none.
   std::optional<size_t> slot_of(size_t position) const {
@@ -104,7 +104,7 @@ class StateTable {
            (leaves_out_comm_hook_ && is_of_comm_hook(name));
   }
   std::string unknown_entry(const std::string& name) const;
-  /// Whether the entry `name` is a communication hook's.
+  /// Returns true if the entry `name` is a communication hook's.
   static bool is_of_comm_hook(const std::string& name) { return name.starts_with("comm_hook."); }
 
  private:

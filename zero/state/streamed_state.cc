@@ -82,10 +82,10 @@ class Reading {
  public:
   Reading(const StateTable& table, StateSource& source) : table_(table), source_(source) {}
 
-  /// Whether the source has the slot; otherwise the run keeps its own values.
+  /// Returns true if the source has the slot; otherwise the run keeps its own values.
   bool has(size_t slot) const { return source_.entries().contains(table_.slots()[slot].name); }
 
-  /// Whether the source has any slot of the region.
+  /// Returns true if the source has any slot of the region.
   bool has_any(const StateRegion& region) const {
     for (size_t i = 0; i < region.slots; ++i) {
       if (has(region.first_slot + i)) return true;
@@ -104,7 +104,7 @@ class Reading {
     return presence;
   }
 
-  /// Whether the source has the slot's elements in the slot's own order.
+  /// Returns true if the source has the slot's elements in the slot's own order.
   bool is_in_order(size_t slot) const {
     const StateEntry& form = table_.slots()[slot].form;
     return form.numel() < 2 || saved(slot).strides == form.strides;

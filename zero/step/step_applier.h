@@ -69,7 +69,7 @@ class StepApplier {
   /// Observes gradients before the step; null where that is not needed.
   virtual GradientObserver* observer() { return nullptr; }
 
-  /// Whether commit() returns before the outcome is known.
+  /// Returns true if commit() returns before the outcome is known.
   virtual bool is_late() const { return false; }
 
   /// Applies or skips the step and makes its updates visible to all ranks. Collective.

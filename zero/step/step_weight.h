@@ -42,7 +42,7 @@ class StepWeight {
   /// collect().
   const std::string& problem() const { return problem_; }
 
-  /// Whether the step has weights.
+  /// Returns true if the step has weights.
   bool is_weighted() const { return has_weighted_; }
   /// The sum of the weights over all ranks; unset if the step has none. Equal on all ranks.
   std::optional<double> sum() const;
