@@ -24,7 +24,7 @@ namespace tessera::internal {
 /// mutex of GatheredUnits.
 class GatheredUnits::Unit final : public AccessTarget {
  public:
-  /// Where its values are read from: one of the two. Neither if ranks share their parameters: then
+  /// The source of the unit's values: one of the two. Neither if ranks share their parameters: then
   /// gathering only attaches the shared memory, which always has the values.
   struct Source {
     std::unique_ptr<WindowSource> window;          ///< each rank reads for itself
@@ -55,7 +55,7 @@ class GatheredUnits::Unit final : public AccessTarget {
   /// Frees what was prefetched for a use that did not come.
   void drop_prefetch();
 
-  /// Whether it is not in use. If so, readers take the mutex from now on.
+  /// Returns true if the unit is not in use. Readers then take the mutex from now on.
   bool can_free();
   enum class After : uint8_t { kUse, kFence };
   void free(After after);

@@ -16,8 +16,8 @@ absl::Status file_error(int error, std::string_view operation, std::string_view 
 absl::Status with_errno(absl::Status status, int error);
 /// Returns that errno; 0 if `status` comes from no system call.
 int errno_of(const absl::Status& status);
-/// Whether the same call may succeed later by itself: not if something is absent, of another kind,
-/// forbidden, impossible or used up.
+/// Returns true if the same call may succeed later by itself. False if something is absent, of
+/// another kind, forbidden, impossible or used up.
 bool is_transient(const absl::Status& status);
 
 /// Returns true if `status` means that a step is damaged, so that an older one may replace it:

@@ -35,8 +35,8 @@ class FreeableBuffer {
   /// Returns true if storage `part` still points into this buffer's memory.
   bool is_intact(size_t part) const;
 
-  /// Whether it has memory. attach() takes `memory` (1-d, contiguous, equal numel and dtype) and
-  /// keeps it alive; detach() returns it.
+  /// has_memory(): true between attach() and detach(). attach() takes `memory` (1-d, contiguous,
+  /// equal numel and dtype) and keeps it alive; detach() returns it.
   bool has_memory() const { return memory_.defined(); }
   void attach(at::Tensor memory);
   at::Tensor detach();

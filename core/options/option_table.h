@@ -73,7 +73,8 @@ struct OptionField {
   void (*check)(const OptionCase& known, const RefuseOption& refuse) = nullptr;
   /// Sets it from a flag's text; returns "" or what is wrong. Null: only code can set it.
   std::string (*set)(Options& options, const std::string& text) = nullptr;
-  /// Whether the user asks for something by it; null: if it differs from the default.
+  /// Returns true if the user has set the option to something that takes effect. Null: if it
+  /// differs from the default.
   bool (*asks)(const Options& options) = nullptr;
   bool is_compared = true;  ///< across ranks
 };
@@ -88,7 +89,7 @@ struct OptionPair {
   const char* option;
   const char* other;   ///< a field, or one value of it: "on_non_finite = skip"
   const char* reason;  ///< "<option>: is set beside <other>, which <reason>"
-  /// Whether the other one is in conflict; null: if it asks for something.
+  /// Returns true if `other` is in conflict. Null: if it asks for something.
   bool (*applies)(const Options& options) = nullptr;
 };
 std::span<const OptionPair> option_pairs();
@@ -99,8 +100,8 @@ std::string ignored(const OptionField& field, const OptionCase& known);
 /// Returns why the number that `field` holds is out of its range; "" if it is in it, or has none.
 std::string out_of_range(const OptionField& field, const Options& options);
 
-/// Returns what forbids `call` ("join") under these options: "<call>: got Options::<name>, under
-/// which <reason>; <remedy>"; "" for nothing. The same on all ranks.
+/// Returns why `call` ("join") is not allowed under these options: "<call>: got Options::<name>,
+/// under which <reason>; <remedy>"; "" if it is allowed. Equal on all ranks.
 std::string option_against(const char* call, const ResolvedOptions& options);
 
 }  // namespace tessera::internal

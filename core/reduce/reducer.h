@@ -52,7 +52,7 @@ class Reducer {
 
   struct Setting {
     BufferPool::OnRelease on_release = BufferPool::OnRelease::kKeep;  ///< of gradient buffers
-    /// What sums over ranks are divided by; 0: the number of ranks, so that they are means.
+    /// The divisor of sums over ranks; 0: the number of ranks, so that they are means.
     double divisor = 0.0;
     /// May be null. If it consumes gradients, a step has one backward, of mode kReduce, with one
     /// gradient per parameter.
@@ -65,8 +65,8 @@ class Reducer {
     /// the step. In the step, used() is what this rank used, and a backward must give each
     /// parameter at most one gradient.
     enum class Agreement : uint8_t { kInBackward, kInStep } agreement = Agreement::kInBackward;
-    /// Whether the order of reductions is that of the first backward (ReductionOrder) or the
-    /// plan's. Without Agreement::kInBackward it is the plan's.
+    /// If true, reductions follow the order of the first backward (ReductionOrder), else the plan's
+    /// order. Under Agreement::kInStep they always follow the plan's.
     bool learns_order = true;
     /// Options::units_in_reduction. Not used on a device, see Reducer::units_in_reduction().
     int units_in_reduction = 1;
@@ -96,7 +96,8 @@ class Reducer {
   /// whether any rank objects, the same on all; false if nothing is exchanged (kAddLocally,
   /// kInStep).
   bool end_micro_step(const BackwardAgreement::Report& report = {});
-  /// Whether the last end_micro_step() exchanged reports, and the reports of the last that did.
+  /// has_exchanged(): true if the last end_micro_step() exchanged reports. agreement(): the reports
+  /// of the last exchange.
   bool has_exchanged() const {
     return mode_ == Mode::kReduce && setting_.agreement == Setting::Agreement::kInBackward;
   }

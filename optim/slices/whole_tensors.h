@@ -35,15 +35,16 @@ class WholeTensors {
   /// Indices of these parameters in the table, ascending, without empty ones; equal on all ranks.
   const std::vector<size_t>& parameters() const { return parameters_; }
   bool has(size_t parameter) const { return update_of_[parameter] != nullptr; }
-  /// Returns true if norms are taken of it, instead of a transform.
+  /// Returns true if the algorithm takes norms of the parameter, and does not transform it.
   bool needs_norms(size_t parameter) const {
     return update_of_[parameter]->needs() == WholeUpdate::Needs::kNorms;
   }
-  /// Returns true if its owner needs values besides directions, and makes new ones.
+  /// Returns true if the parameter's owner needs its values besides directions, and makes new
+  /// values.
   bool needs_values(size_t parameter) const {
     return update_of_[parameter]->needs() == WholeUpdate::Needs::kValues;
   }
-  /// As those of WholeUpdate.
+  /// See the functions of WholeUpdate.
   int64_t cost(size_t parameter) const;
   int64_t scratch_numel(size_t parameter) const;
 
@@ -61,7 +62,7 @@ class WholeTensors {
 
   /// Sets the place of a piece's direction and of its result: [segment numel], the shard's dtype.
   void place(size_t shard, size_t segment, at::Tensor piece);
-  /// The same for the values of a piece that needs_values().
+  /// Sets the place of a piece's values, for a parameter that needs_values().
   void place_values(size_t shard, size_t segment, at::Tensor piece);
   /// Allocates `scratch_bytes` of scratch memory for transform(). With `whole_bytes` above 0 also
   /// allocates that for a whole direction, and works alone.

@@ -57,34 +57,35 @@ class Member : public std::enable_shared_from_this<Member> {
   /// Throws CommError in a child of fork(), which is no rank.
   void require_own_process(const char* op, std::string_view tag) const;
 
-  /// Begins this rank's next call, or a message. Returns at once. Throws CommError if the group has
-  /// failed. Used by the thread that uses the group. `ranks`: as Call::Form says.
+  /// Begins this rank's next call, or a message. Does not block. Throws CommError if the group has
+  /// failed. Called by the thread that uses the group. `ranks`: see Call::Form.
   std::shared_ptr<Call> start(const Collective& collective, std::vector<int> ranks = {});
-  /// The same of a call that is waited for: blocks until it has ended, and throws what it failed
-  /// with.
+  /// Like start(), but blocks until the call has ended, and throws its error.
   std::shared_ptr<Call> run(const Collective& collective);
 
-  /// Any thread. Goes on with what is under way, unless another thread is at it.
+  /// Any thread. Advances the calls that are under way, unless another thread is doing so.
   void go_on() noexcept;
-  /// The same for one who asks whether the call is over, which fails if a rank has died or left,
-  /// and for a thread that waits for something else.
+  /// look(): like go_on(), for a caller that asks whether `call` is over; fails the call if a rank
+  /// has died or left. help(): like go_on(), for a thread that waits for something else.
   void look(const Call& call) noexcept;
   void help() noexcept;
-  /// Whether it makes no more calls.
+  /// Returns true if this rank makes no more calls.
   bool is_closing() const { return closes_because_ != nullptr; }
-  /// Whether something is under way.
+  /// Returns true if a call or a message is under way.
   bool is_busy() const { return has_incoming_ || !is_idle_; }
-  /// A rank that the oldest call waits for. If it has gone it left before it did its part.
+  /// A rank that the oldest call waits for. `has_gone`: it left before it did its part.
   struct Awaited {
     int rank;
     bool has_gone;
   };
-  /// Of a part. Any thread. As far as is known.
+  /// Any thread. For a member that is part of another group: returns the ranks that its oldest call
+  /// waits for, as far as is known.
   std::vector<Awaited> awaited_ranks();
-  /// For a thread that goes on in vain, now and then: fails if a rank has died or left, or does not
-  /// come; reports a long wait.
+  /// Called now and then by a thread that waits. Fails the group if a rank has died or left, or has
+  /// not come within the time-out; reports a long wait.
   void look_for_trouble(Call::Clock::time_point now, const Patience& patience);
-  /// Any thread. Blocks until the call has ended; or so long at most, and says whether it has.
+  /// Any thread. Blocks until the call has ended, or for at most `longest`; then returns true if it
+  /// has ended.
   void await(Call& call);
   bool await(Call& call, std::chrono::milliseconds longest);
 

@@ -24,7 +24,7 @@ std::string collectives_text(int64_t count) {
   return absl::StrCat(count, count == 1 ? " collective" : " collectives");
 }
 
-/// The ranks that the call, which has been announced, waits for.
+/// Returns the ranks that `call`, which has been announced, waits for.
 std::vector<int> awaited(const Link& link, Call& call) {
   if (call.is_compared()) return call.transfer()->awaited();
   std::vector<int> ranks;
@@ -34,7 +34,8 @@ std::vector<int> awaited(const Link& link, Call& call) {
   return ranks;
 }
 
-/// What it has finished may still be on its way.
+/// Returns true if the rank has left without its part in the call. The data of calls that it has
+/// finished may still be on its way.
 bool has_gone(const Link& link, int rank, const Call& call) {
   return link.has_left(rank) && link.finished_by(rank) <= call.sequence();
 }
@@ -47,23 +48,22 @@ void fail_as_left(const Link& link, const std::vector<Member::Awaited>& ranks) {
   }
 }
 
-/// Of several ranks that wait for the same ones, one speaks for all.
+/// Returns true if this is the first of the ranks that are not missing: that one reports for all.
 bool is_first_of_waiting(const Link& link, const std::vector<int>& missing) {
   int first = 0;
   while (first < link.size() && absl::c_linear_search(missing, first)) ++first;
   return first == link.rank();
 }
 
-/// Of the ranks that hold up the others, the one to name to the launcher: preferably one that is
-/// stopped.
+/// Returns the missing rank to name to the launcher: one that is stopped, if there is one, else the
+/// first.
 int culprit_among(const Link& link, const std::vector<int>& missing) {
   const auto stopped = absl::c_find_if(
       missing, [&](int rank) { return absl::StartsWith(link.activity_of(rank), "is stopped"); });
   return stopped == missing.end() ? missing.front() : *stopped;
 }
 
-/// The call of another group than `group` that the rank is in, of several the first; "" if none is
-/// known.
+/// Returns the first call that the rank is in, in another group than `group`; "" if none is known.
 std::string call_elsewhere(const Link& link, int rank, const std::string& group) {
   for (const FlightRecord& record : link.flight_of(rank).records) {
     if (record.end_ns == 0 && !record.is_of(group)) return record.text();
@@ -194,8 +194,8 @@ std::vector<Member::Awaited> Member::awaited_ranks() {
   return awaited_;
 }
 
-/// Who is in a call of another group holds up the ranks there, too, so all ranks of the world get
-/// the same cause.
+/// Throws the time-out. If a missing rank is in a call of another group, fails the whole world:
+/// that rank holds up the ranks there, too, and all ranks should get the same cause.
 void Member::time_out(const Call& call, const std::vector<int>& overdue) {
   const int culprit = culprit_among(*link_, overdue);
   const bool is_elsewhere = absl::c_any_of(

@@ -458,8 +458,8 @@ Cause World::name_lost(Cause cause) {
   return cause;
 }
 
-/// Makes `cause` the cause of all ranks unless they have one, and returns theirs. Tells the
-/// launcher first, except what another rank has found.
+/// Publishes `cause` unless the ranks have a cause already. Returns the cause that all ranks have.
+/// Reports `cause` to the launcher first, unless another rank has published one.
 std::string World::publish(const Cause& cause) {
   bool is_first = !cause.is_published;
   try {
