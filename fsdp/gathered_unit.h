@@ -52,7 +52,7 @@ class GatheredUnits::Unit final : public AccessTarget {
   void prefetch();
   /// Returns true if a prefetch reads it from a window; make_whole() waits for that.
   bool is_being_read() const { return fetch_ != nullptr && source_.window != nullptr; }
-  /// Frees what was prefetched for a use that did not come.
+  /// Frees memory that was prefetched and not used.
   void drop_prefetch();
 
   /// Returns true if the unit is not in use. Readers then take the mutex from now on.

@@ -80,7 +80,8 @@ class GatheredUnits : public std::enable_shared_from_this<GatheredUnits> {
   void free_all();
 
   /// Called when the shards of all ranks have new values (after a barrier where ranks read each
-  /// other's memory). Everything gathered before is stale, also what other threads still read.
+  /// other's memory). Everything gathered before becomes stale, even memory that other threads
+  /// still read.
   void values_changed();
 
   /// Call before the host writes shards in host memory: blocks until no gather reads them.

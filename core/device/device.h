@@ -60,7 +60,7 @@ class Device {
   Device(const Device&) = delete;
   Device& operator=(const Device&) = delete;
 
-  /// Where tensors of this device lie, as LibTorch names it.
+  /// Returns LibTorch's name of this device, on which its tensors lie.
   virtual at::Device torch_device() const = 0;
   /// The stream on which the calling thread's operators run now.
   virtual std::shared_ptr<Stream> current_stream() = 0;

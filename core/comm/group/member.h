@@ -26,25 +26,25 @@ namespace tessera::internal {
 ///
 /// Note [Calls under way]
 /// ~~~~~~~~~~~~~~~~~~~~~~
-/// A call is announced when this rank comes to it: its link tells the others what it is and where
-/// its data lies. When all ranks have announced call s, and not before, each of them compares the
-/// calls: all compare the same, and throw the same text if they differ, before any data is touched.
-/// Then each does its part, and the call is over when all have done theirs.
+/// A rank announces each call when it comes to it: its link tells the others the call's arguments
+/// and where its data lies. After all ranks have announced call s, each of them compares all these
+/// calls. If they differ, all ranks throw the same text before any data is touched. Then each rank
+/// does its part, and the call is over when all ranks have done their parts.
 ///
-/// Nothing waits in between. Where collectives run inside the calls, a rank goes on with them when
-/// it asks one whether it is over, and whenever it waits for anything in any group of its world, so
-/// whoever waits goes on with what others wait for. A rank that computes for long makes its parts
-/// late, and that is all it does. Elsewhere a thread goes on with them.
+/// A rank does not block between these stages. If collectives run inside the calls, a rank advances
+/// all its calls whenever it asks whether one is over, and while it waits in any group of its
+/// world. So a rank that waits does the parts for which others wait; a rank that computes for long
+/// does its parts late. Otherwise a thread advances the calls.
 ///
-/// Calls are over in their order. A later one begins when nothing is left for this rank to do in
-/// the one before, unless they have memory in common: then it waits for its end.
+/// Calls end in order. A call begins when this rank has done its part in the call before. If the
+/// two have memory in common, it begins when the call before is over.
 class Member : public std::enable_shared_from_this<Member> {
  public:
   using Patience = internal::Patience;
 
-  /// `after_call`: of a member that is part of another group, which uses it for its own calls,
-  /// looks for late ranks and records what the program calls. Tells it, in any thread, that one is
-  /// over.
+  /// `after_call` is given to a member that is part of another group. That group makes its own
+  /// calls with this member, looks for late ranks, and records the program's calls. `after_call` is
+  /// called, in any thread, when a call of this member is over.
   Member(std::unique_ptr<Link> link, std::string name, Lane::Mode mode, Patience patience,
          std::function<void()> after_call = nullptr);
   ~Member();
@@ -89,11 +89,11 @@ class Member : public std::enable_shared_from_this<Member> {
   void await(Call& call);
   bool await(Call& call, std::chrono::milliseconds longest);
 
-  /// This rank makes no more calls, because of `cause`. What is under way fails; over a link with a
-  /// thread calls end first. Blocks for no other rank.
+  /// Says that this rank makes no more calls, because of `cause`. Calls that are under way fail;
+  /// over a link with a thread they end first. Does not wait for other ranks.
   void close(const char* cause = "the group was destroyed before this was over");
-  /// The process ends: blocks until the calls that a thread goes on with have ended, then marks
-  /// this rank as having left.
+  /// Called when the process ends. Blocks until the calls that a thread advances have ended, then
+  /// marks this rank as having left.
   void leave();
 
  private:

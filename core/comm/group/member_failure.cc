@@ -87,7 +87,7 @@ std::string names_of(const Link& link, const std::vector<int>& missing, const st
 
 }  // namespace
 
-/// Of a rank that waits in vain for a while. Takes the lock.
+/// Called by a rank that has waited for a while. Takes the lock.
 void Member::look_for_trouble(Call::Clock::time_point now, const Patience& patience) {
   const std::unique_lock lock(mutex_, std::try_to_lock);
   if (!lock.owns_lock()) return;  // another thread is at it
@@ -146,7 +146,8 @@ std::vector<Member::Awaited> Member::find_awaited() const {
   return ranks;
 }
 
-/// The group that this is part of judges what is noted here, unless it has gone.
+/// Notes the awaited ranks for the group that this member is part of, which looks for late ranks.
+/// If this member is closing, it fails by itself because of ranks that have left.
 void Member::note_awaited() {
   std::vector<Awaited> ranks = find_awaited();
   if (is_closing()) fail_as_left(*link_, ranks);
@@ -154,7 +155,7 @@ void Member::note_awaited() {
   awaited_ = std::move(ranks);
 }
 
-/// Threads that wait may not ask the link themselves.
+/// Notes the awaited ranks, because threads that wait may not ask the link themselves.
 void Member::note_awaited_for_callers(Call::Clock::time_point now) {
   std::vector<Awaited> ranks;
   if (announced_ > 0 && calls_.front()->waited(now) >= WaitReport::kLong) ranks = find_awaited();
@@ -162,8 +163,8 @@ void Member::note_awaited_for_callers(Call::Clock::time_point now) {
   awaited_ = std::move(ranks);
 }
 
-/// Says where and for whom this thread waits: for the end of `call`, perhaps behind an earlier one,
-/// which is then the one that others hold up.
+/// Notes the call that this thread waits in, and the ranks that it waits for. `call` may have to
+/// wait for the end of an earlier call; then notes the earlier one.
 void Member::note_wait(Call& call, WaitReport& wait) noexcept try {
   std::vector<int> numbers;
   const auto note = [&](const Call& one) { wait.note(one.text(), name_, one.sequence(), numbers); };

@@ -16,7 +16,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// How long ranks that have not come yet may take to come and hear of a conflict.
+// After a conflict, how long to wait for ranks that have not connected yet, so that they learn of
+// it.
 constexpr auto kConflictLinger = std::chrono::seconds(2);
 // Time before it first says which ranks it waits for.
 constexpr auto kSilenceBeforeNames = std::chrono::seconds(5);

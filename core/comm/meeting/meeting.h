@@ -39,8 +39,8 @@ class Transport {
   /// Returns true if the ranks must be on one host.
   virtual bool is_local() const { return false; }
 
-  /// Called by rank 0 once all have come; `pids` by rank. Returns what the others need to enter.
-  /// All ranks hear of an error of open() or enter().
+  /// Called by rank 0 after all ranks have connected; `pids` by rank. Returns what the others need
+  /// to enter. An error of open() or enter() becomes the error of all ranks.
   virtual absl::StatusOr<std::string> open(const std::vector<int>& /*pids*/) { return ""; }
   /// Called by the others.
   virtual absl::Status enter(const std::string& /*text*/) { return absl::OkStatus(); }
@@ -54,13 +54,13 @@ struct MeetingFailure {
   bool is_place_wrong = false;
 };
 
-/// One rank that comes to a meeting.
+/// Options of one rank in a meeting.
 struct MeetingOptions {
   Hello own;
   std::chrono::milliseconds timeout;  ///< for finding the place and meeting together
   Warn warn;
-  /// Called with the reason of a failure that this rank is the first to know, before the others
-  /// hear of it. `culprit`: the rank that is to blame, or -1 for this one.
+  /// Called with the cause of a failure that this rank finds first, before the others learn of it.
+  /// `culprit`: the rank that caused it, or -1 for this one.
   std::function<void(int culprit, const std::string& cause)> report;
 };
 

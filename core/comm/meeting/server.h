@@ -43,10 +43,10 @@ class Server {
   Server(const Server&) = delete;
   Server& operator=(const Server&) = delete;
 
-  /// Local. Serves connections for at most `patience`. Returns what members did, often nothing.
+  /// Local. Serves connections for at most `patience`. Returns the members' events, often none.
   std::vector<Event> serve(std::chrono::milliseconds patience);
 
-  /// Local, does not block: what the member does not take at once is sent in serve().
+  /// Local, does not block: bytes that the member does not take immediately are sent in serve().
   void send(Member member, const Message& message);
   void send_to_all(const Message& message);
 

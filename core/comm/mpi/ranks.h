@@ -67,7 +67,8 @@ class Ranks {
     const std::lock_guard<std::mutex> lock(mutex_);
     return failure_;
   }
-  /// Sets the failure of the group, cut to what others hear. Returns true if there was none before.
+  /// Sets the failure of the group, shortened to the length that is sent to other ranks. Returns
+  /// true if there was none before.
   bool set_failure(const Failure& failure) {
     const std::lock_guard<std::mutex> lock(mutex_);
     if (!failure_.cause.empty()) return false;

@@ -69,7 +69,7 @@ class Steps {
   virtual std::string problem() const { return ""; }
 };
 
-/// What the steps work with. References must outlive them.
+/// Inputs of the steps. References must outlive them.
 struct CollectiveContext {
   const Collective& call;
   const Round& round;

@@ -36,8 +36,8 @@ class StorePlace final : public Place {
     int agent_port = 0;
   };
 
-  /// `store`: the program's; null for that of torchrun's agent, which is connected to at the first
-  /// call.
+  /// `store`: the program's store; null: the store of torchrun's agent, to which the first call
+  /// connects.
   StorePlace(Store store, Options options);
 
   absl::StatusOr<std::unique_ptr<Listener>> listen(Deadline deadline) override;

@@ -51,8 +51,8 @@ struct PartOfJob {
   std::string host = {};          ///< their host; "": the job has one host
 };
 
-/// What all groups of one rank share: the control page, the arena, the peers. The rank leaves the
-/// world when its last group, and so this object, is gone. Thread-safe.
+/// State that all groups of one rank share: the control page, the arena, the peers. The rank leaves
+/// the world when its last group is destroyed, and this object with it. Thread-safe.
 class World final : public HostRanks {
  public:
   /// Local. create(): one rank makes the control page for ranks of these processes. open(): the
