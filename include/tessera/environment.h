@@ -9,7 +9,8 @@
 
 namespace tessera {
 
-/// Who a process is in its job, and where the job's ranks meet, as environment variables say it.
+/// A process's identity in its job, and the place where the job's ranks meet, as environment
+/// variables give them.
 ///
 /// Identity. Each launcher has a family of variables; a family that is set in part is an error:
 /// - TESSERA_WORLD: "single" makes this process a world of one, whatever a scheduler says
@@ -87,7 +88,7 @@ using EnvironmentLookup = std::function<std::optional<std::string>(const char* n
 /// The process's own environment.
 std::optional<std::string> process_environment(const char* name);
 
-/// What must be read from the environment; the caller has the rest.
+/// The parts that must be read from the environment; the caller has the others.
 struct EnvironmentNeeds {
   bool identity = true;  ///< read who this process is
   bool store = true;     ///< read where ranks meet

@@ -8,8 +8,8 @@
 
 namespace tessera {
 
-/// What the engine's memory is for. Activations and gradients in flight inside autograd are the
-/// user's and not counted.
+/// The purposes of the engine's memory. Activations, and gradients in flight inside autograd, are
+/// the user's and not counted.
 enum class MemoryClass : uint8_t {
   kParameters,           ///< flat parameter buffers, or this rank's shards of them
   kGradients,            ///< reduced gradients that last until the step

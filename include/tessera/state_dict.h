@@ -24,8 +24,8 @@ struct StateEntry {
   std::vector<StatePiece> pieces;  ///< may overlap: the first piece that has an element counts
 
   int64_t numel() const;
-  /// What is malformed (negative sizes, strides that overlap or leave gaps, a piece that is out of
-  /// range, of another dtype or without memory), "got X, expected Y"; empty if nothing. Local.
+  /// Local. Returns what is malformed (negative sizes, strides that overlap or leave gaps, a piece
+  /// that is out of range, of another dtype or without memory), "got X, expected Y"; "" if nothing.
   std::string problem() const;
   /// Returns true if one piece covers all elements. merge() does not join pieces: an entry that
   /// only several pieces together cover is not whole.

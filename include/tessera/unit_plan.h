@@ -56,8 +56,8 @@ class UnitPlan {
   std::vector<PlannedUnit>::const_iterator begin() const { return units_.begin(); }
   std::vector<PlannedUnit>::const_iterator end() const { return units_.end(); }
 
-  /// Whether parameter `index` of the table is in a unit (every trainable one is), and where.
-  /// place() asserts has_place().
+  /// has_place(): true if parameter `parameter` of the table is in a unit; every trainable
+  /// parameter is. place(): its unit and position; asserts has_place().
   bool has_place(size_t parameter) const;
   Place place(size_t parameter) const;
 

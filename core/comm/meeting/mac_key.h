@@ -41,7 +41,7 @@ class MacKey {
   Bytes key_{};
 };
 
-/// Secrets that a rank needs to be admitted to its job's meeting.
+/// The credentials with which a rank is admitted to its job's meeting.
 struct Credentials {
   std::string token = {};    ///< the job's secret; "" for none
   std::string run_id = {};   ///< the launcher's name for the job

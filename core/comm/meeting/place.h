@@ -34,7 +34,7 @@ class Place {
   /// Connects once to the process that listens there.
   virtual absl::StatusOr<FileDescriptor> connect(Deadline deadline) = 0;
 
-  /// Returns the secrets that both sides of a connection must know. Call it after listen() or
+  /// Returns the credentials that both sides of a connection must have. Call it after listen() or
   /// connect().
   virtual Credentials credentials() const = 0;
 

@@ -27,8 +27,7 @@ T checked(absl::StatusOr<T> result, const std::string& source = "") {
   return *std::move(result);
 }
 
-/// Returns the secrets that ranks must know, so that ranks of another job or attempt are not
-/// admitted.
+/// Returns the credentials of this job and attempt; ranks with others are not admitted.
 Credentials credentials_of(const Environment& environment) {
   std::string job = environment.job_id;
   if (job.empty() && environment.is_of_scheduler() && environment.is_one_host()) {
