@@ -28,7 +28,7 @@ namespace {
 
 constexpr const char* kWhat = "checkpoint";
 
-/// The tensors that this rank saves beside the state.
+/// Returns the tensors that this rank saves beside the state.
 std::map<std::string, at::Tensor> tensors_of(const CheckpointExtras& extras, int rank) {
   std::map<std::string, at::Tensor> tensors;
   if (rank == 0) {

@@ -30,7 +30,7 @@ bool is_held(const absl::Status& status);
 
 /// "/a/b" and "c": "/a/b/c".
 std::string join_path(std::string_view directory, std::string_view name);
-/// The directory that contains `path`: "." for a bare name.
+/// Returns the directory that contains `path`: "." for a bare name.
 std::string parent_path(std::string_view path);
 
 /// Returns true if `path` exists, links included; an error if that cannot be known.

@@ -130,7 +130,8 @@ std::string cuda_version(int version) {
   return absl::StrCat(version / 1000, ".", version % 1000 / 10);
 }
 
-/// Why no GPU can be used, or "". LibTorch itself only counts, so the CUDA runtime is asked.
+/// Returns why no GPU can be used, or "". LibTorch itself only counts, so the CUDA runtime is
+/// asked.
 std::string problem_of_driver(void* library) {
   int (*count_devices)(int*) = nullptr;
   int (*driver_version)(int*) = nullptr;

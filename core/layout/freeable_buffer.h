@@ -43,7 +43,7 @@ class FreeableBuffer {
   /// Replaces the attached memory by `memory` and returns the old one. The data pointers are valid
   /// at all times, for operators that have started but not yet read them.
   at::Tensor replace(at::Tensor memory);
-  /// The attached memory, readable also while forbidden; undefined if there is none.
+  /// Returns the attached memory, readable also while forbidden; undefined if there is none.
   const at::Tensor& memory() const { return memory_; }
 
   /// Makes accesses throw `error` until permit(), even with memory. Calls do not nest.

@@ -42,7 +42,8 @@ AddressRange heap() {
   return {};
 }
 
-/// The heap of large tensors. Never destroyed, because tensors may outlive any object of ours.
+/// Returns the heap of large tensors. Never destroyed, because tensors may outlive any object of
+/// ours.
 BlockHeap& block_heap() {
   static auto* const heap = [] {
     auto* const made =

@@ -15,8 +15,8 @@ namespace tessera::internal {
 /// Enough ranks to tell the strategies apart.
 inline constexpr int kManyRanks = 2;
 
-/// What is known when options are checked: everything in parallelize(), the options alone in
-/// validate().
+/// The facts that are known when options are checked: all of them in parallelize(), only the
+/// options in validate().
 struct OptionCase {
   const Options& options;
   const ParameterTable* model = nullptr;  ///< null if not known, as is `world`

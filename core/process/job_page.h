@@ -86,11 +86,11 @@ class JobPage {
   /// it has recorded.
   bool is_open(int rank) const;
   std::optional<FailureNote> note(int rank) const;
-  /// The earliest of all notes.
+  /// Returns the earliest of all notes.
   std::optional<FailureNote> first_note() const;
   const RankProgress& progress(int rank) const;
   RankRecord rank_record(int rank) const;
-  /// The last step of the job that a checkpoint has; 0 where no rank said so.
+  /// Returns the last step of the job that a checkpoint has; 0 where no rank said so.
   int64_t saved_step() const;
   JobOutline outline() const;
   int ranks() const { return ranks_; }

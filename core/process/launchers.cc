@@ -74,7 +74,7 @@ void require_family(VariableReader& reader, const Launcher& launcher) {
   reader.whole_family(names, kHowToStart);
 }
 
-/// The number of ranks on this host.
+/// Returns the number of ranks on this host.
 std::optional<int> read_local_size(VariableReader& reader, const Launcher& launcher, int most) {
   if (launcher.node == nullptr) return reader.integer(launcher.local_size, 1, most, launcher.size);
   const int node = reader.integer(launcher.node, 0, kGreatest).value_or(kGreatest);

@@ -47,7 +47,7 @@ class ReducedGradient {
   ReducedGradient(const ReducedGradient&) = delete;
   ReducedGradient& operator=(const ReducedGradient&) = delete;
 
-  /// The part of the unit that this rank has in the end: its optimizer slice.
+  /// Returns the part of the unit that this rank has in the end: its optimizer slice.
   Range kept() const { return kept_; }
 
   /// Returns a buffer for the first gradients of a micro-step if the reduction can leave the value
@@ -84,10 +84,11 @@ class ReducedGradient {
   std::shared_ptr<Work> gather_sums();
   void divide();
 
-  /// The mean [kept().numel]; undefined while there is none (nothing added, or partial sums).
+  /// Returns the mean [kept().numel]; undefined while there is none (nothing added, or partial
+  /// sums).
   const at::Tensor& value() const { return value_; }
 
-  /// The buffer of value() if that is the whole unit and always the same buffer (ddp).
+  /// Returns the buffer of value() if that is the whole unit and always the same buffer (ddp).
   const at::Tensor& whole() const;
 
   /// Sets [begin, begin + numel) of the unit to zero where this rank has it.

@@ -141,17 +141,18 @@ class Reducer {
   /// counted in the communication dtype, so that overflow in it counts.
   const std::vector<int64_t>& non_finite() const { return non_finite_; }
 
-  /// The part of `unit` whose gradient this rank has in the end: its optimizer slice. `unit` is
-  /// below UnitPlan::trainable_size(), here and below.
+  /// Returns the part of `unit` whose gradient this rank has in the end: its optimizer slice.
+  /// `unit` is below UnitPlan::trainable_size(), here and below.
   Range kept(size_t unit) const { return reduced_[unit].kept(); }
 
-  /// The mean gradient of what is kept of `unit` [kept numel] in the reduce dtype; see gradient().
+  /// Returns the mean gradient of what is kept of `unit` [kept numel] in the reduce dtype; see
+  /// gradient().
   const at::Tensor& value(size_t unit) const { return reduced_[unit].value(); }
 
-  /// The mean gradient of what is kept of `unit` [kept numel] in the masters' dtype, for the
-  /// optimizer; undefined before the first reduced micro-step (and before finish() where partial
-  /// sums are kept). Valid until the next micro-step, clear() or drop(); a caller that calls
-  /// clear() next may write to it. If the reduce dtype differs, it is converted into scratch
+  /// Returns the mean gradient of what is kept of `unit` [kept numel] in the masters' dtype, for
+  /// the optimizer; undefined before the first reduced micro-step (and before finish() where
+  /// partial sums are kept). Valid until the next micro-step, clear() or drop(); a caller that
+  /// calls clear() next may write to it. If the reduce dtype differs, it is converted into scratch
   /// memory, which is reused when nobody holds the tensor. A caller that takes one unit after the
   /// other needs memory for one, counted as gradient buffers.
   at::Tensor gradient(size_t unit);
@@ -162,11 +163,11 @@ class Reducer {
   /// This rank's part of the squared 2-norm of gradient(unit). Local.
   ExactSum squares(size_t unit);
 
-  /// The largest number of units whose gradients arrive or are under way at once; see
+  /// Returns the largest number of units whose gradients arrive or are under way at once; see
   /// memory_peak_formula.
   int units_in_reduction() const;
 
-  /// What users may see as `.grad`, per table entry.
+  /// Returns what users may see as `.grad`, per table entry.
   std::vector<GradientView> gradient_views() const;
 
  private:

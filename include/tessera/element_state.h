@@ -24,7 +24,7 @@ struct ElementState {
   bool is_order_bound = false;
 
   c10::ScalarType dtype_over(c10::ScalarType masters) const { return dtype.value_or(masters); }
-  /// The number of values of `numel` elements that begin at the start of a block.
+  /// Returns the number of values of `numel` elements that begin at the start of a block.
   int64_t values_of(int64_t numel) const { return (numel + block_numel - 1) / block_numel; }
 };
 

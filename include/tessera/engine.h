@@ -372,7 +372,7 @@ class Engine final {
   ProcessGroup& group();
   /// Over how many ranks each kind of state is split.
   const Degrees& degrees() const;
-  /// The units (or buckets) that parameters are communicated in.
+  /// Returns the units (or buckets) that parameters are communicated in.
   const UnitPlan& units() const;
 
   /// Local. Returns counts of gathers and frees since the engine was made; zeros where parameters

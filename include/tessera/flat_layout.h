@@ -64,8 +64,8 @@ class FlatLayout {
   /// Part `index` of the buffer cut into `count` equal parts; count divides slices().
   Range part(int index, int count) const;
 
-  /// The pieces of parameters inside `range`, in buffer order, without padding and without empty
-  /// pieces. range.begin is a multiple of alignment_numel(dtype()), as every slice's is.
+  /// Returns the pieces of parameters inside `range`, in buffer order, without padding and without
+  /// empty pieces. range.begin is a multiple of alignment_numel(dtype()), as every slice's is.
   std::vector<Segment> segments(Range range) const;
 
  private:

@@ -99,7 +99,7 @@ struct Report {
 /// null.
 std::string to_json(const Report& report);
 
-/// The report as text for people, some 30 lines.
+/// Returns the report as text for people, some 30 lines.
 std::string to_text(const Report& report);
 
 }  // namespace tessera

@@ -30,8 +30,8 @@ struct StateEntry {
   /// Returns true if one piece covers all elements. merge() does not join pieces: an entry that
   /// only several pieces together cover is not whole.
   bool is_whole() const;
-  /// The tensor, in its logical shape; shares memory with the piece. Throws c10::Error unless
-  /// is_whole(), and if it is malformed.
+  /// Returns the tensor, in its logical shape; shares memory with the piece. Throws c10::Error
+  /// unless is_whole(), and if it is malformed.
   at::Tensor tensor() const;
 };
 

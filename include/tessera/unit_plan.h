@@ -50,7 +50,7 @@ class UnitPlan {
            const Precision& precision = {});
 
   size_t size() const { return units_.size(); }
-  /// How many units have gradients: units [0, trainable_size()).
+  /// Returns how many units have gradients: units [0, trainable_size()).
   size_t trainable_size() const { return trainable_size_; }
   const PlannedUnit& operator[](size_t unit) const { return units_[unit]; }
   std::vector<PlannedUnit>::const_iterator begin() const { return units_.begin(); }

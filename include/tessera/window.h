@@ -77,7 +77,7 @@ void check_read(int rank, int64_t begin, const at::Tensor& to, int size, int64_t
 /// and `numel` elements of `dtype`.
 void check_word(int rank, int64_t index, int size, int64_t numel, at::ScalarType dtype);
 
-/// The word at `address`, which other threads and processes may store meanwhile.
+/// Returns the word at `address`, which other threads and processes may store meanwhile.
 int64_t load_word(const void* address);
 void store_word(void* address, int64_t value);
 

@@ -121,7 +121,7 @@ extern "C" {
 
 /// kInterfaceVersion of the build.
 int tessera_cuda_interface_version();
-/// The text of `status`. Never null; static memory.
+/// Returns the text of `status`. Never null; static memory.
 const char* tessera_cuda_error_text(int status);
 
 /// Fills `bytes` bytes with zeros.

@@ -48,8 +48,8 @@ constexpr Line line_over_numbers(int decade) {
   return {static_cast<float>(0.9 * unit / count), static_cast<float>(unit * (0.45 / count - 0.8))};
 }
 
-/// And as u = slope * value + offset. The signed tree's first decade has one value, so its line is
-/// free to begin where 0 ends.
+/// Decade `decade` as u = slope * value + offset. The signed tree's first decade has only one
+/// value, so its line may begin where 0 ends.
 template <int kFirst>
 constexpr Line line_over_values(int decade) {
   const double count = kFirst << decade;
@@ -133,14 +133,14 @@ inline BlockScale block_scale(int32_t bits) {
 /// For first moments.
 struct SignedTree {
   static constexpr int kFirst = 1;
-  /// The value of `byte`, 0 to 255.
+  /// Returns the value of `byte`, 0 to 255.
   [[gnu::always_inline]] static float value(int32_t byte) {
     const int32_t back = 256 - byte;
     const float magnitude = dynamic_code::magnitude<1>(byte < back ? byte : back);
     const int32_t sign = (128 - byte) & ~kMagnitudeBits;  // of bytes above 128
     return std::bit_cast<float>(std::bit_cast<int32_t>(magnitude) | sign);
   }
-  /// The byte of `value` * `inverse`.
+  /// Returns the byte of `value` * `inverse`.
   [[gnu::always_inline]] static int32_t byte(float value, float inverse) {
     const int32_t bits = std::bit_cast<int32_t>(value);
     const int32_t absolute = bits & kMagnitudeBits;

@@ -11,8 +11,8 @@
 
 namespace tessera::internal {
 
-/// The states of a parameter of `sizes`; one without sizes of its own counts if `in_use` has it.
-/// Throws c10::Error for negative sizes, and what the form throws.
+/// Returns the states of a parameter of `sizes`; one without sizes of its own counts if `in_use`
+/// has it. Throws c10::Error for negative sizes, and what the form throws.
 std::vector<WholeState> whole_states_of(const ErasedForm& form,
                                         const torch::optim::OptimizerOptions& options,
                                         at::IntArrayRef sizes, const StatesInUse& in_use);

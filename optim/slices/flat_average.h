@@ -34,7 +34,7 @@ class FlatAverage {
   /// Swaps the bits of shard number `shard`'s average and `values`, without memory for a copy.
   void swap(size_t shard, const at::Tensor& values);
 
-  // What a StateDict holds.
+  // State that a StateDict holds.
 
   /// [slice numel], padding zero; its own memory: writing it is loading.
   const at::Tensor& average(size_t shard) const { return averages_[shard]; }

@@ -68,14 +68,15 @@ class WholeTensors {
   /// allocates that for a whole direction, and works alone.
   void reserve(int64_t scratch_bytes, int64_t whole_bytes);
   bool works_alone() const { return whole_.defined(); }
-  /// The first `numel` elements of the scratch memory, to gather a gradient that needs_values().
+  /// Returns the first `numel` elements of the scratch memory, to gather a gradient that
+  /// needs_values().
   at::Tensor scratch(int64_t numel, at::ScalarType dtype) const;
-  /// The bytes that reserve() has allocated.
+  /// Returns the bytes that reserve() has allocated.
   int64_t bytes() const;
 
   /// Sets the parameter's count to `step`, including the update that begins.
   void set_step(size_t parameter, int64_t step);
-  /// The place for the direction of a piece; it holds the values if norms are needed.
+  /// Returns the place for the direction of a piece; it holds the values if norms are needed.
   void* begin(size_t shard, size_t segment) const;
   /// If it works alone: transforms the parameter of this segment, or takes its norms, and updates
   /// it. Its direction has been written.
@@ -86,14 +87,15 @@ class WholeTensors {
     ExactSum of_values;
     ExactSum of_direction;
   };
-  /// Adds those of this piece, whose direction has been written.
+  /// Adds the squares of this piece, whose direction has been written.
   void add_squares_of(size_t shard, size_t segment, Squares& sums) const;
   /// The sums of the whole parameter, for apply().
   void set_norms(size_t parameter, const Squares& sums);
 
   /// Replaces `direction`, [numel] in the order of the parameter's memory, by the result.
   void transform(size_t parameter, const at::Tensor& direction) const;
-  /// For one that needs_values(): writes new `values`. Both as transform()'s direction.
+  /// For a parameter that needs_values(): writes new `values`. Both tensors are laid out like
+  /// transform()'s direction.
   void update(size_t parameter, const at::Tensor& values, const at::Tensor& gradient) const;
   /// Updates the values of `shard` of used parameters by the results in their places.
   void apply(size_t shard, std::span<const uint8_t> used);

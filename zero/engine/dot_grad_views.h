@@ -49,7 +49,7 @@ class DotGradViews {
   };
   Cleared cleared() const;
 
-  /// The first trainable parameter whose `.grad` is a tensor that is not its view, if any.
+  /// Returns the first trainable parameter whose `.grad` is a tensor that is not its view, if any.
   std::optional<size_t> replaced() const;
 
   /// Returns how often users have written whole gradients in place since hide_all(). Also called

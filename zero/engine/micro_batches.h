@@ -23,7 +23,8 @@ class MicroBatches {
   /// Called when a step is over or its gradients are dropped.
   void clear() { other_threads_ = threads_; }
 
-  /// The number of this rank's next micro-batch: those of all ranks that have ended, plus the rank.
+  /// Returns the number of this rank's next micro-batch: those of all ranks that have ended, plus
+  /// the rank.
   int64_t next() const { return count_ + rank_; }
 
   int64_t count() const { return count_; }

@@ -44,8 +44,8 @@ class StateTransfer {
   /// Returns what lies in this rank's atoms of the slots that `wants` selects, as save() under
   /// kSharded; on rank 0 also the numbers. Together the ranks have each element once. Local.
   StateDict take(const StreamedState::Wants& wants, const EngineCounters& counters) const;
-  /// As load(), but `state` may lack anything, and states for which this run has no use are left
-  /// out. Collective.
+  /// Like load(), but any entry may be missing in `state`, and states that this run does not use
+  /// are left out. Collective.
   void put_back(StateDict state, EngineCounters& counters);
 
  private:

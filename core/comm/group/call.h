@@ -32,7 +32,7 @@ struct Patience {
   std::chrono::milliseconds report_after = std::chrono::seconds(5);
 };
 
-/// What a call makes besides moving data, once all ranks have called.
+/// Results of a call other than data: a subgroup or a window. Set after all ranks have called.
 struct Made {
   std::unique_ptr<Link> link;            ///< of a subgroup, on its ranks
   std::shared_ptr<RemoteMemory> memory;  ///< of a window
@@ -53,7 +53,7 @@ class Call final : public Work {
     int rank = 0;
     int number = 0;  ///< the rank's number in the job
   };
-  /// What is called. `ranks`: of the subgroup that the call makes.
+  /// The call's arguments. `ranks`: the ranks of the subgroup that the call makes.
   struct Form {
     Collective collective;
     int64_t sequence = -1;

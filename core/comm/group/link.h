@@ -227,7 +227,8 @@ class Link {
   virtual void end_rest(Rest& /*rest*/) {}
   /// Any thread. Wakes the threads of this rank that are in rest().
   virtual void wake() = 0;
-  /// From now on, threads that wait in another group of the world go on with this one, too. Once.
+  /// Makes threads that wait in other groups of the world advance this group, too, from now on.
+  /// Call it once.
   virtual void attach(std::weak_ptr<Member> member) = 0;
   /// Notes whether this group has something under way.
   virtual void note_busy(bool /*is_busy*/) {}

@@ -222,7 +222,7 @@ void Member::apply_failure(Call::Clock::time_point now) {
   if (!calls_.empty()) end_calls(hear_failure());
 }
 
-/// The cause, which this rank is going to throw.
+/// Returns the cause, which this rank is going to throw.
 std::string Member::hear_failure() {
   link_->pass_on_failure();
   return link_->failure().cause;

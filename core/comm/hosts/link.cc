@@ -147,7 +147,7 @@ class Link final : public internal::Link {
   void advance_others() override { inside().advance_others(); }
 
  private:
-  /// What the ranks call under one number.
+  /// The ranks' calls with one number.
   struct Round {
     std::vector<std::optional<CallRecord>> calls;  // by rank
     int64_t inside = 0;        // the number of the exchange among the calls of `inside`

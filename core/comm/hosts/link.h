@@ -18,7 +18,7 @@ struct GroupSetting {
   std::shared_ptr<ReadCache> cache;  ///< shared by all groups of this rank's host
   uint64_t id = 0;                   ///< equal on all ranks, different for each group
 
-  /// The id of the group or window that its call with this number makes.
+  /// Returns the id of the group or window that its call with this number makes.
   uint64_t id_of_made(int64_t sequence) const;
 };
 

@@ -127,7 +127,7 @@ class Meeting::Admission {
     if (!conflict.empty()) conflicts_.try_emplace(hello->rank, conflict);
   }
 
-  /// The conflict of two processes with one rank.
+  /// Returns the conflict of two processes with one rank.
   static std::string conflict_of_two(const Hello& first, const Hello& second) {
     const auto pids = std::minmax(first.pid, second.pid);
     return absl::StrCat("RANK ", first.rank, " was given twice, to pid ", pids.first,
@@ -178,7 +178,7 @@ class Meeting::Admission {
     return absent;
   }
 
-  /// The ranks that have not entered the transport.
+  /// Returns the ranks that have not entered the transport.
   std::vector<int> outside() const {
     std::vector<int> ranks;
     for (const auto& [rank, number] : numbers_) {

@@ -47,7 +47,7 @@ struct Credentials {
   std::string run_id = {};   ///< the launcher's name for the job
   std::string attempt = {};  ///< how often the launcher has restarted it
 
-  /// The key of a connection whose sides have these nonces.
+  /// Returns the key of a connection whose sides have these nonces.
   MacKey connection_key(std::string_view member_nonce, std::string_view server_nonce) const;
 };
 

@@ -38,7 +38,7 @@ class Place {
   /// connect().
   virtual Credentials credentials() const = 0;
 
-  /// The place for people: "MASTER_ADDR and MASTER_PORT node1:29500". Contains no secret.
+  /// Returns the place for people: "MASTER_ADDR and MASTER_PORT node1:29500". Contains no secret.
   virtual std::string text() const = 0;
 };
 

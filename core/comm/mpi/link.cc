@@ -12,7 +12,7 @@
 namespace tessera::internal::mpi {
 namespace {
 
-/// What was given up, kept until MPI has ended it.
+/// A transfer that was given up, kept until MPI has ended it.
 struct Abandoned {
   std::unique_ptr<internal::Transfer> transfer;
   Collective collective;

@@ -99,7 +99,7 @@ class Link final : public internal::Link {
     return rounds_.find(sequence)->second;
   }
   at::Tensor& scratch() { return scratch_; }
-  /// How many calls are over.
+  /// Returns how many calls are over.
   int64_t finished() const { return finished_; }
   /// Opens the window or the link that the call makes, once all ranks have called.
   void open(Call& call);

@@ -62,7 +62,7 @@ class Ranks {
     if (ends_at_once_) failure = {.cause = failure.cause};
     return failure;
   }
-  /// The failure of the group alone, not of its world; without a cause if there is none.
+  /// Returns the failure of the group alone, not of its world; without a cause if there is none.
   Failure failure_of_group() const {
     const std::lock_guard<std::mutex> lock(mutex_);
     return failure_;

@@ -54,7 +54,7 @@ class ReduceSteps final : public Steps {
     int64_t numel;
   };
 
-  /// The most elements that a rank reduces in a step.
+  /// Returns the most elements that a rank reduces in a step.
   int64_t piece_numel() const {
     const int64_t bytes =
         std::clamp(kHeldBytes / (places_ * context_.size), kLeastPiece, kMostPiece);

@@ -101,7 +101,7 @@ class World : public std::enable_shared_from_this<World> {
   void tell_failure();
   /// Notes that a group of this world has failed, whose other ranks may never leave.
   void note_failed_group(const std::string& cause) { failed_group_ = cause; }
-  /// The failure of the world or of one of its groups; "" if there was none.
+  /// Returns the failure of the world or of one of its groups; "" if there was none.
   std::string any_failure() const {
     const std::string cause = failure();
     return cause.empty() ? failed_group_ : cause;

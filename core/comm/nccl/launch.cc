@@ -52,7 +52,7 @@ DataType dtype_of(at::ScalarType dtype) {
   }
 }
 
-/// How many elements NCCL sees for one of the tensor's.
+/// Returns how many elements NCCL sees for one of the tensor's.
 int64_t scale_of(at::ScalarType dtype) { return dtype == at::kShort ? 2 : 1; }
 
 /// Returns the address of element `begin` of the tensor.

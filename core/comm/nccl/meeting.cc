@@ -29,7 +29,7 @@ auto at_table(Pending& pending, Body&& body) {
   }
 }
 
-/// The call of a rank, which precedes its text.
+/// Returns the call of a rank, which precedes its text.
 absl::string_view call_in(const std::string& given) { return given.c_str(); }
 
 /// Puts this rank's text into the table, also in a world of one. Returns the key that it has there.

@@ -290,7 +290,7 @@ Cause explain_time_out(const Pending& pending, int64_t waited_ms,
 
 }  // namespace
 
-/// What the ranks of a group, in order, report about a collective.
+/// The reports of a group's ranks about a collective, in rank order.
 struct World::Answers {
   std::vector<Report> reports;
   int asker = -1;
@@ -423,7 +423,7 @@ World::Answers World::ask(const Progress& progress, int64_t sequence) {
   return answers;
 }
 
-/// Why a collective or a message is late.
+/// Returns why a collective or a message is late.
 Cause World::explain(const Pending& pending) {
   const int64_t waited_ms = options_.timeout.count();
   try {

@@ -83,7 +83,7 @@ class World final : public HostRanks {
   void ring_bells(Channel& channel) {
     for (int rank = 0; rank < channel.size; ++rank) bell_of(channel.slot(rank).world_rank).ring();
   }
-  /// The groups of this rank, which go on while it waits for anything.
+  /// Returns the groups of this rank, which go on while it waits for anything.
   Progress& progress() { return progress_; }
   SharedRange page() const { return segment_->range(0); }
 
