@@ -106,7 +106,7 @@ StepSave::StepSave(FileSystem& files, ProcessGroup& group, RunDirectory* run, st
 
 StepSave::~StepSave() {
   if (!is_begun_) return;
-  // What cannot be removed now is removed by the next save.
+  // The next save removes files that cannot be removed now.
   (void)abandon_step(files_, directory_, contents_.step, nonce_);
 }
 

@@ -70,7 +70,8 @@ class FlatParameters {
     size_t parameter = 0;
   };
   Finding inspect() const;
-  /// As inspect(), without writes to values: finds only what modify_parameters() cannot repair.
+  /// Like inspect(), but ignores writes to values: finds only problems that modify_parameters()
+  /// cannot repair.
   Finding inspect_places() const;
 
   /// Accepts the current values: records all version counters, and the first elements except those

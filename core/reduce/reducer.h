@@ -59,7 +59,7 @@ class Reducer {
     GradientObserver* observer = nullptr;
     /// The order in which gradients of ranks are added.
     SumOrder order = SumOrder::kRanks;
-    /// Where a communication hook may be registered; null: nowhere.
+    /// Holds the communication hook that may be registered; null: none may.
     const RegisteredHook* hook = nullptr;
     /// Whether ranks exchange at the end of each backward which parameters they used, or only in
     /// the step. In the step, used() is what this rank used, and a backward must give each

@@ -25,8 +25,8 @@ namespace tessera::internal {
 /// is one exception: in the unsigned tree a positive number never becomes 0, because steps are
 /// divided by its root (Li et al., arXiv 2309.01507, section 4.1, on zero in second moments).
 ///
-/// As bytes: u - 1 in the unsigned tree; in the signed one u, or 256 - u for negative numbers,
-/// which have no -1. Byte 0 is zero in both.
+/// The byte of a number is u - 1 in the unsigned tree. In the signed tree it is u, or 256 - u for
+/// negative numbers, which have no -1. Byte 0 is zero in both trees.
 namespace dynamic_code {
 
 constexpr double unit_of_decade(int decade) {

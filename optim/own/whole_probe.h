@@ -17,7 +17,7 @@ std::vector<WholeState> whole_states_of(const ErasedForm& form,
                                         const torch::optim::OptimizerOptions& options,
                                         at::IntArrayRef sizes, const StatesInUse& in_use);
 
-/// As find_states(), for an optimizer that whole_tensor() is given.
+/// Like find_states(), for an optimizer given to whole_tensor().
 StatesInUse find_whole_states(const ErasedForm& form,
                               const torch::optim::OptimizerOptions& options);
 

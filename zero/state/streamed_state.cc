@@ -92,7 +92,7 @@ class Reading {
     }
     return false;
   }
-  /// Whether the source has each slot.
+  /// Returns, for each slot, whether the source has it.
   std::vector<StateSlices::Presence> presence() const {
     using Presence = StateSlices::Presence;
     std::vector<Presence> presence;

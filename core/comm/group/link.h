@@ -75,7 +75,7 @@ class Link {
  public:
   virtual ~Link() = default;
 
-  // What it is. Any thread.
+  // Properties of the link. Any thread.
 
   virtual int rank() const = 0;
   virtual int size() const = 0;
@@ -137,7 +137,7 @@ class Link {
   /// Advances work that is neither a call's part nor a message, such as reads. Throws Fault.
   virtual void go_on() {}
 
-  // What is known of the ranks.
+  // Knowledge about the ranks.
 
   /// Returns the rank's number in the job.
   virtual int number_of(int rank) const = 0;

@@ -40,7 +40,7 @@ class Ranks {
     return is_in ? static_cast<int>(found - world_ranks_.begin()) : -1;
   }
 
-  // What a rank has told.
+  // Facts that a rank has told the others.
 
   struct Told {
     std::atomic<int64_t> called{0};       ///< how many calls it has begun

@@ -56,7 +56,7 @@ class StorePlace final : public Place {
 
   Store store_;
   const Options options_;
-  // What this rank 0 has left in the store, or another rank has read there last.
+  // The note that this rank 0 has left in the store, or that another rank has read there last.
   std::string secret_;              // of this meeting; known to all who read the store
   int port_ = 0;                    // 0 if rank 0 listens at a socket of its host
   std::vector<std::string> hosts_;  // its addresses, the best one first; or the socket's name

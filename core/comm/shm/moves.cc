@@ -118,7 +118,7 @@ class Move final : public ChunkedTransfer {
   }
   Block& block_of(int peer) { return *reinterpret_cast<Block*>(ChunkedTransfer::source_of(peer)); }
 
-  // As [part][chunk], if there is a part for each rank.
+  // The area is laid out as [part][chunk] if there is a part for each rank.
   void stage(int64_t begin, int64_t count) override {
     if (!splits_input_) return ChunkedTransfer::stage(begin, count);
     for (int taker = 0; taker < size(); ++taker) {
