@@ -249,7 +249,7 @@ class Registry {
 };
 
 /// The memory of the pins that a thread released last, for its next operator. Nested operators find
-/// none and allocate theirs.
+/// no spare memory and allocate their own.
 struct SparePins {
   void* block = nullptr;
   bool is_over = false;  // the thread ends

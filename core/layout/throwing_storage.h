@@ -27,7 +27,7 @@ class ThrowingStorage {
   ThrowingStorage& operator=(ThrowingStorage&&) = delete;
 
   const c10::Storage& storage() const;
-  /// Returns the address to which it points, also while access is denied.
+  /// Returns the address to which it points, even while access is denied.
   void* data() const;
 
   enum class Access : bool { kDenied, kAllowed };

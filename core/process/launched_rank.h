@@ -17,8 +17,8 @@ struct LaunchedRank {
   /// True if the newest world gives all ranks the launcher's numbers.
   std::atomic<bool> is_numbered_alike{true};
 
-  /// Any thread, cheap. Returns null before find() has found the launcher, and in a child of
-  /// fork().
+  /// Any thread, cheap. Returns the launched rank; null before find() has found the launcher, and
+  /// in a child of fork().
   static LaunchedRank* own() noexcept {
     LaunchedRank* const own = own_.load(std::memory_order_acquire);
     return own != nullptr && own->origin.is_here() ? own : nullptr;

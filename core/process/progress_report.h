@@ -64,7 +64,7 @@ class WaitReport {
 
   /// Returns true if there is a launcher.
   bool is_heard() const { return page_ != nullptr; }
-  /// Begins the wait, after a first look in vain.
+  /// Begins the wait, after a first look found that the rank must wait.
   void begin() noexcept {
     if (page_ != nullptr && begin_ == Clock::time_point()) begin_ = Clock::now();
   }

@@ -41,7 +41,8 @@ struct CheckpointsOptions {
   bool stop_on_error = true;
   std::map<std::string, std::string> notes = {};  ///< SaveOptions::notes
   bool group_access = false;                      ///< SaveOptions::group_access
-  /// SaveOptions::files, also for load(). The saving thread may use it beside the one that trains.
+  /// SaveOptions::files, for load() too. The saving thread may use it at the same time as the
+  /// training thread.
   std::shared_ptr<FileSystem> files = nullptr;
 };
 
@@ -116,8 +117,8 @@ class Checkpoints final {
   /// or of another kind. If newer steps are left, because options.step is older or they are
   /// damaged, the next save sets them aside, as "step-<N>.replaced-<nonce>".
   std::optional<LoadedCheckpoint> load(const LoadOptions& options = {});
-  /// Local. Instead of load(): the run begins anew, and the next save sets existing steps aside. If
-  /// there are steps, a save without load() or start_over() is an error.
+  /// Local. Call it instead of load() to begin the run from the start: the next save sets existing
+  /// steps aside. If the directory has steps, a save without load() or start_over() is an error.
   void start_over();
 
   // --- Saving ---

@@ -67,7 +67,8 @@ std::vector<double> numbers_of(const ErasedForm& form, const OptimizerOptions& o
   return numbers;
 }
 
-/// Throws if a step has changed the numbers: every step of an engine gets them anew.
+/// Throws if a step has changed the numbers: an engine gives each step the numbers of its own
+/// options.
 void require_unchanged(const ErasedForm& form, const std::vector<double>& before,
                        const std::vector<double>& after) {
   for (size_t i = 0; i < before.size(); ++i) {

@@ -29,14 +29,14 @@ class StateTransfer {
   StateDict save(StateScope scope, int rank, const EngineCounters& counters,
                  std::string problem = "");
 
-  /// Engine::load_state_dict(). Collective, blocking. Throws c10::Error on every rank with all that
-  /// is wrong on any rank and nothing changed; CommError with the state half loaded. Fills every
-  /// slice that this rank keeps, and `counters`. The caller must bump versions of parameters in
-  /// units and accept the values. Bits are kept, also of NaN and -0. An entry in another memory
-  /// order (channels_last) is converted. Another dtype is refused, also where masters would have
-  /// the values, because masters are entries of their own. Sends 2(N-1)/N of the state; needs
-  /// temporary memory for the largest region, and twice for one parameter if its order differs.
-  /// `state` may lack what `partial` says, equal on all ranks.
+  /// Engine::load_state_dict(). Collective, blocking. Throws c10::Error on every rank, with nothing
+  /// changed, that lists the problems of all ranks; throws CommError with the state half loaded.
+  /// Fills every slice that this rank keeps, and `counters`. The caller must bump versions of
+  /// parameters in units and accept the values. Bits are kept, also of NaN and -0. An entry in
+  /// another memory order (channels_last) is converted. Another dtype is refused, also where
+  /// masters would have the values, because masters are entries of their own. Sends 2(N-1)/N of the
+  /// state; needs temporary memory for the largest region, and twice for one parameter if its order
+  /// differs. `state` may lack what `partial` says, equal on all ranks.
   void load(const StateDict& state, EngineCounters& counters, const PartialState& partial = {});
 
   // For an engine that is built anew: moves the old engine's state to the new one.

@@ -223,8 +223,8 @@ StateContents StreamedState::agree_to_load(const EngineCounters& counters,
   return agree(counters, "", &partial);
 }
 
-/// Returns contents(), which any rank may refuse, also by `problem`. If `partial` is not null,
-/// applies what it lets a state lack.
+/// Returns contents(). Throws on all ranks if it fails on one of them, or if one has a `problem`.
+/// If `partial` is not null, lets the state lack the entries that it allows.
 StateContents StreamedState::agree(const EngineCounters& counters, std::string problem,
                                    const PartialState* partial) {
   std::optional<StateContents> agreed;

@@ -221,7 +221,8 @@ class Link {
   };
   /// Called before each look for something new.
   virtual void before_look(Rest& rest) = 0;
-  /// Called after a look in vain: blocks until a peer has done something, or for some milliseconds.
+  /// Called after a look that found nothing to do: blocks until a peer has done something, or for
+  /// some milliseconds.
   virtual void rest(Rest& rest) = 0;
   /// Called after the last look.
   virtual void end_rest(Rest& /*rest*/) {}

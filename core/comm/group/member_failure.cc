@@ -16,7 +16,8 @@
 namespace tessera::internal {
 namespace {
 
-// How much longer the others wait than the first of those that wait, so that all hear its cause.
+// How much longer the other ranks wait than the first rank that waits, so that all learn that
+// rank's cause.
 constexpr auto kForFirst = std::chrono::milliseconds(500);
 
 /// "1 collective", "2 collectives".

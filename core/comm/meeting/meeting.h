@@ -82,10 +82,10 @@ class Meeting {
   class Admission;
   class Attendance;
 
-  /// Rank 0 listens at the place. If another rank 0 listens there, it enters instead, so that both
-  /// hear of the conflict. The others wait for rank 0 and enter. At the deadline the failure says
-  /// what was found: an unknown host name, a closed port, no answer, a program that is not a rank
-  /// of this job, a stopped process.
+  /// Rank 0 listens at the place. If another rank 0 listens there, connects to that one instead, so
+  /// that both learn of the conflict. The others wait for rank 0 and enter. At the deadline the
+  /// failure says what was found: an unknown host name, a closed port, no answer, a program that is
+  /// not a rank of this job, a stopped process.
   static Side arrive(Place& place, const MeetingOptions& options, Deadline end);
 
   /// Rank 0's part: decides which processes are the ranks, and whether all have entered the
