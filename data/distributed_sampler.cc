@@ -284,7 +284,7 @@ class SharedSampler {
   const data::SamplerOptions options_;
   int64_t size_;
 
-  // What all ranks have consumed.
+  // The samples that all ranks have consumed.
   int64_t epoch_ = 0;
   int64_t cursor_ = 0;             // samples of the epoch's order
   bool may_pass_be_empty_ = true;  // the epoch was set since the last pass began

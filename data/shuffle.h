@@ -5,7 +5,7 @@
 
 namespace tessera::internal {
 
-/// The first number of SplitMix64 (Steele, Lea, Flood 2014) that starts at `start`.
+/// Returns the first number of SplitMix64 (Steele, Lea, Flood 2014) that starts at `start`.
 uint64_t split_mix(uint64_t start);
 
 /// A permutation of 0 ... size - 1: the same everywhere and for ever, because checkpoints hold

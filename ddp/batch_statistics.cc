@@ -22,7 +22,8 @@ using torch::autograd::AutogradContext;
 using torch::autograd::Variable;
 using torch::autograd::variable_list;
 
-/// The dtype that statistics are rounded to; LibTorch's kernels combine 16-bit inputs with fp32.
+/// Returns the dtype that statistics are rounded to; LibTorch's kernels combine 16-bit inputs with
+/// fp32.
 at::ScalarType statistics_dtype(const Tensor& input) {
   return input.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
 }

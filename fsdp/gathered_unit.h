@@ -24,7 +24,7 @@ namespace tessera::internal {
 /// mutex of GatheredUnits.
 class GatheredUnits::Unit final : public AccessTarget {
  public:
-  /// Where its values are read from: one of the two. Neither if ranks share their parameters: then
+  /// The source of the unit's values: one of the two. Neither if ranks share their parameters: then
   /// gathering only attaches the shared memory, which always has the values.
   struct Source {
     std::unique_ptr<WindowSource> window;          ///< each rank reads for itself
@@ -38,9 +38,9 @@ class GatheredUnits::Unit final : public AccessTarget {
 
   size_t index() const { return index_; }
   bool is_whole() const { return buffer_.has_memory(); }
-  /// Whether it is whole and its values are current.
+  /// Returns true if it is whole and its values are current.
   bool is_fresh() const { return is_whole() && !is_stale_; }
-  /// Whether it needs no unsharded-parameter buffer.
+  /// Returns true if it needs no unsharded-parameter buffer.
   bool has_own_memory() const { return all_.memory_.has_own(index_); }
   bool is_held() const { return holds_ > 0; }
   /// `is_ready`: reads from now on only increment a count, and do not take the mutex.
@@ -50,12 +50,12 @@ class GatheredUnits::Unit final : public AccessTarget {
   void make_whole();
   /// Starts to gather it, unless that needs new memory.
   void prefetch();
-  /// Whether a prefetch reads it from a window; make_whole() waits for that.
+  /// Returns true if a prefetch reads it from a window; make_whole() waits for that.
   bool is_being_read() const { return fetch_ != nullptr && source_.window != nullptr; }
-  /// Frees what was prefetched for a use that did not come.
+  /// Frees memory that was prefetched and not used.
   void drop_prefetch();
 
-  /// Whether it is not in use. If so, readers take the mutex from now on.
+  /// Returns true if the unit is not in use. Readers then take the mutex from now on.
   bool can_free();
   enum class After : uint8_t { kUse, kFence };
   void free(After after);
@@ -71,7 +71,7 @@ class GatheredUnits::Unit final : public AccessTarget {
   void drop_old();
 
   /// Called when the owner is gone: releases everything that belongs to the engine. Memory that
-  /// operators and scopes read becomes old values, for drop_old().
+  /// operators or scopes still read is kept until drop_old() finds that it is no longer read.
   void close();
 
  private:

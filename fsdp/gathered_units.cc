@@ -189,7 +189,7 @@ void GatheredUnits::free_idle_buffers(const Unit& but) {
   }
 }
 
-/// Keeps what was prefetched for `but` (null: for no unit).
+/// Frees prefetched memory, except that of `but` (may be null).
 void GatheredUnits::drop_prefetches(const Unit* but) {
   for (const auto& unit : units_) {
     if (unit.get() != but) unit->drop_prefetch();

@@ -54,7 +54,7 @@ class GatheredUnits : public std::enable_shared_from_this<GatheredUnits> {
     StreamJoin* streams = nullptr;  ///< streams on which operators use units; null on a CPU
   };
 
-  /// What units are made of and read from; references outlive the owner.
+  /// Objects that units are made of and read from; references outlive the owner.
   struct Parts {
     ProcessGroup& group;
     /// make_gathering_group() where `group` has no windows and units are not shared, else null.
@@ -80,7 +80,8 @@ class GatheredUnits : public std::enable_shared_from_this<GatheredUnits> {
   void free_all();
 
   /// Called when the shards of all ranks have new values (after a barrier where ranks read each
-  /// other's memory). Everything gathered before is stale, also what other threads still read.
+  /// other's memory). Everything gathered before becomes stale, even memory that other threads
+  /// still read.
   void values_changed();
 
   /// Call before the host writes shards in host memory: blocks until no gather reads them.
@@ -92,10 +93,10 @@ class GatheredUnits : public std::enable_shared_from_this<GatheredUnits> {
   std::shared_ptr<void> hold(const std::vector<size_t>& units, HoldMode mode);
   std::shared_ptr<void> hold_all(HoldMode mode);
 
-  /// The target that an operator pins while it uses `unit`. Lives as long as this object.
+  /// Returns the target that an operator pins while it uses `unit`. Lives as long as this object.
   AccessTarget& target(size_t unit) const;
 
-  /// The error of a gather that failed; operators that needed it have thrown the same.
+  /// Returns the error of a gather that failed; operators that needed it have thrown the same.
   std::optional<CommError> failure() const;
 
   /// With poison_freed: a parameter written while its unit was whole, other than by an operator

@@ -87,7 +87,7 @@ size_t group_of_parameter(const Parameter& parameter, const ModuleTree& tree,
   return common(paths).front();
 }
 
-/// What the parameters of a UnitPlan unit must have in common.
+/// A property that the parameters of a UnitPlan unit must have in common.
 struct Trait {
   bool is_frozen;
   at::ScalarType dtype;

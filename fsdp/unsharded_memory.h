@@ -35,20 +35,21 @@ class UnshardedMemory {
   /// Makes the unsharded-parameter buffers of the memory formula. Call it after the last unit.
   void fill_buffers();
 
-  /// Whether `unit` has its own or shared memory; others lie in buffers.
+  /// Returns true if `unit` has its own or shared memory; others lie in buffers.
   bool has_own(size_t unit) const { return places_[unit].own.defined(); }
-  /// Whether take() needs no new memory.
+  /// Returns true if take() needs no new memory.
   bool is_at_hand(size_t unit) const;
 
   /// Returns memory for `unit` [unit numel], contents undefined. Throws c10::Error if the pool
   /// would have to grow under fixed_unsharded_buffers.
   at::Tensor take(size_t unit);
-  /// The same while the memory taken before is still read: allocates own memory anew.
+  /// Like take(), while the memory taken before is still read: allocates new memory of the unit's
+  /// own.
   at::Tensor take_another(size_t unit);
-  /// The same for a scope: new memory, not a buffer.
+  /// Like take(), for a scope: allocates new memory and uses no buffer.
   at::Tensor take_temporary(size_t unit);
 
-  /// Gives back memory that one of these has returned. Its contents are lost.
+  /// Gives back memory of take(), take_another() or take_temporary(). Its contents are lost.
   void give(size_t unit, const at::Tensor& memory, bool is_temporary);
   /// Stops counting memory that is not reused: temporary memory, and own memory that was replaced.
   /// Returns whether `memory` is such.

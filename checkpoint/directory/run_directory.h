@@ -48,7 +48,7 @@ class RunDirectory {
   /// Removes what unfinished saves and deletions have left. Not to be called during a save.
   absl::Status remove_leftovers();
 
-  /// What retain() did.
+  /// The result of retain().
   struct Retained {
     std::vector<int64_t> deleted;
     absl::Status status;  ///< the first error; each step is tried
@@ -74,7 +74,8 @@ class RunDirectory {
   std::set<int64_t> verified_;
 };
 
-/// What a job writes into its lock: "pid 12 (started 2026-11-28 14:03:22 UTC) on host a". Local.
+/// Returns what a job writes into its lock: "pid 12 (started 2026-11-28 14:03:22 UTC) on host a".
+/// Local.
 std::string holder_of_this_process();
 
 }  // namespace tessera::internal

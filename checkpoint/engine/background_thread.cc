@@ -16,8 +16,9 @@ namespace tessera::internal {
 
 namespace {
 
-/// Without idle cores this thread still gets its share of one, but it does not preempt a running
-/// thread when it is woken. If this is refused, only speed is lost.
+/// Gives the thread a scheduling policy under which it does not preempt a running thread when it is
+/// woken. If no core is idle, it still gets its share of one. If the system refuses the policy,
+/// only speed is lost.
 void give_way_when_woken() {
   const sched_param none{};
   (void)::pthread_setschedparam(::pthread_self(), SCHED_BATCH, &none);

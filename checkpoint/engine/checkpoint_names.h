@@ -10,10 +10,10 @@ namespace tessera::internal {
 std::string extra_entry(std::string_view name);
 std::string rank_entry(int rank, std::string_view name);
 
-/// Whether an entry is the engine's (StateDict's names), and not one of the above.
+/// Returns true if an entry is the engine's (StateDict's names), and not one of the above.
 bool is_state_entry(std::string_view entry);
 
-/// The <name> in `entry` if it begins with `prefix`, else empty.
+/// Returns the <name> in `entry` if it begins with `prefix`, else empty.
 std::string_view name_after(std::string_view entry, std::string_view prefix);
 
 }  // namespace tessera::internal

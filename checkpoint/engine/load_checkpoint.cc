@@ -38,7 +38,8 @@ namespace {
 
 constexpr const char* kDamaged = "damaged\n";
 
-/// What a rank tells the others about a step: nothing, or whether it is damaged, and the message.
+/// Returns a rank's report to the others about a step: "" if it can be used, else the kind of the
+/// problem and the message.
 std::string report_of(const absl::Status& status) {
   if (status.ok()) return "";
   if (is_damage(status)) return absl::StrCat(kDamaged, status.message());
@@ -50,7 +51,7 @@ std::string report_of(const absl::Status& status) {
   return absl::StrCat("other\n", status.message(), remedy);
 }
 
-/// What all ranks together find about a step.
+/// The ranks' joint result about a step.
 struct Verdict {
   bool is_damaged = false;  ///< some rank finds damage, and no rank has another problem
   std::string problem;      ///< refusal_text() of all; "" if it can be used
@@ -91,7 +92,7 @@ Verdict verdict_of(ProcessGroup& group, const absl::Status& status,
   return verdict;
 }
 
-/// Whether a step has only a model's values, as `tessera-checkpoint import` writes it.
+/// Returns true if a step has only a model's values, as `tessera-checkpoint import` writes it.
 bool is_model_alone(const Manifest& manifest) {
   return std::all_of(manifest.entries.begin(), manifest.entries.end(),
                      [](const auto& entry) { return entry.first.starts_with("model."); });
@@ -147,8 +148,8 @@ class Load {
     return std::nullopt;
   }
 
-  /// Whether a listed step was deleted meanwhile, as rank 0 sees it. Without locks, files may be
-  /// deleted while they are read.
+  /// Returns true if a listed step was deleted meanwhile, as rank 0 sees it. Without locks, files
+  /// may be deleted while they are read.
   bool was_deleted(int64_t step) {
     std::string gone;
     if (group_.rank() == 0) {
@@ -159,7 +160,7 @@ class Load {
     return !group_.all_gather_bytes(gone, "checkpoint: deleted").front().empty();
   }
 
-  /// The steps to try, as rank 0 sees them, the newest first.
+  /// Returns the steps to try, as rank 0 sees them, the newest first.
   std::vector<int64_t> candidates() {
     std::vector<int64_t> steps;
     std::string problem;

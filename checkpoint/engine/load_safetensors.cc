@@ -83,7 +83,7 @@ class Loading {
                         absl::StrJoin(problems_, "\n  "));
   }
 
-  /// Whether a parameter of the model is one of `tensors`, or the model has no parameters.
+  /// Returns true if a parameter of the model is one of `tensors`, or the model has no parameters.
   bool has_any(const std::set<const void*>& tensors) const {
     bool is_there = parameters_ == 0;
     for (const auto& [name, target] : targets_) {
@@ -92,7 +92,8 @@ class Loading {
     return is_there;
   }
 
-  /// What this rank loads, for comparison across ranks: files, and which tensor goes to which name.
+  /// Returns what this rank loads, for comparison across ranks: files, and which tensor goes to
+  /// which name.
   std::vector<std::string> lines() const {
     std::vector<std::string> lines;
     for (const TensorFile& file : files_) {
@@ -108,7 +109,7 @@ class Loading {
 
   /// Tensors and their new values.
   using Values = std::vector<std::pair<at::Tensor, at::Tensor>>;
-  /// The values of the tensors that are not among `tensors`, whole.
+  /// Returns the values of the tensors that are not among `tensors`, whole.
   Values read_all_but(const std::set<const void*>& tensors) const {
     Values values;
     for (const Move& move : moves_) {
@@ -128,7 +129,8 @@ class Loading {
     }
   }
 
-  /// The values of the table's parameters, by the engine's names. Valid as long as this object.
+  /// Returns the values of the table's parameters, by the engine's names. Valid as long as this
+  /// object.
   FileSource source(const ParameterTable& table) const {
     std::map<const void*, std::string> names;
     for (const Parameter& parameter : table) {
@@ -270,7 +272,7 @@ LoadedSafetensors load_safetensors(torch::nn::Module& model, Engine& engine,
   for (const Parameter& parameter : engine.parameters()) {
     of_engine.insert(parameter.tensor.unsafeGetTensorImpl());
   }
-  // All ranks must hear of a problem on any before anything is changed.
+  // If one rank has a problem, all ranks must throw before anything is changed.
   std::string problem;
   Loading::Values others;
   std::vector<std::string> lines;

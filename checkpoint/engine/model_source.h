@@ -23,7 +23,7 @@ std::map<std::string, at::ScalarType> dtypes_of(Engine& engine);
 /// one thread.
 class ModelSource : public StateSource {
  public:
-  /// What happens to parts of the model that `values` lacks.
+  /// Treatment of parts of the model that `values` lacks.
   enum class Missing : uint8_t { kIsAnError, kStays };
 
   /// `dtypes`: those of every entry of the run, from dtypes_of(). References must outlive this.

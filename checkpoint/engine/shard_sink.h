@@ -17,7 +17,7 @@
 
 namespace tessera::internal {
 
-/// The form of `entry` as a file has it.
+/// Returns the form of `entry` as a file has it.
 EntryForm form_of(const StateEntry& entry);
 
 /// Writes a rank's part of a run's state, and tensors of its own, into its file of a step. Throws

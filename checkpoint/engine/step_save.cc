@@ -28,7 +28,7 @@ namespace {
 
 constexpr const char* kWhat = "checkpoint";
 
-/// The tensors that this rank saves beside the state.
+/// Returns the tensors that this rank saves beside the state.
 std::map<std::string, at::Tensor> tensors_of(const CheckpointExtras& extras, int rank) {
   std::map<std::string, at::Tensor> tensors;
   if (rank == 0) {
@@ -106,7 +106,7 @@ StepSave::StepSave(FileSystem& files, ProcessGroup& group, RunDirectory* run, st
 
 StepSave::~StepSave() {
   if (!is_begun_) return;
-  // What cannot be removed now is removed by the next save.
+  // The next save removes files that cannot be removed now.
   (void)abandon_step(files_, directory_, contents_.step, nonce_);
 }
 

@@ -23,7 +23,7 @@ class StepSource : public StateSource {
   /// Throws c10::Error with the reader's message.
   void read(const std::string& name, int64_t begin, const at::Tensor& to) override;
 
-  /// What problem_of() found.
+  /// Returns what problem_of() found.
   const absl::Status& status() const { return status_; }
 
  private:

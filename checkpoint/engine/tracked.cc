@@ -163,7 +163,7 @@ class TrackedTensor final : public Tracked {
   }
 
  private:
-  /// Why load() cannot copy to a dense tensor; "" if it can.
+  /// Returns why load() cannot copy to a dense tensor; "" if it can.
   std::string unwritable() const {
     if (at::has_internal_overlap(tensor_) == at::MemOverlap::Yes) {
       return "got an expanded tensor, expected one whose elements have memory of their own, for a "

@@ -14,7 +14,7 @@ namespace tessera::internal {
 /// single value that has only the thing's name.
 class Tracked {
  public:
-  /// Where the loaded values come from, and where they go.
+  /// The checkpoint from which values are loaded, and the ranks that load it.
   struct Origin {
     int64_t step = 0;
     int64_t saved_world = 1;

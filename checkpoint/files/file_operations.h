@@ -16,24 +16,24 @@ absl::Status file_error(int error, std::string_view operation, std::string_view 
 absl::Status with_errno(absl::Status status, int error);
 /// Returns that errno; 0 if `status` comes from no system call.
 int errno_of(const absl::Status& status);
-/// Whether the same call may succeed later by itself: not if something is absent, of another kind,
-/// forbidden, impossible or used up.
+/// Returns true if the same call may succeed later by itself. False if something is absent, of
+/// another kind, forbidden, impossible or used up.
 bool is_transient(const absl::Status& status);
 
-/// Whether `status` means that a step is damaged, so that an older one may replace it: bytes that
-/// were read violate the format, or a file is absent or of another kind. False if the step could
-/// not be read (EIO, ESTALE, ...), is forbidden or too new for this reader, or resources are
-/// missing: it may be whole.
+/// Returns true if `status` means that a step is damaged, so that an older one may replace it:
+/// bytes that were read violate the format, or a file is absent or of another kind. False if the
+/// step could not be read (EIO, ESTALE, ...), is forbidden or too new for this reader, or resources
+/// are missing: it may be whole.
 bool is_damage(const absl::Status& status);
-/// Whether a lock was refused because it is held.
+/// Returns true if a lock was refused because it is held.
 bool is_held(const absl::Status& status);
 
 /// "/a/b" and "c": "/a/b/c".
 std::string join_path(std::string_view directory, std::string_view name);
-/// The directory that contains `path`: "." for a bare name.
+/// Returns the directory that contains `path`: "." for a bare name.
 std::string parent_path(std::string_view path);
 
-/// Whether `path` exists, links included; an error if that cannot be known.
+/// Returns true if `path` exists, links included; an error if that cannot be known.
 absl::StatusOr<bool> exists(ReadableFileSystem& files, const std::string& path);
 /// Removes `path` with its content; follows no symbolic links. Goes on after errors and returns the
 /// first. No error if `path` does not exist.

@@ -17,7 +17,7 @@ namespace tessera::internal {
 absl::StatusOr<std::unique_ptr<FileLock>> flock_file(FileDescriptor fd, bool alone,
                                                      const std::string& path);
 
-/// The error that `path`, a file of hold_file(), exists, with its text.
+/// Returns the error that `path`, a file of hold_file(), exists, with its text.
 absl::Status held_error(const std::string& path);
 
 /// Replaces a lock where there are none: makes a file `path` with the text `holder`, which is

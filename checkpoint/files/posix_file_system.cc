@@ -54,7 +54,7 @@ class PosixWritableFile : public WritableFile {
   }
   absl::Status sync() override { return fsync_file(fd_.get(), path_); }
   absl::Status close() override {
-    // Whatever it returns, Linux has closed the descriptor: never twice.
+    // Linux closes the descriptor even if close() fails, so never call it again.
     if (::close(fd_.release()) != 0) return file_error(errno, "close", path_);
     return absl::OkStatus();
   }

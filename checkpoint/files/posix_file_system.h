@@ -9,7 +9,7 @@
 
 namespace tessera::internal {
 
-/// Who may access the files and directories that are made.
+/// Permissions of the files and directories that are made.
 struct PosixFileOptions {
   /// true: whom the umask lets, by what it leaves of the modes 0666 and 0777. false: their owner
   /// alone, by the modes 0600 and 0700.

@@ -15,7 +15,7 @@ inline constexpr int64_t kBlockBytes = 1 << 20;
 /// XXH3-64 with seed 0.
 uint64_t checksum_of(std::string_view bytes);
 
-/// The number of blocks of a file of `bytes`.
+/// Returns the number of blocks of a file of `bytes`.
 int64_t blocks_of(int64_t bytes);
 
 /// Returns checksums as text for a manifest: 8 bytes each, the least significant first, together in

@@ -8,13 +8,13 @@
 
 namespace tessera::internal {
 
-/// The name of a dtype in safetensors ("F32", "BF16", "I64", ...); "" if it has none.
+/// Returns the name of a dtype in safetensors ("F32", "BF16", "I64", ...); "" if it has none.
 std::string_view dtype_name(at::ScalarType dtype);
 
 /// Bytes of one element; 0 if the dtype has no such name.
 int64_t dtype_bytes(at::ScalarType dtype);
 
-/// The dtype with such a name; nothing if LibTorch has none with whole bytes per element.
+/// Returns the dtype with such a name; nothing if LibTorch has none with whole bytes per element.
 std::optional<at::ScalarType> dtype_of(std::string_view name);
 
 }  // namespace tessera::internal

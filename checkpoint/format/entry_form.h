@@ -10,34 +10,34 @@
 
 namespace tessera::internal {
 
-/// What a checkpoint stores of an entry (StateEntry) beside its values.
+/// The properties of an entry (StateEntry) that a checkpoint stores beside its values.
 struct EntryForm {
   std::vector<int64_t> sizes;    ///< empty for a number
   std::vector<int64_t> strides;  ///< dense and without overlap; they give the order in memory
   at::ScalarType dtype = at::kFloat;
 
-  /// These require that problem() is "".
+  /// numel(), element_bytes() and is_row_major() require that problem() is "".
   int64_t numel() const;
   int64_t element_bytes() const;
-  /// Whether the order in memory is the logical one: the last dimension runs fastest.
+  /// Returns true if the order in memory is the logical one: the last dimension runs fastest.
   bool is_row_major() const;
 
-  /// What is malformed, "got X, expected Y"; "" if nothing. Allows only dtypes that have a name in
-  /// safetensors, and sizes whose number of bytes fits in 63 bits.
+  /// Returns what is malformed, "got X, expected Y"; "" if nothing. Allows only dtypes that have a
+  /// name in safetensors, and sizes whose number of bytes fits in 63 bits.
   std::string problem() const;
 
   bool operator==(const EntryForm&) const = default;
 };
 
-/// The bytes of a tensor; nothing if a size is negative or the number overflows, even if another
-/// size is 0.
+/// Returns the bytes of a tensor; nothing if a size is negative or the number overflows, even if
+/// another size is 0.
 std::optional<int64_t> bytes_of(const std::vector<int64_t>& sizes, at::ScalarType dtype);
 
 /// Returns why `name` cannot be an entry's name, "got X, expected Y"; "" if it can. Allowed are 1
 /// to 1000 bytes of UTF-8 without control characters that do not look like a piece's name.
 std::string name_problem(std::string_view name);
 
-/// The name of elements [begin, end) of the entry `name` in a file: "name#begin-end".
+/// Returns the name of elements [begin, end) of the entry `name` in a file: "name#begin-end".
 std::string piece_name(std::string_view name, int64_t begin, int64_t end);
 
 }  // namespace tessera::internal

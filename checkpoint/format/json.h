@@ -49,7 +49,7 @@ class JsonFields {
   size_t asked_for_ = 0;
 };
 
-/// Whether `value` is an integer within [least, greatest].
+/// Returns true if `value` is an integer within [least, greatest].
 bool is_integer_within(const Json& value, int64_t least, int64_t greatest);
 
 /// Describes a value for messages: "an array", "the number 3", "the text 'a'".

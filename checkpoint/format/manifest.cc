@@ -57,7 +57,7 @@ absl::StatusOr<std::string> Manifest::to_text() const {
   json["entries"] = to_json(entries);
   const auto body = json_text(json);
   if (!body.ok()) return body.status();
-  // Without the braces and with a comma: '{"nonce":...}' becomes ',"nonce":...'.
+  // Drops the braces and adds a comma: '{"nonce":...}' becomes ',"nonce":...'.
   std::string text =
       absl::StrCat(std::string(kMagic), kVersion, ",", body->substr(1, body->size() - 2));
   text += trailer(text);

@@ -14,7 +14,7 @@
 
 namespace tessera::internal {
 
-/// Where elements [begin, end) of an entry, in its memory order, lie.
+/// The location of elements [begin, end) of an entry, in its memory order.
 struct ManifestPiece {
   int64_t begin = 0;
   int64_t end = 0;
@@ -67,7 +67,7 @@ struct Manifest {
   /// the format. Takes a bounded multiple of the text's memory.
   static absl::StatusOr<Manifest> from_text(std::string_view text);
 
-  /// The end of a manifest's text, after `text`: the checksum. Its length is constant.
+  /// Returns the end of a manifest's text, after `text`: the checksum. Its length is constant.
   static std::string trailer(std::string_view text);
 
   bool operator==(const Manifest&) const = default;

@@ -28,9 +28,10 @@ std::string step_name(int64_t step);
 std::string marked_step_name(int64_t step, std::string_view mark, std::string_view nonce);
 std::string rank_file_name(int64_t rank, int64_t world);
 
-/// The number of a committed step's directory; nothing if `name` is not exactly such a name.
+/// Returns the number of a committed step's directory; nothing if `name` is not exactly such a
+/// name.
 std::optional<int64_t> step_of(std::string_view name);
-/// The mark in a marked_step_name(), "" for a step_name(); nothing if `name` is neither.
+/// Returns the mark in a marked_step_name(), "" for a step_name(); nothing if `name` is neither.
 std::optional<std::string_view> step_mark_of(std::string_view name);
 
 /// Draws 32 random hexadecimal digits, which identify the files of one save.

@@ -21,8 +21,8 @@ struct ShardPiece {
   int64_t end = 0;
 
   bool is_whole() const { return begin == 0 && end == form.numel(); }
-  /// The tensor that holds the piece in a file: it has the entry's own name and shape if the piece
-  /// is whole and row-major, else it is "name#begin-end" with one dimension.
+  /// Returns the tensor that holds the piece in a file: it has the entry's own name and shape if
+  /// the piece is whole and row-major, else it is "name#begin-end" with one dimension.
   std::string tensor_name() const;
   std::vector<int64_t> tensor_shape() const;
 };
@@ -35,8 +35,8 @@ struct ShardIdentity {
   int64_t world = 1;
 };
 
-/// Where a rank's values lie in its file, computed before there are any values: widest dtypes
-/// first, so that all are aligned, otherwise in the given order.
+/// The positions of a rank's values in its file, computed before there are any values: widest
+/// dtypes first, so that all are aligned, otherwise in the given order.
 class ShardLayout {
  public:
   /// Local. InvalidArgument names a piece that is malformed or given twice.
@@ -45,11 +45,11 @@ class ShardLayout {
   const ShardIdentity& identity() const { return identity_; }
   /// In the order in which their values follow the header, without gaps.
   const std::vector<ShardPiece>& pieces() const { return pieces_; }
-  /// The file's first bytes.
+  /// Returns the file's first bytes.
   const std::string& header() const { return header_; }
   int64_t file_bytes() const { return file_bytes_; }
 
-  /// The pieces as a manifest has them; ManifestPiece::file is the rank.
+  /// Returns the pieces as a manifest has them; ManifestPiece::file is the rank.
   std::map<std::string, ManifestEntry> entries() const;
 
  private:

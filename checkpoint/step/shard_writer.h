@@ -15,7 +15,7 @@
 
 namespace tessera::internal {
 
-/// What a rank has written, as rank 0 needs it to commit the step.
+/// Summary of a rank's file, with which rank 0 commits the step.
 struct ShardSummary {
   std::string nonce;
   int64_t step = 0;
@@ -23,7 +23,7 @@ struct ShardSummary {
   ManifestFile file;
   std::map<std::string, ManifestEntry> entries;  ///< with this rank's pieces only
 
-  /// Text to send to rank 0, and back. InvalidArgument if `text` is malformed.
+  /// Converts to text, to be sent to rank 0, and back. InvalidArgument if `text` is malformed.
   absl::StatusOr<std::string> to_text() const;
   static absl::StatusOr<ShardSummary> from_text(std::string_view text);
 

@@ -29,15 +29,15 @@ namespace tessera::internal {
 /// step, only leftovers of a save. When a step is removed the manifest goes first. The functions
 /// below hide this difference from all other code.
 
-/// The path of the files of a step that is not committed yet or is being removed: under the step's
-/// name marked with `mark` (kTemporary, kTrash), or, without rename, under its own name.
+/// Returns the path of the files of a step that is not committed yet or is being removed: under the
+/// step's name marked with `mark` (kTemporary, kTrash), or, without rename, under its own name.
 std::string marked_path(const ReadableFileSystem& files, const std::string& directory, int64_t step,
                         std::string_view mark, std::string_view nonce);
-/// The path that exists if and only if the step `path` (committed or set aside) does: the
+/// Returns the path that exists if and only if the step `path` (committed or set aside) does: the
 /// directory, or, without rename, the manifest.
 std::string commit_marker(const ReadableFileSystem& files, const std::string& path);
-/// Whether `path`, from a listing of its directory, is a step, committed or set aside. With rename
-/// the name tells, and nothing is read.
+/// Returns true if `path`, from a listing of its directory, is a step, committed or set aside. With
+/// rename the name tells, and nothing is read.
 absl::StatusOr<bool> is_step(ReadableFileSystem& files, const std::string& path);
 
 /// Renames the step `from` to `to`. Without rename it copies the step first, the manifest last, so
@@ -55,9 +55,9 @@ absl::Status remove_step(FileSystem& files, const std::string& path);
 absl::StatusOr<std::string> begin_step(FileSystem& files, const std::string& directory,
                                        int64_t step, const std::string& nonce);
 
-/// The manifest of a step: `head` has all but files and entries, `summaries` one for each rank.
-/// InvalidArgument if they are of different saves, or do not have every element of every entry
-/// exactly once. Local.
+/// Returns the manifest of a step: `head` has all but files and entries, `summaries` one for each
+/// rank. InvalidArgument if they are of different saves, or do not have every element of every
+/// entry exactly once. Local.
 absl::StatusOr<Manifest> make_manifest(Manifest head, std::vector<ShardSummary> summaries);
 
 /// Commits a step that begin_step() began and whose files are written (Note [Commit]). On an error

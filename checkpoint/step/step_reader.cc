@@ -31,7 +31,7 @@ const char* kind_name(FileEntry::Kind kind) {
   }
 }
 
-/// The last name in a path.
+/// Returns the last name in a path.
 std::string last_name_in(const std::string& path) { return path.substr(path.rfind('/') + 1); }
 
 }  // namespace

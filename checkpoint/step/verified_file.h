@@ -40,7 +40,7 @@ class VerifiedFile {
   int64_t block_index_ = -1;  // the verified block in block_; -1: none
 };
 
-/// The error for damage in a committed step: "[checkpoint] '<path>': <problem>; <remedy>".
+/// Returns the error for damage in a committed step: "[checkpoint] '<path>': <problem>; <remedy>".
 absl::Status damage(const std::string& path, absl::string_view problem);
 
 }  // namespace tessera::internal

@@ -64,7 +64,8 @@ class Targets {
     return found == map_.end() ? nullptr : found->second;
   }
 
-  /// Also empty in a child of fork(): there storages throw and operators may not wait or unpin.
+  /// Returns true if no storage is watched, and in a child of fork(): there storages throw, and
+  /// operators must not wait or unpin.
   bool empty() const { return map_.empty() || !origin_.is_here(); }
 
  private:
@@ -84,7 +85,7 @@ class Targets {
   const Origin origin_;
 };
 
-/// What is known about an operator from its schema, and hidden writes of some operators.
+/// Facts about an operator, from its schema, and hidden writes of some operators.
 struct OperatorTraits {
   static constexpr uint8_t kAlways = 255;
 
@@ -248,7 +249,7 @@ class Registry {
 };
 
 /// The memory of the pins that a thread released last, for its next operator. Nested operators find
-/// none and allocate theirs.
+/// no spare memory and allocate their own.
 struct SparePins {
   void* block = nullptr;
   bool is_over = false;  // the thread ends

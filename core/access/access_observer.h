@@ -22,7 +22,7 @@ class AccessTarget {
 
   enum class Use : uint8_t { kRead, kWrite };
 
-  /// What an operator holds of a target while it runs.
+  /// An operator holds a Pin of each of its targets while it runs.
   class Pin {
    public:
     /// Called when the operator that pinned it, for the same use, has ended.

@@ -32,7 +32,8 @@ constexpr const char* kCpuLibrary = "libtorch_cpu.so";
 constexpr const char* kRemedy =
     "run cmake/bootstrap.sh --cuda, or set TESSERA_CUDA_LIBRARIES to the folder of the "
     "libtorch_cuda.so of LibTorch " TORCH_VERSION;
-// What the CUDA half opens by bare name when it needs it, and then only beside the CPU half.
+// Libraries that the CUDA half opens by bare name when it needs them, and then only beside the CPU
+// half.
 constexpr const char* kOpenedLater[] = {"libcaffe2_nvrtc.so", "libtorch_cuda_linalg.so"};
 
 constexpr int kInsufficientDriver = 35;  // cudaErrorInsufficientDriver
@@ -130,7 +131,8 @@ std::string cuda_version(int version) {
   return absl::StrCat(version / 1000, ".", version % 1000 / 10);
 }
 
-/// Why no GPU can be used, or "". LibTorch itself only counts, so the CUDA runtime is asked.
+/// Returns why no GPU can be used, or "". LibTorch itself only counts, so the CUDA runtime is
+/// asked.
 std::string problem_of_driver(void* library) {
   int (*count_devices)(int*) = nullptr;
   int (*driver_version)(int*) = nullptr;

@@ -43,7 +43,8 @@ class Stream {
   /// each side lies on this device or in memory from allocate_on_host(). Both must stay alive until
   /// it has run.
   virtual void copy(const at::Tensor& to, const at::Tensor& from) = 0;
-  /// The stream as the device's own libraries take it: a cudaStream_t, or a HostStreamHandle*.
+  /// Returns the stream as the device's own libraries take it: a cudaStream_t, or a
+  /// HostStreamHandle*.
   virtual void* handle() = 0;
 
  protected:
@@ -60,9 +61,9 @@ class Device {
   Device(const Device&) = delete;
   Device& operator=(const Device&) = delete;
 
-  /// Where tensors of this device lie, as LibTorch names it.
+  /// Returns LibTorch's name of this device, on which its tensors lie.
   virtual at::Device torch_device() const = 0;
-  /// The stream on which the calling thread's operators run now.
+  /// Returns the stream on which the calling thread's operators run now.
   virtual std::shared_ptr<Stream> current_stream() = 0;
   virtual std::shared_ptr<Stream> make_stream(Priority priority) = 0;
   virtual std::shared_ptr<Event> make_event() = 0;
@@ -79,8 +80,8 @@ class Device {
   Device() = default;
 };
 
-/// The device that tensors at `device` lie on, for streams, events and memory: a GPU whose library
-/// is loaded. Throws c10::Error for any other place.
+/// Returns the device that tensors at `device` lie on, for streams, events and memory: a GPU whose
+/// library is loaded. Throws c10::Error for any other place.
 std::shared_ptr<Device> device_at(at::Device device);
 
 }  // namespace tessera::internal

@@ -20,7 +20,7 @@
 namespace tessera::internal {
 namespace {
 
-/// What is queued on `later` from now on runs after what `earlier` holds.
+/// Makes work that is queued on `later` from now on run after the work already queued on `earlier`.
 void order(const c10::Stream& earlier, const c10::Stream& later) {
   if (earlier == later) return;
   c10::Event event(c10::DeviceType::CUDA);

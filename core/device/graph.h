@@ -36,7 +36,8 @@ class Graph {
   Graph(const Graph&) = delete;
   Graph& operator=(const Graph&) = delete;
 
-  /// The stream on which it captures; never the default stream. The same for its whole life.
+  /// Returns the stream on which it captures; never the default stream. The same for its whole
+  /// life.
   virtual c10::Stream stream() const = 0;
 
   /// Local, non-blocking. Makes stream() the calling thread's current stream, after what the

@@ -98,7 +98,7 @@ struct BackwardWatch::Observer {
     return made;
   }
 
-  /// The slot of the calling thread.
+  /// Returns the slot of the calling thread.
   static std::shared_ptr<Slot>& own_slot() {
     thread_local std::shared_ptr<Slot> own;
     return own;

@@ -32,14 +32,14 @@ class BackwardWatch {
   /// Sets the listener that is notified until the watch is destroyed; null: none.
   void tell(BackwardListener* listener);
 
-  /// Whether the caller runs inside a backward whose end will be reported to this watch's listener.
-  /// False in a hook means that backward was called on a thread without this listener.
+  /// Returns true inside a backward that will report its end to this watch's listener. If it is
+  /// false in a hook, backward was called on a thread without this listener.
   bool is_inside_backward() const;
 
-  /// Whether the caller is on the thread that made the watch.
+  /// Returns true if the caller is on the thread that made the watch.
   bool is_own_thread() const;
 
-  /// Whether such a backward is under way; any thread may ask.
+  /// Returns true if such a backward is under way; any thread may ask.
   bool is_backward_running() const;
 
  private:

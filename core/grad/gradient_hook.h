@@ -34,7 +34,8 @@ class GradientHook {
   GradientHook(const GradientHook&) = delete;
   GradientHook& operator=(const GradientHook&) = delete;
 
-  /// Whether `parameter`'s only post-accumulate hook is in use, by an engine or by somebody else.
+  /// Returns true if `parameter`'s only post-accumulate hook is in use, by an engine or by somebody
+  /// else.
   static bool is_taken(const at::Tensor& parameter);
 
  private:

@@ -12,7 +12,7 @@ class LossWeightScope {
   LossWeightScope(const LossWeightScope&) = delete;
   LossWeightScope& operator=(const LossWeightScope&) = delete;
 
-  /// The weight of the backward that runs on this thread; 1 if it has none.
+  /// Returns the weight of the backward that runs on this thread; 1 if it has none.
   static double of_backward();
 
  private:

@@ -7,8 +7,8 @@
 
 namespace tessera::internal {
 
-/// Whether `tensor`'s elements fill one gap-free block of memory without overlap, in any order of
-/// dimensions.
+/// Returns true if `tensor`'s elements fill one gap-free block of memory without overlap, in any
+/// order of dimensions.
 bool is_non_overlapping_dense(const at::Tensor& tensor);
 
 /// Returns the strides under which `tensor` lies in a flat buffer: its own if it is non-overlapping
@@ -22,8 +22,8 @@ at::Tensor view_like(const at::Tensor& flat, Range range, const at::Tensor& like
 /// Returns the number of storage elements from a strided tensor's first to its last; 0 if empty.
 int64_t extent_numel(const at::Tensor& tensor);
 
-/// Whether `tensor` covers its storage from the first byte to the last, without overlap. Then the
-/// storage can be given other memory with the same bytes, and every view follows.
+/// Returns true if `tensor` covers its storage from the first byte to the last, without overlap.
+/// Then the storage can be given other memory with the same bytes, and every view follows.
 bool fills_storage(const at::Tensor& tensor);
 
 /// Returns a tensor of `dtype` with the sizes of `like` and flat_strides(like), on a storage of

@@ -37,19 +37,20 @@ class FlatParameters {
   FlatParameters(const FlatParameters&) = delete;
   FlatParameters& operator=(const FlatParameters&) = delete;
 
-  /// The storages of the parameters of `unit`, in the order of its plan: [unit numel].
+  /// Returns the storages of the parameters of `unit`, in the order of its plan: [unit numel].
   FreeableBuffer& full(size_t unit) { return full_[unit]; }
   const FreeableBuffer& full(size_t unit) const { return full_[unit]; }
 
-  /// The part of `unit` that this rank keeps: its memory, with zero padding, and its range.
+  /// Returns the part of `unit` that this rank keeps: its memory, with zero padding, and its range.
   const at::Tensor& shard(size_t unit) const { return memory_[unit].shard; }
   Range shard_range(size_t unit) const { return memory_[unit].shard_range; }
-  /// The memory of all of `unit`, attached or not; undefined if it exists only while it is used.
+  /// Returns the memory of all of `unit`, attached or not; undefined if it exists only while it is
+  /// used.
   const at::Tensor& whole(size_t unit) const { return memory_[unit].whole; }
 
   bool is_split() const { return residence_ == Residence::kSplit; }
 
-  /// What is wrong with a parameter.
+  /// Kinds of problems with a parameter.
   enum class Violation : uint8_t {
     kNone,
     kMoved,     ///< no longer lives in its unit: re-assigned, converted or resized
@@ -57,7 +58,7 @@ class FlatParameters {
     kUnfrozen,  ///< is frozen and requires grad
   };
 
-  /// Whether parameter `index` still lives in its unit. Local, a few nanoseconds.
+  /// Returns true if parameter `index` still lives in its unit. Local, a few nanoseconds.
   bool lives_here(size_t index) const;
 
   /// Returns the first parameter that was changed since accept(), and how. Local. On a CPU reads 64
@@ -69,7 +70,8 @@ class FlatParameters {
     size_t parameter = 0;
   };
   Finding inspect() const;
-  /// As inspect(), without writes to values: finds only what modify_parameters() cannot repair.
+  /// Like inspect(), but ignores writes to values: finds only problems that modify_parameters()
+  /// cannot repair.
   Finding inspect_places() const;
 
   /// Accepts the current values: records all version counters, and the first elements except those

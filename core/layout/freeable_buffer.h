@@ -32,18 +32,18 @@ class FreeableBuffer {
   void adopt(c10::Storage storage, int64_t begin);
   size_t size() const { return parts_.size(); }
   const c10::Storage& storage(size_t part) const { return parts_[part].storage.storage(); }
-  /// Whether storage `part` still points into this buffer's memory.
+  /// Returns true if storage `part` still points into this buffer's memory.
   bool is_intact(size_t part) const;
 
-  /// Whether it has memory. attach() takes `memory` (1-d, contiguous, equal numel and dtype) and
-  /// keeps it alive; detach() returns it.
+  /// has_memory(): true between attach() and detach(). attach() takes `memory` (1-d, contiguous,
+  /// equal numel and dtype) and keeps it alive; detach() returns it.
   bool has_memory() const { return memory_.defined(); }
   void attach(at::Tensor memory);
   at::Tensor detach();
   /// Replaces the attached memory by `memory` and returns the old one. The data pointers are valid
   /// at all times, for operators that have started but not yet read them.
   at::Tensor replace(at::Tensor memory);
-  /// The attached memory, readable also while forbidden; undefined if there is none.
+  /// Returns the attached memory, readable also while forbidden; undefined if there is none.
   const at::Tensor& memory() const { return memory_; }
 
   /// Makes accesses throw `error` until permit(), even with memory. Calls do not nest.

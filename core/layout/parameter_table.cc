@@ -22,7 +22,7 @@ bool is_supported(c10::ScalarType dtype) {
          dtype == c10::kHalf;
 }
 
-/// Whether its memory is of a kind that can be trained in.
+/// Returns true if its memory is of a kind that can be trained in.
 bool has_addresses(const at::Tensor& tensor) {
   return tensor.device().is_cpu() || tensor.device().is_cuda();
 }

@@ -9,8 +9,8 @@
 
 namespace tessera::internal {
 
-/// Where a state that only some parameters have keeps the elements of one slice of a flat buffer.
-/// Pure arithmetic.
+/// The layout of a state that only some parameters have, for one slice of a flat buffer. Pure
+/// arithmetic.
 ///
 /// Note [Partial states]
 /// A state that all parameters have is as long as the slice. Otherwise the slice's segments of
@@ -24,7 +24,7 @@ class PartialStateLayout {
   PartialStateLayout(const std::vector<Segment>& segments, int64_t numel,
                      const std::function<bool(size_t parameter)>& has);
 
-  /// The number of elements of the state.
+  /// Returns the number of elements of the state.
   int64_t numel() const { return numel_; }
   /// Returns the place of the slice's element `at` in the state; -1 if it is left out.
   int64_t find(int64_t at) const;

@@ -8,8 +8,8 @@
 
 namespace tessera::internal {
 
-/// Whether both tensors, of the same sizes and dtype and on the CPU, have the same bits. Allocates
-/// only if their memory has gaps or another order.
+/// Returns true if both tensors, of the same sizes and dtype and on the CPU, have the same bits.
+/// Allocates only if their memory has gaps or another order.
 bool have_same_bits(const at::Tensor& left, const at::Tensor& right);
 
 /// The memory that this process may read but not write when this object is made, such as constants
@@ -19,7 +19,7 @@ class ReadOnlyMemory {
  public:
   ReadOnlyMemory();
 
-  /// Whether an element of `tensor` lies in such memory.
+  /// Returns true if an element of `tensor` lies in such memory.
   bool holds(const at::Tensor& tensor) const;
 
   /// Returns why `tensor` cannot be given `values`, of its sizes and dtype; "" if it can, or has

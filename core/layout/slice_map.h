@@ -37,7 +37,7 @@ class SliceMap {
   int rank() const { return rank_; }
 
   int coordinate(Axis axis) const;
-  /// The number of values of the coordinate: p, g/p, o/g or N/o.
+  /// Returns the number of values of the coordinate: p, g/p, o/g or N/o.
   int extent(Axis axis) const;
 
   /// Indices of this rank's slices, in 0 ... degree - 1 (world_size() - 1 for the atom).
@@ -52,7 +52,8 @@ class SliceMap {
   Range optimizer(const FlatLayout& layout) const;
   Range atom(const FlatLayout& layout) const;
 
-  /// The ranks that agree with this one in every coordinate except those of `axes`, ascending.
+  /// Returns the ranks that agree with this one in every coordinate except those of `axes`,
+  /// ascending.
   std::vector<int> peers(const std::vector<Axis>& axes) const;
   /// For split(): per rank of the world the lowest rank of its peers along `axes`.
   std::vector<int> colors(const std::vector<Axis>& axes) const;

@@ -43,8 +43,8 @@ class StorageHolders {
 std::vector<std::string> alias_problems(const ParameterTable& table, const UnitPlan& plan,
                                         const Precision& precision);
 
-/// Whether all of `tensor` lies in the memory of a parameter of `table`. Local; works also if
-/// neither has memory.
+/// Returns true if all of `tensor` lies in the memory of a parameter of `table`. Local; works also
+/// if neither has memory.
 bool is_alias(const ParameterTable& table, const at::Tensor& tensor);
 
 }  // namespace tessera::internal

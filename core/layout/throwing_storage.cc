@@ -36,7 +36,7 @@ bool& check_flag(c10::StorageImpl& storage) { return storage.*address_of(CheckFl
 
 }  // namespace
 
-/// What a child of fork() needs of one storage. Must not move.
+/// The part of a storage that a child of fork() needs. Must not move.
 class ThrowingStorage::Entry {
  public:
   explicit Entry(c10::Storage of) : storage(std::move(of)) {}

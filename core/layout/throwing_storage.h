@@ -27,7 +27,7 @@ class ThrowingStorage {
   ThrowingStorage& operator=(ThrowingStorage&&) = delete;
 
   const c10::Storage& storage() const;
-  /// The address to which it points, also while access is denied.
+  /// Returns the address to which it points, even while access is denied.
   void* data() const;
 
   enum class Access : bool { kDenied, kAllowed };
@@ -37,7 +37,7 @@ class ThrowingStorage {
   /// about to throw it.
   void deny(const std::string& error);
 
-  /// Whether an object of this type has `storage` now. Any thread.
+  /// Returns true if an object of this type has `storage` now. Any thread.
   static bool has_taken(const c10::Storage& storage);
 
  private:

@@ -18,7 +18,7 @@ class EntryPoints {
     target = reinterpret_cast<Function*>(address(name));
   }
 
-  /// As find(); a function that is not there is in missing().
+  /// Like find(), but adds a function that the library lacks to missing().
   template <typename Function>
   void require(Function*& target, const char* name) {
     find(target, name);

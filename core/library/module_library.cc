@@ -15,7 +15,8 @@
 namespace tessera::internal {
 namespace {
 
-/// The folder of the library, or of the program, that this code is in; "" if that is unknown.
+/// Returns the folder of the library, or of the program, that this code is in; "" if that is
+/// unknown.
 std::filesystem::path own_folder() {
   Dl_info info;
   if (::dladdr(reinterpret_cast<const void*>(&own_folder), &info) == 0) return {};

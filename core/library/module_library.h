@@ -27,10 +27,10 @@ struct ModuleLibrary {
 /// The error says what was looked for, where, why that failed, and what to do.
 absl::StatusOr<void*> open_module(const ModuleLibrary& module, const EnvironmentLookup& lookup);
 
-/// The error of a module at `path` whose interface has another version than the caller's.
+/// Returns the error of a module at `path` whose interface has another version than the caller's.
 absl::Status other_interface(const ModuleLibrary& module, const std::string& path, int version,
                              int expected);
-/// The error of one that lacks entry points; OK if `missing` is empty.
+/// Returns the error of one that lacks entry points; OK if `missing` is empty.
 absl::Status require_none_missing(const ModuleLibrary& module, const std::string& path,
                                   const std::vector<std::string>& missing);
 

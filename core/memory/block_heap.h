@@ -33,7 +33,7 @@ class BlockHeap {
   /// `block` came from allocate().
   void free(char* block);
 
-  /// Whether `memory` lies in the reserved addresses.
+  /// Returns true if `memory` lies in the reserved addresses.
   bool contains(const void* memory) const;
 
   /// Returns empty huge pages to the system.

@@ -4,9 +4,9 @@
 
 namespace tessera::internal {
 
-/// Whether streaming stores pay when each of `ranks` ranks of a host copies `bytes_per_rank` at
-/// about the same time: only if all that they read and write does not fit in the last-level cache.
-/// Otherwise the next reader finds the copies in the cache.
+/// Returns true if streaming stores pay when each of `ranks` ranks of a host copies
+/// `bytes_per_rank` at about the same time: only if all that they read and write does not fit in
+/// the last-level cache. Otherwise the next reader finds the copies in the cache.
 bool streaming_pays(int64_t bytes_per_rank, int ranks);
 
 /// Copies `bytes` from `from` to `to`, which do not overlap, of any alignment and length, without

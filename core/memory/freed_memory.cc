@@ -42,7 +42,8 @@ AddressRange heap() {
   return {};
 }
 
-/// The heap of large tensors. Never destroyed, because tensors may outlive any object of ours.
+/// Returns the heap of large tensors. Never destroyed, because tensors may outlive any object of
+/// ours.
 BlockHeap& block_heap() {
   static auto* const heap = [] {
     auto* const made =
@@ -95,7 +96,7 @@ void keep_tensor_memory() {
 #endif
 }
 
-/// Whether a huge page here would take hardly more memory than the resident pages.
+/// Returns true if a huge page here would take hardly more memory than the resident pages.
 bool is_mostly_resident(char* memory) {
   const auto pages = static_cast<uint64_t>(kHugePageBytes / ::sysconf(_SC_PAGESIZE));
   std::vector<unsigned char> residency(pages);

@@ -7,7 +7,7 @@ namespace tessera::internal {
 /// The memory of one entry in the second level of page tables, on x86-64 and arm64.
 inline constexpr int64_t kHugePageBytes = int64_t{2} << 20;
 
-/// Who sees what is written to mapped memory.
+/// Visibility of writes to mapped memory.
 enum class Writes : uint8_t {
   kShared,   ///< all who map the file
   kPrivate,  ///< this process only; pages of a file are copied at the first write

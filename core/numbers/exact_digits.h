@@ -23,7 +23,8 @@ inline constexpr int kExactMantissaBits = 53;
 // The largest double has its top bit at 1023 + 1074, inside the digits below the last one.
 static_assert((kExactDigits - 1) * kExactDigitBits > 1023 + 1074);
 
-/// What a finite term adds to words `word`, `word` + 1 and `word` + 2: less than 2^32 each.
+/// The amounts that a finite term adds to words `word`, `word` + 1 and `word` + 2: less than 2^32
+/// each.
 struct ExactTerm {
   uint32_t word;
   int64_t low;

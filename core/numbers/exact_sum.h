@@ -26,7 +26,7 @@ class ExactSum {
   void store(std::span<int64_t, kWords> words) const;
   static ExactSum load(std::span<const int64_t, kWords> words);
 
-  /// The sum rounded once to the nearest double.
+  /// Returns the sum rounded once to the nearest double.
   double value() const;
 
  private:

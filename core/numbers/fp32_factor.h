@@ -4,8 +4,9 @@
 
 namespace tessera::internal {
 
-/// Whether gradients may be multiplied with or divided by `value` in fp32, the narrowest dtype in
-/// which they are summed: a normal number of fp32 above 0 with a finite inverse.
+/// Returns true if gradients may be multiplied with or divided by `value` in fp32, the narrowest
+/// dtype in which they are summed: `value` must be a normal number of fp32 above 0 with a finite
+/// inverse.
 inline bool is_fp32_factor(double value) {
   return value > 0.0 && std::isnormal(static_cast<float>(value));
 }

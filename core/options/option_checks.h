@@ -25,7 +25,7 @@ void check_wrap(const OptionCase& known, const RefuseOption& refuse);
 
 inline constexpr const char* kNoClipping = "leave it out to train without clipping";
 
-/// Whether Options::asynchronous_step is true.
+/// Returns true if Options::asynchronous_step is true.
 bool is_asynchronous(const Options& options);
 
 }  // namespace tessera::internal

@@ -341,7 +341,7 @@ std::string ignored_by_strategy(const OptionField& field, const OptionCase& know
     case Strategies::kOwnSlices:
       break;
   }
-  // Named strategies split over all ranks or one, also in a world of one.
+  // Named strategies split over all ranks or over one, even in a world of one.
   const bool is_named = known.options.strategy != Strategy::kHybrid;
   const int ranks = is_named ? kManyRanks : known.world != nullptr ? known.world->size : 0;
   if (ranks == 0 || (shape.gradients == ranks && shape.optimizer == ranks)) return "";

@@ -15,8 +15,8 @@ namespace tessera::internal {
 /// Enough ranks to tell the strategies apart.
 inline constexpr int kManyRanks = 2;
 
-/// What is known when options are checked: everything in parallelize(), the options alone in
-/// validate().
+/// The facts that are known when options are checked: all of them in parallelize(), only the
+/// options in validate().
 struct OptionCase {
   const Options& options;
   const ParameterTable* model = nullptr;  ///< null if not known, as is `world`
@@ -73,14 +73,15 @@ struct OptionField {
   void (*check)(const OptionCase& known, const RefuseOption& refuse) = nullptr;
   /// Sets it from a flag's text; returns "" or what is wrong. Null: only code can set it.
   std::string (*set)(Options& options, const std::string& text) = nullptr;
-  /// Whether the user asks for something by it; null: if it differs from the default.
+  /// Returns true if the user has set the option to something that takes effect. Null: if it
+  /// differs from the default.
   bool (*asks)(const Options& options) = nullptr;
   bool is_compared = true;  ///< across ranks
 };
 
 /// All fields, in the order of Options.
 std::span<const OptionField> option_fields();
-/// Whether `options` ask for something by `field`.
+/// Returns true if `options` ask for something by `field`.
 bool asks(const OptionField& field, const Options& options);
 
 /// Two options that exclude each other, and why.
@@ -88,7 +89,7 @@ struct OptionPair {
   const char* option;
   const char* other;   ///< a field, or one value of it: "on_non_finite = skip"
   const char* reason;  ///< "<option>: is set beside <other>, which <reason>"
-  /// Whether the other one is in conflict; null: if it asks for something.
+  /// Returns true if `other` is in conflict. Null: if it asks for something.
   bool (*applies)(const Options& options) = nullptr;
 };
 std::span<const OptionPair> option_pairs();
@@ -99,8 +100,8 @@ std::string ignored(const OptionField& field, const OptionCase& known);
 /// Returns why the number that `field` holds is out of its range; "" if it is in it, or has none.
 std::string out_of_range(const OptionField& field, const Options& options);
 
-/// Returns what forbids `call` ("join") under these options: "<call>: got Options::<name>, under
-/// which <reason>; <remedy>"; "" for nothing. The same on all ranks.
+/// Returns why `call` ("join") is not allowed under these options: "<call>: got Options::<name>,
+/// under which <reason>; <remedy>"; "" if it is allowed. Equal on all ranks.
 std::string option_against(const char* call, const ResolvedOptions& options);
 
 }  // namespace tessera::internal

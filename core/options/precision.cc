@@ -13,7 +13,7 @@ bool is_known(ScalarType dtype) {
   return is_wide(dtype) || dtype == ScalarType::BFloat16 || dtype == ScalarType::Half;
 }
 
-/// Whether every value of `narrow` is also one of `wide`.
+/// Returns true if every value of `narrow` is also one of `wide`.
 bool holds(ScalarType wide, ScalarType narrow) {
   return wide == narrow || c10::elementSize(wide) > c10::elementSize(narrow);
 }

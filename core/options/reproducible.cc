@@ -31,7 +31,8 @@ bool is_power_of_two(double number) {
   return std::frexp(number, &exponent) == 0.5;
 }
 
-/// Whether sums of gradients of `precision` are rounded in the same places on any number of ranks.
+/// Returns true if sums of gradients of `precision` are rounded in the same places on any number of
+/// ranks.
 bool keeps_places_of_rounding(const UnitPrecision& precision) {
   const bool is_wide =
       precision.communication == at::kFloat || precision.communication == at::kDouble;

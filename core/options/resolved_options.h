@@ -14,8 +14,8 @@
 
 namespace tessera::internal {
 
-/// What the rules for options need to know of the engine's group: a plain value, so that every rule
-/// can be tested without ranks and devices.
+/// Properties of the engine's group that the rules for options use: a plain value, so that every
+/// rule can be tested without ranks and devices.
 struct WorldTraits {
   int size = 1;
   at::Device device = at::kCPU;  ///< where parameters lie

@@ -71,7 +71,7 @@ std::string read_error_file(const std::string& path) {
 }
 
 std::string write_error_file(const std::string& path, const std::string& message) {
-  // Without "py_callstack", which torchrun would show in place of the text.
+  // "py_callstack" is left out, because torchrun would show it in place of the text.
   const nlohmann::json json = {
       {"message",
        {{"message", message}, {"extraInfo", {{"timestamp", absl::StrCat(time(nullptr))}}}}}};

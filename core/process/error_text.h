@@ -11,10 +11,11 @@ namespace tessera::internal {
 /// Returns what() without c10::Error's backtrace; the type if there is no text. Never empty.
 std::string error_text(const std::exception& error);
 
-/// The same for the exception that is being handled, whatever its type.
+/// Returns the text of the exception being handled, whatever its type.
 std::string present_error_text();
 
-/// Returns the exit code of a program that ends because of that exception: see record_errors().
+/// Returns the exit code for a program that ends because of the exception being handled, as
+/// record_errors() documents it.
 int present_error_exit_code();
 
 /// Returns the text of what `body` throws; "" if it returns.

@@ -14,22 +14,22 @@ namespace tessera::internal {
 /// group's poison writes none. The text of an exception that unwinds a group is not known there; it
 /// comes into the note if nothing catches the exception, or if record_errors() does.
 
-/// From now on this process, rank `rank` of a world of `world_size`, reports to the launcher why it
-/// fails, if tessera-run or launch() started it and its first world gives it the same rank as the
-/// launcher. A launcher that gave it none (tessera-run --supervise) hears of rank 0 alone. Removes
-/// an earlier note. Installs a terminate handler once, which calls the previous one. Local. Any
-/// thread.
+/// Makes this process, rank `rank` of a world of `world_size`, report to the launcher why it fails
+/// from now on. It does so if tessera-run or launch() has started it and its first world gives it
+/// the launcher's rank. With tessera-run --supervise, which gives no ranks, only rank 0 reports.
+/// Removes an earlier note. Installs a terminate handler once, which calls the previous one. Local.
+/// Any thread.
 void report_failures(int rank, int world_size);
 
-/// Notes that this rank fails because of rank `culprit` of its world, or, if that is negative,
-/// because of itself. Of another rank nothing is noted where the last world numbers its ranks
-/// differently from the launcher. Only the first note counts; in a child of fork() none does. Any
-/// thread; no effect before report_failures().
+/// Notes that this rank fails because of rank `culprit` of its world, or because of itself if that
+/// is negative. If the newest world numbers its ranks differently from the launcher, another
+/// culprit is not noted. Only the first note counts. Any thread; no effect before report_failures()
+/// or in a child of fork().
 void report_failure(int culprit, std::string_view text) noexcept;
 
-/// Notes that an exception with this text ends this rank: as report_failure(), or added to a note
-/// that its groups have left when it unwound them. A process that has made no world yet finds its
-/// launcher by its environment. Any thread.
+/// Notes that an exception with this text ends this rank, like report_failure(). If the exception
+/// has unwound groups and they have left a note, adds the text to that note. A process that has
+/// made no world yet finds its launcher by its environment. Any thread.
 void report_last_error(std::string_view text);
 
 }  // namespace tessera::internal

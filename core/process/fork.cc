@@ -20,7 +20,7 @@ struct Held {
 
 }  // namespace
 
-/// What the C library calls around fork().
+/// The functions that the C library calls around fork().
 struct ForkHandlers {
   static void install() {
     static const int error = ::pthread_atfork(&before, &in_parent, &in_child);

@@ -20,7 +20,7 @@ struct FailureNote {
   std::string text;
 };
 
-/// What a launcher says of a job.
+/// A launcher's description of its job.
 struct JobOutline {
   int launcher = 0;      ///< its pid
   int64_t begin_ns = 0;  ///< of this start of the job, on the host's monotonic clock
@@ -39,56 +39,58 @@ struct RankRecord {
 
 /// Memory in which the ranks of a job record for their launcher why they fail, before their peers
 /// learn of it: the earliest record names the rank that failed first. They also record how far they
-/// have come and what they wait for: the launcher learns whether a restart is worth it, and who is
-/// frozen, and other processes of the user show it. The launcher makes it and passes its address in
-/// TESSERA_JOB_PAGE. It needs no file, and no descriptor that a program between launcher and rank
-/// could close. Does not use LibTorch, because the launcher does not.
+/// have come and what they wait for. From this the launcher decides whether a restart is worth it
+/// and finds frozen ranks; other processes of the user can show it. The launcher makes the page and
+/// passes its address in TESSERA_JOB_PAGE. The page needs no file, and no descriptor that a program
+/// between launcher and rank could close. Does not use LibTorch, because the launcher does not.
 ///
 /// The content may be invalid if a rank misbehaves, so reads are bounded.
 class JobPage {
  public:
-  /// Local. The launcher's, for `ranks` ranks; its pid and the begin are filled in.
-  /// ResourceExhausted without memory or descriptors.
+  /// Local. Makes the launcher's page for `ranks` ranks, and fills in its pid and the begin.
+  /// ResourceExhausted if memory or descriptors are short.
   static absl::StatusOr<std::unique_ptr<JobPage>> create(int ranks, JobOutline outline = {});
-  /// Local. That of rank `rank`, without an earlier note of it; null where `address` leads to no
-  /// page for it: the launcher is gone or in another PID namespace, /proc is hidden. Then the job
-  /// does without.
+  /// Local. Opens the page for rank `rank`, and removes an earlier note of that rank. Returns null
+  /// if `address` leads to no page for it, because the launcher is gone or in another PID
+  /// namespace, or /proc is hidden. The job then runs without a page.
   static std::unique_ptr<JobPage> open(const std::string& address, int rank);
-  /// Local. For somebody who only reads: that of the launcher `pid`, which has it open as its
-  /// descriptor `fd`; null if this is none, or of another version, or belongs to another process.
+  /// Local. Opens the page of the launcher `pid`, which has it open as descriptor `fd`, for
+  /// reading. Returns null if it is no page, has another version, or belongs to another process.
   static std::unique_ptr<JobPage> view(int pid, int fd);
-  /// Whether descriptor `fd` of process `pid` may be a job's page.
+  /// Returns true if descriptor `fd` of process `pid` may be a job's page.
   static bool may_be_at(int pid, int fd);
   ~JobPage();
   JobPage(const JobPage&) = delete;
   JobPage& operator=(const JobPage&) = delete;
 
-  /// Where ranks find it, as long as this object lives.
+  /// Returns the address at which ranks find the page, valid while this object lives.
   std::string address() const;
 
-  /// For a rank. Records its failure unless it has a record already; or removes the record, because
-  /// the rank goes on. Allocates nothing, never blocks.
+  /// Called by a rank. note_failure() records its failure, unless it has a record already.
+  /// forget_failure() removes the record, because the rank goes on. Allocates nothing, never
+  /// blocks.
   void note_failure(int culprit, std::string_view text) noexcept;
   void forget_failure() noexcept;
-  /// For a rank. How far it has come; and records which step of the job has been saved.
+  /// Called by a rank. Returns its progress; and records which step of the job has been saved.
   RankProgress& own_progress() noexcept;
   void note_saved_step(int64_t step) noexcept;
-  /// As note_failure() of itself; where there is a record already that the rank has failed by
-  /// itself, and not with this text, adds the text to it.
+  /// Like note_failure() with the rank itself as culprit. If a record already says that the rank
+  /// has failed by itself, with another text, adds `text` to it.
   void explain_failure(std::string_view text) noexcept;
 
-  /// The launcher's. The process of rank `rank` has begun, or ended.
+  /// Called by the launcher. The process of rank `rank` has begun, or ended.
   void note_begin(int rank, int pid) noexcept;
   void note_end(int rank, int wait_status) noexcept;
 
-  /// Anyone's. Whether rank `rank` has opened the page, and what it noted.
+  /// Called by any process. is_open(): true if rank `rank` has opened the page. note(): the failure
+  /// it has recorded.
   bool is_open(int rank) const;
   std::optional<FailureNote> note(int rank) const;
-  /// The earliest of all notes.
+  /// Returns the earliest of all notes.
   std::optional<FailureNote> first_note() const;
   const RankProgress& progress(int rank) const;
   RankRecord rank_record(int rank) const;
-  /// The last step of the job that a checkpoint has; 0 where no rank said so.
+  /// Returns the last step of the job that a checkpoint has; 0 where no rank said so.
   int64_t saved_step() const;
   JobOutline outline() const;
   int ranks() const { return ranks_; }

@@ -18,8 +18,8 @@ std::optional<int> number_in(const char* name) {
   return absl::SimpleAtoi(text, &value) ? std::optional(value) : std::nullopt;
 }
 
-/// Whether the variable is the number, or not set: as in a rank of the mpirun that tessera-run
-/// --supervise has started, whose page has room for rank 0 alone.
+/// Returns true if the variable equals `number` or is not set. It is not set in a rank of an mpirun
+/// that tessera-run --supervise has started; that launcher's page has room for rank 0 only.
 bool may_be(const char* name, int number) {
   return !process_environment(name).has_value() || number_in(name) == number;
 }

@@ -8,26 +8,27 @@
 
 namespace tessera::internal {
 
-/// This process as the launcher knows it that has started it.
+/// This process as its launcher knows it.
 struct LaunchedRank {
   Origin origin;
   int rank;  ///< the launcher's number
   int world_size;
   std::unique_ptr<JobPage> page;
-  /// Whether the world that was made last gives all ranks the launcher's numbers.
+  /// True if the newest world gives all ranks the launcher's numbers.
   std::atomic<bool> is_numbered_alike{true};
 
-  /// Any thread. Null before there is one, and in a child of fork(). Cheap.
+  /// Any thread, cheap. Returns the launched rank; null before find() has found the launcher, and
+  /// in a child of fork().
   static LaunchedRank* own() noexcept {
     LaunchedRank* const own = own_.load(std::memory_order_acquire);
     return own != nullptr && own->origin.is_here() ? own : nullptr;
   }
-  /// Whether there is one, in a child of fork() too.
+  /// Returns true if find() has found the launcher, in a child of fork() too.
   static bool is_known() { return own_.load(std::memory_order_acquire) != nullptr; }
-  /// Finds the launcher, if there is one that may know this process by that rank; whether it is
-  /// found now. Never destroyed: a process may fail at its very end.
+  /// Finds the launcher that knows this process by `rank`. Returns true if it has found one. The
+  /// object is never destroyed, because a process may fail at its very end.
   static bool find(int rank, int world_size);
-  /// The same before there is a world, by what the variables say.
+  /// The same before there is a world: takes rank and size from the environment.
   static bool find();
 
  private:

@@ -45,7 +45,7 @@ constexpr const Launcher& kByName = kLaunchers[0];
 constexpr const Launcher& kSlurm = kLaunchers[1];
 constexpr const Launcher& kOpenMpi = kLaunchers[2];
 
-// Without a rank these are signs of several processes; SLURM's only if the number is more.
+// If no launcher gives a rank, these are signs of several processes; SLURM's only if it is above 1.
 constexpr const char* kSignsOfSeveral[] = {
     "TESSERA_STORE", "MASTER_ADDR",           "PET_RDZV_ENDPOINT",   "PET_NNODES",  "SLURM_NTASKS",
     "SLURM_NPROCS",  "SLURM_NTASKS_PER_NODE", "SLURM_JOB_NUM_NODES", "SLURM_NNODES"};
@@ -54,7 +54,7 @@ constexpr const char* kHowToStart =
     "start the program by srun, mpirun, tessera-run or torchrun --no-python, set RANK and "
     "WORLD_SIZE for each process, or set TESSERA_WORLD=single to train alone";
 
-/// What a launcher says of this process.
+/// This process's identity, as a launcher's variables give it.
 struct Identity {
   const Launcher* launcher;
   Environment says;              // rank to host_of_rank_0
@@ -74,7 +74,7 @@ void require_family(VariableReader& reader, const Launcher& launcher) {
   reader.whole_family(names, kHowToStart);
 }
 
-/// The number of ranks on this host.
+/// Returns the number of ranks on this host.
 std::optional<int> read_local_size(VariableReader& reader, const Launcher& launcher, int most) {
   if (launcher.node == nullptr) return reader.integer(launcher.local_size, 1, most, launcher.size);
   const int node = reader.integer(launcher.node, 0, kGreatest).value_or(kGreatest);

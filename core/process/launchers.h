@@ -20,22 +20,22 @@ namespace tessera::internal {
 /// Which of the table's launchers counts:
 /// - A launcher whose variables are all set; only some of them are an error. SLURM's without
 ///   SLURM_STEP_NUM_TASKS belong to no launcher, but are a sign that several tasks are wanted.
-/// - RANK and WORLD_SIZE win. If a launcher set them (TORCHELASTIC_RUN_ID is set) that knows of
-///   ranks on this host alone, no other launcher may say that it has several processes: each of
-///   those has started such a launcher, or such a launcher has started theirs. If they were set by
-///   hand, they may name more processes than another launcher has started (each of its processes
-///   starts some). They may not name fewer, nor another rank of as many: those were left over from
-///   another job.
-/// - Otherwise the last one that the others may have started. A launcher of a single process, or a
-///   step of srun with one task per node, may have started a launcher of more processes. The rest
-///   must agree with it.
+/// - RANK and WORLD_SIZE win. If they were set by a launcher (TORCHELASTIC_RUN_ID is set) that
+///   knows only ranks on this host, no other launcher may say that it has several processes: each
+///   of those would have started its own tessera-run or torchrun, or each rank would have started
+///   its own other launcher. If they were set by hand, they may name more processes than another
+///   launcher has started, because each of its processes may start some. They may not name fewer,
+///   nor the same number with another rank: such values are left over from another job.
+/// - Otherwise the last launcher that the others may have started. A launcher of a single process,
+///   or a step of srun with one task per node, may have started a launcher of more processes. The
+///   other launchers must agree with it.
 /// All contradictions are one kind of error, which names the variables.
 ///
 /// There is no fallback to a world of one: a job whose processes train alone looks like one that
 /// works. A sign of several processes without a rank is an error; TESSERA_WORLD=single asks for
 /// one.
 
-/// Local. Returns who this process is: `rank` to `host_of_rank_0` are filled in. Adds a problem to
+/// Local. Returns this process's identity: fills in `rank` to `host_of_rank_0`. Adds a problem to
 /// the reader for everything that is wrong.
 Environment read_identity(VariableReader& reader);
 
@@ -47,10 +47,9 @@ std::optional<int> tasks_of_node(const std::string& list, int node);
 /// malformed one.
 std::string first_host(const std::string& list);
 
-/// Local. Returns who the variables say that this process is, for one that may start ranks itself
-/// on this host. A place to meet without a rank, as programs set it for
-/// torch.multiprocessing.spawn(), and a number of tasks, as a batch script of SLURM has it, are no
-/// signs of others; several nodes are.
+/// Local. Like read_identity(), for a process that may start ranks itself on this host. A meeting
+/// place without a rank (programs set one for torch.multiprocessing.spawn()) and a number of tasks
+/// (a batch script of SLURM has one) do not mean that there are other processes; several nodes do.
 absl::StatusOr<Environment> read_own_rank();
 
 }  // namespace tessera::internal

@@ -6,7 +6,7 @@
 
 namespace tessera::internal {
 
-/// What the kernel says about a process in /proc/<pid>/stat. Free of LibTorch.
+/// A process's status in /proc/<pid>/stat. Does not use LibTorch.
 struct ProcessStatus {
   char state = 0;           ///< 'R' running, 'S' or 'D' sleeping, 'T' or 't' stopped, 'Z' ended
   int parent = 0;           ///< pid of the process that started it; 0 if it cannot be seen

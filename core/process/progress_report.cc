@@ -7,7 +7,7 @@
 namespace tessera::internal {
 namespace {
 
-// By their addresses threads know themselves, at the cost of a load.
+// The address of waited_ns identifies a thread, at the cost of a load.
 thread_local int64_t waited_ns = 0;            // for other ranks, so far
 std::atomic<const int64_t*> trainer{nullptr};  // the thread that has ended a step
 std::atomic<const int64_t*> waiter{nullptr};   // the one whose wait is noted

@@ -9,25 +9,24 @@
 
 namespace tessera::internal {
 
-// What this process says to its launcher of how far it has come, and to whoever asks that with
-// `tessera-run --status`. Any thread. No effect before report_failures(), or in a child of fork().
+// This process reports its progress to its launcher, and to `tessera-run --status`. Any thread. No
+// effect before report_failures(), or in a child of fork().
 
-/// Something has begun or has been finished: the process is not frozen. Some nanoseconds.
+/// Reports that something has begun or ended, so the process is not frozen. Some nanoseconds.
 void report_life() noexcept;
 
-/// Says how many steps this process has trained, those of a loaded state included, and which step
-/// a checkpoint has. tessera-run starts a job again that fails, but not where it fails at the same
-/// step as before.
+/// Says how many steps this process has trained, including those of a loaded state, and which step
+/// a checkpoint has. tessera-run restarts a failed job, unless it fails at the same step as before.
 void report_step(int64_t step) noexcept;
 void report_saved_step(int64_t step) noexcept;
 /// A step has ended; the calling thread is the one that trains. `sees_waits`: whether it waits for
 /// other ranks in its calls, and not on a device.
 void report_step_end(bool sees_waits) noexcept;
-/// What comes now.
+/// Says which phase begins now.
 void report_phase(Phase phase) noexcept;
 
-/// A phase of the thread that trains, as long as this lives; then it is what it was. No effect in
-/// other threads.
+/// Reports a phase of the training thread while this lives; the destructor restores the phase
+/// before. No effect in other threads.
 class PhaseReport {
  public:
   explicit PhaseReport(Phase phase) noexcept;
@@ -40,7 +39,7 @@ class PhaseReport {
   Phase before_ = Phase::kOther;
 };
 
-/// This process is in a group as long as one of these lives. Without one it may be silent.
+/// The process is in a group while one of these lives. A process in no group need not report life.
 class GroupPresence {
  public:
   GroupPresence() noexcept;
@@ -49,13 +48,13 @@ class GroupPresence {
   GroupPresence& operator=(const GroupPresence&) = delete;
 };
 
-/// A wait of the calling thread for other ranks, until this is destroyed. Counts as time that it
-/// waited (Pace), and is noted where it becomes long. Costs a look at the clock at each end, and
-/// nothing in a wait that never began or without a launcher.
+/// A wait of the calling thread for other ranks, until this is destroyed. Counts as waiting time
+/// (Pace), and is noted once it is long. Reads the clock at each end; costs nothing if the wait
+/// never began or there is no launcher.
 class WaitReport {
  public:
   using Clock = std::chrono::steady_clock;
-  /// From then on it is long, and is noted again so often.
+  /// A wait that lasts longer is long, and is noted again at this interval.
   static constexpr auto kLong = std::chrono::milliseconds(100);
 
   WaitReport() noexcept;
@@ -63,16 +62,16 @@ class WaitReport {
   WaitReport(const WaitReport&) = delete;
   WaitReport& operator=(const WaitReport&) = delete;
 
-  /// Whether somebody listens.
+  /// Returns true if there is a launcher.
   bool is_heard() const { return page_ != nullptr; }
-  /// A look was in vain.
+  /// Begins the wait, after a first look found that the rank must wait.
   void begin() noexcept {
     if (page_ != nullptr && begin_ == Clock::time_point()) begin_ = Clock::now();
   }
-  /// Whether the thread shall note what it waits for. Says that the process is not frozen.
+  /// Returns true if the thread must call note() now. Also reports life.
   bool is_due(Clock::time_point now) noexcept;
-  /// In which call, and for which ranks of the world. Of several threads that wait one is shown:
-  /// once steps have been trained, the one that trains.
+  /// Notes the call that waits, and the ranks of the world that it waits for. Only one waiting
+  /// thread is shown: the training thread, once it has ended a step.
   void note(std::string_view call, std::string_view group, int64_t number,
             const std::vector<int>& ranks) noexcept;
 

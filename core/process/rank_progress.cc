@@ -27,7 +27,7 @@ void put(std::array<char, size>& place, std::string_view text) {
   text.copy(place.data(), size);
 }
 
-/// As a terminal may show it: up to the first zero, without what would control it.
+/// Returns the text up to the first zero, with '?' for control characters and others than ASCII.
 template <size_t size>
 std::string shown(const std::array<char, size>& place) {
   std::string text(place.data(), ::strnlen(place.data(), size));
@@ -65,7 +65,8 @@ void RankProgress::note_life() noexcept {
 void RankProgress::note_step_end(int64_t waited_ns) noexcept {
   const uint64_t number = step_ends_.load(std::memory_order_relaxed);
   StepEnd& end = ends_[number % kSteps];
-  // Who reads one of them, and then how many ends there are, sees that this is another one.
+  // A reader that has read one of these values, and then reads the number of ends, notices that
+  // this place was reused.
   end.when_ns.store(monotonic_ns(), std::memory_order_release);
   end.waited_ns.store(waited_ns, std::memory_order_release);
   step_ends_.store(number + 1, std::memory_order_release);

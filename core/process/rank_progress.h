@@ -36,17 +36,17 @@ struct Pace {
   std::optional<double> own_seconds_per_step;
 };
 
-/// How far a rank has come and what it does, for whoever shows it. Lies in memory that processes
-/// share, where zeros are a rank that has said nothing. The rank writes: it allocates nothing,
-/// takes no lock, and never waits. Anyone may read at any time; a rank that misbehaves may have
-/// written anything, so reads are bounded.
+/// How far a rank has come and what it is doing. Lies in memory shared between processes; all zeros
+/// mean that the rank has written nothing yet. Only the rank writes; writing allocates nothing,
+/// takes no lock and never waits. Any process may read at any time. Reads are bounded, because a
+/// rank that misbehaves may have written anything.
 class RankProgress {
  public:
-  // The rank's. Any thread, but for note_step_end() and the waits: one at a time.
+  // Called by the rank, from any thread; note_step_end() and the waits from one thread at a time.
 
-  /// It is alive: it has begun or finished something, or looked for whom it waits for.
+  /// The rank is alive: it has begun or finished something, or looked for the ranks it waits for.
   void note_life() noexcept;
-  /// It is in no group, so that it may do what it likes until it says something again.
+  /// The rank is in no group, so it need not show signs of life until it notes something again.
   void note_rest() noexcept { life_ns_.store(0, std::memory_order_relaxed); }
   void note_phase(Phase phase) noexcept {
     phase_.store(static_cast<uint32_t>(phase), std::memory_order_relaxed);
@@ -56,20 +56,20 @@ class RankProgress {
   /// A step ends now. `waited_ns`: how long its thread has waited for other ranks so far; -1 if
   /// that is not known.
   void note_step_end(int64_t waited_ns) noexcept;
-  /// It waits in this call; replaces what was noted of an earlier look.
+  /// The rank waits in this call. Replaces the wait that was noted before.
   void note_wait(int64_t since_ns, std::string_view call, std::string_view group, int64_t number,
                  const std::vector<int>& ranks) noexcept;
   void note_wait_end() noexcept;
 
-  // Anyone's.
+  // Called by any process.
 
-  /// When it last said that it is alive, on the monotonic clock, to some milliseconds; 0: never, or
-  /// it rests.
+  /// Returns when the rank last noted that it is alive, on the monotonic clock, to some
+  /// milliseconds; 0: never, or the rank is in no group.
   int64_t life_ns() const { return life_ns_.load(std::memory_order_relaxed); }
   Phase phase() const;
   int64_t step() const { return step_.load(std::memory_order_relaxed); }
   Pace pace() const;
-  /// Nothing if it is in no long wait, or writes it right now.
+  /// Returns the present long wait; nullopt if there is none, or the rank is writing it right now.
   std::optional<LongWait> wait() const;
 
  private:
@@ -78,7 +78,7 @@ class RankProgress {
     std::atomic<int64_t> when_ns;
     std::atomic<int64_t> waited_ns;
   };
-  /// Plain bytes, so that a copy that was torn does no harm.
+  /// Plain bytes, so that a torn copy does no harm.
   struct WaitBytes {
     int64_t since_ns;
     int64_t number;

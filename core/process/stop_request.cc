@@ -18,7 +18,7 @@ static_assert(std::atomic<bool>::is_always_lock_free);
 
 void note(int /*signal*/) { requested = true; }
 
-/// What the signals did before, and how many requests live.
+/// The signals' previous actions, and how many requests live.
 struct Handlers {
   std::mutex mutex;
   int requests = 0;

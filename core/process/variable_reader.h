@@ -27,7 +27,7 @@ class VariableReader {
 
   /// A variable without a name (null) is never set.
   bool is_set(const char* name) const { return name != nullptr && lookup_(name).has_value(); }
-  /// The value, or `otherwise` if it is not set.
+  /// Returns the value, or `otherwise` if it is not set.
   std::string text(const char* name, const std::string& otherwise = "") const {
     return is_set(name) ? *lookup_(name) : otherwise;
   }

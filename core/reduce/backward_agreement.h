@@ -25,7 +25,7 @@ class BackwardAgreement {
                        std::vector<size_t>& rounds, std::vector<uint8_t>& used,
                        std::vector<uint32_t>& positions);
 
-  /// What a rank reports on its backwards since the last exchange, besides their gradients.
+  /// A rank's report on its backwards since the last exchange, besides their gradients.
   struct Report {
     bool objects = false;       ///< it has found an error
     bool has_plain = false;     ///< one of them had no weight

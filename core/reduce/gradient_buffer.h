@@ -18,7 +18,7 @@ class GradientBuffer {
   /// For gradients of `unit` (of `table`); both must outlive it.
   GradientBuffer(const ParameterTable& table, const PlannedUnit& unit);
 
-  /// Whether it has a buffer.
+  /// Returns true if it has a buffer.
   bool is_open() const { return buffer_.defined(); }
 
   /// Takes `buffer` [unit numel] of the communication dtype, contents undefined. Nothing has
@@ -39,7 +39,7 @@ class GradientBuffer {
   /// the buffer is not on the CPU, queues the copy and returns 0; the reduction counts.
   int64_t receive(size_t position, const at::Tensor& gradient, double weight = 1.0);
 
-  /// Whether every parameter of the unit has arrived since begin_micro_step() (or open()).
+  /// Returns true if every parameter of the unit has arrived since begin_micro_step() (or open()).
   bool is_complete() const { return received_now_ == unit_.parameters.size(); }
 
   /// Writes zeros wherever nothing has arrived, padding included, so that the whole buffer may be

@@ -26,7 +26,8 @@ namespace tessera::internal {
 /// keeps whole until they are reduced (g = 1), and leaves the result in all of `full`.
 class GradientCommunicator {
  public:
-  /// What is combined. A step that keeps partial sums (1 < g < o) combines twice.
+  /// The sums that are combined over ranks. A step that keeps partial sums (1 < g < o) combines
+  /// twice.
   enum class Level : uint8_t {
     kMicroStep,  ///< the contributions of one backward
     kStep,       ///< partial sums of all its micro-steps
@@ -37,12 +38,12 @@ class GradientCommunicator {
   GradientCommunicator(ProcessGroup& group, const ParameterTable& table, size_t buckets,
                        const SliceMap& slices, SumOrder order, const RegisteredHook* registered);
 
-  /// Whether a step also has Level::kStep.
+  /// Returns true if a step also has Level::kStep.
   bool keeps_partial_sums() const { return within_sums_ != nullptr; }
-  /// The order in which start() adds. Sums over the micro-steps of a step follow it: one after the
-  /// other, or continuing the tree.
+  /// Returns the order in which start() adds. Sums over the micro-steps of a step follow it: one
+  /// after the other, or continuing the tree.
   SumOrder order() const { return order_; }
-  /// The number of stages of a reduction: 2 where advance() has something to do, else 1.
+  /// Returns the number of stages of a reduction: 2 where advance() has something to do, else 1.
   int stages(Level level) const {
     const bool is_partial = level == Level::kMicroStep && keeps_partial_sums();
     return is_partial || replicas_ == nullptr ? 1 : 2;
@@ -66,7 +67,7 @@ class GradientCommunicator {
   std::shared_ptr<Work> advance(Level level, const PlannedUnit& unit, const at::Tensor& part,
                                 const at::Tensor& whole, std::shared_ptr<Work> after);
 
-  /// The bytes that the last start(), of `full`, gave to collectives.
+  /// Returns the bytes that the last start(), of `full`, gave to collectives.
   int64_t sent_bytes(const at::Tensor& full) const {
     return hook() != nullptr ? hook_bytes_ : static_cast<int64_t>(full.nbytes());
   }

@@ -32,8 +32,8 @@ class GradientObserver {
   /// Called before work that overwrites that memory is queued on the current stream.
   virtual void rewriting(size_t /*unit*/) {}
 
-  /// Whether consume() uses each reduced gradient at once, so that the reducer need not keep it
-  /// until the step. Constant; requires g = o = N.
+  /// Returns true if consume() uses each reduced gradient at once, so that the reducer need not
+  /// keep it until the step. Constant; requires g = o = N.
   virtual bool consumes() const { return false; }
   /// Called if consumes(), when every parameter of `unit` has its gradient on this rank and before
   /// this rank takes part in the reduction. From now on another rank may have the sum.

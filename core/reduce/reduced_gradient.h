@@ -47,7 +47,7 @@ class ReducedGradient {
   ReducedGradient(const ReducedGradient&) = delete;
   ReducedGradient& operator=(const ReducedGradient&) = delete;
 
-  /// The part of the unit that this rank has in the end: its optimizer slice.
+  /// Returns the part of the unit that this rank has in the end: its optimizer slice.
   Range kept() const { return kept_; }
 
   /// Returns a buffer for the first gradients of a micro-step if the reduction can leave the value
@@ -55,7 +55,8 @@ class ReducedGradient {
   /// first. Undefined if any buffer will do, i.e. except under zero1, and under ddp if
   /// communication and reduce dtype are equal and there is no value yet.
   at::Tensor gradient_buffer();
-  /// Whether `gradients` is the result of gradient_buffer(), so that the caller may not reuse it.
+  /// Returns true if `gradients` is the result of gradient_buffer(), so that the caller may not
+  /// reuse it.
   bool owns(const at::Tensor& gradients) const {
     return gradients.is_same(own_) || gradients.is_same(kept_buffer_);
   }
@@ -83,10 +84,11 @@ class ReducedGradient {
   std::shared_ptr<Work> gather_sums();
   void divide();
 
-  /// The mean [kept().numel]; undefined while there is none (nothing added, or partial sums).
+  /// Returns the mean [kept().numel]; undefined while there is none (nothing added, or partial
+  /// sums).
   const at::Tensor& value() const { return value_; }
 
-  /// The buffer of value() if that is the whole unit and always the same buffer (ddp).
+  /// Returns the buffer of value() if that is the whole unit and always the same buffer (ddp).
   const at::Tensor& whole() const;
 
   /// Sets [begin, begin + numel) of the unit to zero where this rank has it.
@@ -121,7 +123,7 @@ class ReducedGradient {
   const PlannedUnit* unit_;
   MemoryMeter* meter_;
   double divisor_;         // of a reduction; 0: the number of ranks
-  at::Tensor divides_by_;  // the same as a 0-d tensor, made once so that steps allocate nothing
+  at::Tensor divides_by_;  // divisor_ as a 0-d tensor, made once so that steps allocate nothing
   bool is_whole_;
   bool keeps_sums_;
   bool adds_as_tree_;

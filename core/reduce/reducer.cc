@@ -166,7 +166,7 @@ void Reducer::receive(size_t index, const at::Tensor& gradient) {
   const at::NoGradGuard no_grad;
   const UnitPlan::Place place = plan_.place(index);
   if (group_.can().completes_on_host) retire(Wait::kNever);
-  // Without reduction all firings are added on this rank, in the order of the backward.
+  // If nothing is reduced, all firings are added on this rank, in the order of the backward.
   const size_t round = mode_ == Mode::kReduce ? firings_[index]++ : 0;
   if (round > 0) require_one_gradient(index);
   rounds_[place.unit] = std::max(rounds_[place.unit], round + 1);

@@ -52,21 +52,21 @@ class Reducer {
 
   struct Setting {
     BufferPool::OnRelease on_release = BufferPool::OnRelease::kKeep;  ///< of gradient buffers
-    /// What sums over ranks are divided by; 0: the number of ranks, so that they are means.
+    /// The divisor of sums over ranks; 0: the number of ranks, so that they are means.
     double divisor = 0.0;
     /// May be null. If it consumes gradients, a step has one backward, of mode kReduce, with one
     /// gradient per parameter.
     GradientObserver* observer = nullptr;
     /// The order in which gradients of ranks are added.
     SumOrder order = SumOrder::kRanks;
-    /// Where a communication hook may be registered; null: nowhere.
+    /// Holds the communication hook that may be registered; null: none may.
     const RegisteredHook* hook = nullptr;
     /// Whether ranks exchange at the end of each backward which parameters they used, or only in
     /// the step. In the step, used() is what this rank used, and a backward must give each
     /// parameter at most one gradient.
     enum class Agreement : uint8_t { kInBackward, kInStep } agreement = Agreement::kInBackward;
-    /// Whether the order of reductions is that of the first backward (ReductionOrder) or the
-    /// plan's. Without Agreement::kInBackward it is the plan's.
+    /// If true, reductions follow the order of the first backward (ReductionOrder), else the plan's
+    /// order. Under Agreement::kInStep they always follow the plan's.
     bool learns_order = true;
     /// Options::units_in_reduction. Not used on a device, see Reducer::units_in_reduction().
     int units_in_reduction = 1;
@@ -96,7 +96,8 @@ class Reducer {
   /// whether any rank objects, the same on all; false if nothing is exchanged (kAddLocally,
   /// kInStep).
   bool end_micro_step(const BackwardAgreement::Report& report = {});
-  /// Whether the last end_micro_step() exchanged reports, and the reports of the last that did.
+  /// has_exchanged(): true if the last end_micro_step() exchanged reports. agreement(): the reports
+  /// of the last exchange.
   bool has_exchanged() const {
     return mode_ == Mode::kReduce && setting_.agreement == Setting::Agreement::kInBackward;
   }
@@ -120,11 +121,11 @@ class Reducer {
   /// / o, plus one word per rank. Collective, blocking.
   void finish();
 
-  /// Whether sums of kAddLocally wait to be reduced.
+  /// Returns true if sums of kAddLocally wait to be reduced.
   bool has_local() const { return has_local_; }
-  /// Whether end_micro_step() has thrown since the last clear(): ranks hold sums of different
-  /// gradients, and some may have something to reduce that others have not. clear() on all ranks
-  /// makes the reducer usable again.
+  /// Returns true if end_micro_step() has thrown since the last clear(): ranks hold sums of
+  /// different gradients, and some may have something to reduce that others have not. clear() on
+  /// all ranks makes the reducer usable again.
   bool ranks_differ() const { return ranks_differ_; }
 
   /// Drops everything since the last step, or only what belongs to parameter `index`. Local.
@@ -140,17 +141,18 @@ class Reducer {
   /// counted in the communication dtype, so that overflow in it counts.
   const std::vector<int64_t>& non_finite() const { return non_finite_; }
 
-  /// The part of `unit` whose gradient this rank has in the end: its optimizer slice. `unit` is
-  /// below UnitPlan::trainable_size(), here and below.
+  /// Returns the part of `unit` whose gradient this rank has in the end: its optimizer slice.
+  /// `unit` is below UnitPlan::trainable_size(), here and below.
   Range kept(size_t unit) const { return reduced_[unit].kept(); }
 
-  /// The mean gradient of what is kept of `unit` [kept numel] in the reduce dtype; see gradient().
+  /// Returns the mean gradient of what is kept of `unit` [kept numel] in the reduce dtype; see
+  /// gradient().
   const at::Tensor& value(size_t unit) const { return reduced_[unit].value(); }
 
-  /// The mean gradient of what is kept of `unit` [kept numel] in the masters' dtype, for the
-  /// optimizer; undefined before the first reduced micro-step (and before finish() where partial
-  /// sums are kept). Valid until the next micro-step, clear() or drop(); a caller that calls
-  /// clear() next may write to it. If the reduce dtype differs, it is converted into scratch
+  /// Returns the mean gradient of what is kept of `unit` [kept numel] in the masters' dtype, for
+  /// the optimizer; undefined before the first reduced micro-step (and before finish() where
+  /// partial sums are kept). Valid until the next micro-step, clear() or drop(); a caller that
+  /// calls clear() next may write to it. If the reduce dtype differs, it is converted into scratch
   /// memory, which is reused when nobody holds the tensor. A caller that takes one unit after the
   /// other needs memory for one, counted as gradient buffers.
   at::Tensor gradient(size_t unit);
@@ -161,11 +163,11 @@ class Reducer {
   /// This rank's part of the squared 2-norm of gradient(unit). Local.
   ExactSum squares(size_t unit);
 
-  /// The largest number of units whose gradients arrive or are under way at once; see
+  /// Returns the largest number of units whose gradients arrive or are under way at once; see
   /// memory_peak_formula.
   int units_in_reduction() const;
 
-  /// What users may see as `.grad`, per table entry.
+  /// Returns what users may see as `.grad`, per table entry.
   std::vector<GradientView> gradient_views() const;
 
  private:

@@ -18,7 +18,7 @@ class RegisteredHook {
   CommHook* hook() const { return hook_.get(); }
   /// Calls CommHook::run().
   at::Tensor run(const GradBucket& bucket, ProcessGroup& group) const;
-  /// Whether run() is under way; then the hook may not call the engine.
+  /// Returns true if run() is under way; then the hook may not call the engine.
   bool is_running() const { return is_running_; }
   bool carries_gradients() const { return hook_ != nullptr && hook_->carries_gradients(); }
 

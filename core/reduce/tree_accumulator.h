@@ -36,7 +36,7 @@ class TreeAccumulator {
   uint64_t terms_ = 1;
 };
 
-/// The largest number of partial sums of `terms` terms at once, the caller's included.
+/// Returns the largest number of partial sums of `terms` terms at once, the caller's included.
 int64_t partial_sums_of(int64_t terms);
 
 }  // namespace tessera::internal

@@ -9,8 +9,8 @@ namespace {
 // Evaluation may go on without a step for ever; uses after this many share one place.
 constexpr int64_t kMaxUses = 64;
 
-/// Whether a use in phase `now` predicts what follows uses in phase `before`. Backward always
-/// begins where forward ends, but an evaluation in between may or may not come.
+/// Returns true if a use in phase `now` predicts what follows uses in phase `before`. Backward
+/// always begins where forward ends, but an evaluation in between may or may not come.
 bool follows(AccessOrder::Phase before, AccessOrder::Phase now) {
   return before == now ||
          (before == AccessOrder::Phase::kForward && now == AccessOrder::Phase::kBackward);

@@ -16,9 +16,9 @@ class StepTimes {
   /// Samples nothing unless `measures`.
   explicit StepTimes(bool measures, Clock now = &Trace::now_ns) : measures_(measures), now_(now) {}
 
-  /// Whether the step after `steps` others is sampled.
+  /// Returns true if the step after `steps` others is sampled.
   static constexpr bool samples(int64_t steps) { return steps < 10 || (steps + 1) % 100 == 0; }
-  /// Whether the present step is sampled.
+  /// Returns true if the present step is sampled.
   bool is_sampling() const { return is_sampling_; }
 
   /// A step's forward begins. Drops the measurements of a step that has not ended.

@@ -124,7 +124,7 @@ int64_t Trace::dropped() const {
 
 ChromeEvents::ChromeEvents(const Trace& trace, int rank)
     : rank_(rank), dropped_(trace.dropped()), spans_(trace.spans()) {
-  // Of two equal spans the one recorded later is the outer one.
+  // If two spans are equal, the one recorded later is the outer one.
   std::reverse(spans_.begin(), spans_.end());
   std::stable_sort(spans_.begin(), spans_.end(), [](const Trace::Span& a, const Trace::Span& b) {
     return std::tie(a.track, a.begin_ns, b.end_ns) < std::tie(b.track, b.begin_ns, a.end_ns);

@@ -16,7 +16,7 @@ struct Clipping {
   std::vector<double> max_norms = {kNever};  ///< for all parameters, or one for each group
   std::vector<size_t> group_of = {};         ///< per table entry; empty if there is one max norm
 
-  /// The index in `max_norms` for parameter `parameter` of the table.
+  /// Returns the index in `max_norms` for parameter `parameter` of the table.
   size_t group(size_t parameter) const { return group_of.empty() ? 0 : group_of[parameter]; }
 };
 

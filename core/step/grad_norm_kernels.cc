@@ -24,7 +24,8 @@ inline double sum_of_lanes(const double* lanes) {
 [[gnu::always_inline]] inline double exact(c10::BFloat16 x) { return widen(x); }
 [[gnu::always_inline]] inline double exact(c10::Half x) { return widen(x); }
 
-// What follows is inlined into each of the functions below and compiled for their targets.
+// The following code is inlined into the functions at the end of the file and compiled for their
+// targets.
 
 template <typename T>
 [[gnu::always_inline]] inline double square_full_block(const T* x) {

@@ -15,8 +15,9 @@ namespace tessera::internal {
 /// that is still multiplied with `loss_scale`.
 double scaled_limit(double max_value, double loss_scale, at::ScalarType dtype);
 
-/// This rank's part of the norms by which a step clips: of all gradients, or of each group's, after
-/// clipping by value. Which elements count does not depend on the strategy. Local.
+/// Adds up this rank's part of the gradient norms that clipping needs: one norm of all gradients,
+/// or one for each parameter group. Values are clipped before they are added. The elements that
+/// count do not depend on the strategy. Local.
 class GradientNorms {
  public:
   /// For gradients multiplied with `loss_scale`. `clipping` must outlive it.

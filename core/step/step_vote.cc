@@ -53,7 +53,7 @@ void StepVote::require_equal(size_t index, const char* what, const char* remedy)
   }
 }
 
-/// As require_equal, for words that are bit patterns of doubles.
+/// Like require_equal, for words that are bit patterns of doubles.
 void StepVote::require_equal_number(size_t index, const std::string& what) const {
   for (int rank = 1; rank < group_.size(); ++rank) {
     TORCH_CHECK(word(rank, index) == word(0, index), "[step] ", what, " differs: rank 0 has ",

@@ -21,7 +21,7 @@ namespace tessera::internal {
 /// with the same text.
 class StepVote {
  public:
-  /// What one rank knows before the step.
+  /// One rank's contribution to the vote on a step.
   struct RankReport {
     int64_t step = 0;                   ///< the step that it is about to make
     int64_t backwards = 0;              ///< its backwards since the last step
@@ -120,9 +120,9 @@ class StepVote {
   HostAllGather answers_;
 };
 
-/// The error text of NonFinite::kStop: ranks and parameters, and what to do.
+/// Returns the error text of NonFinite::kStop: ranks and parameters, and what to do.
 std::string describe(const NonFiniteReport& report);
-/// The part of describe() that names ranks and parameters.
+/// Returns the part of describe() that names ranks and parameters.
 std::string describe_gradients(const NonFiniteReport& report);
 
 }  // namespace tessera::internal

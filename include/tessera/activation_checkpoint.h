@@ -18,10 +18,10 @@ namespace tessera {
 
 /// How checkpoint() recomputes.
 struct CheckpointOptions {
-  /// Whether the recomputation sees the default generators of the CPU and of the inputs' GPU as the
-  /// forward saw them, so that dropout drops the same elements. Default true. Costs a copy of the
-  /// generator's state (5 KiB kept per checkpoint, a few microseconds in forward and in backward);
-  /// set it to false only when `fn` draws no random numbers.
+  /// If true (the default), the recomputation sees the default generators of the CPU and of the
+  /// inputs' GPU as the forward saw them, so that dropout drops the same elements. Costs a copy of
+  /// the generator's state (5 KiB kept per checkpoint, a few microseconds in forward and in
+  /// backward); set it to false only when `fn` draws no random numbers.
   bool preserve_random_state = true;
 };
 
@@ -184,7 +184,7 @@ std::vector<at::Tensor> run_checkpointed(const CheckpointOptions& options,
 /// n times in `fn` is cast n times there) and is cleared before and after the recomputation, so at
 /// most the casts of one `fn` are alive.
 ///
-/// Without grad mode it just calls `fn`. Checkpoints nest to any depth. A second backward needs
+/// If grad mode is off, it just calls `fn`. Checkpoints nest to any depth. A second backward needs
 /// retain_graph=true in the first and recomputes again.
 ///
 /// Throws c10::Error: in forward if `fn` writes to an input, or if inputs lie on two GPUs or on a
@@ -223,7 +223,7 @@ auto checkpoint(const CheckpointOptions& options, Fn&& fn, Inputs&&... inputs) {
   return *std::move(result);
 }
 
-/// As above with the default options.
+/// The same with the default options.
 template <typename Fn, typename... Inputs>
 requires(!std::same_as<std::remove_cvref_t<Fn>, CheckpointOptions>) auto checkpoint(
     Fn&& fn, Inputs&&... inputs) {

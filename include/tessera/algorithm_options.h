@@ -48,7 +48,7 @@ class AlgorithmOptions {
 
   /// Null for none.
   const torch::optim::OptimizerOptions* get() const { return options_.get(); }
-  /// The algorithm given to the constructor; null if the type of the options determines it.
+  /// Returns the algorithm given to the constructor; null if the type of the options determines it.
   const internal::Algorithm* algorithm() const { return algorithm_.get(); }
   /// A copy; null for none.
   std::unique_ptr<torch::optim::OptimizerOptions> clone() const {

@@ -22,7 +22,7 @@ struct BackwardOptions {
   /// optimizer_in_backward, asynchronous_step and cuda_graphs.
   std::optional<double> weight = {};
 
-  /// As torch::autograd's: keeps the graph for another backward.
+  /// Keeps the graph for another backward, like torch::autograd's option.
   bool retain_graph = false;
 };
 

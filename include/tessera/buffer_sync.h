@@ -5,13 +5,13 @@
 
 namespace tessera {
 
-/// What Engine::step() does with the model's buffers (tensors that a module registers and does not
-/// train, such as BatchNorm's running statistics), which each rank's forward writes from its own
-/// samples. parallelize() gives all ranks rank 0's in any case. A buffer in memory that one of the
-/// processes may only read (a program's constant, a file mapped read-only) must not change after
-/// that: if it has on any rank, and steps make buffers equal, step() throws on all ranks.
+/// What Engine::step() does with the model's buffers: tensors that a module registers and does not
+/// train, such as BatchNorm's running statistics. Each rank's forward writes them from its own
+/// samples. parallelize() gives all ranks rank 0's buffers in any case. After that, a buffer in
+/// memory that a process may only read (a program's constant, a file mapped read-only) must not
+/// change on any rank. If it has changed and steps make buffers equal, step() throws on all ranks.
 enum class BufferSync : uint8_t {
-  kOnce,       ///< nothing: from then on each rank has its own
+  kOnce,       ///< nothing: each rank keeps its own
   kBroadcast,  ///< all ranks get rank 0's (DistributedDataParallel's broadcast_buffers)
   kMean,       ///< floating and complex ones become the mean over ranks; others
                ///< (num_batches_tracked), which have no mean, become rank 0's

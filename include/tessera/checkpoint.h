@@ -17,8 +17,8 @@ namespace tessera {
 
 class Engine;
 
-/// What a program saves besides its engine's state. Names are the program's own: 1 to 900 bytes of
-/// UTF-8 without control characters.
+/// State that a program saves besides its engine's. The program chooses the names: 1 to 900 bytes
+/// of UTF-8 without control characters.
 struct CheckpointExtras {
   std::map<std::string, std::variant<int64_t, double, std::string>> values = {};  ///< rank 0's
   std::map<std::string, at::Tensor> tensors = {};                                 ///< rank 0's
@@ -46,12 +46,14 @@ struct SaveOptions {
 /// docs/checkpoint-format.md says. Each rank writes the part of the state that it keeps, once, from
 /// where it lies, in blocks of 1 MiB. After the call the step survives a power failure; before
 /// that, nothing has the final name. Returns the path. If the file system has no fsync, modes or
-/// locks, the step is saved without, and stderr says what that costs (docs/checkpoints.md).
+/// locks, the step is saved without them, and a line on stderr says what that costs
+/// (docs/checkpoints.md).
 ///
 /// Collective, blocking. Throws c10::Error with the same text on every rank if any rank cannot
 /// write (disk full, no permission) or sees another directory, if the step exists and is whole (a
 /// damaged one is set aside), or if another job saves there. Then nothing is left of the step, and
-/// training can go on. Throws CommError if a rank dies. Between steps only, as state_dict().
+/// training can go on. Throws CommError if a rank dies. Call it between steps only, like
+/// state_dict().
 std::string save_checkpoint(Engine& engine, const std::string& directory,
                             const SaveOptions& options = {});
 
@@ -72,8 +74,9 @@ struct LoadedCheckpoint {
   std::string path;
   CheckpointExtras extras;  ///< rank_tensors are empty unless as many ranks load as saved
   std::map<std::string, std::string> notes;
-  /// It had only a model, from `tessera-checkpoint import`: parameters, masters and buffers are
-  /// loaded; the optimizer's state, the number of updates and tracked values are unchanged.
+  /// True if the step had only a model, from `tessera-checkpoint import`: then parameters, masters
+  /// and buffers were loaded, and the optimizer's state, the number of updates and tracked values
+  /// are unchanged.
   bool is_model_alone = false;
   /// A line for each newer step that is damaged and was passed over: file and reason. Rank 0 has
   /// written them to stderr.

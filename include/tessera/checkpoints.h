@@ -41,7 +41,8 @@ struct CheckpointsOptions {
   bool stop_on_error = true;
   std::map<std::string, std::string> notes = {};  ///< SaveOptions::notes
   bool group_access = false;                      ///< SaveOptions::group_access
-  /// SaveOptions::files, also for load(). The saving thread may use it beside the one that trains.
+  /// SaveOptions::files, for load() too. The saving thread may use it at the same time as the
+  /// training thread.
   std::shared_ptr<FileSystem> files = nullptr;
 };
 
@@ -116,16 +117,17 @@ class Checkpoints final {
   /// or of another kind. If newer steps are left, because options.step is older or they are
   /// damaged, the next save sets them aside, as "step-<N>.replaced-<nonce>".
   std::optional<LoadedCheckpoint> load(const LoadOptions& options = {});
-  /// Local. Instead of load(): the run begins anew, and the next save sets existing steps aside. If
-  /// there are steps, a save without load() or start_over() is an error.
+  /// Local. Call it instead of load() to begin the run from the start: the next save sets existing
+  /// steps aside. If the directory has steps, a save without load() or start_over() is an error.
   void start_over();
 
   // --- Saving ---
 
-  /// Call it after each step: saves if options.every says so, reports a save that failed since, and
-  /// returns whether any rank passed `stop`. Then the run should end; its step is saved and durable
-  /// (unless that failed under stop_on_error = false; see durable_step()). Costs one small exchange
-  /// between ranks; over NCCL in each 16th call only.
+  /// Call it after each step. Saves if options.every says so, and reports an earlier save that has
+  /// failed. Returns true if any rank has passed `stop`: the step is then saved and durable, and
+  /// the run should end. (With stop_on_error = false that save may have failed: see
+  /// durable_step().) Costs one small exchange between ranks; over NCCL only every 16th call has
+  /// one, so a stop may take 16 steps.
   bool after_step(bool stop = false);
   /// Saves the present step: returns when it is durable, or under options.asynchronous once it is
   /// copied. No effect if the present step is saved already.

@@ -12,7 +12,7 @@ namespace tessera {
 
 class Work;
 
-/// What ranks call together, and the two halves of a message between two ranks.
+/// The collectives, and the two halves of a message between two ranks.
 enum class Op : uint8_t {
   kAllReduce,
   kReduceScatter,
@@ -59,7 +59,7 @@ enum class SumOrder : uint8_t {
 /// "float32", "int64", ...: the dtypes of collectives as messages name them; "unknown" for others.
 const char* dtype_name(at::ScalarType dtype);
 
-/// What must be equal on all ranks, besides the tag, for their calls to match. Plain bytes: ranks
+/// The properties of a call, besides the tag, that must be equal on all ranks. Plain bytes: ranks
 /// of one host write it to shared memory.
 struct CallSignature {
   Op op = Op::kInit;
@@ -83,15 +83,15 @@ std::string describe(const CallSignature& call, std::string_view tag);
 /// ProcessGroup.
 struct Collective {
   Op op = Op::kBarrier;
-  /// What is written; undefined where no tensor takes part, and where only the root has one
-  /// (gather).
+  /// The tensor that is written; undefined where no tensor takes part, and where only the root has
+  /// one (gather).
   at::Tensor output = {};
-  /// What is read: `output` itself for operations in place and messages; undefined as above
-  /// (scatter).
+  /// The tensor that is read: `output` itself for operations in place and messages; undefined as
+  /// above (scatter).
   at::Tensor input = {};
   ReduceOp reduce = ReduceOp::kSum;
-  /// What kAvg divides by, in the precision that sums are accumulated in; 0: the number of ranks.
-  /// NCCL takes 0 only.
+  /// The divisor of kAvg, applied in the precision in which sums are accumulated; 0: the number of
+  /// ranks. NCCL takes 0 only.
   double divisor = 0.0;
   SumOrder order = SumOrder::kRanks;
   /// The root of a broadcast, reduce, gather or scatter; of a message the rank that it goes to or

@@ -41,7 +41,7 @@ class CommHook {
     at::Tensor parameter;
     at::ScalarType dtype;  ///< of its gradients in the bucket
   };
-  /// What a hook is prepared for.
+  /// Parameters and options that a hook is prepared for.
   struct Setting {
     std::vector<std::vector<Trained>> buckets;  ///< in the order of GradBucket::index
     bool has_loss_scale = false;                ///< Options::loss_scale
@@ -60,16 +60,17 @@ class CommHook {
 
   /// Equal on all ranks.
   virtual std::string name() const = 0;
-  /// What else must be equal on all ranks, as text.
+  /// Returns, as text, the settings that must be equal on all ranks.
   virtual std::string settings() const { return ""; }
 
   /// Local. Called when the hook is registered, where it may throw c10::Error to be refused on all
   /// ranks, and again when what is trained or the buckets have changed.
   virtual void prepare(const Setting& /*setting*/) {}
 
-  /// Whether it carries parts of gradients from one step into the next, so that the gradients of
-  /// all steps must have one scale. Then losses with weights, whose sum differs from step to step,
-  /// and join() that divides by the ranks that have batches are refused by name. Constant.
+  /// Returns true if the hook carries parts of gradients from one step into the next, so that the
+  /// gradients of all steps must have one scale. Then the engine refuses losses with weights, whose
+  /// sum differs from step to step, and join() that divides by the ranks that have batches.
+  /// Constant.
   virtual bool carries_gradients() const { return false; }
 
   /// Collective. Called in backward (or in what reduces after no_sync()), for one bucket after the

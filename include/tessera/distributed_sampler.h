@@ -102,7 +102,7 @@ class DistributedSampler final : public torch::data::samplers::Sampler<> {
 
   // --- Samples ---
 
-  /// The samples of this rank that are not consumed yet in this epoch, in order.
+  /// Returns the samples of this rank that are not consumed yet in this epoch, in order.
   std::vector<size_t> indices() const;
 
   /// Samples in the data set.
@@ -118,7 +118,7 @@ class DistributedSampler final : public torch::data::samplers::Sampler<> {
   /// load_state(), an error otherwise. A `new_size` of the data set is taken only at the beginning
   /// of an epoch.
   void reset(std::optional<size_t> new_size = std::nullopt) override;
-  /// The next samples of this pass, at most `batch_size`; nothing at its end.
+  /// Returns the next samples of this pass, at most `batch_size`; nothing at its end.
   std::optional<std::vector<size_t>> next(size_t batch_size) override;
   /// state() and load_state() through an archive.
   void save(torch::serialize::OutputArchive& archive) const override;

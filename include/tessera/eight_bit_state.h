@@ -16,7 +16,7 @@ struct EightBitPart {
   /// Groups whose algorithm is renamed, "defaults" or OptimizerGroup::name; null: all of AdamW and
   /// Lion, or of AdamW8bit and Lion8bit.
   std::function<bool(std::string_view group)> groups = nullptr;
-  /// Of the moments that dequantize_state() makes: the masters' dtype, kFloat or kDouble.
+  /// The dtype of the moments that dequantize_state() makes: the masters' dtype, kFloat or kDouble.
   c10::ScalarType dtype = c10::kFloat;
 };
 

@@ -19,16 +19,16 @@ struct ElementState {
   /// parameter's last value may be of fewer. 1 or 64, so that no block straddles two slices (Note
   /// [Padding]).
   int64_t block_numel = 1;
-  /// Whether values are valid in the parameter's own memory order only, as codes are whose blocks
-  /// share a scale.
+  /// True if values are valid only in the parameter's own memory order. Codes are an example,
+  /// because each block of them shares a scale.
   bool is_order_bound = false;
 
   c10::ScalarType dtype_over(c10::ScalarType masters) const { return dtype.value_or(masters); }
-  /// The number of values of `numel` elements that begin at the start of a block.
+  /// Returns the number of values of `numel` elements that begin at the start of a block.
   int64_t values_of(int64_t numel) const { return (numel + block_numel - 1) / block_numel; }
 };
 
-/// A state that an optimizer keeps, and for which parameters: those whose group's algorithm and
+/// A state that an optimizer keeps, and the parameters that have it: their group's algorithm and
 /// options use it.
 struct KeptState : ElementState {
   std::vector<uint8_t> parameters = {};  ///< by entry of the table, 1: it has it; empty: all do

@@ -13,7 +13,7 @@
 
 namespace tessera {
 
-/// What elementwise() must know of an optimizer.
+/// Describes an optimizer to elementwise().
 template <OptimizerOptionsType OptionsType,
           std::derived_from<torch::optim::OptimizerParamState> StateType>
 using ElementwiseForm = OptimizerForm<OptionsType, StateType>;
@@ -31,7 +31,7 @@ using ElementwiseForm = OptimizerForm<OptionsType, StateType>;
 ///       }
 ///     };
 ///
-/// torch_elementwise.h has those of LibTorch's optimizers.
+/// torch_elementwise.h has the traits of LibTorch's optimizers.
 template <typename Optimizer>
 struct ElementwiseTraits;
 
@@ -67,15 +67,16 @@ std::shared_ptr<const Algorithm> make_elementwise(ErasedForm form,
 /// options, whose get_lr() and set_lr() must work; schedulers work. The states are saved by name,
 /// move between strategies and worlds, and count in the memory formula.
 ///
-/// Unless `probe` is kSkip, the optimizer is tried out at once on two small parameters for three
+/// Unless `probe` is kSkip, this call tries the optimizer out on two small parameters for three
 /// steps: whole, in pieces, beside each other and alone, with states handed on as above. All must
 /// give the same bits. The CPU's default generator is left as it was; no other thread may draw from
-/// it meanwhile. That is a probe, not a proof: it misses what shows only later or on larger
-/// tensors. Which states there are may depend on bools and integers among `numbers`, and on whether
-/// others are negative, zero or positive. The first step() at other such values runs the optimizer
-/// on these parameters again, also under kSkip, and leaves the generator to other threads. At new
-/// values of the same kind it only constructs the optimizer. Local, throws nothing; parallelize()
-/// throws what it finds, on all ranks. An Optimizer that throws in a step fails the engine.
+/// it during the call. The probe proves nothing: it misses errors that show only in later steps or
+/// on larger tensors. The set of states may depend on bools and integers among `numbers`, and on
+/// the signs of other numbers (negative, zero, positive). The first step() with other such values
+/// runs the optimizer on these parameters again, even under kSkip, and does not restore the
+/// generator, which other threads may use. With new values of the same kind it only constructs the
+/// optimizer. Local, throws nothing: parallelize() throws the problems found, on all ranks. An
+/// Optimizer that throws in a step fails the engine.
 template <ElementwiseOptimizerType Optimizer>
 AlgorithmOptions elementwise(ElementwiseOptions<Optimizer> options,
                              ElementwiseProbe probe = ElementwiseProbe::kRun) {

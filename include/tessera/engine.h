@@ -46,7 +46,7 @@ class CommHook;
 class ProcessGroup;
 class Trace;
 
-/// What becomes of the optimizer's state of parameters that Engine::set_trainable() freezes.
+/// What Engine::set_trainable() does with the optimizer's state of parameters that it freezes.
 enum class FrozenState : uint8_t { kDropped, kReturned };
 
 /// Trains one model on the ranks of a process group. Made by parallelize() (tessera/parallelize.h).
@@ -119,7 +119,7 @@ class Engine final {
   /// are out of range or differ between ranks, and if something else has changed a rate since (a
   /// scheduler of LibTorch).
   void set_schedule(Schedule rate);
-  /// The same rate for all groups: rate(step).
+  /// The same for a function that gives one rate for all groups: rate(step).
   template <typename Rate>
   requires std::is_invocable_r_v<double, Rate&, int64_t>
   void set_schedule(Rate rate) {
@@ -282,13 +282,14 @@ class Engine final {
   /// asynchronous steps its result, whose errors it throws. Operators wait by themselves; call it
   /// before an access by raw pointer.
   void wait();
-  /// Local. Returns the result of the last step(); under asynchronous steps that of the previous
-  /// one until wait().
+  /// Local. Returns the result of the last step(). Under asynchronous steps, returns the result of
+  /// the step before it until wait() is called.
   const StepResult& last_result() const;
-  /// Local. The number of updates so far, including those of a loaded state; under asynchronous
-  /// steps without the last one until wait().
+  /// Local. Returns the number of updates so far, including those of a loaded state. Under
+  /// asynchronous steps the last update does not count until wait() is called.
   int64_t steps() const;
-  /// Local. The number of this rank's next backward within the run; see Options::reproducible.
+  /// Local. Returns the number of this rank's next backward within the run; see
+  /// Options::reproducible.
   int64_t micro_batch() const;
 
   /// Collective, blocking. From now on trains exactly the parameters that `trains` accepts, and
@@ -303,9 +304,10 @@ class Engine final {
   /// empty). load_state_dict() takes that back once the parameter is trained again, if
   /// PartialState::may_lack accepts everything.
   ///
-  /// References that the engine gave stay valid, also that of optimizer(), so schedulers keep
-  /// working, but not those into parameters() and units(). gather_counts() restarts at zero. No
-  /// operator may read the model meanwhile, on any thread. CUDA graphs are captured anew.
+  /// References into parameters() and units() become invalid. Other references that the engine gave
+  /// stay valid, such as optimizer()'s, so schedulers keep working. gather_counts() restarts at
+  /// zero. No operator may read the model during the call, on any thread. CUDA graphs are captured
+  /// again.
   ///
   /// Peak memory: what the engine holds, before or after, and this rank's 1/N of the state that
   /// stays or is returned (without values of parameters that are not split), and, while it is put
@@ -322,12 +324,13 @@ class Engine final {
   StateDict set_trainable(const ParameterPredicate& trains,
                           FrozenState frozen = FrozenState::kDropped);
 
-  /// Collective, blocking. Appends `group` to the OptimizerPlan. It gets the parameters, trained or
-  /// frozen, that it selects and no other group does. Trained ones keep their state; if one would
-  /// change its algorithm, c10::Error is thrown. Otherwise as set_trainable(), also in memory and
-  /// errors. Also refuses options that parallelize() would refuse, a name that is taken, and a
-  /// group that selects no parameter, or only parameters of other groups. LibTorch's schedulers
-  /// that were made for fewer groups (ReduceLROnPlateau's minima) must be made anew.
+  /// Collective, blocking. Appends `group` to the OptimizerPlan. The group gets the parameters,
+  /// trained or frozen, that it selects and that no other group has. Trained parameters keep their
+  /// state; throws c10::Error if one would change its algorithm. Apart from that, effect, memory
+  /// and errors are those of set_trainable(). Also throws for options that parallelize() would
+  /// refuse, for a name that is taken, and for a group that selects no parameter or only parameters
+  /// of other groups. LibTorch's schedulers that were made for fewer groups (ReduceLROnPlateau's
+  /// minima) must be replaced by new ones.
   void add_group(OptimizerGroup group);
 
   /// Collective. Returns a copy of the run's state (see StateDict), without ignored parameters and
@@ -369,10 +372,11 @@ class Engine final {
   ProcessGroup& group();
   /// Over how many ranks each kind of state is split.
   const Degrees& degrees() const;
-  /// The units (or buckets) that parameters are communicated in.
+  /// Returns the units (or buckets) that parameters are communicated in.
   const UnitPlan& units() const;
 
-  /// What was gathered since the engine was made; zeros where parameters are not split. Local.
+  /// Local. Returns counts of gathers and frees since the engine was made; zeros where parameters
+  /// are not split.
   GatherCounts gather_counts() const;
   /// Local. The memory that this engine holds on this rank, by class. Other memory of the run (the
   /// copies that Checkpoints writes from) may be added to it.

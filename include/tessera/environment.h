@@ -9,7 +9,8 @@
 
 namespace tessera {
 
-/// Who a process is in its job, and where the job's ranks meet, as environment variables say it.
+/// A process's identity in its job, and the place where the job's ranks meet, as environment
+/// variables give them.
 ///
 /// Identity. Each launcher has a family of variables; a family that is set in part is an error:
 /// - TESSERA_WORLD: "single" makes this process a world of one, whatever a scheduler says
@@ -73,11 +74,11 @@ struct Environment {
   std::string host;     ///< "" unless TESSERA_HOST is set
   bool is_verbose = false;
 
-  /// Whether a scheduler or mpirun started this process as one of several.
+  /// Returns true if a scheduler or mpirun started this process as one of several.
   bool is_of_scheduler() const {
     return world_size > 1 && !rank_variable.empty() && rank_variable != "RANK";
   }
-  /// Whether all ranks are known to be on this host.
+  /// Returns true if all ranks are known to be on this host.
   bool is_one_host() const { return has_local && local_world_size == world_size; }
 };
 
@@ -87,7 +88,7 @@ using EnvironmentLookup = std::function<std::optional<std::string>(const char* n
 /// The process's own environment.
 std::optional<std::string> process_environment(const char* name);
 
-/// What must be read from the environment; the caller has the rest.
+/// The parts that must be read from the environment; the caller has the others.
 struct EnvironmentNeeds {
   bool identity = true;  ///< read who this process is
   bool store = true;     ///< read where ranks meet

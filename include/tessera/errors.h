@@ -38,9 +38,9 @@ class CommError : public std::runtime_error {
 
   const CommErrorContext& context() const { return context_; }
 
-  /// The text without its context: equal on every rank of the group, so that a log of all ranks
-  /// names one cause. Between hosts, ranks that find a failure at the same moment, before they hear
-  /// of each other, may each name theirs.
+  /// Returns the text without its context: equal on every rank of the group, so that a log of all
+  /// ranks names one cause. Ranks of different hosts that find failures at the same moment may each
+  /// name their own.
   const std::string& cause() const { return cause_; }
 
  private:

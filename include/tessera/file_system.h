@@ -45,28 +45,28 @@ class FileLock {
   virtual ~FileLock() = default;
 };
 
-/// What a name in a directory stands for.
+/// The kind and size of an entry of a directory.
 struct FileEntry {
   enum class Kind : uint8_t { kFile, kDirectory, kLink, kOther };
   Kind kind = Kind::kFile;
   int64_t bytes = 0;  ///< of a file
 };
 
-/// What readers of checkpoints need of a file system.
+/// The part of a file system that readers of checkpoints use.
 class ReadableFileSystem {
  public:
   virtual ~ReadableFileSystem() = default;
 
   /// Opens the file `path`; FailedPrecondition where it is a symbolic link or no regular file.
   virtual absl::StatusOr<std::unique_ptr<ReadableFile>> open(const std::string& path) = 0;
-  /// The names in a directory, in ascending order. In an object store, where a directory is a
-  /// prefix of names: what follows "<path>/", up to the next '/', each once.
+  /// Returns the names in a directory, in ascending order. In an object store, where a directory is
+  /// a prefix of names, returns the parts of names between "<path>/" and the next '/', each once.
   virtual absl::StatusOr<std::vector<std::string>> list(const std::string& path) = 0;
   /// Describes `path` itself if it is a symbolic link. A store without directories may return
   /// NotFound for them.
   virtual absl::StatusOr<FileEntry> entry(const std::string& path) = 0;
-  /// Whether FileSystem::rename() works. If so, it commits a step; otherwise the manifest does, the
-  /// last of the step's files to be put.
+  /// Returns true if FileSystem::rename() works. Then a rename commits a step; otherwise the step's
+  /// last file, the manifest, commits it.
   virtual bool can_rename() const { return false; }
   /// Locks the file `path`, which must exist, shared with other readers, or exclusively if `alone`;
   /// the file's content stays. Does not wait: FailedPrecondition if it is locked. Unimplemented if
@@ -77,16 +77,17 @@ class ReadableFileSystem {
   }
 };
 
-/// Where checkpoints are: the files of this machine unless a program injects its own, such as an
-/// object store (docs/checkpoints.md has an example). Such a store overrides what has no body here:
-/// create(), remove_file(), open(), list() and entry(); everything else has a default for it. All
-/// ranks must see at once what one has put or removed, also in list().
+/// The file system of checkpoints: this machine's, unless a program injects its own, such as an
+/// object store (docs/checkpoints.md has an example). An object store overrides the functions that
+/// have no body here: create(), remove_file(), open(), list() and entry(). The others have defaults
+/// that fit it. If one rank has put or removed a file, all ranks must see that immediately, in
+/// list() too.
 ///
 /// All calls are local and block. They should not throw: an exception counts as an error after
-/// which all ranks stop. Any thread may call; two threads use two files. An error names operation
-/// and path, and its code counts: NotFound and AlreadyExists for what they say; OutOfRange,
-/// DataLoss and FailedPrecondition where a file is damaged, as NotFound is for a file of a step;
-/// Unavailable for errors that may pass, after which readers try again. After any other code the
+/// which all ranks stop. Any thread may call; two threads do not use one file. An error's text
+/// names operation and path. Its code matters: NotFound and AlreadyExists have their usual meaning;
+/// OutOfRange, DataLoss and FailedPrecondition mean that a file is damaged, and so does NotFound
+/// for a file of a step; Unavailable means that readers should try again. After any other code the
 /// step may still be whole, so all ranks stop.
 class FileSystem : public ReadableFileSystem {
  public:
@@ -98,8 +99,8 @@ class FileSystem : public ReadableFileSystem {
   /// process: override it where the store copies by itself.
   virtual absl::Status copy_file(const std::string& from, const std::string& to);
 
-  /// Atomic, also for a directory with its content. AlreadyExists if `to` exists, whatever it is.
-  /// Called only if can_rename().
+  /// Renames a file or a directory with its content, atomically. Returns AlreadyExists if `to`
+  /// exists, of whatever kind. Called only if can_rename().
   virtual absl::Status rename(const std::string& /*from*/, const std::string& /*to*/) {
     return absl::UnimplementedError("[checkpoint] this file system has no rename");
   }
@@ -110,9 +111,10 @@ class FileSystem : public ReadableFileSystem {
   /// Removes an empty directory.
   virtual absl::Status remove_directory(const std::string& /*path*/) { return absl::OkStatus(); }
 
-  /// Locks `path` for this object alone, making it if it is not there, and writes `holder` into it.
-  /// Does not wait: FailedPrecondition with what the present holder wrote. Unimplemented if there
-  /// are no locks: then the user must ensure that one job at a time saves in a directory.
+  /// Makes the file `path` if it does not exist, locks it for this object alone, and writes
+  /// `holder` into it. Does not wait: if it is locked, returns FailedPrecondition with the text of
+  /// the present holder. Unimplemented if there are no locks: then the user must ensure that only
+  /// one job at a time saves in a directory.
   virtual absl::StatusOr<std::unique_ptr<FileLock>> lock(const std::string& /*path*/,
                                                          const std::string& /*holder*/) {
     return absl::UnimplementedError("[checkpoint] this file system has no locks");

@@ -26,8 +26,9 @@ struct Segment {
   friend bool operator==(const Segment&, const Segment&) = default;
 };
 
-/// Where each parameter of a unit lies in the unit's flat buffer, and which slice of it each rank
-/// owns. The only place that computes padding, alignment or slice ranges; pure arithmetic.
+/// The positions of a unit's parameters in the unit's flat buffer, and the slice of the buffer that
+/// each rank owns. The only place that computes padding, alignment or slice ranges; pure
+/// arithmetic.
 ///
 /// Note [Padding]
 /// Every parameter and every slice starts on a multiple of alignment_numel(dtype) elements: 64
@@ -56,15 +57,15 @@ class FlatLayout {
   int64_t slice_numel() const { return numel_ / slices_; }
   int64_t slice_bytes() const;
 
-  /// Where parameter `index` lies, without its padding.
+  /// Returns the range of parameter `index`, without its padding.
   Range parameter_range(size_t index) const { return {offsets_[index], numels_[index]}; }
   /// Slice `slice` of the buffer, 0 <= slice < slices().
   Range slice_range(int slice) const { return part(slice, slices_); }
   /// Part `index` of the buffer cut into `count` equal parts; count divides slices().
   Range part(int index, int count) const;
 
-  /// The pieces of parameters inside `range`, in buffer order, without padding and without empty
-  /// pieces. range.begin is a multiple of alignment_numel(dtype()), as every slice's is.
+  /// Returns the pieces of parameters inside `range`, in buffer order, without padding and without
+  /// empty pieces. range.begin is a multiple of alignment_numel(dtype()), as every slice's is.
   std::vector<Segment> segments(Range range) const;
 
  private:

@@ -4,7 +4,7 @@
 
 namespace tessera {
 
-/// What happened to the units of a model whose parameters are split. Local.
+/// Counts of gathers and frees of a model's units, if parameters are split. Local.
 struct GatherCounts {
   int64_t gathers = 0;     ///< units made whole
   int64_t prefetched = 0;  ///< of `gathers`, those begun before their first use

@@ -21,7 +21,7 @@ struct JoinOptions {
     kByWorld,   ///< all ranks: the last steps are smaller
   } divide = Divide::kByActive;
 
-  /// If true, all ranks throw c10::Error as soon as one has no batches left and another has.
+  /// If true, all ranks throw c10::Error as soon as one rank has no batches left while another has.
   bool throws_when_one_ends = false;
 
   /// Called on a rank without batches after each step() that it follows, to do what the other
@@ -51,10 +51,10 @@ class JoinScope {
   std::shared_ptr<internal::OpenJoin> open_;
 };
 
-/// The batches of a loader, for ranks that have different numbers of them. For one range-based for
-/// loop that calls backward and step(). A rank that has no batches left follows the others' calls,
-/// with zeros for gradients, until none has any: ranks leave the loop together, with the
-/// hyper-parameters of those that were in it last. The loader is any range.
+/// The batches of a loader, for ranks that have different numbers of batches. For one range-based
+/// for loop that calls backward and step(). A rank that has no batches left follows the others'
+/// calls, with zeros for gradients, until no rank has batches. So ranks leave the loop together,
+/// with the hyper-parameters of the ranks that had batches last. The loader may be any range.
 ///
 /// Inside, each backward (under no_sync() too), accumulate(), step() and zero_grad() begins with an
 /// all-gather of one word. A step that some ranks follow also gathers the hyper-parameters, which

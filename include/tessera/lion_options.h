@@ -8,8 +8,8 @@
 namespace tessera {
 
 /// Lion (Chen et al., arXiv 2302.06675, algorithm 2), which LibTorch does not have: a step is the
-/// sign of an average of momentum and gradient. One state per element, exp_avg. Rates are three to
-/// ten times smaller than AdamW's, weight decay as much larger.
+/// sign of an average of momentum and gradient. Keeps one state per element, exp_avg. Use a
+/// learning rate 3 to 10 times smaller than for AdamW, and a weight decay 3 to 10 times larger.
 struct LionOptions : torch::optim::OptimizerCloneableOptions<LionOptions> {
   LionOptions(double lr = 1e-4) : lr_(lr) {}
   TORCH_ARG(double, lr) = 1e-4;

@@ -73,8 +73,8 @@ MemoryBytes memory_formula(const UnitPlan& plan, const MemorySetting& setting);
 /// communication dtype. No pool under zero1, nor under ddp with one micro-step and a communication
 /// dtype as wide as the sums.
 ///
-/// Where backward updates, also one slice of the largest unit whose gradients are sent in another
-/// dtype than the masters', in the masters' dtype.
+/// If backward updates, adds one slice, in the masters' dtype, of the largest unit whose gradients
+/// are sent in another dtype than the masters'.
 ///
 /// A pool holds setting.units_in_reduction buffers of its largest size: on a CPU
 /// Options::units_in_reduction; on a GPU two, or three where gradients are gathered over replicas

@@ -8,8 +8,8 @@
 
 namespace tessera {
 
-/// What the engine's memory is for. Activations and gradients in flight inside autograd are the
-/// user's and not counted.
+/// The purposes of the engine's memory. Activations, and gradients in flight inside autograd, are
+/// the user's and not counted.
 enum class MemoryClass : uint8_t {
   kParameters,           ///< flat parameter buffers, or this rank's shards of them
   kGradients,            ///< reduced gradients that last until the step
@@ -30,7 +30,8 @@ struct MemoryBytes {
   std::array<int64_t, kMemoryClasses> by_class{};
   int64_t& operator[](MemoryClass c) { return by_class[static_cast<size_t>(c)]; }
   int64_t operator[](MemoryClass c) const { return by_class[static_cast<size_t>(c)]; }
-  /// The sum over all classes; where a GPU trains, kHost is the host's and the rest the GPU's.
+  /// Returns the sum over all classes; where a GPU trains, kHost is the host's and the rest the
+  /// GPU's.
   int64_t total() const;
   friend bool operator==(const MemoryBytes&, const MemoryBytes&) = default;
 };
@@ -41,7 +42,7 @@ class MemoryMeter {
   void add(MemoryClass memory_class, int64_t bytes);
   void remove(MemoryClass memory_class, int64_t bytes);
   MemoryBytes now() const;
-  /// The largest value each class had, and the largest total, since the last reset.
+  /// Returns the largest value each class had, and the largest total, since the last reset.
   MemoryBytes peak() const;
   int64_t peak_total_bytes() const;
   void reset_peak();
@@ -59,7 +60,7 @@ class MemoryMeter {
 /// Proportional set size of this process in bytes (/proc/self/smaps_rollup): shared pages are
 /// divided by their users. -1 where unknown.
 int64_t process_pss_bytes();
-/// The shared memory within that: on a CPU, the buffers that peers read and write.
+/// Returns the shared memory within that: on a CPU, the buffers that peers read and write.
 int64_t process_shared_bytes();
 
 }  // namespace tessera

@@ -37,7 +37,7 @@ struct Calls {
 
   int (*send)(const void* data, size_t bytes, int to, int tag, Handle comm, Handle* request);
   int (*receive)(void* data, size_t bytes, int from, int tag, Handle comm, Handle* request);
-  /// Whether it is over; then `source` says where a receive came from.
+  /// Sets `is_over`; once a receive is over, also `source`, the rank that has sent.
   int (*test)(Handle* request, int* is_over, int* source);
   /// Cancels a receive that has not begun; test() must be called until it is over.
   int (*cancel)(Handle* request);

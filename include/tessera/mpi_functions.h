@@ -62,7 +62,7 @@ class Amount {
   bool is_made_ = false;
 };
 
-/// The first line of MPI's version text.
+/// Returns the first line of MPI's version text.
 inline const char* library() {
   static char text[MPI_MAX_LIBRARY_VERSION_STRING] = "";
   int length = 0;
@@ -193,7 +193,7 @@ inline int error_text(int code, char* text, size_t bytes) {
 
 }  // namespace functions
 
-/// The table of this MPI. Lives as long as the program or module that includes this.
+/// Returns the table of this MPI. Lives as long as the program or module that includes this.
 inline const Calls& calls() {
   static const Calls table = {
       .version = Calls::kVersion,

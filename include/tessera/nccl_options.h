@@ -8,7 +8,7 @@ namespace tessera {
 /// compare it in init_process_group(); an option that the NCCL library does not support is an error
 /// there.
 struct NcclOptions {
-  /// What ProcessGroup::allocate() gives.
+  /// The kind of memory that ProcessGroup::allocate() returns.
   enum class Memory : uint8_t {
     /// LibTorch's caching allocator. NCCL copies through buffers of its own where it has to.
     kDefault,
@@ -17,12 +17,12 @@ struct NcclOptions {
     /// adapter can reach the memory. LibTorch's allocator does not know this memory, so its
     /// statistics do not count it; each tensor takes at least 2 MiB.
     kRegistered,
-    /// As kRegistered, in symmetric windows (ncclCommWindowRegister), for NVLink's fast kernels and
-    /// for copy engines. Making a window is collective. So allocate() is collective until the
-    /// group's first reduction or gather: every rank must call it equally often, with any size; all
-    /// ranks take as much as the largest. After that allocate() is local and gives kDefault. The
-    /// tensors of a collective must lie in the same window at the same offset on all ranks, or in
-    /// no window on any rank.
+    /// Like kRegistered, but in symmetric windows (ncclCommWindowRegister), for NVLink's fast
+    /// kernels and for copy engines. Making a window is collective. So allocate() is collective
+    /// until the group's first reduction or gather: every rank must call it equally often, with any
+    /// size; all ranks take as much as the largest. After that allocate() is local and gives
+    /// kDefault. The tensors of a collective must lie in the same window at the same offset on all
+    /// ranks, or in no window on any rank.
     kWindows,
   };
   Memory memory = Memory::kDefault;

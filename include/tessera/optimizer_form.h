@@ -120,8 +120,8 @@ struct OptionNumber {
   static constexpr double kEnd = int64_t{1} << 53;  // fp64 holds all integers below exactly
 };
 
-/// What elementwise() and whole_tensor() must know of an optimizer: its options' and its states'
-/// C++ types, and what is in them. LibTorch gives no other access to them.
+/// Describes an optimizer to elementwise() and whole_tensor(): the C++ types of its options and
+/// states, and their fields. LibTorch gives no other access to them.
 template <OptimizerOptionsType OptionsType,
           std::derived_from<torch::optim::OptimizerParamState> StateType>
 requires(std::default_initializable<StateType>) struct OptimizerForm {

@@ -49,11 +49,11 @@ struct OptimizerPlan {
   /// dimensions under Muon; a group that selects no parameter, a group without predicate.
   absl::StatusOr<std::vector<size_t>> assign(const ParameterTable& table) const;
 
-  /// The options of group `group` as assign() counts them.
+  /// Returns the options of group `group` as assign() counts them.
   const AlgorithmOptions& options(size_t group) const {
     return group == 0 ? defaults : groups[group - 1].options;
   }
-  /// The algorithm of group `group`. Throws c10::Error where assign() finds no algorithm.
+  /// Returns the algorithm of group `group`. Throws c10::Error where assign() finds no algorithm.
   const internal::Algorithm& algorithm(size_t group = 0) const;
 
   /// One line per group (name, all hyper-parameters) for comparison across ranks. Throws c10::Error

@@ -55,7 +55,7 @@ struct NonFiniteReport {
   std::vector<NonFiniteGradient> gradients;
 };
 
-/// What lies in the host's memory while a GPU trains.
+/// State that is kept in the host's memory while a GPU trains.
 enum class Offload : uint8_t {
   kNone,
   kOptimizer,   ///< the optimizer's states, masters and Options::average
@@ -65,8 +65,8 @@ enum class Offload : uint8_t {
 /// "none", "optimizer", "parameters".
 std::string_view to_string(Offload offload);
 
-/// Whether the masters are a copy rather than the parameters' shards themselves: where the shards
-/// have another dtype, or lie on the device while the host updates.
+/// Returns true if the masters are a copy rather than the parameters' shards themselves: where the
+/// shards have another dtype, or lie on the device while the host updates.
 inline bool has_master_copy(const UnitPrecision& precision, Offload offload) {
   return precision.has_masters() || offload == Offload::kOptimizer;
 }
@@ -116,9 +116,9 @@ struct Options {
   /// other than 2 are an error with optimizer_in_backward, and on a GPU without offload.
   double grad_norm_type = 2.0;
 
-  /// As max_grad_norm, for each group of the optimizer by itself, as if clip_grad_norm_ were called
-  /// on each group's parameters. Keys are group names: "defaults" or the OptimizerGroup's, as in
-  /// StateDict. Range of each (0, infinity]; groups that are not named are not clipped.
+  /// Like max_grad_norm, but for each group of the optimizer by itself, as if clip_grad_norm_ were
+  /// called on each group's parameters. Keys are group names: "defaults" or the OptimizerGroup's,
+  /// as in StateDict. Range of each (0, infinity]; groups that are not named are not clipped.
   /// StepResult::grad_norm is the norm of all gradients before this clipping. An error together
   /// with max_grad_norm, with optimizer_in_backward, on a GPU without offload, and for a group that
   /// is not in the OptimizerPlan.
@@ -137,16 +137,16 @@ struct Options {
   /// fp32, 1.2e-38 to 3.4e38. On a GPU the number of ranks only.
   std::optional<double> gradient_divide_factor = {};
 
-  /// Whether a step of N ranks with k micro-steps has the same bits as one of N' ranks with k'
-  /// micro-steps if N k = N' k', under every strategy, also with 1 < gradients < optimizer
-  /// (docs/gradients.md lists further conditions). Rank r in micro-step s has micro-batch s N + r
-  /// of the step (Engine::micro_batch()); sums over ranks, then over micro-steps, follow one
-  /// complete binary tree over these numbers. A step of k micro-steps keeps log2(k) - 1 more
-  /// reduced gradients (memory_formula.h). Works on CPUs, if N and k are powers of two and all
-  /// ranks have the same number of intra-op threads. An error with loss_scale, buffers other than
-  /// kOnce, a gradient_divide_factor that is no power of two, fp16, 16-bit parameters whose
-  /// gradients are not sent and summed in one wider dtype (precision), and a model with running
-  /// statistics that ignores_buffers does not ignore.
+  /// With kAnyWorldSize, a step of N ranks with k micro-steps has the same bits as a step of N'
+  /// ranks with k' micro-steps if N k = N' k'. This holds under every strategy, including 1 <
+  /// gradients < optimizer (docs/gradients.md lists further conditions). Rank r in micro-step s has
+  /// micro-batch s N + r of the step (Engine::micro_batch()); sums over ranks, then over
+  /// micro-steps, follow one complete binary tree over these numbers. A step of k micro-steps keeps
+  /// log2(k) - 1 more reduced gradients (memory_formula.h). Works on CPUs, if N and k are powers of
+  /// two and all ranks have the same number of intra-op threads. An error with loss_scale, buffers
+  /// other than kOnce, a gradient_divide_factor that is no power of two, fp16, 16-bit parameters
+  /// whose gradients are not sent and summed in one wider dtype (precision), and a model with
+  /// running statistics that ignores_buffers does not ignore.
   Reproducible reproducible = Reproducible::kOneWorldSize;
 
   /// The dtypes of parameters, gradients and masters.
@@ -174,8 +174,7 @@ struct Options {
   /// broadcast of all buffers (kBroadcast), or one all-reduce per floating dtype and one broadcast
   /// of the others (kMean), in a copy of the buffers (MemoryClass::kControl). A buffer that was
   /// added, removed or given another shape or dtype on any rank makes step() throw on every rank,
-  /// naming it (added and removed ones at steps 1, 2, 4, 8, ...). Nothing is done in a world of
-  /// one.
+  /// naming it (added and removed ones at steps 1, 2, 4, 8, ...). Has no effect in a world of one.
   BufferSync buffers = BufferSync::kOnce;
 
   /// Buffers for whose name it returns true are left to the user: neither compared between ranks
@@ -280,8 +279,8 @@ struct Options {
   /// without any operator's schema showing it, as by a custom operator over raw pointers.
   bool poison_freed = false;
 
-  /// A unit is whole only while an operator uses it, also in a world of one: the strictest test of
-  /// a model's accesses. An error where the strategy does not split parameters.
+  /// If true, a unit is whole only while an operator uses it, even in a world of one: the strictest
+  /// test of a model's accesses. An error where the strategy does not split parameters.
   bool free_eagerly = false;
 
   /// Gathering a unit is an error, instead of growing the pool, if no unsharded-parameter buffer is

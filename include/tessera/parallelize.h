@@ -39,12 +39,12 @@ std::unique_ptr<Engine> parallelize(std::shared_ptr<torch::nn::Module> model,
                                     OptimizerPlan optimizer, const Options& options,
                                     const std::shared_ptr<ProcessGroup>& world);
 
-/// As above for a model that the caller keeps alive longer than the engine.
+/// The same for a model that the caller keeps alive longer than the engine.
 std::unique_ptr<Engine> parallelize(torch::nn::Module& model, OptimizerPlan optimizer,
                                     const Options& options,
                                     const std::shared_ptr<ProcessGroup>& world);
 
-/// As above for a module holder (TORCH_MODULE).
+/// The same for a module holder (TORCH_MODULE).
 template <typename Contained>
 std::unique_ptr<Engine> parallelize(const torch::nn::ModuleHolder<Contained>& model,
                                     OptimizerPlan optimizer, const Options& options,

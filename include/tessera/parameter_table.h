@@ -24,7 +24,7 @@ struct Parameter {
   at::Tensor tensor;                     ///< the user's own tensor, not a copy
   at::ScalarType dtype;                  ///< the tensor's when it was first put into a table
   bool is_trainable;                     ///< requires_grad then, or what with_trainable() says
-  /// Whether it stays in its own dtype where Precision::parameters is narrower: true in a
+  /// True if the parameter keeps its own dtype where Precision::parameters is narrower: in a
   /// BatchNorm, which computes with statistics in fp32.
   bool keeps_dtype = false;
 

@@ -12,22 +12,23 @@ namespace tessera {
 /// Float, Double, BFloat16 and Half; unset fields follow from the model. Inputs are cast by the
 /// user, buffers keep their dtype.
 struct Precision {
-  /// What the model computes with and what is gathered. Unset: each parameter's own dtype. Narrower
-  /// than the model's: parameters are converted when the model is parallelized and the masters keep
-  /// the values they had before. Parameters of BatchNorm layers are not narrowed: their running
-  /// statistics are fp32, and LibTorch refuses narrower parameters beside them.
+  /// The dtype in which the model computes and parameters are gathered. Unset: each parameter's own
+  /// dtype. Narrower than the model's: parameters are converted when the model is parallelized and
+  /// the masters keep the values they had before. Parameters of BatchNorm layers are not narrowed:
+  /// their running statistics are fp32, and LibTorch refuses narrower parameters beside them.
   std::optional<c10::ScalarType> parameters = {};
 
-  /// What gradients are sent in. Sums of 16-bit gradients are formed in fp32 and rounded once.
-  /// Unset: as parameters.
+  /// The dtype in which gradients are sent. Sums of 16-bit gradients are formed in fp32 and rounded
+  /// once. Unset: as parameters.
   std::optional<c10::ScalarType> communication = {};
 
-  /// What reduced gradients are kept in and micro-steps are added in; at least as wide as
+  /// The dtype in which reduced gradients are kept and micro-steps are added; at least as wide as
   /// communication. Unset: as master.
   std::optional<c10::ScalarType> reduce = {};
 
-  /// What the optimizer works in: Float or Double, at least as wide as parameters. Unset: the
-  /// model's own dtype, Float where that has 16 bits, and never narrower than parameters.
+  /// The dtype in which the optimizer works: Float or Double, at least as wide as parameters.
+  /// Unset: the model's own dtype, Float where that has 16 bits, and never narrower than
+  /// parameters.
   std::optional<c10::ScalarType> master = {};
 
   friend bool operator==(const Precision&, const Precision&) = default;
@@ -40,8 +41,8 @@ struct UnitPrecision {
   c10::ScalarType reduce;
   c10::ScalarType master;
 
-  /// Whether the masters have another dtype than the parameters, and so have entries of their own
-  /// in a StateDict.
+  /// Returns true if the masters have another dtype than the parameters, and so have entries of
+  /// their own in a StateDict.
   bool has_masters() const { return master != parameters; }
   friend bool operator==(const UnitPrecision&, const UnitPrecision&) = default;
 };
@@ -49,8 +50,8 @@ struct UnitPrecision {
 /// `precision` for parameters that the user made in `dtype`, with unset fields filled in.
 UnitPrecision resolve(const Precision& precision, c10::ScalarType dtype);
 
-/// What is wrong with `precision` for parameters that the user made in `dtype`, "precision.FIELD:
-/// got X; allowed Y; what to do" each; empty if nothing.
+/// Returns the problems of `precision` for parameters that the user made in `dtype`, one line each:
+/// "precision.FIELD: got X; allowed Y; what to do".
 std::vector<std::string> problems_of(const Precision& precision, c10::ScalarType dtype);
 
 /// One line for comparison across ranks.

@@ -78,7 +78,7 @@ class ProcessGroup {
   ProcessGroup(const ProcessGroup&) = delete;
   ProcessGroup& operator=(const ProcessGroup&) = delete;
 
-  /// This process's number in the group, 0 <= rank() < size().
+  /// Returns this process's number in the group, 0 <= rank() < size().
   virtual int rank() const = 0;
   virtual int size() const = 0;
   /// Unique among the groups of one world; "world" for the outermost.
@@ -86,7 +86,7 @@ class ProcessGroup {
   /// "loopback", "shm", "nccl", "mpi" or "hosts".
   virtual std::string_view backend() const = 0;
   virtual Capabilities can() const = 0;
-  /// Where the tensors of its collectives lie: the CPU, or this rank's device.
+  /// Returns the device of the tensors of its collectives: the CPU, or this rank's device.
   virtual at::Device device() const { return at::kCPU; }
 
   /// Combines `tensor` over ranks in place; all ranks receive the result.
@@ -135,8 +135,8 @@ class ProcessGroup {
         {.op = Op::kBroadcast, .output = tensor, .input = tensor, .peer = root, .tag = tag});
   }
 
-  /// Combines `tensor` over ranks into that of rank `root`, in place, with the bits of
-  /// all_reduce(); the others' stay as they were.
+  /// Reduces `tensor` over ranks into the tensor of rank `root`, in place, with the bits of
+  /// all_reduce(). The tensors of the other ranks do not change.
   std::shared_ptr<Work> reduce(const at::Tensor& tensor, ReduceOp op, int root,
                                std::string_view tag = {}) {
     return check_and_run({.op = Op::kReduce,
@@ -177,9 +177,10 @@ class ProcessGroup {
     return all_to_all(output, input, {}, {}, tag);
   }
 
-  /// The same with `input_counts[r]` elements to rank r and `output_counts[r]` from it, one rank's
-  /// after the other. All ranks pass counts or none does. If a rank sends another count than its
-  /// peer expects, CommError names both ranks; over NCCL the behaviour is undefined.
+  /// The same with `input_counts[r]` elements to rank r and `output_counts[r]` elements from rank
+  /// r; both tensors hold the ranks' elements in rank order. Either all ranks pass counts or none
+  /// does. If a rank sends another count than its peer expects, CommError names both ranks; over
+  /// NCCL the behaviour is undefined.
   std::shared_ptr<Work> all_to_all(const at::Tensor& output, const at::Tensor& input,
                                    const std::vector<int64_t>& input_counts,
                                    const std::vector<int64_t>& output_counts,
@@ -233,14 +234,14 @@ class ProcessGroup {
     return work->source();
   }
 
-  /// Local: returns at once. `tensor` must stay as it is until Work::wait() has returned.
+  /// Local, does not block. `tensor` must not change until Work::wait() has returned.
   std::shared_ptr<Work> isend(const at::Tensor& tensor, int to, std::string_view tag = {}) {
     return check_and_run(
         {.op = Op::kSend, .output = tensor, .input = tensor, .peer = to, .tag = tag});
   }
 
-  /// Local: returns at once. Receives are completed in any order, and while this rank does
-  /// something else. Work::source() says who sent it. nccl lacks kAnySource.
+  /// Local, does not block. Receives complete in any order, and while this rank does something
+  /// else. Work::source() gives the sender's rank. nccl lacks kAnySource.
   std::shared_ptr<Work> irecv(const at::Tensor& tensor, int from, std::string_view tag = {}) {
     return check_and_run(
         {.op = Op::kRecv, .output = tensor, .input = tensor, .peer = from, .tag = tag});
@@ -268,9 +269,9 @@ class ProcessGroup {
     start_gather_on_host(output, input, tag)->wait();
   }
 
-  /// As all_gather_on_host(), but where the group has a host channel it returns without waiting for
-  /// the peers; `output` is complete after Work::wait(), which blocks the host and throws what
-  /// all_gather_on_host() would. `input` is copied in the call. Only one such call may be in
+  /// Like all_gather_on_host(), but if the group has a host channel, returns without waiting for
+  /// the peers. `output` is complete after Work::wait(), which blocks the calling thread and throws
+  /// what all_gather_on_host() would. `input` is copied in the call. Only one such call may be in
   /// flight.
   std::shared_ptr<Work> start_gather_on_host(const at::Tensor& output, const at::Tensor& input,
                                              std::string_view tag = {});
@@ -282,7 +283,7 @@ class ProcessGroup {
   /// directly only from a ProcessGroup that wraps another one and forwards its collectives.
   virtual std::shared_ptr<Work> run(const Collective& collective) = 0;
 
-  /// The same for the messages of a batch: by default one after the other.
+  /// Like run(), for the messages of a batch. The default starts one after the other.
   virtual std::vector<std::shared_ptr<Work>> run_batch(const std::vector<Collective>& messages);
 
   /// Local, except where NcclOptions say otherwise. Returns an uninitialised 1-d tensor at device()
@@ -335,14 +336,14 @@ void check_subgroup(const std::vector<int>& ranks, std::string_view name, int si
 /// Throws c10::Error unless allocate(numel, dtype) makes sense; returns the number of bytes.
 int64_t check_allocate(int64_t numel, at::ScalarType dtype);
 
-/// A group of all ranks of `group` with a sequence of its own: subgroup() over every rank.
-/// Collective.
+/// Collective. Returns a group of all ranks of `group` with a sequence of its own: subgroup() over
+/// every rank.
 std::shared_ptr<ProcessGroup> duplicate(ProcessGroup& group, std::string_view name);
 
-/// Collective over `group`, whose rank r has the colour color_of_rank[r]; every rank passes the
-/// same. Makes one subgroup per distinct colour, of its ranks in ascending order, called
-/// "<name> <colour>", and returns the one of this rank. Throws c10::Error unless there is one
-/// colour for each rank.
+/// Collective over `group`; every rank passes the same arguments. Rank r has the colour
+/// color_of_rank[r]. Makes one subgroup for each colour, of its ranks in ascending order, called
+/// "<name> <colour>". Returns this rank's subgroup. Throws c10::Error unless there is one colour
+/// for each rank.
 std::shared_ptr<ProcessGroup> split(ProcessGroup& group, const std::vector<int>& color_of_rank,
                                     std::string_view name);
 

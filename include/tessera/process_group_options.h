@@ -16,10 +16,10 @@ namespace tessera {
 /// How a process finds its peers. Everything left out is read from the environment (environment.h
 /// lists the variables of each launcher); with no variable set the process is a world of one.
 struct ProcessGroupOptions {
-  /// Where the job's tensors lie: at::kCPU, or at::kCUDA for a GPU of this rank's own. Without an
-  /// index that is GPU number LOCAL_RANK, which tessera-run and torchrun set, and GPU 0 in a world
-  /// of one; if rank and world_size are given, the index must be, too. With backend "shm" ranks may
-  /// share a GPU: number LOCAL_RANK modulo the number of GPUs, unless there is an index.
+  /// The device of the job's tensors: at::kCPU, or at::kCUDA for a GPU of this rank's own. Without
+  /// an index that is GPU number LOCAL_RANK, which tessera-run and torchrun set, and GPU 0 in a
+  /// world of one; if rank and world_size are given, the index must be, too. With backend "shm"
+  /// ranks may share a GPU: number LOCAL_RANK modulo the number of GPUs, unless there is an index.
   at::Device device = at::kCPU;
   /// This rank and the number of ranks; both or neither. Default: as the launcher says.
   std::optional<int> rank = std::nullopt;

@@ -15,8 +15,8 @@ namespace tessera {
 ///       return tessera::record_errors([&] { return train(argc, argv); });
 ///     }
 ///
-/// Without it an exception that leaves main() aborts the process: the launcher learns the text, but
-/// torchrun does not, and stacks are not unwound.
+/// If a program does not use it, an exception that leaves main() aborts the process: tessera-run
+/// and launch() learn the text, but torchrun does not, and stacks are not unwound.
 int record_errors(const std::function<int()>& body);
 
 }  // namespace tessera

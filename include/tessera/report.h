@@ -15,9 +15,9 @@
 
 namespace tessera {
 
-/// What an engine is and has done on one rank, as of a call of Engine::report(): what PyTorch's
-/// DDPLoggingData has, and memory. A plain value. Bytes of a tensor are those of its elements in
-/// the dtype that it has now.
+/// Describes an engine and its work so far on one rank, at the time of a call of Engine::report().
+/// Has the contents of PyTorch's DDPLoggingData, and memory. A plain value. Bytes of a tensor are
+/// the bytes of its elements in its present dtype.
 struct Report {
   struct Model {
     std::string type;        ///< of the module, its name in C++
@@ -75,7 +75,7 @@ struct Report {
 
   Strategy strategy = Strategy::kDdp;
   Degrees degrees = {};
-  /// Every field of Options with its value as text; where the one in force differs, that one.
+  /// Every field of Options with its value in force, as text.
   std::vector<std::pair<std::string, std::string>> options;
   int rank = 0;
   int world = 1;
@@ -85,8 +85,8 @@ struct Report {
   std::vector<Unit> units;  ///< in the order in which the first backward reduces; frozen ones last
   int64_t steps = 0;        ///< Engine::steps()
   StepResult last_step;     ///< Engine::last_result()
-  /// Trained parameters that had no gradient in the last step, by their first names: on any rank,
-  /// or, where steps are asynchronous, on this one.
+  /// First names of trained parameters that had no gradient in the last step: on any rank, or under
+  /// asynchronous steps on this rank.
   std::vector<std::string> unused_parameters;
   int64_t unused_bytes = 0;
   Times times;
@@ -99,7 +99,7 @@ struct Report {
 /// null.
 std::string to_json(const Report& report);
 
-/// The same for people, some 30 lines.
+/// Returns the report as text for people, some 30 lines.
 std::string to_text(const Report& report);
 
 }  // namespace tessera

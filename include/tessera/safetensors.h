@@ -15,8 +15,8 @@ class Engine;
 
 /// How tensors of files are matched to a model's.
 struct SafetensorsOptions {
-  /// What a tensor of the files is called in the model: "transformer.wte.weight" -> "wte.weight";
-  /// "" leaves it out. Unset: names are the same.
+  /// Returns the model's name for a tensor of the files ("wte.weight" for
+  /// "transformer.wte.weight"), or "" to leave the tensor out. Unset: names are the same.
   std::function<std::string(const std::string& name)> rename = {};
   /// Parameters and buffers that no file has stay as they are; if false, they are an error.
   bool allow_missing = false;
@@ -24,7 +24,7 @@ struct SafetensorsOptions {
   bool allow_unknown = false;
 };
 
-/// What was left as it was.
+/// Names that the files and the model do not have in common.
 struct LoadedSafetensors {
   std::vector<std::string> missing;  ///< names of the model
   std::vector<std::string> unknown;  ///< names in the files, without those that rename() leaves out
@@ -41,15 +41,15 @@ struct LoadedSafetensors {
 LoadedSafetensors load_safetensors(torch::nn::Module& model, const std::vector<std::string>& paths,
                                    const SafetensorsOptions& options = {});
 
-/// The same where `model` is `engine`'s. Collective, blocking; between steps, with the same
-/// arguments on all ranks, which all see the files. Each rank reads its own part of the parameters
-/// and masters (which get the files' values, not the rounded parameters) directly to its place. It
-/// takes 1 MiB of temporary memory if dtypes differ, and twice one tensor's if its order in memory
-/// does. Buffers and ignored parameters are read whole, before anything is changed. The optimizer's
-/// state and the number of updates stay; gradients of this step are dropped. Throws c10::Error on
-/// every rank, with nothing changed, also if the model has no parameter of the engine's, or if
-/// ranks differ in files or names (lengths and samples of the files are compared). A file that is
-/// truncated after that ends the engine.
+/// The same for the model of `engine`. Collective, blocking. Call it between steps, with the same
+/// arguments on all ranks; all ranks must see the files. Each rank reads its own part of the
+/// parameters and masters directly to its place; masters get the files' values, not the rounded
+/// parameters. Takes 1 MiB of temporary memory if dtypes differ, and twice a tensor's memory if the
+/// tensor's order in memory differs. Buffers and ignored parameters are read whole, before anything
+/// is changed. The optimizer's state and the number of updates stay; gradients of this step are
+/// dropped. On the errors above throws c10::Error on every rank, with nothing changed. So it does
+/// if the model has no parameter of the engine, or if ranks differ in files or names (lengths and
+/// samples of the files are compared). A file that is truncated after that ends the engine.
 LoadedSafetensors load_safetensors(torch::nn::Module& model, Engine& engine,
                                    const std::vector<std::string>& paths,
                                    const SafetensorsOptions& options = {});

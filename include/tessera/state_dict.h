@@ -24,14 +24,14 @@ struct StateEntry {
   std::vector<StatePiece> pieces;  ///< may overlap: the first piece that has an element counts
 
   int64_t numel() const;
-  /// What is malformed (negative sizes, strides that overlap or leave gaps, a piece that is out of
-  /// range, of another dtype or without memory), "got X, expected Y"; empty if nothing. Local.
+  /// Local. Returns what is malformed (negative sizes, strides that overlap or leave gaps, a piece
+  /// that is out of range, of another dtype or without memory), "got X, expected Y"; "" if nothing.
   std::string problem() const;
-  /// Whether one piece covers all elements. merge() does not join pieces: an entry that only
-  /// several pieces together cover is not whole.
+  /// Returns true if one piece covers all elements. merge() does not join pieces: an entry that
+  /// only several pieces together cover is not whole.
   bool is_whole() const;
-  /// The tensor, in its logical shape; shares memory with the piece. Throws c10::Error unless
-  /// is_whole(), and if it is malformed.
+  /// Returns the tensor, in its logical shape; shares memory with the piece. Throws c10::Error
+  /// unless is_whole(), and if it is malformed.
   at::Tensor tensor() const;
 };
 

@@ -43,12 +43,12 @@ class StateSource {
  public:
   virtual ~StateSource() = default;
 
-  /// What there is, by name: sizes, strides, dtype; no pieces.
+  /// Returns the source's entries, by name: sizes, strides, dtype; no pieces.
   virtual const std::map<std::string, StateEntry>& entries() const = 0;
 
-  /// Whether the run keeps its own value of the entry `name`, which is not in entries(); false
-  /// makes that an error. The same on all ranks. If a source has a parameter but not its master,
-  /// note that the next step overwrites the parameter with the master's value.
+  /// Returns true if the run keeps its own value of the entry `name`, which is not in entries();
+  /// false makes its absence an error. Equal on all ranks. If a source has a parameter but not its
+  /// master, note that the next step overwrites the parameter with the master's value.
   virtual bool leaves(const std::string& name) const {
     static_cast<void>(name);
     return false;

@@ -5,10 +5,10 @@
 
 namespace tessera {
 
-/// While one lives, the signals that ask a process to end (SIGTERM: a scheduler that preempts a
-/// job, the user who ends it) are only noted, so that the program can save before it ends. What
-/// they did before is put back when the last one is destroyed. Several may live; each sees all that
-/// was noted while any of them lived. Local.
+/// While a StopRequest lives, the signals that ask a process to end (SIGTERM: from a scheduler that
+/// preempts the job, or from its user) are only noted, so that the program can save before it ends.
+/// Several objects may live; each sees all signals noted while any of them lived. Destroying the
+/// last one restores the previous signal actions. Local.
 class StopRequest {
  public:
   /// The calling thread blocks none of the signals afterwards. Throws c10::Error for a signal that
@@ -18,7 +18,7 @@ class StopRequest {
   StopRequest(const StopRequest&) = delete;
   StopRequest& operator=(const StopRequest&) = delete;
 
-  /// Whether one of the signals has come. From any thread; costs one load.
+  /// Returns true if one of the signals has come. From any thread; costs one load.
   bool is_requested() const;
 };
 

@@ -30,16 +30,17 @@ struct Degrees {
   friend bool operator==(const Degrees&, const Degrees&) = default;
 };
 
-/// Whether ranks keep partial sums between the micro-steps of a step: 1 < g < o. Each then holds
-/// its gradient slice summed over g ranks only, and the other N / g sums are added once per step.
+/// Returns true if ranks keep partial sums between the micro-steps of a step: 1 < g < o. Each then
+/// holds its gradient slice summed over g ranks only, and the other N / g sums are added once per
+/// step.
 bool keeps_partial_sums(const Degrees& degrees);
 
-/// Whether a rank keeps whole gradient buffers, one per unit, from micro-step to micro-step,
-/// because it updates only a slice of gradients that are not split: g = 1 < o (zero1).
+/// Returns true if a rank keeps whole gradient buffers, one per unit, from micro-step to
+/// micro-step, because it updates only a slice of gradients that are not split: g = 1 < o (zero1).
 bool keeps_gradient_buffers(const Degrees& degrees);
 
-/// Whether ranks of one host that update different slices can share one copy of the parameters: p =
-/// 1 or p = o, and o > 1.
+/// Returns true if ranks of one host that update different slices can share one copy of the
+/// parameters: p = 1 or p = o, and o > 1.
 bool can_share_parameters(const Degrees& degrees);
 
 /// One row of the table behind flags, help texts and messages.

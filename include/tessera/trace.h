@@ -44,13 +44,13 @@ class Trace {
   void record(TraceTrack track, std::string_view name, int64_t begin_ns, int64_t end_ns,
               int64_t bytes = 0) noexcept;
 
-  /// The time of CLOCK_MONOTONIC, which is comparable between the processes of a host.
+  /// Returns the time of CLOCK_MONOTONIC, which is comparable between the processes of a host.
   static int64_t now_ns();
 
-  /// The spans so far, in the order in which they were recorded, that is, by their ends.
+  /// Returns the spans so far, in the order in which they were recorded, that is, by their ends.
   std::vector<Span> spans() const;
 
-  /// The number of spans that were not kept.
+  /// Returns the number of spans that were not kept.
   int64_t dropped() const;
 
  private:
@@ -68,8 +68,8 @@ class Trace {
   std::unordered_map<std::string_view, uint32_t> number_of_name_;
 };
 
-/// The content of a trace file for one rank, to be opened in ui.perfetto.dev or chrome://tracing.
-/// Times count from the first span.
+/// Returns the content of a trace file for one rank, to be opened in ui.perfetto.dev or
+/// chrome://tracing. Times count from the first span.
 std::string to_chrome_json(const Trace& trace, int rank);
 
 }  // namespace tessera

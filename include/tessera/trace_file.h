@@ -17,7 +17,7 @@ namespace tessera {
 /// with the path and the reason.
 void write_trace(ProcessGroup& group, const Trace& trace, const std::string& path);
 
-/// As above, for the spans that `engine` has recorded. Throws c10::Error without Options::trace.
+/// The same for the spans that `engine` has recorded. Throws c10::Error if Options::trace is off.
 void write_trace(Engine& engine, const std::string& path);
 
 }  // namespace tessera

@@ -50,18 +50,18 @@ class UnitPlan {
            const Precision& precision = {});
 
   size_t size() const { return units_.size(); }
-  /// How many units have gradients: units [0, trainable_size()).
+  /// Returns how many units have gradients: units [0, trainable_size()).
   size_t trainable_size() const { return trainable_size_; }
   const PlannedUnit& operator[](size_t unit) const { return units_[unit]; }
   std::vector<PlannedUnit>::const_iterator begin() const { return units_.begin(); }
   std::vector<PlannedUnit>::const_iterator end() const { return units_.end(); }
 
-  /// Whether parameter `index` of the table is in a unit (every trainable one is), and where.
-  /// place() asserts has_place().
+  /// has_place(): true if parameter `parameter` of the table is in a unit; every trainable
+  /// parameter is. place(): its unit and position; asserts has_place().
   bool has_place(size_t parameter) const;
   Place place(size_t parameter) const;
 
-  /// Whether any parameter of `unit` is used; used[i] != 0: parameter i of the table is.
+  /// Returns true if any parameter of `unit` is used; used[i] != 0: parameter i of the table is.
   bool is_used(size_t unit, const std::vector<uint8_t>& used) const;
 
   /// Sum of the units' padded sizes. numel mixes dtypes only if units do.

@@ -26,7 +26,7 @@ struct WeightAverage {
   friend bool operator==(const WeightAverage&, const WeightAverage&) = default;
 };
 
-/// What is wrong with `average`, "average.<field>: got X; allowed Y; do Z" each; empty if nothing.
+/// Returns the problems of `average`, one line each: "average.<field>: got X; allowed Y; do Z".
 std::vector<std::string> problems_of(const WeightAverage& average);
 
 }  // namespace tessera

@@ -14,7 +14,7 @@
 
 namespace tessera {
 
-/// What whole_tensor() must know of an optimizer.
+/// Describes an optimizer to whole_tensor().
 template <OptimizerOptionsType OptionsType,
           std::derived_from<torch::optim::OptimizerParamState> StateType>
 using WholeTensorForm = OptimizerForm<OptionsType, StateType>;
@@ -71,12 +71,12 @@ std::shared_ptr<const Algorithm> make_whole_tensor(ErasedForm form,
 ///         model, {AdamWOptions(3e-4),
 ///                 {{"matrices", is_matrix, whole_tensor<Shampoo>(ShampooOptions(0.1))}}}, ...);
 ///
-/// Where the optimizer's state is split, each parameter has an owner among the ranks that split it:
-/// the largest ones first, each goes to the rank with the fewest elements so far. In a step the
-/// owner reads the others' pieces of gradient and values, runs an Optimizer over the whole
-/// parameter in its own shape, and the others read their pieces of the new values. Only the owner
-/// has the parameter's states, of any sizes. Where nothing is split, each rank does that for all
-/// parameters.
+/// If the optimizer's state is split, each parameter has an owner among the ranks that split it.
+/// Parameters are assigned from the largest to the smallest, each to the rank with the fewest
+/// elements so far. In a step the owner reads the others' pieces of gradient and values and runs an
+/// Optimizer over the whole parameter in its own shape; the others then read their pieces of the
+/// new values. Only the owner has the parameter's states, which may have any sizes. If nothing is
+/// split, each rank updates all parameters in this way.
 ///
 /// The Optimizer is made for one step of one parameter from options, states and count. So an update
 /// may depend on all of the parameter, its gradient and states, the count and the options, but not

@@ -38,15 +38,16 @@ class Window {
   }
 
   /// Local. Copies elements [begin, begin + to.numel()) of rank `rank`'s buffer into `to` (1-d,
-  /// contiguous, on the CPU, of the window's dtype; its memory may lie anywhere): in the call where
-  /// ranks share memory, else until Work::wait() returns, so that several reads started before the
-  /// first wait cost one round trip. Until then nobody else uses `to`'s memory; the Work keeps it
-  /// alive, and so does a transfer that goes on after a failure. `tag` names the unit in errors and
-  /// traces. `version`, if given: reads of one range at one version find equal values on every rank
-  /// at any time, so ranks of a host may share what one of them has read. Throws, from the call or
-  /// from wait(), CommError (op "read", no sequence) if the group or its world has failed, also
-  /// when the group is gone, or if the owner has left or does not answer within the group's
-  /// time-out; from the call c10::Error for a rank, range or tensor that the window does not have.
+  /// contiguous, on the CPU, of the window's dtype; its memory may lie anywhere). If ranks share
+  /// memory, the copy is made in the call, else before Work::wait() returns: several reads started
+  /// before the first wait cost one round trip. Until then nobody else may use `to`'s memory; the
+  /// Work keeps it alive, and so does a transfer that continues after a failure. `tag` names the
+  /// unit in errors and traces. `version`, if given, says that reads of one range at this version
+  /// find equal values on every rank at any time, so that the ranks of a host may share one read.
+  /// Throws c10::Error for a rank, range or tensor that the window does not have. The call or
+  /// wait() throws CommError (op "read", no sequence) if the group or its world has failed (even
+  /// after the group is destroyed), or if the owner has left or does not answer within the group's
+  /// time-out.
   virtual std::shared_ptr<Work> start_read(int rank, int64_t begin, const at::Tensor& to,
                                            std::string_view tag = {},
                                            int64_t version = kUnversioned) = 0;
@@ -76,7 +77,7 @@ void check_read(int rank, int64_t begin, const at::Tensor& to, int size, int64_t
 /// and `numel` elements of `dtype`.
 void check_word(int rank, int64_t index, int size, int64_t numel, at::ScalarType dtype);
 
-/// The word at `address`, which other threads and processes may store meanwhile.
+/// Returns the word at `address`, which other threads and processes may store meanwhile.
 int64_t load_word(const void* address);
 void store_word(void* address, int64_t value);
 

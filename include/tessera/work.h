@@ -12,9 +12,9 @@ class Work {
  public:
   virtual ~Work() = default;
 
-  /// Local, never blocks. True once the collective has finished or failed, also because a rank that
-  /// it needs has died or left. No time-out ends it where this rank only asks: that is for wait(),
-  /// wait_for() and the thread of a group that has one.
+  /// Local, never blocks. Returns true once the collective has finished or failed; it also fails if
+  /// a rank that it needs has died or left. Calling only is_completed() never times out: the
+  /// time-out is checked by wait(), by wait_for(), and by the group's thread if it has one.
   virtual bool is_completed() = 0;
 
   /// Blocks until the collective has finished; afterwards outputs are valid. On a GPU over NCCL it
@@ -22,12 +22,12 @@ class Work {
   /// called more than once. Throws CommError if the collective failed.
   virtual void wait() = 0;
 
-  /// Blocks until the collective has finished or failed, at most for `longest`; returns whether it
-  /// has.
+  /// Blocks until the collective has finished or failed, or for at most `longest`. Returns true if
+  /// it has finished or failed.
   virtual bool wait_for(std::chrono::milliseconds longest);
 
-  /// Local. The rank of the group that a received message came from, after wait(); -1 for anything
-  /// else.
+  /// Local. After wait(), returns the rank of the group that sent the received message; -1 for
+  /// anything but a receive.
   virtual int source() const { return -1; }
 };
 

@@ -54,11 +54,11 @@ struct HyperParameterField : ErasedForm::Number {
     return field;
   }
 
-  /// Whether a StateDict holds it. Not if it chooses states: the program sets it before it loads
-  /// any.
+  /// Returns true if a StateDict holds it. Not if it chooses states: the program sets it before it
+  /// loads any.
   bool is_saved() const { return !chooses_states; }
   bool allows(double value) const;
-  /// What is wrong with `value`, "<name>: got X, expected Y"; "" if nothing.
+  /// Returns what is wrong with `value`, "<name>: got X, expected Y"; "" if nothing.
   std::string problem(double value) const;
   /// "lr 0.001" with all digits; for a switch its name if it is on, else "".
   std::string text(double value) const;
@@ -77,17 +77,18 @@ struct HyperParameterField : ErasedForm::Number {
   }
 };
 
-/// The fields of an Algorithm that runs a user's optimizer: its rate and its form's numbers.
+/// Returns the fields of an Algorithm that runs a user's optimizer: its rate and its form's
+/// numbers.
 std::vector<HyperParameterField> fields_of(const ErasedForm& form);
 
 /// A state per element that an algorithm may have to keep.
 struct StateField {
   ElementState state;
-  /// Whether an update with these options uses it; null: every one does. A group's parameters have
-  /// the states that its options use when the engine is made; the engine refuses to switch others
-  /// on later.
+  /// Returns true if an update with these options uses the state; null: every update does. A
+  /// group's parameters have the states that its options use when the engine is made; the engine
+  /// refuses to switch others on later.
   std::function<bool(const torch::optim::OptimizerOptions& options)> is_used = nullptr;
-  /// What it holds before the first update; null: zeros.
+  /// Returns the state's value before the first update; null: zeros.
   std::function<double(const torch::optim::OptimizerOptions& options)> initial = nullptr;
 
   bool is_used_by(const torch::optim::OptimizerOptions& options) const {
@@ -107,14 +108,14 @@ using AllocateState = std::function<at::Tensor(int64_t numel, at::ScalarType dty
 struct Algorithm {
   std::string name;          ///< "AdamW"
   std::string options_name;  ///< of the options' type, for messages: "AdamWOptions"
-  /// Whether options are of that type. The functions below get such options only.
+  /// Returns true if the options are of that type. The functions below get only such options.
   bool (*accepts)(const torch::optim::OptimizerOptions& options);
   std::vector<HyperParameterField> hyper_parameters;
   std::vector<StateField> states;
-  /// What else ranks must have in common; "" if nothing.
+  /// Other settings that must be equal on all ranks; "" for none.
   std::string note = "";
-  /// What is wrong with a combination of values in range, "<name>: got X, expected Y"; "" if
-  /// nothing. Null: all combinations are allowed.
+  /// Returns what is wrong with a combination of values in range, "<name>: got X, expected Y"; ""
+  /// if nothing. Null: all combinations are allowed.
   std::function<std::string(const torch::optim::OptimizerOptions& options)> conflict = nullptr;
   /// Tests, once per engine, whether updates with such options do what the library relies on; "" if
   /// so. Null for the library's own algorithms.
@@ -135,8 +136,8 @@ struct Algorithm {
   /// The update of elements on devices; none: there are no kernels for it.
   std::optional<DeviceRule> on_device = std::nullopt;
 
-  /// What is out of range in `options`, one line each "[optim] <subject>: <name>: got X, expected
-  /// Y"; none if all is well.
+  /// Returns what is out of range in `options`, one line each "[optim] <subject>: <name>: got X,
+  /// expected Y"; none if all is well.
   std::vector<std::string> problems_of(const std::string& subject,
                                        const torch::optim::OptimizerOptions& options) const;
   /// "AdamW lr 0.001 beta1 0.9 ..." with all digits and the note, so that equal text means equal

@@ -25,7 +25,7 @@ class ElementUpdate {
   ElementUpdate(const ElementUpdate&) = delete;
   ElementUpdate& operator=(const ElementUpdate&) = delete;
 
-  /// Whether an update with these options counts as a step of the parameter.
+  /// Returns true if an update with these options counts as a step of the parameter.
   virtual bool is_counted(const Options& /*options*/) const { return true; }
   /// Prepares the following calls of apply() for `parameter` of the table. `step` is the count,
   /// including this update. `options` must not change before the last of these calls. The library's

@@ -25,14 +25,14 @@ namespace tessera::internal {
 class WholeUpdate {
  public:
   using Options = torch::optim::OptimizerOptions;
-  /// What the second pass needs besides directions.
+  /// Data that the second pass needs besides directions.
   enum class Needs : uint8_t {
     kTransform,  ///< their transform()
     kNorms,      ///< 2-norms of values and direction; the first pass then finds the values in the
                  ///< place of the direction
     kValues,     ///< new values by update(), which apply() copies
   };
-  /// What apply() may use of the whole parameter.
+  /// Numbers of the whole parameter that apply() may use.
   struct Whole {
     at::IntArrayRef sizes;
     double norm_of_values = 0;  ///< if it needs norms
@@ -53,7 +53,7 @@ class WholeUpdate {
   WholeUpdate& operator=(const WholeUpdate&) = delete;
 
   virtual Needs needs() const = 0;
-  /// How long transform() takes for a parameter of `sizes`, compared with other parameters.
+  /// Returns how long transform() takes for a parameter of `sizes`, compared with other parameters.
   virtual int64_t cost(at::IntArrayRef /*sizes*/) const { return 0; }
   /// Elements of scratch memory that it needs, whatever the options are.
   virtual int64_t scratch_numel(at::IntArrayRef /*sizes*/) const { return 0; }

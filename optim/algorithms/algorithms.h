@@ -9,10 +9,10 @@
 
 namespace tessera::internal {
 
-/// The list of all algorithms. A new algorithm is a file and a line here.
+/// Returns the list of all algorithms. A new algorithm is a file and a line here.
 const std::vector<const Algorithm*>& algorithms();
 
-/// The algorithm of these options; null if there is none.
+/// Returns the algorithm of these options; null if there is none.
 const Algorithm* algorithm_of(const torch::optim::OptimizerOptions& options);
 
 /// "AdamWOptions or ...": the types of options that there are algorithms for.

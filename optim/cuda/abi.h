@@ -121,7 +121,7 @@ extern "C" {
 
 /// kInterfaceVersion of the build.
 int tessera_cuda_interface_version();
-/// The text of `status`. Never null; static memory.
+/// Returns the text of `status`. Never null; static memory.
 const char* tessera_cuda_error_text(int status);
 
 /// Fills `bytes` bytes with zeros.
@@ -158,9 +158,10 @@ int tessera_cuda_decide(const DecideArguments* arguments, void* stream);
 int tessera_cuda_update_loss_scale(LossScaleState* state, LossScaleRule rule,
                                    const StepOutcome* outcome, void* stream);
 
-/// If the step applies, counts it for every parameter that is used and computes the numbers of its
-/// update. Once per step, before the updates. Steps, and so bias corrections, are kept per
-/// parameter; nothing changes for unused ones, as torch::optim skips undefined gradients.
+/// If the step applies, increments the step count of every used parameter and computes the numbers
+/// of its update (`updates`), such as bias corrections. Call it once per step, before the updates.
+/// Each parameter has its own step count. An unused parameter's count does not change, just as
+/// torch::optim skips parameters with undefined gradients.
 int tessera_cuda_advance(const AdvanceArguments* arguments, void* stream);
 /// One update of the pieces in one pass: unscale and clip, the states, the values, and their cast
 /// into `target`. Elements outside the pieces, and those whose update does not apply, are left

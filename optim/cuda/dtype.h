@@ -6,7 +6,7 @@
 
 namespace tessera::internal::cuda {
 
-/// Whether the kernels take elements of `dtype`: Float, BFloat16 and Half.
+/// Returns true if the kernels take elements of `dtype`: Float, BFloat16 and Half.
 bool has_kernels(at::ScalarType dtype);
 /// `dtype` as the kernels take it. Throws c10::Error for one without kernels.
 Dtype dtype_of(at::ScalarType dtype);

@@ -86,8 +86,8 @@ TESSERA_DEVICE_CODE inline void count_body(const Gradient* gradient, const Piece
 
 // --- Squares ---
 
-/// As in core/step/grad_norm_kernels: the square sum of a block is formed in 8 lanes, element i in
-/// lane i % 8. Here each lane is a thread, so that a warp reads whole sectors.
+/// Like core/step/grad_norm_kernels, forms the square sum of a block in 8 lanes, element i in lane
+/// i % 8. Here each lane is a thread, so that a warp reads whole sectors.
 inline constexpr int kSquareBlockElements = 64;
 inline constexpr int kSquareLanes = 8;
 

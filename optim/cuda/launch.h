@@ -15,7 +15,7 @@ inline constexpr unsigned kBlockThreads = 256;
 /// 5 to 8 run at once. Several waves make the last one, which is not full, short.
 inline constexpr int64_t kBlocksPerProcessor = 32;
 
-/// The number of blocks for `jobs`, which each block takes one at a time.
+/// Returns the number of blocks for `jobs`, which each block takes one at a time.
 inline unsigned blocks_for(int64_t jobs) {
   int device = 0;
   int processors = 1;
@@ -26,7 +26,7 @@ inline unsigned blocks_for(int64_t jobs) {
   return static_cast<unsigned>(jobs < most ? jobs : most);
 }
 
-/// The number of blocks for `numel` elements in packs, one pack per thread at a time.
+/// Returns the number of blocks for `numel` elements in packs, one pack per thread at a time.
 inline unsigned blocks_for_elements(int64_t numel) {
   constexpr int64_t kBlockNumel = int64_t{kBlockThreads} * kPackNumel;
   return blocks_for((numel + kBlockNumel - 1) / kBlockNumel);

@@ -64,7 +64,7 @@ TESSERA_DEVICE_CODE inline Half narrow(float value) {
   return {static_cast<uint16_t>(((bits & 0x80000000U) >> 16) | unsigned_bits)};
 }
 
-/// Whether `value` is NaN or infinite: all bits of the exponent are set.
+/// Returns true if `value` is NaN or infinite: all bits of the exponent are set.
 TESSERA_DEVICE_CODE inline bool is_non_finite(float value) {
   return (std::bit_cast<uint32_t>(value) & 0x7F800000U) == 0x7F800000U;
 }

@@ -22,8 +22,8 @@
 //                                   one parameter's numbers for its update number `step`
 //   element(value, gradient, states, scalars)
 //                                   one element's update in place
-// What a formula decides at compile time on the CPU is decided here per parameter, which all
-// threads of a block share.
+// Choices that a formula makes at compile time on the CPU are made here per parameter; all threads
+// of a block share a parameter.
 namespace tessera::internal::cuda {
 
 struct AdamwRule {

@@ -23,7 +23,7 @@ namespace tessera::internal::cuda {
 /// without waiting for it. Used by one thread at a time. Equal inputs on all ranks give equal bits.
 class StepDecision {
  public:
-  /// What the host learns of one step.
+  /// Results of one step that are copied to the host.
   struct Reading {
     StepOutcome outcome;
     LossScaleState scale;             ///< after the step; {1, 0} without a LossScale
@@ -46,7 +46,7 @@ class StepDecision {
   /// by `divisor` beside the loss scale. Once per step.
   void decide(const at::Tensor& words, int world_size, double divisor = 1.0);
 
-  /// The result of the last decide(), on the device, for GpuOptimizer::advance(); the same
+  /// Returns the result of the last decide(), on the device, for GpuOptimizer::advance(); the same
   /// address always.
   const StepOutcome* outcome() const;
 
@@ -54,7 +54,7 @@ class StepDecision {
   /// up to kReadings times before read(), so step n + 1 may start its own while that of step n is
   /// unread; throws c10::Error beyond.
   void start_reading(const at::Tensor& words);
-  /// The number of readings that are started and not read.
+  /// Returns the number of readings that are started and not read.
   size_t pending() const { return started_ - read_; }
   /// Blocks the host until the oldest pending reading has arrived, and returns it. Throws
   /// c10::Error if there is none.
@@ -63,9 +63,9 @@ class StepDecision {
   /// Continues with another loss scale. Throws c10::Error as LossScaler::load, and without a
   /// LossScale.
   void load(LossScaleState state);
-  /// The loss scale, 0-d Double on the device. A view: an operator reads the scale of the time at
-  /// which it runs. For a loss of fp32 write loss * scale().to(loss.scalar_type()): two 0-d tensors
-  /// would make a Double. Throws c10::Error without a LossScale.
+  /// Returns the loss scale, 0-d Double on the device. A view: an operator reads the scale of the
+  /// time at which it runs. For a loss of fp32 write loss * scale().to(loss.scalar_type()): two 0-d
+  /// tensors would make a Double. Throws c10::Error without a LossScale.
   at::Tensor scale() const;
 
  private:

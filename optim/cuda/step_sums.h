@@ -55,7 +55,7 @@ class StepSums {
 
   /// [step_words(table size)] int64 on the device; the same tensor always.
   const at::Tensor& words() const { return words_; }
-  /// The part of words() that GpuOptimizer::advance() reads, on the device.
+  /// Returns the part of words() that GpuOptimizer::advance() reads, on the device.
   const int64_t* used() const;
   /// Memory on the device.
   int64_t bytes() const;

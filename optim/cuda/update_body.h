@@ -30,7 +30,8 @@ TESSERA_DEVICE_CODE inline void advance_body(const AdvanceArguments& arguments, 
   }
 }
 
-/// What an update reads and writes. Target is void if the new values go nowhere else.
+/// The arrays that an update reads and writes. Target is void if the new values are written to no
+/// other place.
 template <typename Rule, typename Gradient, typename Target>
 struct UpdateArrays {
   float* values;
@@ -38,7 +39,7 @@ struct UpdateArrays {
   float* states[Rule::kStates];  ///< null where there is none
   Target* target;
 
-  /// The arrays of a piece.
+  /// Returns the arrays of a piece.
   TESSERA_DEVICE_CODE UpdateArrays from(int64_t begin, const StatePlaces& places) const {
     UpdateArrays later = {values + begin, gradient + begin, {}, nullptr};
     for (int i = 0; i < Rule::kStates; ++i) {

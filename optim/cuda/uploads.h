@@ -25,7 +25,7 @@ class Uploads {
   /// Notes that the copies from the last buffer of take() are queued on `stream`.
   void queued(Stream& stream);
 
-  /// The number of buffers: the most that were in flight at once.
+  /// Returns the number of buffers: the most that were in flight at once.
   size_t buffers() const { return buffers_.size(); }
 
  private:

@@ -41,7 +41,7 @@ TESSERA_DEVICE_CODE inline void store_pack(T* to, const Pack<T>& pack) {
 #endif
 }
 
-/// Whether element `index` of `array` begins a pack.
+/// Returns true if element `index` of `array` begins a pack.
 template <typename T>
 TESSERA_DEVICE_CODE inline bool begins_pack(const T* array, int64_t index) {
   return reinterpret_cast<uintptr_t>(array + index) % sizeof(Pack<T>) == 0;

@@ -25,8 +25,8 @@ namespace tessera::internal {
 /// is one exception: in the unsigned tree a positive number never becomes 0, because steps are
 /// divided by its root (Li et al., arXiv 2309.01507, section 4.1, on zero in second moments).
 ///
-/// As bytes: u - 1 in the unsigned tree; in the signed one u, or 256 - u for negative numbers,
-/// which have no -1. Byte 0 is zero in both.
+/// The byte of a number is u - 1 in the unsigned tree. In the signed tree it is u, or 256 - u for
+/// negative numbers, which have no -1. Byte 0 is zero in both trees.
 namespace dynamic_code {
 
 constexpr double unit_of_decade(int decade) {
@@ -48,8 +48,8 @@ constexpr Line line_over_numbers(int decade) {
   return {static_cast<float>(0.9 * unit / count), static_cast<float>(unit * (0.45 / count - 0.8))};
 }
 
-/// And as u = slope * value + offset. The signed tree's first decade has one value, so its line is
-/// free to begin where 0 ends.
+/// Decade `decade` as u = slope * value + offset. The signed tree's first decade has only one
+/// value, so its line may begin where 0 ends.
 template <int kFirst>
 constexpr Line line_over_values(int decade) {
   const double count = kFirst << decade;
@@ -133,14 +133,14 @@ inline BlockScale block_scale(int32_t bits) {
 /// For first moments.
 struct SignedTree {
   static constexpr int kFirst = 1;
-  /// The value of `byte`, 0 to 255.
+  /// Returns the value of `byte`, 0 to 255.
   [[gnu::always_inline]] static float value(int32_t byte) {
     const int32_t back = 256 - byte;
     const float magnitude = dynamic_code::magnitude<1>(byte < back ? byte : back);
     const int32_t sign = (128 - byte) & ~kMagnitudeBits;  // of bytes above 128
     return std::bit_cast<float>(std::bit_cast<int32_t>(magnitude) | sign);
   }
-  /// The byte of `value` * `inverse`.
+  /// Returns the byte of `value` * `inverse`.
   [[gnu::always_inline]] static int32_t byte(float value, float inverse) {
     const int32_t bits = std::bit_cast<int32_t>(value);
     const int32_t absolute = bits & kMagnitudeBits;

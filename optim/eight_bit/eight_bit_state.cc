@@ -24,7 +24,8 @@ bool selects(const std::function<bool(std::string_view)>& by, absl::string_view 
   return by == nullptr || by({name.data(), name.size()});
 }
 
-/// The parameter of the entry "optimizer.<parameter>.<state>"; "" if the entry is not of `state`.
+/// Returns the parameter of the entry "optimizer.<parameter>.<state>"; "" if the entry is not of
+/// `state`.
 absl::string_view parameter_of(absl::string_view entry, absl::string_view state) {
   if (!absl::ConsumePrefix(&entry, kPrefix) || !absl::ConsumeSuffix(&entry, state) ||
       !absl::ConsumeSuffix(&entry, ".")) {
@@ -39,7 +40,7 @@ std::string entry_name(absl::string_view parameter, absl::string_view state) {
 
 int64_t blocks_of(int64_t numel) { return (numel + kCodeBlock - 1) / kCodeBlock; }
 
-/// The form of the scales that belong to `codes`.
+/// Returns the form of the scales that belong to `codes`.
 StateEntry scales_form(const StateEntry& codes) {
   return {.sizes = {blocks_of(codes.numel())}, .strides = {1}, .dtype = at::kFloat, .pieces = {}};
 }
@@ -86,7 +87,7 @@ void quantize_entry(StateDict& state, const std::string& name, absl::string_view
   state.entries[entry_name(of, names.scales)] = std::move(scales);
 }
 
-/// The scales of the blocks from `first` on, one after the other.
+/// Returns the scales of the blocks from `first` on, one after the other.
 at::Tensor scales_from(const StateEntry& scales, const std::string& name, int64_t first,
                        int64_t blocks) {
   at::Tensor all = at::empty({blocks}, at::kFloat);

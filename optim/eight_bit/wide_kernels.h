@@ -6,7 +6,7 @@
 
 namespace tessera::internal {
 
-/// Whether this processor and compiler have the functions below (AVX-512 F, BW and DQ).
+/// Returns true if this processor and compiler have the functions below (AVX-512 F, BW and DQ).
 bool has_wide_kernels();
 
 /// The updates of kernels.h, to the bit, with codes converted by permutations of registers, which

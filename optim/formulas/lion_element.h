@@ -64,7 +64,7 @@ TESSERA_DEVICE_CODE [[gnu::always_inline]] inline void lion_element(T& value, T 
   const T g = gradient * by.scale;
   const T m = momentum;
   const T direction = m * by.beta1 + g * by.rest1;
-  // As at::sign, except that NaN stays, so that a division by zero shows.
+  // Like at::sign, except that NaN stays, so that a division by zero shows.
   const T sign = direction > 0 ? T(1) : direction < 0 ? T(-1) : direction;
   momentum = m * by.beta2 + g * by.rest2;
   value = value * by.decay - by.lr * sign;

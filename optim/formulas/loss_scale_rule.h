@@ -20,9 +20,9 @@ struct LossScaleRule {
   int64_t growth_interval;
 };
 
-/// The state after a step, which was dropped if `overflowed`. An overflow multiplies the scale by
-/// backoff, the growth_interval-th good step in a row by growth; neither leaves the range of normal
-/// fp32 numbers.
+/// Returns the state after a step, which was dropped if `overflowed`. An overflow multiplies the
+/// scale by backoff, the growth_interval-th good step in a row by growth; neither leaves the range
+/// of normal fp32 numbers.
 TESSERA_DEVICE_CODE inline LossScaleState next_loss_scale(const LossScaleState& now,
                                                           const LossScaleRule& rule,
                                                           bool overflowed) {

@@ -15,7 +15,7 @@ class LossScaler {
   /// Throws c10::Error unless the values are in the ranges that LossScale states.
   explicit LossScaler(LossScale schedule);
 
-  /// The present factor of losses; is_fp32_factor() (core/numbers).
+  /// Returns the present factor of losses; is_fp32_factor() (core/numbers).
   double scale() const { return state_.scale; }
   /// Steps without overflow since the scale last changed.
   int64_t good_steps() const { return state_.good_steps; }

@@ -34,8 +34,8 @@ class GeneratorKeeper {
   GeneratorKeeper& operator=(const GeneratorKeeper&) = delete;
 
   bool has_drawn() const;
-  /// Whether `run`, which has run since this was made, draws from the generator. If anything has
-  /// drawn, repeats `run`, up to a limit, until nothing draws: other threads may.
+  /// Returns true if `run`, which has run since this was made, draws from the generator. If
+  /// anything has drawn, repeats `run`, up to a limit, until nothing draws: other threads may.
   bool is_drawn_from_by(const std::function<void()>& run) const;
 
  private:

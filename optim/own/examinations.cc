@@ -123,7 +123,7 @@ std::shared_ptr<const StatesInUse> Examinations::examine(const OptimizerOptions&
   return found;
 }
 
-/// Whether the constructor accepts the options.
+/// Returns true if the constructor accepts the options.
 bool Examinations::is_made(const OptimizerOptions& options) const {
   const at::NoGradGuard no_grad;
   try {

@@ -41,7 +41,8 @@ class Examinations {
                const torch::optim::OptimizerOptions& options, const Trial& trial,
                std::string problem);
 
-  /// The states under `options`, or the form's own problem. Allocates nothing for known numbers.
+  /// Returns the states under `options`, or the form's own problem. Allocates nothing for known
+  /// numbers.
   std::shared_ptr<const StatesInUse> states(const torch::optim::OptimizerOptions& options);
   /// Trial::probe() with exactly these numbers, once.
   std::string probe(const torch::optim::OptimizerOptions& options);

@@ -25,7 +25,8 @@ void require_fit(const ErasedForm& form, size_t state, int64_t step, const at::T
               ", as in the first updates; keep them");
 }
 
-/// For states that were handed to step number `step`. A dropped one, to begin anew, cannot be kept.
+/// Throws if the optimizer has dropped a state that was handed to step number `step`, to start it
+/// again: such a state cannot be kept.
 void require_kept(const ErasedForm& form, size_t state, int64_t step, const at::Tensor& kept) {
   TORCH_CHECK(step == 1 || !kept.defined(), "[optim] ", form.name, ": got no state '",
               form.states[state].name, "' after update ", step,

@@ -13,11 +13,11 @@ namespace tessera::internal {
 /// Runs a user's optimizer for update number `step` of one tensor. Note [A user's optimizer] in
 /// optimizer_update.h.
 ///
-/// `values` requires grad and has a gradient; the optimizer may write both. `kept_states`: for each
-/// state of the form the memory that it is kept in, which is handed to the optimizer except in the
-/// first update; undefined if a state is not kept. Throws c10::Error if the optimizer makes a state
-/// that is not kept or that differs from its form, or drops one, and what the optimizer throws
-/// itself. Local.
+/// `values` requires grad and has a gradient; the optimizer may write both. `kept_states` has one
+/// tensor for each state of the form: the memory in which the state is kept, or an undefined tensor
+/// if it is not kept. The optimizer gets these tensors in every update but the first. Throws
+/// c10::Error if the optimizer makes a state that is not kept, makes one that differs from its
+/// form, or drops one. Rethrows exceptions of the optimizer. Local.
 void run_optimizer_step(const ErasedForm& form, const torch::optim::OptimizerOptions& options,
                         int64_t step, const at::Tensor& values,
                         const std::vector<at::Tensor>& kept_states);

@@ -15,8 +15,9 @@
 
 namespace tessera::internal {
 
-/// The value that the optimizer's constructor fills state number `state` of a parameter with, as
-/// LibTorch's Adagrad does; else 0. It matters only if a parameter is saved that was never updated.
+/// Returns the value that the optimizer's constructor fills state number `state` of a parameter
+/// with, as LibTorch's Adagrad does; else 0. It matters only if a parameter is saved that was never
+/// updated.
 double initial_state(const ErasedForm& form, const torch::optim::OptimizerOptions& options,
                      size_t state);
 

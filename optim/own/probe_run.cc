@@ -37,7 +37,7 @@ at::Tensor spread(at::IntArrayRef sizes, at::ScalarType dtype, double phase, int
   return numbers.to(dtype);
 }
 
-/// The pieces of a sample, cut wherever slices may end.
+/// Returns the pieces of a sample, cut wherever slices may end.
 std::vector<Range> cuts_of(const ProbeSample& sample) {
   std::vector<Range> cuts;
   const int64_t numel = sample.values.numel();
@@ -60,14 +60,15 @@ ErasedForm::State& own_state(const ErasedForm& form, ErasedForm::State& state) {
                                  ", expected the one that ", form.traits, " say; correct them")};
 }
 
-/// The rate and the form's numbers.
+/// Returns the rate and the form's numbers.
 std::vector<double> numbers_of(const ErasedForm& form, const OptimizerOptions& options) {
   std::vector<double> numbers = {options.get_lr()};
   for (const auto& number : form.numbers) numbers.push_back(number.read(options));
   return numbers;
 }
 
-/// Throws if a step has changed the numbers: every step of an engine gets them anew.
+/// Throws if a step has changed the numbers: an engine gives each step the numbers of its own
+/// options.
 void require_unchanged(const ErasedForm& form, const std::vector<double>& before,
                        const std::vector<double>& after) {
   for (size_t i = 0; i < before.size(); ++i) {
@@ -126,7 +127,7 @@ bool changes_something(const ProbeRun& run, const std::vector<ProbeSample>& samp
   return false;
 }
 
-/// The exception in flight, as what a probe found.
+/// Returns the exception in flight, as what a probe found.
 std::string thrown_in_probe() {
   return absl::StrCat("got an exception in a run of three steps, expected none: ",
                       present_error_text());

@@ -11,13 +11,13 @@
 
 namespace tessera::internal {
 
-/// The states of a parameter of `sizes`; one without sizes of its own counts if `in_use` has it.
-/// Throws c10::Error for negative sizes, and what the form throws.
+/// Returns the states of a parameter of `sizes`; one without sizes of its own counts if `in_use`
+/// has it. Throws c10::Error for negative sizes, and what the form throws.
 std::vector<WholeState> whole_states_of(const ErasedForm& form,
                                         const torch::optim::OptimizerOptions& options,
                                         at::IntArrayRef sizes, const StatesInUse& in_use);
 
-/// As find_states(), for an optimizer that whole_tensor() is given.
+/// Like find_states(), for an optimizer given to whole_tensor().
 StatesInUse find_whole_states(const ErasedForm& form,
                               const torch::optim::OptimizerOptions& options);
 

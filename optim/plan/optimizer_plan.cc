@@ -46,7 +46,7 @@ std::string unknown_algorithm(const OptimizerPlan& plan, size_t group) {
          "tessera::whole_tensor";
 }
 
-/// What is wrong with the options of one group of the plan, one line each.
+/// Returns what is wrong with the options of one group of the plan, one line each.
 std::vector<std::string> problems_of_options(const OptimizerPlan& plan, size_t group) {
   const Algorithm* algorithm = find_algorithm(plan.options(group));
   if (algorithm == nullptr) return {unknown_algorithm(plan, group)};

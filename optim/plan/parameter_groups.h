@@ -22,7 +22,7 @@ struct HyperParameter {
   double value = 0;
 };
 
-/// The names of a plan's groups in states, the defaults first: HyperParameter::group.
+/// Returns the names of a plan's groups in states, the defaults first: HyperParameter::group.
 std::vector<std::string> unique_group_names(const std::vector<OptimizerGroup>& groups);
 
 /// Lists trained parameters of other dimensions than their groups' algorithms take, a line for each
@@ -66,17 +66,18 @@ class ParameterGroups {
   /// their options, and gets the parameters.
   void show_in(torch::optim::Optimizer& owner);
 
-  /// The number of groups, with the defaults, which are the first.
+  /// Returns the number of groups, with the defaults, which are the first.
   size_t size() const { return group_names_.size(); }
-  /// The group of parameter `parameter` of the table.
+  /// Returns the group of parameter `parameter` of the table.
   size_t group_of(size_t parameter) const { return group_of_[parameter]; }
-  /// The algorithm of group `group`.
+  /// Returns the algorithm of group `group`.
   const Algorithm& algorithm(size_t group) const { return *algorithms_[group]; }
-  /// The present options of group `group`, of its algorithm's type; problem() must be empty.
+  /// Returns the present options of group `group`, of its algorithm's type; problem() must be
+  /// empty.
   const torch::optim::OptimizerOptions& options(size_t group) const { return *find(group); }
 
-  /// The states that some group's options used when this was made, each with the parameters of
-  /// those groups. States of several algorithms with equal name, dtype and block are one.
+  /// Returns the states that some group's options used when this was made, each with the parameters
+  /// of those groups. States of several algorithms with equal name, dtype and block are one.
   const std::vector<KeptState>& states() const { return states_; }
   /// Which of states() is number `state` of the states of group `group`'s algorithm; kNoState where
   /// the group does not have it.
@@ -88,12 +89,12 @@ class ParameterGroups {
   /// Its name in states: HyperParameter::group.
   const std::string& state_name(size_t group) const { return state_groups_[group]; }
 
-  /// The learning rate of group `group`; replaced_groups() must be empty.
+  /// Returns the learning rate of group `group`; replaced_groups() must be empty.
   double rate(size_t group) const { return options(group).get_lr(); }
   void set_rate(size_t group, double rate) { owner_->param_groups()[group].options().set_lr(rate); }
 
-  /// What makes the groups unusable now, "[optim] <what>: got X, expected Y; <remedy>"; empty if
-  /// nothing. Asked before the vote, so that all ranks refuse together.
+  /// Returns what makes the groups unusable now, "[optim] <what>: got X, expected Y; <remedy>";
+  /// empty if nothing. Asked before the vote, so that all ranks refuse together.
   std::string problem() const;
   /// problem() without the values' ranges: groups that are not what parallelize made.
   std::string replaced_groups() const;
@@ -106,24 +107,25 @@ class ParameterGroups {
   /// Names for the entries of append_hyper_parameters ("group 'decay': lr"), for messages.
   std::vector<std::string> hyper_parameter_names() const;
 
-  /// The numbers of all groups in force now that a StateDict holds, in a fixed order. Where
+  /// Returns the numbers of all groups in force now that a StateDict holds, in a fixed order. Where
   /// problem() says that groups or their options were replaced, their values are 0.
   std::vector<HyperParameter> hyper_parameters() const;
-  /// What forbids set_hyper_parameters(values), one line each; empty if nothing. Present values may
-  /// be out of range: loading replaces them.
+  /// Returns what forbids set_hyper_parameters(values), one line each; empty if nothing. Present
+  /// values may be out of range: loading replaces them.
   std::vector<std::string> problems_of(std::span<const double> values) const;
   /// `values` in the order of hyper_parameters(), which problems_of() accepts.
   void set_hyper_parameters(std::span<const double> values);
 
  private:
-  /// The options of group `group` as they are now; null where the user put another type there.
+  /// Returns the options of group `group` as they are now; null where the user put another type
+  /// there.
   const torch::optim::OptimizerOptions* find(size_t group) const;
   /// Calls visit(group, field, value) for what a StateDict holds, values[i] being the i-th.
   template <typename Visit>
   void for_each_saved(std::span<const double> values, const Visit& visit) const;
 
   void keep_states(size_t parameters);
-  /// The state that options use and that is not kept, as an error; "" if there is none.
+  /// Returns the state that options use and that is not kept, as an error; "" if there is none.
   std::string missing_state(size_t group) const;
   std::string missing_whole_state(size_t group) const;
 

@@ -6,11 +6,11 @@
 
 namespace tessera::internal {
 
-/// What users see of an engine's optimizer: parameter groups that schedulers and users read and
-/// edit, and calls that only the engine can make, which throw.
+/// The part of an engine's optimizer that users see: parameter groups that schedulers and users
+/// read and edit. Calls that only the engine may make throw.
 class RefusingOptimizer : public torch::optim::Optimizer {
  public:
-  /// Without groups.
+  /// Makes an optimizer without groups.
   explicit RefusingOptimizer(std::unique_ptr<torch::optim::OptimizerOptions> defaults);
 
   /// Throws c10::Error: "[optim] step: call engine->step()".

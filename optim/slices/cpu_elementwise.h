@@ -31,7 +31,8 @@ class CpuElementwise final : public ElementwiseOptimizer<CpuOptimizer> {
   ElementUpdate& update_of(size_t parameter) const {
     return *update_of_group_[groups().group_of(parameter)];
   }
-  /// Where state number `state` of the algorithm of a segment's parameter is kept; -1: nowhere.
+  /// Returns where state number `state` of the algorithm of a segment's parameter is kept; -1:
+  /// nowhere.
   int64_t& place(size_t shard, size_t segment, size_t state) {
     return places_[shard][segment * ElementUpdate::kMaxStates + state];
   }

@@ -57,7 +57,7 @@ class ElementwiseOptimizer : public Base {
   }
 
  protected:
-  /// Where a segment's first value is in states_[shard][state]; -1: its parameter has none.
+  /// Returns where a segment's first value is in states_[shard][state]; -1: its parameter has none.
   int64_t place_of(size_t shard, const Segment& segment, size_t state) const {
     const int64_t at = layouts_.at(shard).at(state).find(segment.buffer_offset);
     const int64_t block = this->states()[state].block_numel;

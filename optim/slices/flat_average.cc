@@ -59,7 +59,7 @@ TESSERA_VECTOR_TARGETS void add_to_mean(double* average, const double* values, i
                                         int64_t count) {
   add_to_mean_of(average, values, numel, count);
 }
-// As integers, so that all bits are kept.
+// Swaps the words as integers, so that all bits are kept.
 TESSERA_VECTOR_TARGETS void swap_words(int32_t* one, int32_t* other, int64_t numel) {
   swap_of(one, other, numel);
 }

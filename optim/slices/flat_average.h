@@ -23,7 +23,7 @@ class FlatAverage {
               const AllocateState& allocate = {});
 
   const WeightAverage& setting() const { return setting_; }
-  /// Whether step number `step`, 1 for the first, is averaged.
+  /// Returns true if step number `step`, 1 for the first, is averaged.
   bool is_due(int64_t step) const;
 
   /// Takes `values`, the present ones of shard number `shard`, into its average. An update is one
@@ -34,7 +34,7 @@ class FlatAverage {
   /// Swaps the bits of shard number `shard`'s average and `values`, without memory for a copy.
   void swap(size_t shard, const at::Tensor& values);
 
-  // What a StateDict holds.
+  // State that a StateDict holds.
 
   /// [slice numel], padding zero; its own memory: writing it is loading.
   const at::Tensor& average(size_t shard) const { return averages_[shard]; }

@@ -39,7 +39,7 @@ class FlatOptimizer : public RefusingOptimizer {
   FlatOptimizer(const ParameterTable& table, const OptimizerPlan& plan,
                 const std::vector<size_t>& group_of);
 
-  /// The states that are kept: those of each group's algorithm that its options use.
+  /// Returns the states that are kept: those of each group's algorithm that its options use.
   const std::vector<KeptState>& states() const { return groups_.states(); }
   /// Hyper-parameters: checked, compared, saved and loaded by the tables of their algorithms.
   const ParameterGroups& groups() const { return groups_; }
@@ -48,23 +48,23 @@ class FlatOptimizer : public RefusingOptimizer {
   /// Bytes of states() this optimizer keeps on this rank, padding included.
   virtual int64_t state_bytes() const = 0;
 
-  // What a StateDict holds. All local.
+  // State that a StateDict holds. All local.
 
   /// Tensor number `state` of states() for shard `shard`, in the constructor's order: a value for
   /// each block of what a PartialStateLayout of the shard's segments covers, [slice numel] if all
   /// parameters have the state with a value per element; padding zero. The optimizer's own memory.
   virtual const at::Tensor& state(size_t shard, size_t state) const = 0;
-  /// Its part for one of the shard's segments, of a parameter that has the state:
-  /// [ElementState::values_of(segment numel)], a view. Writing it is loading.
+  /// Returns the part of that tensor for one of the shard's segments, whose parameter must have the
+  /// state: [ElementState::values_of(segment numel)], a view. Loading writes to it.
   virtual at::Tensor state_of(size_t shard, const Segment& segment, size_t state) const = 0;
-  /// The value of its elements before the first update of `parameter`, which has the state.
+  /// Returns the value of its elements before the first update of `parameter`, which has the state.
   double initial_state(size_t parameter, size_t state) const;
 
-  /// The object that has WholeTensors::states(); null: there are none.
+  /// Returns the object that has WholeTensors::states(); null: there are none.
   virtual const WholeTensors* whole_states() const { return nullptr; }
 
-  /// Updates of each parameter of the table so far. Blocks until the device has run what is queued
-  /// on its current stream, where they are counted on a device.
+  /// Returns the number of updates so far of each parameter of the table. If they are counted on a
+  /// device, blocks until it has run the work queued on its current stream.
   virtual std::vector<int64_t> step_counts() const = 0;
   /// Sets the counts when loading; one per parameter of the table.
   virtual void set_step_counts(std::span<const int64_t> counts) = 0;
@@ -127,7 +127,7 @@ std::unique_ptr<CpuOptimizer> make_cpu_optimizer(const ParameterTable& table,
                                                  std::vector<OptimizerShard> shards,
                                                  const AllocateState& allocate = {});
 
-/// The first algorithm of the plan that has no kernels for devices; "" if all have.
+/// Returns the first algorithm of the plan that has no kernels for devices; "" if all have.
 std::string without_kernels(const OptimizerPlan& plan);
 
 /// The same as make_cpu_optimizer() with values (Float), gradients and states in the memory of

@@ -74,7 +74,7 @@ struct LaunchLists {
   std::vector<std::vector<Piece>> pieces;        // per launch
   std::vector<std::vector<StatePlaces>> places;  // as pieces
 
-  /// The shard's launch of `rule`; a new one if there is none.
+  /// Returns the shard's launch of `rule`; a new one if there is none.
   Launch& launch_of(size_t shard, cuda::Rule rule) {
     for (Launch& launch : launches[shard]) {
       if (launch.rule == rule) return launch;

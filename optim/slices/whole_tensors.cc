@@ -13,7 +13,7 @@
 namespace tessera::internal {
 namespace {
 
-/// The first `numel` elements of `dtype` in `bytes`.
+/// Returns the first `numel` elements of `dtype` in `bytes`.
 at::Tensor elements_of(const at::Tensor& bytes, int64_t numel, at::ScalarType dtype) {
   return bytes.narrow(0, 0, numel * static_cast<int64_t>(c10::elementSize(dtype))).view(dtype);
 }
@@ -108,7 +108,7 @@ int64_t WholeTensors::bytes() const {
   return bytes;
 }
 
-/// The piece of the direction: [segment numel].
+/// Returns the piece of the direction: [segment numel].
 at::Tensor WholeTensors::piece(size_t shard, size_t segment) const {
   if (!works_alone()) {
     TORCH_INTERNAL_ASSERT(places_[shard][segment].defined(), "no place for a direction");

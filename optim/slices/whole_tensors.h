@@ -35,15 +35,16 @@ class WholeTensors {
   /// Indices of these parameters in the table, ascending, without empty ones; equal on all ranks.
   const std::vector<size_t>& parameters() const { return parameters_; }
   bool has(size_t parameter) const { return update_of_[parameter] != nullptr; }
-  /// Whether norms are taken of it, instead of a transform.
+  /// Returns true if the algorithm takes norms of the parameter, and does not transform it.
   bool needs_norms(size_t parameter) const {
     return update_of_[parameter]->needs() == WholeUpdate::Needs::kNorms;
   }
-  /// Whether its owner needs values besides directions, and makes new ones.
+  /// Returns true if the parameter's owner needs its values besides directions, and makes new
+  /// values.
   bool needs_values(size_t parameter) const {
     return update_of_[parameter]->needs() == WholeUpdate::Needs::kValues;
   }
-  /// As those of WholeUpdate.
+  /// See the functions of WholeUpdate.
   int64_t cost(size_t parameter) const;
   int64_t scratch_numel(size_t parameter) const;
 
@@ -61,20 +62,21 @@ class WholeTensors {
 
   /// Sets the place of a piece's direction and of its result: [segment numel], the shard's dtype.
   void place(size_t shard, size_t segment, at::Tensor piece);
-  /// The same for the values of a piece that needs_values().
+  /// Sets the place of a piece's values, for a parameter that needs_values().
   void place_values(size_t shard, size_t segment, at::Tensor piece);
   /// Allocates `scratch_bytes` of scratch memory for transform(). With `whole_bytes` above 0 also
   /// allocates that for a whole direction, and works alone.
   void reserve(int64_t scratch_bytes, int64_t whole_bytes);
   bool works_alone() const { return whole_.defined(); }
-  /// The first `numel` elements of the scratch memory, to gather a gradient that needs_values().
+  /// Returns the first `numel` elements of the scratch memory, to gather a gradient that
+  /// needs_values().
   at::Tensor scratch(int64_t numel, at::ScalarType dtype) const;
-  /// The bytes that reserve() has allocated.
+  /// Returns the bytes that reserve() has allocated.
   int64_t bytes() const;
 
   /// Sets the parameter's count to `step`, including the update that begins.
   void set_step(size_t parameter, int64_t step);
-  /// The place for the direction of a piece; it holds the values if norms are needed.
+  /// Returns the place for the direction of a piece; it holds the values if norms are needed.
   void* begin(size_t shard, size_t segment) const;
   /// If it works alone: transforms the parameter of this segment, or takes its norms, and updates
   /// it. Its direction has been written.
@@ -85,14 +87,15 @@ class WholeTensors {
     ExactSum of_values;
     ExactSum of_direction;
   };
-  /// Adds those of this piece, whose direction has been written.
+  /// Adds the squares of this piece, whose direction has been written.
   void add_squares_of(size_t shard, size_t segment, Squares& sums) const;
   /// The sums of the whole parameter, for apply().
   void set_norms(size_t parameter, const Squares& sums);
 
   /// Replaces `direction`, [numel] in the order of the parameter's memory, by the result.
   void transform(size_t parameter, const at::Tensor& direction) const;
-  /// For one that needs_values(): writes new `values`. Both as transform()'s direction.
+  /// For a parameter that needs_values(): writes new `values`. Both tensors are laid out like
+  /// transform()'s direction.
   void update(size_t parameter, const at::Tensor& values, const at::Tensor& gradient) const;
   /// Updates the values of `shard` of used parameters by the results in their places.
   void apply(size_t shard, std::span<const uint8_t> used);

@@ -28,7 +28,7 @@ class AverageInUse {
   Engine::AverageScope begin(int64_t steps, std::function<void()> end);
   bool is_open() const { return open_ != nullptr; }
 
-  /// What a collective call does inside the scope.
+  /// How a collective call behaves inside the scope.
   enum class Inside : uint8_t { kRefused, kAllowed, kEnds };
   /// Called first in the collective call `call`, on all ranks. Inside a scope it is collective and
   /// blocking: it ends the average if `inside` says so or a rank has dropped its scope. Throws

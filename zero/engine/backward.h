@@ -47,7 +47,7 @@ class Backward final : private GradientSink, private BackwardListener {
   void backward(const at::Tensor& loss, const BackwardOptions& options);
   at::Tensor scale(const at::Tensor& loss);
   void micro_step(const std::function<void()>& body);
-  /// Whether accumulate() only adds on this rank, without communication.
+  /// Returns true if accumulate() only adds on this rank, without communication.
   bool accumulates_alone() const;
   /// `is_announced`: all ranks in a loop over join() know already that the call comes.
   void accumulate(const GivenGradients& given, std::optional<double> weight, bool is_announced);
@@ -60,11 +60,11 @@ class Backward final : private GradientSink, private BackwardListener {
   /// Drops writes found since the last step(), because the step that is being made reports them.
   void forget_writes() { written_.clear(); }
 
-  /// Whether a backward of this engine is under way; any thread may ask.
+  /// Returns true if a backward of this engine is under way; any thread may ask.
   bool is_running() const {
     return context_.backward_watch.is_backward_running() || in_micro_step_;
   }
-  /// Whether the caller is the thread that runs backward.
+  /// Returns true if the caller is the thread that runs backward.
   bool is_own_thread() const { return context_.backward_watch.is_own_thread(); }
 
  private:

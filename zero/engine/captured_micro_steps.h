@@ -22,7 +22,7 @@ class CapturedMicroSteps {
 
   explicit CapturedMicroSteps(at::Device device);
 
-  /// The stream of the micro-steps and of the nodes that accumulate gradients.
+  /// Returns the stream of the micro-steps and of the nodes that accumulate gradients.
   c10::Stream stream() const { return anchor_->stream(); }
 
   /// Queues micro-step number `place` of a step on the current stream: calls `body`, or replays

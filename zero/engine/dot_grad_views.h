@@ -12,11 +12,11 @@
 
 namespace tessera::internal {
 
-/// What users see as `.grad` between backward and step: the whole reduced gradient if there is one,
-/// else a stand-in. A stand-in is a tensor of the right shape whose data cannot be read, so that
-/// code such as torch::nn::utils::clip_grad_norm_ fails with a message instead of computing with
-/// zeros. Users drop a gradient by clearing `.grad` (zero_grad of a torch optimizer or a module);
-/// the views detect that.
+/// The tensors that users see as `.grad` between backward and step: the whole reduced gradient if
+/// there is one, else a stand-in. A stand-in is a tensor of the right shape whose data cannot be
+/// read, so that code such as torch::nn::utils::clip_grad_norm_ fails with a message instead of
+/// computing with zeros. Users drop a gradient by clearing `.grad` (zero_grad of a torch optimizer
+/// or a module); the views detect that.
 ///
 /// A whole gradient exists under ddp where gradients are reduced in the parameter's dtype. 16-bit
 /// parameters whose gradients are summed in fp32 (the default) have stand-ins: a rounded copy would
@@ -49,7 +49,7 @@ class DotGradViews {
   };
   Cleared cleared() const;
 
-  /// The first trainable parameter whose `.grad` is a tensor that is not its view, if any.
+  /// Returns the first trainable parameter whose `.grad` is a tensor that is not its view, if any.
   std::optional<size_t> replaced() const;
 
   /// Returns how often users have written whole gradients in place since hide_all(). Also called

@@ -20,7 +20,7 @@
 
 namespace tessera::internal {
 
-/// What parallelize() has checked and all ranks have agreed on.
+/// The parts of an engine that parallelize() has checked and all ranks have agreed on.
 struct EngineParts {
   std::shared_ptr<ProcessGroup> group;  ///< the engine's own
   ParameterTable table;
@@ -30,8 +30,9 @@ struct EngineParts {
   std::vector<size_t> group_of;  ///< OptimizerPlan::assign's answer
 };
 
-/// What every part of an engine uses: what all ranks agreed on, what outlives the engine, and where
-/// failures, streams and times are noted. One for each engine; its parts hold references to it.
+/// Objects that every part of an engine uses: the parts that all ranks agreed on, the state that
+/// outlives the engine, and the records of failures, streams and times. One for each engine; its
+/// parts hold references to it.
 struct EngineContext {
   /// `outlives` outlives it.
   EngineContext(EngineParts agreed, PersistentState& outlives)
@@ -58,8 +59,8 @@ struct EngineContext {
   const SliceMap slices;
   ComputeSpans compute;
   StepTimes times;
-  /// Of the thread that makes this. Lives longer than Backward, which it notifies, because
-  /// operators of any thread ask it.
+  /// Watches the thread that makes this object. Lives longer than Backward, which it notifies,
+  /// because operators of any thread query it.
   BackwardWatch backward_watch;
 };
 

@@ -21,7 +21,7 @@ std::optional<UnitPlan> plan_units(const torch::nn::Module& model, const Paramet
                                    const OptimizerPlan& optimizer, const ResolvedOptions& options,
                                    const ProcessGroup& world, std::vector<std::string>& problems);
 
-/// What all ranks must have in common in engine and buffers, most telling first.
+/// Returns what all ranks must have in common in engine and buffers, most telling first.
 std::vector<std::string> fingerprint(const EngineParts& parts,
                                      const std::vector<NamedTensor>& buffers);
 

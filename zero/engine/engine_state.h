@@ -30,9 +30,9 @@ class EngineState {
   void load_state_dict(const StateDict& state, const PartialState& partial);
   void read_state(StateSource& source, const PartialState& partial);
 
-  /// For an engine that trains `next` and replaces this one. Puts the state that it needs into
-  /// `stays`, and that of parameters that become frozen into `left` unless that is null. Local: an
-  /// exception ends the engine.
+  /// Takes the state out for an engine that trains `next` and replaces this one. Puts the state
+  /// that the new engine needs into `stays`, and the state of parameters that become frozen into
+  /// `left`, unless `left` is null. Local: an exception ends the engine.
   void take_out(const char* call, const ParameterTable& next, StateDict& stays, StateDict* left);
   /// Gives the new engine the `stays` of all ranks. Collective.
   void put_back(const char* call, StateDict stays);

@@ -36,13 +36,13 @@ class EngineStep {
   /// Under asynchronous steps: waits for the outcome of the last step and throws its error.
   /// Collective, blocking. Elsewhere does nothing.
   void learn_outcome();
-  /// Where backward updates, throws on all ranks, before anything is updated, what make() would
-  /// refuse. Collective, blocking.
+  /// Collective, blocking. Called where backward updates, before anything is updated: throws, on
+  /// all ranks, the errors that make() would throw.
   void agree_to_update();
 
   const MisuseCheck& misuse() const { return misuse_; }
   const ModelChangeCheck& model_changes() const { return model_changes_; }
-  /// Updates applied so far, those of a loaded state included.
+  /// Returns the number of updates applied so far, including those of a loaded state.
   int64_t steps() const { return steps_; }
   void set_steps(int64_t steps);
 

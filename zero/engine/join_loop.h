@@ -26,8 +26,8 @@ class JoinLoop {
   JoinLoop(const JoinLoop&) = delete;
   JoinLoop& operator=(const JoinLoop&) = delete;
 
-  /// Engine::join(), whose JoinScope::follow() calls `follow`. Collective, blocking. Throws
-  /// c10::Error on every rank where options differ or this engine cannot be followed.
+  /// Does Engine::join(); the returned JoinScope::follow() calls `follow`. Collective, blocking.
+  /// Throws c10::Error on every rank if options differ or this engine does not support join().
   JoinScope begin(JoinOptions options, std::function<void()> follow);
   void end();
   bool is_open() const { return open_ != nullptr; }
@@ -43,16 +43,16 @@ class JoinLoop {
   void follow(const std::function<void(JoinProtocol::Call)>& make);
   bool is_following() const { return is_following_; }
 
-  /// If some ranks follow others, gives them the hyper-parameters of the lowest rank with batches;
-  /// collective and blocking then. Else does nothing.
+  /// If some ranks follow others, gives those ranks the hyper-parameters of the lowest rank with
+  /// batches; then it is collective and blocking. Otherwise does nothing.
   void take_hyper_parameters();
 
-  /// Whether the losses of the ranks that this one follows have weights.
+  /// Returns true if the losses of the ranks that this one follows have weights.
   bool is_weighted() const { return protocol_->is_weighted(); }
-  /// The ranks with batches; all ranks outside a loop.
+  /// Returns the ranks with batches; all ranks outside a loop.
   SyncedBuffers::Ranks ranks_with_batches() const;
-  /// The factor for gradients where backward updates; with it the mean over all ranks is the mean
-  /// over the ranks that have batches.
+  /// Returns the factor for gradients where backward updates; with it the mean over all ranks is
+  /// the mean over the ranks that have batches.
   double early_factor() const;
 
  private:

@@ -25,7 +25,7 @@ class JoinProtocol {
   /// `group` must outlive it.
   explicit JoinProtocol(ProcessGroup& group) : group_(group), calls_(group, /*words=*/1) {}
 
-  /// What one rank announces. `name` is for messages. `is_weighted`: its loss has a weight.
+  /// One rank's announcement. `name` is for messages. `is_weighted`: its loss has a weight.
   struct Announcement {
     Call call;
     const char* name;
@@ -39,12 +39,12 @@ class JoinProtocol {
   /// batches left and others have not.
   Call exchange(const Announcement& mine, bool throws_when_one_ends);
 
-  /// As of the last exchange(): whether all ranks had left the loop, whether the losses of the
-  /// ranks with batches have weights, and how many ranks had batches.
+  /// Results of the last exchange(): true if all ranks had left the loop; true if the losses of the
+  /// ranks with batches have weights; the number of ranks with batches.
   bool all_left() const { return all_left_; }
   bool is_weighted() const { return is_weighted_; }
   int active() const { return static_cast<int>(active_.size()); }
-  /// The lowest rank that had batches in the last exchange() in which any rank had.
+  /// Returns the lowest rank that had batches in the last exchange() in which any rank had.
   int lowest_active() const { return lowest_active_; }
   bool is_active(int rank) const;
 

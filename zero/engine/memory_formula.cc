@@ -67,7 +67,7 @@ void check(const MemorySetting& setting) {
               degrees.parameters);
 }
 
-/// Whether the buffer that holds the sums is the only place for gradients.
+/// Returns true if the buffer that holds the sums is the only place for gradients.
 bool lands_in_sums(const PlannedUnit& unit, const MemorySetting& setting) {
   return !setting.updates_in_backward && setting.degrees.optimizer == 1 &&
          setting.micro_steps == 1 && unit.precision.communication == unit.precision.reduce;

@@ -23,13 +23,14 @@ class MicroBatches {
   /// Called when a step is over or its gradients are dropped.
   void clear() { other_threads_ = threads_; }
 
-  /// The number of this rank's next micro-batch: those of all ranks that have ended, plus the rank.
+  /// Returns the number of this rank's next micro-batch: those of all ranks that have ended, plus
+  /// the rank.
   int64_t next() const { return count_ + rank_; }
 
   int64_t count() const { return count_; }
   void set_count(int64_t count) { count_ = count; }
 
-  /// Whether the sum over a step's micro-steps is complete after `backwards` of them.
+  /// Returns true if the sum over a step's micro-steps is complete after `backwards` of them.
   bool is_sum_complete(int64_t backwards) const;
   /// Returns why a step of `backwards` micro-steps would have other bits on other numbers of ranks;
   /// "" if it would not.

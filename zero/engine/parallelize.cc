@@ -107,7 +107,8 @@ std::vector<NamedTensor> without_aliases(std::vector<NamedTensor> buffers,
   return buffers;
 }
 
-/// The parameters that the engine trains. One that is ignored under one name is ignored under all.
+/// Returns the parameters that the engine trains. One that is ignored under one name is ignored
+/// under all.
 std::vector<NamedTensor> parameters_of(const torch::nn::Module& model, const Options& options) {
   const auto all = model.named_parameters();
   std::set<const c10::TensorImpl*> ignored;

@@ -25,8 +25,8 @@ namespace tessera::internal {
 /// [What trains changes] in rebuildable_engine.cc.
 class RebuildableEngine {
  public:
-  /// Takes what parallelize() has checked and agreed on, as ShardedEngine's constructor.
-  /// Collective.
+  /// Collective. Like ShardedEngine's constructor, takes the parts that parallelize() has checked
+  /// and that all ranks have agreed on.
   RebuildableEngine(EngineParts parts, std::shared_ptr<torch::nn::Module> model,
                     std::vector<NamedTensor> buffers);
 

@@ -40,13 +40,13 @@ class StepGradients {
   /// backward. Returns true, on all ranks, if any rank objects or the weights are wrong; then call
   /// refuse(). Collective and blocking under kReduce; throws ErrorOnAllRanks where ranks differ.
   bool end(bool objects);
-  /// Throws on every rank what any rank has against the backward: `problem`, or what is wrong with
-  /// the weights. Collective.
+  /// Collective. Throws on every rank the errors of the backward on any rank: `problem`, or the
+  /// problem with the weights.
   void refuse(const std::string& problem);
   /// Called instead of all of these after a device has replayed a micro-step.
   void count_replayed();
 
-  // What users do to `.grad`.
+  // Users' changes of `.grad`.
 
   /// Drops the gradients whose `.grad` users have cleared. Local.
   void adopt_cleared();
@@ -67,7 +67,7 @@ class StepGradients {
 
   bool has_backward() const { return backwards_ > 0; }
   int64_t backwards() const { return backwards_; }
-  /// How many of the backwards reduced.
+  /// Returns how many of the backwards reduced.
   int reductions() const { return reductions_; }
   /// Notes a backward that gave this model nothing. See EngineStep::reduce_what_is_left().
   void note_other_backward() { saw_other_backward_ = true; }

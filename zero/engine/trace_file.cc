@@ -107,7 +107,7 @@ class PendingFile {
   int fd_ = -1;
 };
 
-/// The earliest begin on any rank, so that times in the file are small and exact.
+/// Returns the earliest begin on any rank, so that times in the file are small and exact.
 int64_t common_origin(ProcessGroup& group, int64_t first_ns) {
   HostAllGather all_gather(group, 1);
   all_gather.mine()[0] = first_ns;

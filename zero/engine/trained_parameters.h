@@ -26,7 +26,7 @@ struct TrainedParameters {
   /// Ends all work that steps and operators have left under way; after it no rank reads or writes
   /// parameters on its own. Blocking.
   void settle();
-  /// Whether backward has updated parameters that no step() has committed yet.
+  /// Returns true if backward has updated parameters that no step() has committed yet.
   bool is_updated() const { return early_update != nullptr && early_update->has_begun(); }
   FlatOptimizer& optimizer() const { return applier->optimizer(); }
 

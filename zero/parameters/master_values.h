@@ -48,7 +48,7 @@ class MasterValues {
   /// The same with `values`, of the masters' dtype, size and device: the parameters show them until
   /// store(). Only where has_copy().
   void show(size_t unit, const at::Tensor& values, const FlatParameters& flat);
-  /// Whether the masters of `unit` are a copy rather than its parameters' shard itself.
+  /// Returns true if the masters of `unit` are a copy rather than its parameters' shard itself.
   bool has_copy(size_t unit) const { return has_master_copy(plan_[unit].precision, offload_); }
   /// Makes the current stream wait for what store() has queued.
   void join();

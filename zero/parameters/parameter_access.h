@@ -27,7 +27,7 @@ class ParameterAccess {
   /// group, because peers wait.
   void modify(int from_rank, const std::function<void()>& write);
 
-  /// Whether a function given to modify() runs.
+  /// Returns true if a function given to modify() runs.
   bool is_writing() const { return is_writing_; }
 
   /// Engine::full_parameters and gather, and whether such a scope is open on this rank.
@@ -37,8 +37,8 @@ class ParameterAccess {
   /// Throws c10::Error on every rank, naming the ranks where a scope is open or a parameter has
   /// left its unit. Collective.
   void require_settled(const char* call);
-  /// Also refuses a parameter that was written outside modify_parameters(), because the caller
-  /// would take its value for the run's own.
+  /// Also throws if a parameter was written outside modify_parameters(), because the caller would
+  /// take its value for the run's own.
   void require_unwritten(const char* call);
   /// Returns what require_settled() says of open scopes on this rank; "" if none is open.
   std::string open_scope_problem(const char* call) const;

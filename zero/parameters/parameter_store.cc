@@ -69,7 +69,7 @@ ParameterStore::ParameterStore(ProcessGroup& group, const ParameterTable& table,
   flat_.accept();
 }
 
-/// Whether this rank reads memory of other ranks directly, not by a collective.
+/// Returns true if this rank reads memory of other ranks directly, not by a collective.
 bool ParameterStore::reads_of_others() const {
   return is_shared() || (gathered_ != nullptr && group_.can().one_sided_reads);
 }

@@ -33,7 +33,7 @@ class ParameterStore {
                  std::function<bool()> is_inside_backward, StreamJoin* streams, MemoryMeter& meter,
                  Trace* trace, Values brought = Values::kOfParameters);
 
-  /// The masters that the optimizer updates, per trainable unit.
+  /// Returns the masters that the optimizer updates, per trainable unit.
   MasterValues& masters() { return masters_; }
   FlatParameters& flat() { return flat_; }
   const FlatParameters& flat() const { return flat_; }
@@ -50,7 +50,7 @@ class ParameterStore {
   /// Waits for all-gathers of updates. Blocking. Throws CommError of an all-gather that failed.
   void finish();
 
-  /// The error of the first unit that could not be gathered; nothing if all could. Local.
+  /// Returns the error of the first unit that could not be gathered; nothing if all could. Local.
   std::optional<CommError> failed_gather() const;
 
   /// Frees all whole units that are not in use. Local.
@@ -72,7 +72,7 @@ class ParameterStore {
   std::shared_ptr<void> hold_all(GatheredUnits::HoldMode mode);
   std::shared_ptr<void> hold(const std::vector<size_t>& units);
 
-  /// The whole buffer of each unit. Where parameters are split, call it inside hold_all().
+  /// Returns the whole buffer of each unit. Where parameters are split, call it inside hold_all().
   std::vector<at::Tensor> wholes() const;
   /// Takes shards and masters from the whole buffers, which the user or a peer has written. Call it
   /// inside hold_all().

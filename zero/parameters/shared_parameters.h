@@ -33,9 +33,9 @@ class SharedParameters {
 
   UnitMemory memory(size_t unit);
 
-  /// The first parameter (of the table) whose bytes this rank sees differently from the others: it
-  /// was written through the model. Local; no rank may write the common memory meanwhile. Throws
-  /// c10::Error if the system does not show which pages were written.
+  /// Returns the first parameter (of the table) whose bytes this rank sees differently from the
+  /// others: it was written through the model. Local; no rank may write the common memory
+  /// meanwhile. Throws c10::Error if the system does not show which pages were written.
   std::optional<size_t> find_written();
 
   /// Discards what this rank has written through the model; the shards' values become visible

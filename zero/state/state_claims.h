@@ -22,15 +22,15 @@ class StateClaims {
   /// are missing, in whole or in part, unknown, malformed, or of another shape or dtype; or "".
   const std::string& problems() const { return problems_; }
 
-  /// Whether any rank brings the slot. A slot that may be lacking need not be there.
+  /// Returns true if any rank brings the slot. A slot that may be lacking need not be there.
   bool has(size_t slot) const { return claims_[slot].first_rank >= 0; }
-  /// The elements of `slot` that this rank brings, in the order of strides(slot). Each element
-  /// comes from exactly one rank, the lowest that has it. Only without problems().
+  /// Returns the elements of `slot` that this rank brings, in the order of strides(slot). Each
+  /// element comes from exactly one rank, the lowest that has it. Only without problems().
   const std::vector<Range>& own(size_t slot) const { return claims_[slot].own; }
   const std::vector<int64_t>& strides(size_t slot) const { return claims_[slot].strides; }
 
  private:
-  /// What all ranks together have of one slot.
+  /// The elements of one slot that all ranks together have.
   struct Claim {
     std::vector<int64_t> strides;  // of the first rank that has any
     int first_rank = -1;

@@ -46,7 +46,7 @@ std::vector<StateNumber> read_numbers(const ParameterTable& table, const FlatOpt
 std::vector<std::string> problems_of(const std::vector<StateNumber>& numbers,
                                      const FlatOptimizer& optimizer);
 
-/// Whether an entry of this name tells a group's algorithm.
+/// Returns true if an entry of this name tells a group's algorithm.
 bool names_algorithm(const std::string& name);
 
 /// Returns "'<name>': got an entry that this run does not have", with the remedy if the state is

@@ -154,7 +154,7 @@ at::Tensor StateSlices::value_of(const StateRegion& region, const StatePart& par
       .narrow(0, in_buffer - flat_.shard_range(region.index).begin, part.range.numel);
 }
 
-/// The same of the masters, where they have their own dtype.
+/// Like value_of(), but returns the masters' values where they have their own dtype.
 at::Tensor StateSlices::master_of(const StateRegion& region, const StatePart& part) const {
   if (!plan_[region.index].precision.has_masters()) return value_of(region, part);
   const int64_t in_buffer =

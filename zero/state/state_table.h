@@ -51,17 +51,17 @@ struct StateRegion {
   size_t state;       ///< under kOptimizer: of FlatOptimizer::states()
   size_t first_slot;  ///< of a unit: in the order of parameters in the buffer
   size_t slots;
-  /// Of a unit: for each slot, the position of its parameter in the unit, ascending. Some states of
-  /// the optimizer exist only for some of the unit's parameters.
+  /// For a unit's region: for each slot, the position of its parameter in the unit, ascending. Some
+  /// states of the optimizer exist only for some of the unit's parameters.
   std::vector<size_t> positions;
   int64_t block_numel;  ///< of a unit: ElementState::block_numel, else 1
   int64_t bytes;        ///< a multiple of 8; of a unit: of its whole buffer, whatever has slots
   std::string tag;      ///< name of its collectives
 
   bool is_of_unit() const { return source < Source::kReplica; }
-  /// Whether ranks keep parts of it: StateSlices::kept().
+  /// Returns true if ranks keep parts of it: StateSlices::kept().
   bool has_parts() const { return is_of_unit() || source == Source::kWhole; }
-  /// The slot of the unit's parameter number `position`; nothing if it has none.
+  /// Returns the slot of the unit's parameter number `position`; nothing if it has none.
   std::optional<size_t> slot_of(size_t position) const {
     const auto found = std::lower_bound(positions.begin(), positions.end(), position);
     if (found == positions.end() || *found != position) return std::nullopt;
@@ -75,7 +75,7 @@ struct StateRegion {
 class StateTable {
  public:
   /// Shared buffers count under their first name. Throws c10::Error that names a parameter whose
-  /// size is no longer that of its place.
+  /// size has changed.
   StateTable(const ParameterTable& table, const UnitPlan& plan,
              const std::vector<NamedTensor>& buffers, const std::vector<KeptState>& states,
              const std::vector<StateNumber>& numbers, bool has_average = false,
@@ -84,7 +84,7 @@ class StateTable {
 
   const std::vector<StateSlot>& slots() const { return slots_; }
   const std::vector<StateRegion>& regions() const { return regions_; }
-  /// The tensors to which StateRegion::index refers under kReplica.
+  /// Returns the tensors to which StateRegion::index refers under kReplica.
   const std::vector<at::Tensor>& replicas() const { return replicas_; }
 
   /// Returns the slot called `name`; null if there is none.
@@ -97,14 +97,14 @@ class StateTable {
   /// The same for entries of a communication hook.
   void leave_out_comm_hook() { leaves_out_comm_hook_ = true; }
 
-  /// Whether to ignore the entry `name`, which is no slot. For other such entries unknown_entry()
-  /// returns a line with the problem and the remedy.
+  /// Returns true if the entry `name`, which is no slot, is to be ignored. For other such entries
+  /// unknown_entry() returns a line with the problem and the remedy.
   bool is_left_out(const std::string& name) const {
     return (leaves_out_frozen_ && is_of_frozen(name)) ||
            (leaves_out_comm_hook_ && is_of_comm_hook(name));
   }
   std::string unknown_entry(const std::string& name) const;
-  /// Whether the entry `name` is a communication hook's.
+  /// Returns true if the entry `name` is a communication hook's.
   static bool is_of_comm_hook(const std::string& name) { return name.starts_with("comm_hook."); }
 
  private:

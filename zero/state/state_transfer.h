@@ -29,14 +29,14 @@ class StateTransfer {
   StateDict save(StateScope scope, int rank, const EngineCounters& counters,
                  std::string problem = "");
 
-  /// Engine::load_state_dict(). Collective, blocking. Throws c10::Error on every rank with all that
-  /// is wrong on any rank and nothing changed; CommError with the state half loaded. Fills every
-  /// slice that this rank keeps, and `counters`. The caller must bump versions of parameters in
-  /// units and accept the values. Bits are kept, also of NaN and -0. An entry in another memory
-  /// order (channels_last) is converted. Another dtype is refused, also where masters would have
-  /// the values, because masters are entries of their own. Sends 2(N-1)/N of the state; needs
-  /// temporary memory for the largest region, and twice for one parameter if its order differs.
-  /// `state` may lack what `partial` says, equal on all ranks.
+  /// Engine::load_state_dict(). Collective, blocking. Throws c10::Error on every rank, with nothing
+  /// changed, that lists the problems of all ranks; throws CommError with the state half loaded.
+  /// Fills every slice that this rank keeps, and `counters`. The caller must bump versions of
+  /// parameters in units and accept the values. Bits are kept, also of NaN and -0. An entry in
+  /// another memory order (channels_last) is converted. Another dtype is refused, also where
+  /// masters would have the values, because masters are entries of their own. Sends 2(N-1)/N of the
+  /// state; needs temporary memory for the largest region, and twice for one parameter if its order
+  /// differs. `state` may lack what `partial` says, equal on all ranks.
   void load(const StateDict& state, EngineCounters& counters, const PartialState& partial = {});
 
   // For an engine that is built anew: moves the old engine's state to the new one.
@@ -44,8 +44,8 @@ class StateTransfer {
   /// Returns what lies in this rank's atoms of the slots that `wants` selects, as save() under
   /// kSharded; on rank 0 also the numbers. Together the ranks have each element once. Local.
   StateDict take(const StreamedState::Wants& wants, const EngineCounters& counters) const;
-  /// As load(), but `state` may lack anything, and states for which this run has no use are left
-  /// out. Collective.
+  /// Like load(), but any entry may be missing in `state`, and states that this run does not use
+  /// are left out. Collective.
   void put_back(StateDict state, EngineCounters& counters);
 
  private:

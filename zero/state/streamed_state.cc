@@ -82,17 +82,17 @@ class Reading {
  public:
   Reading(const StateTable& table, StateSource& source) : table_(table), source_(source) {}
 
-  /// Whether the source has the slot; otherwise the run keeps its own values.
+  /// Returns true if the source has the slot; otherwise the run keeps its own values.
   bool has(size_t slot) const { return source_.entries().contains(table_.slots()[slot].name); }
 
-  /// Whether the source has any slot of the region.
+  /// Returns true if the source has any slot of the region.
   bool has_any(const StateRegion& region) const {
     for (size_t i = 0; i < region.slots; ++i) {
       if (has(region.first_slot + i)) return true;
     }
     return false;
   }
-  /// Whether the source has each slot.
+  /// Returns, for each slot, whether the source has it.
   std::vector<StateSlices::Presence> presence() const {
     using Presence = StateSlices::Presence;
     std::vector<Presence> presence;
@@ -104,7 +104,7 @@ class Reading {
     return presence;
   }
 
-  /// Whether the source has the slot's elements in the slot's own order.
+  /// Returns true if the source has the slot's elements in the slot's own order.
   bool is_in_order(size_t slot) const {
     const StateEntry& form = table_.slots()[slot].form;
     return form.numel() < 2 || saved(slot).strides == form.strides;
@@ -223,8 +223,8 @@ StateContents StreamedState::agree_to_load(const EngineCounters& counters,
   return agree(counters, "", &partial);
 }
 
-/// Returns contents(), which any rank may refuse, also by `problem`. If `partial` is not null,
-/// applies what it lets a state lack.
+/// Returns contents(). Throws on all ranks if it fails on one of them, or if one has a `problem`.
+/// If `partial` is not null, lets the state lack the entries that it allows.
 StateContents StreamedState::agree(const EngineCounters& counters, std::string problem,
                                    const PartialState* partial) {
   std::optional<StateContents> agreed;

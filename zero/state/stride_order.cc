@@ -25,7 +25,7 @@ at::ScalarType integer_as_wide_as(at::ScalarType dtype) {
   }
 }
 
-/// Whether the strides of two entries of one shape mean the same order.
+/// Returns true if the strides of two entries of one shape mean the same order.
 bool has_same_order(const StateEntry& a, const StateEntry& b) {
   if (a.numel() < 2) return true;
   for (size_t i = 0; i < a.sizes.size(); ++i) {

@@ -29,7 +29,7 @@ class GradientClip {
   GradientClip(const GradientClip&) = delete;
   GradientClip& operator=(const GradientClip&) = delete;
 
-  /// How many norms the ranks exchange.
+  /// Returns how many norms the ranks exchange.
   size_t norms() const { return clipping_.max_norms.size(); }
   /// Returns empty norms for a step whose gradients are multiplied with `loss_scale`.
   GradientNorms begin(double loss_scale) const { return GradientNorms(clipping_, loss_scale); }

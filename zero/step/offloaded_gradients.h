@@ -45,7 +45,7 @@ class OffloadedGradients final : public GradientObserver {
   /// Per table entry: NaN or infinite elements that this rank produced. Blocks until the counts
   /// have arrived.
   std::span<const int64_t> non_finite();
-  /// As Reducer::add_to(). Blocks until the gradients have arrived.
+  /// Like Reducer::add_to(), but blocks until the gradients have arrived.
   void add_to(GradientNorms& norms);
   /// Returns the mean gradient of what is kept of `unit` [kept numel] in the masters' dtype. Valid
   /// until the next call; may be written to if drop() comes next. Blocks until it has arrived.

@@ -45,7 +45,8 @@ class StepApplier {
     int64_t used_parameters = 0;
   };
 
-  /// What an applier works on; references, `trace` (may be null) and `average` outlive it.
+  /// The objects that an applier works on; references, `trace` (may be null) and `average` outlive
+  /// it.
   struct Parts {
     ProcessGroup& group;
     const ParameterTable& table;
@@ -64,12 +65,12 @@ class StepApplier {
   StepApplier& operator=(const StepApplier&) = delete;
 
   virtual FlatOptimizer& optimizer() = 0;
-  /// Null where step() updates.
+  /// Returns the object that updates in backward; null where step() updates.
   virtual UpdateInBackward* update_in_backward() { return nullptr; }
   /// Observes gradients before the step; null where that is not needed.
   virtual GradientObserver* observer() { return nullptr; }
 
-  /// Whether commit() returns before the outcome is known.
+  /// Returns true if commit() returns before the outcome is known.
   virtual bool is_late() const { return false; }
 
   /// Applies or skips the step and makes its updates visible to all ranks. Collective.
@@ -95,18 +96,20 @@ class StepApplier {
   /// Returns the loss times the loss scale; the loss itself without one. Local; does not wait.
   virtual at::Tensor scale(const at::Tensor& loss) const = 0;
   virtual bool has_loss_scale() const = 0;
-  /// As of the last step whose outcome is known; {1, 0} without a scale.
+  /// Returns the loss scale after the last step whose outcome is known; {1, 0} without a scale.
   virtual LossScaleState loss_scale() const = 0;
   virtual void load_loss_scale(LossScaleState state) = 0;
 
-  /// The exchange for parameters that are transformed as a whole; null where there are none.
+  /// Returns the exchange for parameters that are transformed as a whole; null where there are
+  /// none.
   virtual const WholeTensorExchange* exchange() const { return nullptr; }
   /// Control memory on this rank.
   virtual int64_t bytes() const = 0;
 
  protected:
   StepApplier() = default;
-  /// The outcome of a step that all ranks agree to and whose weights sum to zero: there is no mean.
+  /// Returns the outcome of a step that all ranks agree to and whose weights sum to zero: there is
+  /// no mean.
   static Outcome without_weight(LossScaleState loss_scale) {
     return {.grad_norm = std::numeric_limits<double>::quiet_NaN(), .loss_scale = loss_scale.scale};
   }

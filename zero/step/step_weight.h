@@ -10,9 +10,9 @@
 
 namespace tessera::internal {
 
-/// The weights of a step's backwards (BackwardOptions::weight): this rank's as they come, and those
-/// of all ranks as exchanged at the end of each backward that reduces. Note [Weights] in
-/// step_weight.cc. Used by one thread.
+/// The weights of a step's backwards (BackwardOptions::weight): this rank's weights as its
+/// backwards begin, and the weights of all ranks, exchanged at the end of each backward that
+/// reduces. Note [Weights] in step_weight.cc. Used by one thread.
 class StepWeight {
  public:
   /// `group` must outlive it.
@@ -23,17 +23,18 @@ class StepWeight {
   /// in the first backward of a step that has a weight; else local.
   void begin(std::optional<double> weight);
 
-  /// Whether steps without weights are divided by the mean number of ranks, over the step's
-  /// backwards, that had a loss, not by the number of all ranks.
+  /// If `divides`, gradients of steps without weights are divided by the number of ranks that had a
+  /// loss, averaged over the step's backwards, and not by the number of all ranks.
   void divide_by_active(bool divides) {
     divides_by_active_ = divides;
     divides_step_ = divides_step_ || divides;
   }
 
-  /// The factor for the gradients of the backward that has begun.
+  /// Returns the factor for the gradients of the backward that has begun.
   double factor() const { return factor_; }
 
-  /// What this rank has begun since the last exchange, to be exchanged at the end of a backward.
+  /// Returns what this rank has begun since the last exchange, to be exchanged at the end of a
+  /// backward.
   BackwardAgreement::Report report() const { return mine_; }
   /// Takes the reports of all ranks.
   void collect(const BackwardAgreement& agreement);
@@ -42,13 +43,13 @@ class StepWeight {
   /// collect().
   const std::string& problem() const { return problem_; }
 
-  /// Whether the step has weights.
+  /// Returns true if the step has weights.
   bool is_weighted() const { return has_weighted_; }
-  /// The sum of the weights over all ranks; unset if the step has none. Equal on all ranks.
+  /// Returns the sum of the weights over all ranks; unset if the step has none. Equal on all ranks.
   std::optional<double> sum() const;
-  /// The number by which the step's reduced gradients, already divided by the number of ranks, must
-  /// be divided to be the weighted mean, or the mean over the ranks that had a loss. 1 otherwise,
-  /// and if the sum is zero. Equal on all ranks.
+  /// Returns the number by which the step's reduced gradients, already divided by the number of
+  /// ranks, must be divided to be the weighted mean, or the mean over the ranks that had a loss. 1
+  /// otherwise, and if the sum is zero. Equal on all ranks.
   double divisor() const;
 
   /// Called when the step is over or its gradients are dropped.

@@ -31,8 +31,8 @@ class UpdateInBackward final : public GradientObserver {
   /// Called when all ranks have agreed to a backward that updates, with these hyper-parameters.
   void begin();
 
-  /// Whether a backward has begun that no step() has committed; then parameters may differ between
-  /// ranks.
+  /// Returns true if a backward has begun that no step() has committed; then parameters may differ
+  /// between ranks.
   bool has_begun() const { return has_begun_; }
   /// Throws c10::Error if has_begun(): `call` needs parameters that are the same on all ranks.
   void require_committed(const char* call) const;

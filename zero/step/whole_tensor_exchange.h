@@ -54,7 +54,7 @@ class WholeTensorExchange {
   const WholeTensorPlan& plan() const { return plan_; }
   /// This rank's number in the plan.
   int rank() const { return rank_; }
-  /// What the memory formula adds to the plan's bytes, on the group's device.
+  /// Returns what the memory formula adds to the plan's bytes, on the group's device.
   int64_t gathered_bytes() const {
     return group_ == nullptr || group_->can().one_sided_reads ? 0 : plan_.gathered_bytes();
   }

@@ -22,7 +22,7 @@ std::string name_of(const std::vector<int>& some, int size) {
   return absl::StrCat(some.size() == 1 ? "rank " : "ranks ", absl::StrJoin(some, ", "));
 }
 
-/// The first lines of `problem`, and how many there are beyond them.
+/// Returns the first lines of `problem`, and how many there are beyond them.
 std::string shortened(const std::string& problem) {
   std::vector<std::string> lines = absl::StrSplit(problem, '\n');
   if (lines.size() <= kLines) return problem;

@@ -14,7 +14,8 @@ namespace tessera::internal {
 /// all-gather when there is nothing to say.
 void refuse_on_all_ranks(ProcessGroup& group, std::string_view problem, std::string_view what);
 
-/// What refuse_on_all_ranks() throws if rank R has problems[R]; empty if none has one.
+/// Returns the text that refuse_on_all_ranks() throws if rank R has problems[R]; "" if no rank has
+/// a problem.
 std::string refusal_text(const std::vector<std::string>& problems, std::string_view what);
 
 /// Collective. Checks that all ranks have the same lines, for instance one line per parameter.

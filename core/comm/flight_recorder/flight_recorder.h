@@ -47,7 +47,7 @@ class FlightRing {
   /// Records that the call is over now. No effect if the call is no longer kept.
   void end(uint64_t number);
 
-  /// How many calls have begun.
+  /// Returns how many calls have begun.
   uint64_t begun() const { return begun_.load(std::memory_order_acquire); }
   /// Returns the last calls, the oldest first. Leaves out those that are being written, and those
   /// whose thread was delayed in begin() while others made kRecords calls.
@@ -92,7 +92,7 @@ class Flight {
 /// Nanoseconds of CLOCK_REALTIME.
 int64_t flight_time_ns();
 
-/// What is known of one rank: its last calls, and what its process does.
+/// The last calls of one rank, and the state of its process.
 struct RankFlight {
   int rank = 0;
   int pid = 0;             ///< 0: unknown
@@ -110,7 +110,7 @@ std::string process_state(int pid);
 std::string merged_text(const std::vector<RankFlight>& ranks, std::string_view cause,
                         int64_t now_ns);
 
-/// The directory that TESSERA_FLIGHT_DUMP names; "": nothing is written.
+/// Returns the directory that TESSERA_FLIGHT_DUMP names; "": nothing is written.
 std::string flight_dump_directory();
 
 /// Local. Writes merged_text() as <name>-<rank>-<pid>.txt into the directory, which is made if it

@@ -28,11 +28,11 @@ class Transfer;
 /// How long a rank waits for another one.
 struct Patience {
   std::chrono::milliseconds timeout;
-  /// A wait that lasts this long is reported once; 0: never.
+  /// A wait that lasts longer is reported once; 0: no wait is reported.
   std::chrono::milliseconds report_after = std::chrono::seconds(5);
 };
 
-/// What a call makes besides moving data, once all ranks have called.
+/// Results of a call other than data: a subgroup or a window. Set after all ranks have called.
 struct Made {
   std::unique_ptr<Link> link;            ///< of a subgroup, on its ranks
   std::shared_ptr<RemoteMemory> memory;  ///< of a window
@@ -53,7 +53,7 @@ class Call final : public Work {
     int rank = 0;
     int number = 0;  ///< the rank's number in the job
   };
-  /// What is called. `ranks`: of the subgroup that the call makes.
+  /// The call's arguments. `ranks`: the ranks of the subgroup that the call makes.
   struct Form {
     Collective collective;
     int64_t sequence = -1;
@@ -106,8 +106,8 @@ class Call final : public Work {
 
   /// Returns true if the call has ended, well or not.
   bool is_over() const { return is_over_.load(std::memory_order_acquire); }
-  /// Blocks until the call ends, at most for `longest`, without going on with it. True if it has
-  /// ended.
+  /// Blocks until the call ends, at most for `longest`, without advancing it. Returns true if it
+  /// has ended.
   bool await_end(std::chrono::milliseconds longest = kMaxTimeOut);
 
   /// Returns true once its Member has taken it up.
@@ -116,12 +116,12 @@ class Call final : public Work {
 
   /// Restarts its clock at the next waited(). Before the first start the clock does not run.
   void restart_clock() { clock_.store(Clock::time_point::min(), std::memory_order_relaxed); }
-  /// The same, unless the clock runs.
+  /// Starts the clock at the next waited(), unless it runs already.
   void start_clock() {
     Clock::time_point none = Clock::time_point::max();
     clock_.compare_exchange_strong(none, Clock::time_point::min());
   }
-  /// How long it has been waited for.
+  /// Returns how long the call has been waited for.
   Clock::duration waited(Clock::time_point now) {
     Clock::time_point begin = Clock::time_point::min();
     if (clock_.compare_exchange_strong(begin, now)) {
@@ -130,7 +130,8 @@ class Call final : public Work {
     }
     return begin == Clock::time_point::max() ? Clock::duration::zero() : now - begin;
   }
-  /// Returns true once: when it has been waited for this long.
+  /// Returns true the first time that the call has been waited for at least `after` since its clock
+  /// was started; never if `after` is 0.
   bool is_to_be_reported(Clock::time_point now, std::chrono::milliseconds after) {
     if (is_reported_ || after.count() <= 0 || waited(now) < after) return false;
     return is_reported_ = true;

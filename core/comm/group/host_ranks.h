@@ -16,7 +16,7 @@ class HostRanks {
   /// Any thread, does not block. Returns why these ranks have failed; "" if they have not. A
   /// process that ended without leaving is such a cause, even if no rank has noticed it yet.
   virtual std::string failure() = 0;
-  /// The same, but only if a process has ended that way; otherwise "".
+  /// Returns the cause if a process has ended without leaving; otherwise "".
   virtual std::string lost_rank() = 0;
   /// Any thread. Makes `cause` the failure of these ranks, unless they have one. If `is_author`,
   /// calls that this rank has begun may still end well: Note [Failure].
@@ -25,8 +25,8 @@ class HostRanks {
   /// dump_flights(): writes the recorders of all of them, once, where TESSERA_FLIGHT_DUMP says.
   virtual std::shared_ptr<FlightRing> flights() = 0;
   virtual void dump_flights(std::string_view cause) noexcept = 0;
-  /// This rank makes no more calls in any of their groups, as its process ends. Blocks until what
-  /// it has begun in groups of several hosts has ended.
+  /// Called when this rank's process ends: it makes no more calls in any of their groups. Blocks
+  /// until the calls that it has begun in groups of several hosts have ended.
   virtual void leave() = 0;
 };
 

@@ -1,4 +1,4 @@
-// What a rank says about other ranks, from what its link knows of them.
+// Messages of a rank about other ranks, from its link's knowledge of them.
 #include "tessera/core/comm/group/link.h"
 
 #include <algorithm>

@@ -75,7 +75,7 @@ class Link {
  public:
   virtual ~Link() = default;
 
-  // What it is. Any thread.
+  // Properties of the link. Any thread.
 
   virtual int rank() const = 0;
   virtual int size() const = 0;
@@ -83,7 +83,7 @@ class Link {
   virtual Capabilities can() const = 0;
   /// This rank's process.
   virtual const Origin& origin() const = 0;
-  /// As ProcessGroup::allocate().
+  /// See ProcessGroup::allocate().
   virtual at::Tensor allocate(int64_t numel, at::ScalarType dtype) = 0;
   /// Returns true if a posted call with this input goes on while its rank does something else.
   virtual bool is_in_place(const at::Tensor& tensor) const = 0;
@@ -94,7 +94,7 @@ class Link {
   /// Returns true if the group needs a thread for its calls whatever its options say, because the
   /// stages of a call wait for each other and would block the caller.
   virtual bool wants_thread() const { return false; }
-  /// As ProcessGroup::make_shared_buffer(), over `group`, whose link this is.
+  /// See ProcessGroup::make_shared_buffer(). `group` is the group over this link.
   virtual std::unique_ptr<SharedBuffer> make_shared_buffer(ProcessGroup& /*group*/,
                                                            int64_t /*bytes*/,
                                                            std::string_view /*name*/) {
@@ -105,14 +105,15 @@ class Link {
 
   /// Returns true if `call` may be announced while `under_way` earlier ones are not over.
   virtual bool may_announce(const Call& call, int64_t under_way) const = 0;
-  /// Makes this rank's part in a call. A link or window that the call makes goes into Call::made().
+  /// Returns this rank's part in a call. A link or window that the call makes goes into
+  /// Call::made().
   virtual std::unique_ptr<Transfer> prepare(Call& call) = 0;
   /// Returns what a rank has announced as call number `sequence`; null if that is not known. Valid
   /// until this rank's call is over.
   virtual const CallRecord* record_of(int rank, int64_t sequence) const = 0;
   /// Returns true if all ranks have announced that call.
   virtual bool have_all_called(int64_t sequence) const = 0;
-  /// This rank's call number `sequence` is over.
+  /// Notes that this rank's call number `sequence` is over.
   virtual void note_over(int64_t sequence) = 0;
   /// Gives up a call, and keeps the memory that peers may still read or write.
   virtual void abandon(std::unique_ptr<Transfer> transfer, const Collective& collective) = 0;
@@ -123,20 +124,20 @@ class Link {
 
   /// Returns what carries messages instead of this link; null if nothing does.
   virtual Member* messages() { return nullptr; }
-  /// Starts a send. The transfer is over when the tensor may be changed. Null if it may be at once:
-  /// up to ProcessGroup::kBufferedBytes are copied.
+  /// Starts a send. The returned transfer is over when the tensor may be changed. Returns null for
+  /// up to ProcessGroup::kBufferedBytes: they are copied, and the tensor may be changed already.
   virtual std::unique_ptr<Transfer> send(const Call& call) = 0;
   /// Returns each message once, in the order in which its sender sent them.
   virtual std::optional<Arrival> next_arrival() = 0;
-  /// Brings a message into the tensor of a call that it fits. Null if it is there at once.
+  /// Moves a message into the tensor of a call that it fits. Returns null if it is there already.
   virtual std::unique_ptr<Transfer> receive(const Arrival& arrival, const Call& call) = 0;
-  /// The message will never be received.
+  /// Drops a message that will never be received.
   virtual void drop(const Arrival& /*arrival*/) {}
 
-  /// Goes on with what is neither a call's part nor a message, such as reads. Throws Fault.
+  /// Advances work that is neither a call's part nor a message, such as reads. Throws Fault.
   virtual void go_on() {}
 
-  // What is known of the ranks.
+  // Knowledge about the ranks.
 
   /// Returns the rank's number in the job.
   virtual int number_of(int rank) const = 0;
@@ -145,17 +146,17 @@ class Link {
   std::string own_name() const { return name_of(rank()); }
   /// " (pid 7 on nodeB)"; "" if unknown.
   virtual std::string place_of(int /*rank*/) const { return ""; }
-  /// What its process does, such as "is stopped (SIGSTOP)"; "" if it is unknown.
+  /// Returns what the rank's process is doing, such as "is stopped (SIGSTOP)"; "" if it is unknown.
   virtual std::string activity_of(int /*rank*/) const { return ""; }
-  /// How many calls the rank has begun, and finished, as far as is known. called_by(): any thread,
-  /// if the link has a thread.
+  /// Returns how many calls the rank has begun, or finished, as far as is known. called_by(): any
+  /// thread, if the link has a thread.
   virtual int64_t called_by(int rank) const = 0;
   virtual int64_t finished_by(int rank) const = 0;
   /// Returns true if the rank has left the group.
   virtual bool has_left(int rank) const = 0;
-  /// Its last calls.
+  /// Returns the rank's last calls.
   virtual RankFlight flight_of(int rank) const = 0;
-  /// This rank's own.
+  /// Returns this rank's own flight recorder.
   virtual std::shared_ptr<FlightRing> flights() const = 0;
   /// Compares the known calls with this number, and describes the first two that differ: "rank 1
   /// called ... where rank 0 called ...", or two that ask for the same slice. "" if none do. Equal
@@ -220,13 +221,15 @@ class Link {
   };
   /// Called before each look for something new.
   virtual void before_look(Rest& rest) = 0;
-  /// Called after a look in vain: blocks until a peer has done something, or for some milliseconds.
+  /// Called after a look that found nothing to do: blocks until a peer has done something, or for
+  /// some milliseconds.
   virtual void rest(Rest& rest) = 0;
   /// Called after the last look.
   virtual void end_rest(Rest& /*rest*/) {}
   /// Any thread. Wakes the threads of this rank that are in rest().
   virtual void wake() = 0;
-  /// From now on, threads that wait in another group of the world go on with this one, too. Once.
+  /// Makes threads that wait in other groups of the world advance this group, too, from now on.
+  /// Call it once.
   virtual void attach(std::weak_ptr<Member> member) = 0;
   /// Notes whether this group has something under way.
   virtual void note_busy(bool /*is_busy*/) {}

@@ -110,7 +110,7 @@ bool Mailbox::keeps_sender_waiting() const {
   });
 }
 
-/// For kAnySource: all other ranks.
+/// Returns the ranks that the call waits for. For kAnySource: all other ranks.
 std::vector<int> Mailbox::awaited(const Call& call) const {
   if (peer_of(call) >= 0) return {peer_of(call)};
   std::vector<int> ranks;

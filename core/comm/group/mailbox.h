@@ -18,11 +18,11 @@ class Mailbox {
 
   /// Starts a send or a receive of this rank.
   void start(const std::shared_ptr<Call>& call);
-  /// Takes what has come and goes on with what is under way.
+  /// Takes messages that have arrived, and advances messages under way.
   void advance();
   /// Fails if a rank that is waited for has left, or a wait lasts too long; reports a long one.
   void look_for_late(Call::Clock::time_point now, const Patience& patience);
-  /// Fails what is under way.
+  /// Fails the messages that are under way.
   void end_all(const std::string& cause);
 
   bool is_busy() const { return !open_.empty(); }

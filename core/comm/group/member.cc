@@ -118,8 +118,8 @@ std::shared_ptr<Call> Member::run(const Collective& collective) {
   return call;
 }
 
-/// Whether a thread goes on with it: with collectives in the background, and with a receive whose
-/// sender waits for it.
+/// Returns true if a thread advances the call: a collective in the background, or a receive that is
+/// too large to be buffered, so that its sender waits.
 bool Member::has_thread(const Collective& collective) const {
   if (link_->has_thread()) return true;
   if (collective.op == Op::kRecv) {
@@ -133,7 +133,7 @@ void Member::go_on() noexcept {
   if (lock.owns_lock()) advance();
 }
 
-/// Whether only a thread goes on with it.
+/// Returns true if only a thread advances the call, and not its callers.
 bool Member::is_driven_elsewhere(const Call& call) const {
   return link_->has_thread() || (call.has_thread() && !call.is_message());
 }
@@ -187,15 +187,17 @@ bool Member::await(Call& call, std::chrono::milliseconds longest) {
   return drive(call, Call::Clock::now() + bounded(longest));
 }
 
-/// Goes on with the group until the call is over, or until that time.
+/// Advances the group until the call is over or `until` has passed. Returns true if the call is
+/// over.
 bool Member::drive(Call& call, std::optional<Call::Clock::time_point> until) {
   start_clock(call, until.has_value());
   go_on();
   return drive_on(call, until);
 }
 
-/// Of a call that is waited for, and of the one that it waits behind. A wait without an end starts
-/// it anew; one of several short waits leaves it running.
+/// Starts the clocks of `call`, which is waited for, and of the oldest call, which must end first.
+/// A wait without a limit restarts them. A short wait, one of several, leaves clocks that run
+/// alone.
 void Member::start_clock(Call& call, bool leaves_running) {
   const auto start = [leaves_running](Call& one) {
     return leaves_running ? one.start_clock() : one.restart_clock();
@@ -206,7 +208,7 @@ void Member::start_clock(Call& call, bool leaves_running) {
   if (!calls_.empty()) start(*calls_.front());
 }
 
-/// The same as drive(), just after a look.
+/// Like drive(), for a caller that has just looked.
 bool Member::drive_on(Call& call, std::optional<Call::Clock::time_point> until) {
   Pause pause(*this, &call);
   for (; !call.is_over(); go_on()) {
@@ -218,7 +220,7 @@ bool Member::drive_on(Call& call, std::optional<Call::Clock::time_point> until) 
   return call.is_over();
 }
 
-/// Has the thread go on with what it has to, unless it does.
+/// Wakes or starts the thread that advances calls.
 void Member::serve() {
   if (link_->has_thread()) return link_->wake();
   if (lane_ == nullptr) {
@@ -297,7 +299,8 @@ void Member::advance() {
   if (is_closing() && link_->has_thread()) leave_when_idle();
 }
 
-/// Calls under way end first: if one rank gives up its part, the others wait for theirs in vain.
+/// Leaves the group unless calls are under way: other ranks still wait for this rank's part in
+/// them.
 void Member::leave_when_idle() {
   if (has_left_ || has_incoming_ || !calls_.empty()) return;
   has_left_ = true;
@@ -307,7 +310,7 @@ void Member::leave_when_idle() {
   });
 }
 
-/// What goes wrong in `body` is everyone's failure: the others wait for this rank.
+/// Runs `body`. An exception fails the group on all ranks, because the others wait for this rank.
 void Member::guard(absl::FunctionRef<void()> body) {
   try {
     body();
@@ -320,7 +323,7 @@ void Member::guard(absl::FunctionRef<void()> body) {
   }
 }
 
-/// At each look of a waiting thread, so without an exchange: the lock is held.
+/// Called at each look of a waiting thread, so it avoids an atomic exchange: the lock is held.
 void Member::set_idle(bool is_idle) {
   if (is_idle_.load(std::memory_order_relaxed) == is_idle) return;
   is_idle_.store(is_idle, std::memory_order_relaxed);

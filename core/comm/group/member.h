@@ -26,25 +26,25 @@ namespace tessera::internal {
 ///
 /// Note [Calls under way]
 /// ~~~~~~~~~~~~~~~~~~~~~~
-/// A call is announced when this rank comes to it: its link tells the others what it is and where
-/// its data lies. When all ranks have announced call s, and not before, each of them compares the
-/// calls: all compare the same, and throw the same text if they differ, before any data is touched.
-/// Then each does its part, and the call is over when all have done theirs.
+/// A rank announces each call when it comes to it: its link tells the others the call's arguments
+/// and where its data lies. After all ranks have announced call s, each of them compares all these
+/// calls. If they differ, all ranks throw the same text before any data is touched. Then each rank
+/// does its part, and the call is over when all ranks have done their parts.
 ///
-/// Nothing waits in between. Where collectives run inside the calls, a rank goes on with them when
-/// it asks one whether it is over, and whenever it waits for anything in any group of its world, so
-/// whoever waits goes on with what others wait for. A rank that computes for long makes its parts
-/// late, and that is all it does. Elsewhere a thread goes on with them.
+/// A rank does not block between these stages. If collectives run inside the calls, a rank advances
+/// all its calls whenever it asks whether one is over, and while it waits in any group of its
+/// world. So a rank that waits does the parts for which others wait; a rank that computes for long
+/// does its parts late. Otherwise a thread advances the calls.
 ///
-/// Calls are over in their order. A later one begins when nothing is left for this rank to do in
-/// the one before, unless they have memory in common: then it waits for its end.
+/// Calls end in order. A call begins when this rank has done its part in the call before. If the
+/// two have memory in common, it begins when the call before is over.
 class Member : public std::enable_shared_from_this<Member> {
  public:
   using Patience = internal::Patience;
 
-  /// `after_call`: of a member that is part of another group, which uses it for its own calls,
-  /// looks for late ranks and records what the program calls. Tells it, in any thread, that one is
-  /// over.
+  /// `after_call` is given to a member that is part of another group. That group makes its own
+  /// calls with this member, looks for late ranks, and records the program's calls. `after_call` is
+  /// called, in any thread, when a call of this member is over.
   Member(std::unique_ptr<Link> link, std::string name, Lane::Mode mode, Patience patience,
          std::function<void()> after_call = nullptr);
   ~Member();
@@ -57,42 +57,43 @@ class Member : public std::enable_shared_from_this<Member> {
   /// Throws CommError in a child of fork(), which is no rank.
   void require_own_process(const char* op, std::string_view tag) const;
 
-  /// Begins this rank's next call, or a message. Returns at once. Throws CommError if the group has
-  /// failed. Used by the thread that uses the group. `ranks`: as Call::Form says.
+  /// Begins this rank's next call, or a message. Does not block. Throws CommError if the group has
+  /// failed. Called by the thread that uses the group. `ranks`: see Call::Form.
   std::shared_ptr<Call> start(const Collective& collective, std::vector<int> ranks = {});
-  /// The same of a call that is waited for: blocks until it has ended, and throws what it failed
-  /// with.
+  /// Like start(), but blocks until the call has ended, and throws its error.
   std::shared_ptr<Call> run(const Collective& collective);
 
-  /// Any thread. Goes on with what is under way, unless another thread is at it.
+  /// Any thread. Advances the calls that are under way, unless another thread is doing so.
   void go_on() noexcept;
-  /// The same for one who asks whether the call is over, which fails if a rank has died or left,
-  /// and for a thread that waits for something else.
+  /// look(): like go_on(), for a caller that asks whether `call` is over; fails the call if a rank
+  /// has died or left. help(): like go_on(), for a thread that waits for something else.
   void look(const Call& call) noexcept;
   void help() noexcept;
-  /// Whether it makes no more calls.
+  /// Returns true if this rank makes no more calls.
   bool is_closing() const { return closes_because_ != nullptr; }
-  /// Whether something is under way.
+  /// Returns true if a call or a message is under way.
   bool is_busy() const { return has_incoming_ || !is_idle_; }
-  /// A rank that the oldest call waits for. If it has gone it left before it did its part.
+  /// A rank that the oldest call waits for. `has_gone`: it left before it did its part.
   struct Awaited {
     int rank;
     bool has_gone;
   };
-  /// Of a part. Any thread. As far as is known.
+  /// Any thread. For a member that is part of another group: returns the ranks that its oldest call
+  /// waits for, as far as is known.
   std::vector<Awaited> awaited_ranks();
-  /// For a thread that goes on in vain, now and then: fails if a rank has died or left, or does not
-  /// come; reports a long wait.
+  /// Called now and then by a thread that waits. Fails the group if a rank has died or left, or has
+  /// not come within the time-out; reports a long wait.
   void look_for_trouble(Call::Clock::time_point now, const Patience& patience);
-  /// Any thread. Blocks until the call has ended; or so long at most, and says whether it has.
+  /// Any thread. Blocks until the call has ended, or for at most `longest`; then returns true if it
+  /// has ended.
   void await(Call& call);
   bool await(Call& call, std::chrono::milliseconds longest);
 
-  /// This rank makes no more calls, because of `cause`. What is under way fails; over a link with a
-  /// thread calls end first. Blocks for no other rank.
+  /// Says that this rank makes no more calls, because of `cause`. Calls that are under way fail;
+  /// over a link with a thread they end first. Does not wait for other ranks.
   void close(const char* cause = "the group was destroyed before this was over");
-  /// The process ends: blocks until the calls that a thread goes on with have ended, then marks
-  /// this rank as having left.
+  /// Called when the process ends. Blocks until the calls that a thread advances have ended, then
+  /// marks this rank as having left.
   void leave();
 
  private:

@@ -16,7 +16,8 @@
 namespace tessera::internal {
 namespace {
 
-// How much longer the others wait than the first of those that wait, so that all hear its cause.
+// How much longer the other ranks wait than the first rank that waits, so that all learn that
+// rank's cause.
 constexpr auto kForFirst = std::chrono::milliseconds(500);
 
 /// "1 collective", "2 collectives".
@@ -24,7 +25,7 @@ std::string collectives_text(int64_t count) {
   return absl::StrCat(count, count == 1 ? " collective" : " collectives");
 }
 
-/// The ranks that the call, which has been announced, waits for.
+/// Returns the ranks that `call`, which has been announced, waits for.
 std::vector<int> awaited(const Link& link, Call& call) {
   if (call.is_compared()) return call.transfer()->awaited();
   std::vector<int> ranks;
@@ -34,7 +35,8 @@ std::vector<int> awaited(const Link& link, Call& call) {
   return ranks;
 }
 
-/// What it has finished may still be on its way.
+/// Returns true if the rank has left without its part in the call. The data of calls that it has
+/// finished may still be on its way.
 bool has_gone(const Link& link, int rank, const Call& call) {
   return link.has_left(rank) && link.finished_by(rank) <= call.sequence();
 }
@@ -47,23 +49,22 @@ void fail_as_left(const Link& link, const std::vector<Member::Awaited>& ranks) {
   }
 }
 
-/// Of several ranks that wait for the same ones, one speaks for all.
+/// Returns true if this is the first of the ranks that are not missing: that one reports for all.
 bool is_first_of_waiting(const Link& link, const std::vector<int>& missing) {
   int first = 0;
   while (first < link.size() && absl::c_linear_search(missing, first)) ++first;
   return first == link.rank();
 }
 
-/// Of the ranks that hold up the others, the one to name to the launcher: preferably one that is
-/// stopped.
+/// Returns the missing rank to name to the launcher: one that is stopped, if there is one, else the
+/// first.
 int culprit_among(const Link& link, const std::vector<int>& missing) {
   const auto stopped = absl::c_find_if(
       missing, [&](int rank) { return absl::StartsWith(link.activity_of(rank), "is stopped"); });
   return stopped == missing.end() ? missing.front() : *stopped;
 }
 
-/// The call of another group than `group` that the rank is in, of several the first; "" if none is
-/// known.
+/// Returns the first call that the rank is in, in another group than `group`; "" if none is known.
 std::string call_elsewhere(const Link& link, int rank, const std::string& group) {
   for (const FlightRecord& record : link.flight_of(rank).records) {
     if (record.end_ns == 0 && !record.is_of(group)) return record.text();
@@ -87,7 +88,7 @@ std::string names_of(const Link& link, const std::vector<int>& missing, const st
 
 }  // namespace
 
-/// Of a rank that waits in vain for a while. Takes the lock.
+/// Called by a rank that has waited for a while. Takes the lock.
 void Member::look_for_trouble(Call::Clock::time_point now, const Patience& patience) {
   const std::unique_lock lock(mutex_, std::try_to_lock);
   if (!lock.owns_lock()) return;  // another thread is at it
@@ -146,7 +147,8 @@ std::vector<Member::Awaited> Member::find_awaited() const {
   return ranks;
 }
 
-/// The group that this is part of judges what is noted here, unless it has gone.
+/// Notes the awaited ranks for the group that this member is part of, which looks for late ranks.
+/// If this member is closing, it fails by itself because of ranks that have left.
 void Member::note_awaited() {
   std::vector<Awaited> ranks = find_awaited();
   if (is_closing()) fail_as_left(*link_, ranks);
@@ -154,7 +156,7 @@ void Member::note_awaited() {
   awaited_ = std::move(ranks);
 }
 
-/// Threads that wait may not ask the link themselves.
+/// Notes the awaited ranks, because threads that wait may not ask the link themselves.
 void Member::note_awaited_for_callers(Call::Clock::time_point now) {
   std::vector<Awaited> ranks;
   if (announced_ > 0 && calls_.front()->waited(now) >= WaitReport::kLong) ranks = find_awaited();
@@ -162,8 +164,8 @@ void Member::note_awaited_for_callers(Call::Clock::time_point now) {
   awaited_ = std::move(ranks);
 }
 
-/// Says where and for whom this thread waits: for the end of `call`, perhaps behind an earlier one,
-/// which is then the one that others hold up.
+/// Notes the call that this thread waits in, and the ranks that it waits for. `call` may have to
+/// wait for the end of an earlier call; then notes the earlier one.
 void Member::note_wait(Call& call, WaitReport& wait) noexcept try {
   std::vector<int> numbers;
   const auto note = [&](const Call& one) { wait.note(one.text(), name_, one.sequence(), numbers); };
@@ -194,8 +196,8 @@ std::vector<Member::Awaited> Member::awaited_ranks() {
   return awaited_;
 }
 
-/// Who is in a call of another group holds up the ranks there, too, so all ranks of the world get
-/// the same cause.
+/// Throws the time-out. If a missing rank is in a call of another group, fails the whole world:
+/// that rank holds up the ranks there, too, and all ranks should get the same cause.
 void Member::time_out(const Call& call, const std::vector<int>& overdue) {
   const int culprit = culprit_among(*link_, overdue);
   const bool is_elsewhere = absl::c_any_of(
@@ -221,7 +223,7 @@ void Member::apply_failure(Call::Clock::time_point now) {
   if (!calls_.empty()) end_calls(hear_failure());
 }
 
-/// The cause, which this rank is going to throw.
+/// Returns the cause, which this rank is going to throw.
 std::string Member::hear_failure() {
   link_->pass_on_failure();
   return link_->failure().cause;

@@ -13,7 +13,7 @@ class Member;
 class SiblingGroups {
  public:
   void add(std::weak_ptr<Member> member);
-  /// Why the first of them that has failed did; "" if none has.
+  /// Returns why the first of them that has failed did; "" if none has.
   std::string cause() const;
 
  private:

@@ -27,7 +27,8 @@ class ReadBatch {
   void wait() {
     std::exception_ptr first;
     const auto reads = std::exchange(reads_, {});
-    // Shows that this rank waits: others then wait longer for what it fetches (hosts::ReadCache).
+    // Shows that this rank waits, so that others wait longer for the parts that it fetches
+    // (hosts::ReadCache).
     for (const auto& read : reads) read->wait_for(std::chrono::milliseconds(0));
     for (const auto& read : reads) {
       try {

@@ -10,7 +10,7 @@
 
 namespace tessera::internal::hosts {
 
-/// What a rank does for one collective of several hosts, step by step: a coroutine, which waits by
+/// One rank's part of a collective of several hosts, step by step: a coroutine, which waits by
 /// `co_await` without keeping a thread. `co_yield Given()` says that the group's next collective
 /// may begin. Put no braced aggregate into the expression of a co_await: GCC 12 destroys it twice.
 class CollectiveTask {

@@ -17,7 +17,7 @@ struct HostLayout {
 
   int ranks() const { return hosts * locals; }
   int host_of(int rank) const { return rank / locals; }
-  /// The number of a rank among the ranks of its host.
+  /// Returns the number of a rank among the ranks of its host.
   int local_of(int rank) const { return rank % locals; }
   int rank_of(int host, int local) const { return host * locals + local; }
   std::vector<int> ranks_of(int host) const {
@@ -25,7 +25,7 @@ struct HostLayout {
     for (int local = 0; local < locals; ++local) ranks.push_back(rank_of(host, local));
     return ranks;
   }
-  /// The ranks with this local number, by host.
+  /// Returns the ranks with this local number, by host.
   std::vector<int> column(int local) const {
     std::vector<int> ranks;
     for (int host = 0; host < hosts; ++host) ranks.push_back(rank_of(host, local));

@@ -147,7 +147,7 @@ class Link final : public internal::Link {
   void advance_others() override { inside().advance_others(); }
 
  private:
-  /// What the ranks call under one number.
+  /// The ranks' calls with one number.
   struct Round {
     std::vector<std::optional<CallRecord>> calls;  // by rank
     int64_t inside = 0;        // the number of the exchange among the calls of `inside`
@@ -267,8 +267,8 @@ int64_t Link::called_by(int rank) const {
   return has_come ? finished_ + 1 : finished_;
 }
 
-/// Other ranks have finished what this one has, because it waits for them. If a rank of another
-/// host has left, its last exchange of calls tells what it has finished.
+/// Other ranks have finished the calls that this rank has finished, because it waits for them. For
+/// a rank of another host that has left, the last exchange of calls tells how many it has finished.
 int64_t Link::finished_by(int rank) const {
   const bool has_exchanged = have_all_called(finished_) || !has_left(rank);
   return is_here(rank) || has_exchanged
@@ -276,8 +276,9 @@ int64_t Link::finished_by(int rank) const {
              : subgroups_.calls->link().finished_by(subgroups_.layout.host_of(rank));
 }
 
-/// Once all have called, a rank that left is missed only if its data has not come. Of another host,
-/// only the rank of this column is known to have left, once `flat` says so: that comes after why.
+/// After all ranks have called, a rank that has left is missing only if its data has not come. On
+/// other hosts, this rank sees only the rank of its own column leave, through `flat`; the reason
+/// arrives before that.
 bool Link::has_left(int rank) const {
   if (have_all_called(finished_)) return has_gone(rank);
   if (is_here(rank)) return inside().has_left(local_of(rank));
@@ -293,8 +294,8 @@ bool Link::has_gone(int rank) const {
                      [rank](const auto& one) { return one.rank == rank && one.has_gone; });
 }
 
-/// A rank of this host that itself waits, in another call or in this one once all have called, may
-/// keep this rank waiting because a third one does not come: the cause that all should hear.
+/// If `rank` is on this host and is itself waiting (in another call, or in this one after all have
+/// called), a third rank may be the cause. The extra time lets `rank` report that cause first.
 std::chrono::milliseconds Link::extra_patience(int rank, const Call& call) const {
   if (!is_here(rank)) return kForOtherHost;
   if (absl::StartsWith(activity_of(rank), "is stopped")) return {};
@@ -302,8 +303,8 @@ std::chrono::milliseconds Link::extra_patience(int rank, const Call& call) const
   return waits ? kForWaiting : std::chrono::milliseconds();
 }
 
-/// The ranks of this host hear of each other's failures sooner through `inside`; what `flat` says,
-/// which is more exact, is then still on its way.
+/// Prefers the failure of `flat`, which is more exact. The ranks of this host learn of each other's
+/// failures through `inside` before that one arrives.
 Failure Link::failure() const {
   if (flat().has_failed()) return flat().failure();
   Failure failure = inside().failure();

@@ -11,14 +11,14 @@
 
 namespace tessera::internal::hosts {
 
-/// What a group of several hosts has besides its links.
+/// Properties of a group of several hosts, besides its links.
 struct GroupSetting {
   HostLayout layout;
   Member::Patience of_messages;
   std::shared_ptr<ReadCache> cache;  ///< shared by all groups of this rank's host
   uint64_t id = 0;                   ///< equal on all ranks, different for each group
 
-  /// The id of the group or window that its call with this number makes.
+  /// Returns the id of the group or window that its call with this number makes.
   uint64_t id_of_made(int64_t sequence) const;
 };
 
@@ -28,8 +28,8 @@ struct GroupSetting {
 ///
 /// Note [Calls of two levels]
 /// ~~~~~~~~~~~~~~~~~~~~~~~~~~
-/// If ranks called different collectives, comparing the calls of these links would name sizes that
-/// nobody asked for. So the ranks of a host first exchange what they call. If it is equal, each
+/// If ranks called different collectives, a comparison of these links' calls would name sizes that
+/// no program passed. So the ranks of a host first exchange their calls. If these are equal, each
 /// rank exchanges its host's call, and the slices that the host's ranks ask for, with its column.
 /// Then every rank knows all calls, and all find the same difference. If calls differ inside a
 /// host, its ranks fail the group, and the others, which wait for them, throw the same cause. A

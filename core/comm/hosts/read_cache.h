@@ -14,7 +14,7 @@
 
 namespace tessera::internal::hosts {
 
-/// What a read brings. Equal keys mean equal bytes.
+/// The bytes that a read returns. Equal keys mean equal bytes.
 struct ReadKey {
   int64_t window = 0;
   int64_t rank = 0;
@@ -25,8 +25,8 @@ struct ReadKey {
   friend bool operator==(const ReadKey&, const ReadKey&) = default;
 };
 
-/// What one rank of a host has read from another host, kept for the other ranks of its host: a ring
-/// of bounded size in shared memory. Thread-safe.
+/// Parts that one rank of a host has read from another host, kept for the other ranks of its host:
+/// a ring of bounded size in shared memory. Thread-safe.
 ///
 /// Note [One copy for a host]
 /// ~~~~~~~~~~~~~~~~~~~~~~~~~~
@@ -43,14 +43,14 @@ struct ReadKey {
 /// the part now. That rank waits only kPatienceUnawaited until the other waits for its part, too.
 class ReadCache {
  public:
-  /// The most memory of a host that it takes.
+  /// The most memory of a host that the cache takes.
   static constexpr int64_t kMostBytes = int64_t{256} << 20;
 
   /// Collective over `inside`. Throws c10::Error where there is no memory for it.
   static std::shared_ptr<ReadCache> make(ProcessGroup& inside);
 
-  /// Local, the same on all ranks. Lets it grow to `bytes`, at most kMostBytes, if the host has the
-  /// memory. Any thread.
+  /// Local, with equal arguments on all ranks. Lets the cache grow to `bytes`, at most kMostBytes,
+  /// if the host has the memory. Any thread.
   void reserve(int64_t bytes);
 
   /// Starts a read into `to`.
@@ -58,8 +58,8 @@ class ReadCache {
   /// Throws CommError if the group has failed.
   using Check = std::function<void()>;
 
-  /// Local. Reads what `key` says into `to`, by `fetch` if no rank of the host has it. Results and
-  /// errors are those of `fetch`, after Work::wait().
+  /// Local. Reads the part `key` into `to`: from the cache if a rank of the host has read it, else
+  /// by `fetch`. Work::wait() throws the errors of `fetch`.
   std::shared_ptr<Work> start_read(const ReadKey& key, const at::Tensor& to, Fetch fetch,
                                    Check check);
 

@@ -10,7 +10,7 @@ namespace {
 
 constexpr int64_t kSmallBytes = 512;
 
-/// What each level does in a reduction: Note [Sums of two levels].
+/// The parts of each level in a reduction: Note [Sums of two levels].
 class TwoLevels {
  public:
   TwoLevels(const HostSubgroups& subgroups, const Collective& call)

@@ -8,7 +8,7 @@
 
 namespace tessera::internal::hosts {
 
-/// What the task of a collective works with, once the ranks' calls were found equal.
+/// Inputs of a collective's task, after the ranks' calls were found equal.
 struct CollectiveContext {
   const HostSubgroups& subgroups;
   Collective call;

@@ -14,8 +14,8 @@
 namespace tessera::internal::hosts {
 namespace {
 
-/// The ranks' parts of a window. Those of this host are read in its shared memory, others between
-/// hosts. Of the latter, a part with a version comes to a host once: Note [One copy for a host].
+/// The ranks' parts of a window. Parts of this host's ranks are read in its shared memory, other
+/// parts over the network. A part with a version is read once per host: Note [One copy for a host].
 class Memory final : public RemoteMemory {
  public:
   /// `number`: of the window, among those that share the cache.

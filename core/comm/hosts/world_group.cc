@@ -117,8 +117,8 @@ std::shared_ptr<ProcessGroup> make_group(const std::shared_ptr<internal::Group>&
     links = make_links(*flat, *inside, layout);
     flat->link().watch(inside->link().host_ranks());
   } catch (const CommError& error) {
-    // The others may have made theirs, gone on and failed. Without this, the unwinding would give
-    // the ranks of this host another cause.
+    // The other ranks may have made their groups, gone on and failed. If this rank did not abort
+    // here, unwinding would give the ranks of this host another cause.
     inside->abort(error.cause());
     flat->abort(error.cause());
     throw;

@@ -16,7 +16,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// How long ranks that have not come yet may take to come and hear of a conflict.
+// After a conflict, how long to wait for ranks that have not connected yet, so that they learn of
+// it.
 constexpr auto kConflictLinger = std::chrono::seconds(2);
 // Time before it first says which ranks it waits for.
 constexpr auto kSilenceBeforeNames = std::chrono::seconds(5);
@@ -126,7 +127,7 @@ class Meeting::Admission {
     if (!conflict.empty()) conflicts_.try_emplace(hello->rank, conflict);
   }
 
-  /// The conflict of two processes with one rank.
+  /// Returns the conflict of two processes with one rank.
   static std::string conflict_of_two(const Hello& first, const Hello& second) {
     const auto pids = std::minmax(first.pid, second.pid);
     return absl::StrCat("RANK ", first.rank, " was given twice, to pid ", pids.first,
@@ -177,7 +178,7 @@ class Meeting::Admission {
     return absent;
   }
 
-  /// The ranks that have not entered the transport.
+  /// Returns the ranks that have not entered the transport.
   std::vector<int> outside() const {
     std::vector<int> ranks;
     for (const auto& [rank, number] : numbers_) {

@@ -17,7 +17,7 @@ using Clock = std::chrono::steady_clock;
 constexpr auto kMaxSearchPause = std::chrono::milliseconds(20);
 constexpr auto kPauseAfterRefusal = std::chrono::milliseconds(200);
 constexpr auto kSilentSearch = std::chrono::seconds(5);  // before a rank says what it waits for
-// A server that is there answers in microseconds, and one that is flooded in seconds.
+// A server answers in microseconds, or in seconds if it is flooded with connections.
 constexpr auto kMaxProof = std::chrono::seconds(10);
 // Time to learn whether a rank 0 of this job or another program has taken the place.
 constexpr auto kTimeToTell = std::chrono::seconds(2);

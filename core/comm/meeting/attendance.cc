@@ -11,7 +11,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// Time for rank 0 to say what it knows of a time-out, which is more than this rank knows.
+// Time for rank 0 to report a time-out: rank 0 knows more about it than this rank.
 constexpr auto kAnswerGrace = std::chrono::milliseconds(500);
 
 }  // namespace

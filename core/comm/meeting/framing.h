@@ -26,7 +26,7 @@ class Framing {
   /// The other side has proved itself: its frames may be long.
   void trust() { is_trusted_ = true; }
 
-  /// The bytes to send. `payload` is at most kMax bytes.
+  /// Returns the bytes to send. `payload` is at most kMax bytes.
   std::string wrap(std::string_view payload);
 
   /// Takes bytes that were received.

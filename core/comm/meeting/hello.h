@@ -17,7 +17,8 @@ struct Hello {
   std::string build;      ///< versions and sizes of what ranks share
   std::string device;     ///< the kind: "cpu" or "cuda"
 
-  /// Local. Describes this process. `build`: what ranks share besides the meeting's protocol.
+  /// Local. Returns the description of this process. `build`: the versions and sizes that must be
+  /// equal on all ranks, besides the meeting's protocol.
   static Hello of_this_process(int rank, int world_size, const std::string& device,
                                const std::string& build);
 

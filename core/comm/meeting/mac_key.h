@@ -41,13 +41,13 @@ class MacKey {
   Bytes key_{};
 };
 
-/// What a rank must know to be admitted to its job's meeting.
+/// The credentials with which a rank is admitted to its job's meeting.
 struct Credentials {
   std::string token = {};    ///< the job's secret; "" for none
   std::string run_id = {};   ///< the launcher's name for the job
   std::string attempt = {};  ///< how often the launcher has restarted it
 
-  /// The key of a connection whose sides have these nonces.
+  /// Returns the key of a connection whose sides have these nonces.
   MacKey connection_key(std::string_view member_nonce, std::string_view server_nonce) const;
 };
 

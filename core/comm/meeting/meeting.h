@@ -39,8 +39,8 @@ class Transport {
   /// Returns true if the ranks must be on one host.
   virtual bool is_local() const { return false; }
 
-  /// Called by rank 0 once all have come; `pids` by rank. Returns what the others need to enter.
-  /// All ranks hear of an error of open() or enter().
+  /// Called by rank 0 after all ranks have connected; `pids` by rank. Returns what the others need
+  /// to enter. An error of open() or enter() becomes the error of all ranks.
   virtual absl::StatusOr<std::string> open(const std::vector<int>& /*pids*/) { return ""; }
   /// Called by the others.
   virtual absl::Status enter(const std::string& /*text*/) { return absl::OkStatus(); }
@@ -54,13 +54,13 @@ struct MeetingFailure {
   bool is_place_wrong = false;
 };
 
-/// One rank that comes to a meeting.
+/// Options of one rank in a meeting.
 struct MeetingOptions {
   Hello own;
   std::chrono::milliseconds timeout;  ///< for finding the place and meeting together
   Warn warn;
-  /// Called with the reason of a failure that this rank is the first to know, before the others
-  /// hear of it. `culprit`: the rank that is to blame, or -1 for this one.
+  /// Called with the cause of a failure that this rank finds first, before the others learn of it.
+  /// `culprit`: the rank that caused it, or -1 for this one.
   std::function<void(int culprit, const std::string& cause)> report;
 };
 
@@ -82,10 +82,10 @@ class Meeting {
   class Admission;
   class Attendance;
 
-  /// Rank 0 listens at the place. If another rank 0 listens there, it enters instead, so that both
-  /// hear of the conflict. The others wait for rank 0 and enter. At the deadline the failure says
-  /// what was found: an unknown host name, a closed port, no answer, a program that is not a rank
-  /// of this job, a stopped process.
+  /// Rank 0 listens at the place. If another rank 0 listens there, connects to that one instead, so
+  /// that both learn of the conflict. The others wait for rank 0 and enter. At the deadline the
+  /// failure says what was found: an unknown host name, a closed port, no answer, a program that is
+  /// not a rank of this job, a stopped process.
   static Side arrive(Place& place, const MeetingOptions& options, Deadline end);
 
   /// Rank 0's part: decides which processes are the ranks, and whether all have entered the

@@ -16,8 +16,8 @@ namespace tessera::internal {
 /// Called with text that a user should read while ranks look for each other.
 using Warn = std::function<void(const std::string& text)>;
 
-/// Where the ranks of a job meet: rank 0 listens there, and the others connect to it. There are
-/// three kinds of places:
+/// A place where the ranks of a job meet: rank 0 listens there, and the others connect to it. There
+/// are three kinds of places:
 /// - UnixPlace: a Unix socket of one host, at a path or an abstract name;
 /// - AddressPlace: a TCP address of rank 0, and a token;
 /// - StorePlace: a store, the user's or torchrun's, where rank 0 leaves a note of where it listens.
@@ -34,10 +34,11 @@ class Place {
   /// Connects once to the process that listens there.
   virtual absl::StatusOr<FileDescriptor> connect(Deadline deadline) = 0;
 
-  /// What the sides of a connection must know. To be called after listen() or connect().
+  /// Returns the credentials that both sides of a connection must have. Call it after listen() or
+  /// connect().
   virtual Credentials credentials() const = 0;
 
-  /// The place for people: "MASTER_ADDR and MASTER_PORT node1:29500". Contains no secret.
+  /// Returns the place for people: "MASTER_ADDR and MASTER_PORT node1:29500". Contains no secret.
   virtual std::string text() const = 0;
 };
 

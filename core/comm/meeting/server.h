@@ -29,7 +29,8 @@ class Server {
 
   /// A member's number in this server.
   using Member = int64_t;
-  /// What a member has sent, first its proof (kMember). Without a message: the member has gone.
+  /// A message from a member, or nullopt if the member has disconnected. The first message of each
+  /// member is its proof (kMember).
   struct Event {
     Member member;
     std::optional<Message> message;
@@ -42,10 +43,10 @@ class Server {
   Server(const Server&) = delete;
   Server& operator=(const Server&) = delete;
 
-  /// Local. Serves connections for at most `patience`. Returns what members did, often nothing.
+  /// Local. Serves connections for at most `patience`. Returns the members' events, often none.
   std::vector<Event> serve(std::chrono::milliseconds patience);
 
-  /// Local, does not block: what the member does not take at once is sent in serve().
+  /// Local, does not block: bytes that the member does not take immediately are sent in serve().
   void send(Member member, const Message& message);
   void send_to_all(const Message& message);
 

@@ -40,7 +40,7 @@ class SharedTable {
   virtual bool has(const std::vector<std::string>& keys);
   virtual void erase(const std::string& key);
 
-  /// The table's reply to any message.
+  /// Returns the table's reply to any message.
   virtual Message reply(const Message& request) = 0;
 
  private:

@@ -28,7 +28,7 @@ class UnixPlace final : public Place {
   /// Does not block. NotFound if no process listens, Unavailable if it lets nobody in now.
   absl::StatusOr<FileDescriptor> connect(Deadline deadline) override;
   Credentials credentials() const override { return credentials_; }
-  /// The path, or "@name".
+  /// Returns the path, or "@name".
   std::string text() const override { return is_path() ? name_ : "@" + name_; }
 
  private:

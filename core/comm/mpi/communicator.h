@@ -57,7 +57,7 @@ class Communicator {
     return source;
   }
   bool is_over(Handle& request) { return source_if_over(request).has_value(); }
-  /// How many requests have ended so far, which shows whether anything moves.
+  /// Returns how many requests have ended so far, which shows whether anything moves.
   uint64_t ended() const { return ended_; }
 
  private:

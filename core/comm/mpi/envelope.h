@@ -10,8 +10,8 @@
 
 namespace tessera::internal::mpi {
 
-/// What ranks tell each other besides data, of one size. Plain bytes: programs and machines are
-/// alike.
+/// A control message between ranks, of fixed size. Plain bytes, because all ranks run the same
+/// program on machines of one kind.
 ///
 /// Note [Envelopes]
 /// ~~~~~~~~~~~~~~~~

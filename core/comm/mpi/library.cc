@@ -48,7 +48,7 @@ const Abi& abi_of(void* library) {
   return abis()[::dlsym(library, "ompi_mpi_comm_world") != nullptr ? 0 : 1];
 }
 
-/// The likeliest first.
+/// Returns the files to try, the likeliest first.
 std::vector<std::string> files_to_try() {
   const std::string named = process_environment("TESSERA_MPI").value_or("");
   for (const Abi& abi : abis()) {

@@ -12,7 +12,7 @@
 namespace tessera::internal::mpi {
 namespace {
 
-/// What was given up, kept until MPI has ended it.
+/// A transfer that was given up, kept until MPI has ended it.
 struct Abandoned {
   std::unique_ptr<internal::Transfer> transfer;
   Collective collective;
@@ -163,7 +163,7 @@ std::string Link::activity_of(int rank) const {
   return world().is_neighbour(number) ? process_activity(world().place(number).pid) : "";
 }
 
-/// A rank that has come to a call has finished those that are over here.
+/// A rank that has announced a call has finished the calls that are over here.
 int64_t Link::finished_by(int rank) const {
   if (has_left(rank)) return ranks_->told(rank).left_after;
   return rank == this->rank() ? finished_ : std::min(finished_, called_by(rank));
@@ -211,7 +211,7 @@ void Link::leave() noexcept {
   });
 }
 
-/// Once the progress thread has ended, the caller ends what is under way.
+/// After the progress thread has ended, the caller ends the calls that are under way.
 void Link::wake() {
   if (Progress::instance().wake()) return;
   if (const auto member = member_.lock()) member->go_on();

@@ -99,11 +99,11 @@ class Link final : public internal::Link {
     return rounds_.find(sequence)->second;
   }
   at::Tensor& scratch() { return scratch_; }
-  /// How many calls are over.
+  /// Returns how many calls are over.
   int64_t finished() const { return finished_; }
   /// Opens the window or the link that the call makes, once all ranks have called.
   void open(Call& call);
-  /// Returns true, once, if rank `rank` has said that it has what was sent to it with this tag.
+  /// Returns true, once, after rank `rank` has acknowledged the data sent to it with this tag.
   bool take_receipt(int rank, int data_tag) { return receipts_.erase({rank, data_tag}) != 0; }
 
   // For the world.

@@ -27,7 +27,7 @@ constexpr auto kLongSleep = std::chrono::milliseconds(1);
 // a core that may have more to do; a look that is late delays a reader.
 constexpr int kClump = 40;
 constexpr auto kRequestSleep = std::chrono::microseconds(500);
-// Where nothing is expected.
+// While nothing is expected.
 constexpr auto kIdleSleep = std::chrono::milliseconds(50);
 constexpr std::chrono::milliseconds kMaxWait = kMaxTimeOut;  // as MPI_Finalize waits
 // How long others have to leave, too, after a failure of the world, or of one of its groups, after
@@ -239,7 +239,8 @@ void Progress::leave(const char* cause) {
   run([this, cause] { let_go(cause); }, kMaxWait);
 }
 
-/// Not on the thread, which goes on with the calls that are waited for. The last world first.
+/// Makes the ranks of each host leave, the last world first. Runs on the calling thread, because
+/// the progress thread must advance the calls that leave() waits for.
 void Progress::leave_hosts() {
   std::vector<std::shared_ptr<HostRanks>> hosts;
   run(

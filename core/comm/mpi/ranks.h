@@ -40,7 +40,7 @@ class Ranks {
     return is_in ? static_cast<int>(found - world_ranks_.begin()) : -1;
   }
 
-  // What a rank has told.
+  // Facts that a rank has told the others.
 
   struct Told {
     std::atomic<int64_t> called{0};       ///< how many calls it has begun
@@ -62,12 +62,13 @@ class Ranks {
     if (ends_at_once_) failure = {.cause = failure.cause};
     return failure;
   }
-  /// The failure of the group alone, not of its world; without a cause if there is none.
+  /// Returns the failure of the group alone, not of its world; without a cause if there is none.
   Failure failure_of_group() const {
     const std::lock_guard<std::mutex> lock(mutex_);
     return failure_;
   }
-  /// Sets the failure of the group, cut to what others hear. Returns true if there was none before.
+  /// Sets the failure of the group, shortened to the length that is sent to other ranks. Returns
+  /// true if there was none before.
   bool set_failure(const Failure& failure) {
     const std::lock_guard<std::mutex> lock(mutex_);
     if (!failure_.cause.empty()) return false;

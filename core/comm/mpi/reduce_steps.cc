@@ -54,7 +54,7 @@ class ReduceSteps final : public Steps {
     int64_t numel;
   };
 
-  /// The most elements that a rank reduces in a step.
+  /// Returns the most elements that a rank reduces in a step.
   int64_t piece_numel() const {
     const int64_t bytes =
         std::clamp(kHeldBytes / (places_ * context_.size), kLeastPiece, kMostPiece);
@@ -63,7 +63,8 @@ class ReduceSteps final : public Steps {
     return std::min(most, std::max(round_up(share, kAlignment), kAlignment));
   }
 
-  /// What `rank` reduces in a step: a part of its slice, or its share of a chunk of the tensor.
+  /// Returns the elements that `rank` reduces in a step: a part of its slice, or its share of a
+  /// chunk of the tensor.
   Range range(int64_t step, int rank) const {
     const int64_t begin = step * chunk_;
     const int64_t length = std::min(chunk_, numel_ - begin);
@@ -76,7 +77,7 @@ class ReduceSteps final : public Steps {
     return {data_ + (begin + from) * element_, std::min((rank + 1) * share, length) - from};
   }
 
-  /// Where the piece of a rank arrives in a step.
+  /// Returns where the piece of a rank arrives in a step.
   char* place(int64_t step, int rank) const {
     return data_of(memory_) + (step % places_ * context_.size + rank) * piece_ * element_;
   }

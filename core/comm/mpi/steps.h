@@ -60,15 +60,16 @@ int64_t steps_under_way(int ranks);
 class Steps {
  public:
   virtual ~Steps() = default;
-  /// Starts the next step. Returns false if there is none, also when asked again.
+  /// Starts the next step and returns true. Returns false if no step is left, and on every later
+  /// call.
   virtual bool advance(Exchange& exchange) = 0;
-  /// How many of the last steps may still be under way when the next one starts.
+  /// Returns how many of the last steps may still be under way when the next one starts.
   virtual int64_t lag() const = 0;
   /// Returns why the ranks' calls do not fit, if found only now; equal on all ranks; "" if they do.
   virtual std::string problem() const { return ""; }
 };
 
-/// What the steps work with. References must outlive them.
+/// Inputs of the steps. References must outlive them.
 struct CollectiveContext {
   const Collective& call;
   const Round& round;

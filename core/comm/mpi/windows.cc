@@ -261,7 +261,7 @@ void Windows::end_reads(const std::string& cause) {
   }
   for (const auto& [number, part] : std::exchange(parts_, {})) {
     part->read->call->fail(cause);
-    // Its data is under way: if it were not received, the owner's send would not end.
+    // The read's data is under way. It must be received, or the owner's send would not end.
     if (part->data != nullptr) ranks_->world().keep({part->data, &part->data->exchange});
   }
 }

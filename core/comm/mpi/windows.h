@@ -114,7 +114,7 @@ class Windows {
 
     char* target() const;
   };
-  /// What is wanted from one owner.
+  /// The reads that wait for one owner.
   struct Owner {
     std::deque<std::shared_ptr<Read>> waiting;  // reads with parts that were not asked for yet
     int open = 0;                               // parts under way

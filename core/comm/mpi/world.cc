@@ -81,7 +81,7 @@ void World::send(const Envelope& envelope, int to) {
                                communicator_->comm(), &outgoing.request);
   if (code == 0) return;
   outgoing_.pop_back();
-  // After a failure some ranks may be gone; the others still get theirs.
+  // After a failure some ranks may be gone; the others still get their envelopes.
   if (!has_failed())
     communicator_->check(code, absl::StrCat("MPI_Isend to rank ", to, place_of(to)));
 }

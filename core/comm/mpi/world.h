@@ -30,13 +30,13 @@ class Link;
 /// The cause of calls that are under way, or begin, when MPI has been finalised.
 inline constexpr const char* kFinalised = "MPI has been finalised";
 
-/// What all groups of one rank share: the communicator, and the envelopes that come and go on it.
-/// For the progress thread, unless it says otherwise.
+/// State that all groups of one rank share: the communicator, and the envelopes sent and received
+/// on it. Used by the progress thread, except where a comment says otherwise.
 class World : public std::enable_shared_from_this<World> {
  public:
   using Clock = std::chrono::steady_clock;
 
-  /// Where a rank is: its process, and what its host is called.
+  /// A rank's process and the name of its host.
   struct Place {
     int pid = 0;
     std::string host;
@@ -60,25 +60,26 @@ class World : public std::enable_shared_from_this<World> {
   bool has_failed() const { return has_failed_.load(std::memory_order_acquire); }
   /// Returns why calls fail; "" if they do not.
   std::string failure() const;
-  /// The rank that failed the world, whose earlier calls may still end well; -1: none may.
+  /// Returns the rank that failed the world; its earlier calls may still end well. -1: no call may.
   int author_of_failure() const { return author_.load(std::memory_order_relaxed); }
-  /// Sets the cause, cut to what others hear. Returns false if there was one before.
+  /// Sets the cause, shortened to the length that is sent to other ranks. Returns false if there
+  /// was one before.
   bool set_failure(std::string_view cause, int author = -1);
   /// Sets where ranks are, for messages.
   void set_places(std::vector<Place> places);
-  /// {} if that is not known.
+  /// Returns {} if the place is not known.
   Place place(int rank) const;
   /// " (pid 7 on nodeB)"; "" if that is not known.
   std::string place_of(int rank) const;
   /// Returns true if the rank is known to be another process of this rank's host.
   bool is_neighbour(int rank) const;
-  /// This rank's flight recorder: that of host(), if there is one.
+  /// Returns this rank's flight recorder: host()'s, if there is a host().
   std::shared_ptr<FlightRing> flights() const;
   /// The ranks of this host. They fail with this world, and it fails with them.
   void watch(std::weak_ptr<HostRanks> host);
   std::shared_ptr<HostRanks> host() const;
-  /// A group of this rank has been made, and add() will follow. Until then this rank does not
-  /// leave, though its other groups go.
+  /// Notes that a group of this rank has been made and that add() will follow. Until then this rank
+  /// does not leave, even if its other groups are destroyed.
   void note_made() { made_groups_.fetch_add(1); }
 
   // The progress thread's part.
@@ -90,22 +91,22 @@ class World : public std::enable_shared_from_this<World> {
   void send_to_others(const Envelope& envelope);
   /// Adds a group of this rank, until Link::is_over().
   void add(const std::shared_ptr<Member>& member, Link& link);
-  /// Keeps it, and looks at it until it is over.
+  /// Keeps `exchange`, and tests it until it is over.
   void keep(std::shared_ptr<Exchange> exchange) { kept_.push_back(std::move(exchange)); }
-  /// Receives the data of a message that no call receives; its sender would keep it otherwise.
+  /// Receives and drops the data of a message that no call receives, so that its send ends.
   void drain(int from, const Envelope& message);
   /// Writes this rank's calls, once, where TESSERA_FLIGHT_DUMP says.
   void dump_flights(std::string_view cause);
   /// Tells the others the cause of failure.
   void tell_failure();
-  /// One of its groups has failed, and that group's other ranks may never leave.
+  /// Notes that a group of this world has failed, whose other ranks may never leave.
   void note_failed_group(const std::string& cause) { failed_group_ = cause; }
-  /// The failure of the world or of one of its groups; "" if there was none.
+  /// Returns the failure of the world or of one of its groups; "" if there was none.
   std::string any_failure() const {
     const std::string cause = failure();
     return cause.empty() ? failed_group_ : cause;
   }
-  /// Fails what is under way here at once, without telling the others.
+  /// Fails this rank's calls under way, without telling the other ranks.
   void end_calls(std::string_view cause);
   /// This rank leaves. Tells the others when its calls under way are over and no other rank may
   /// read its memory any more.
@@ -123,7 +124,7 @@ class World : public std::enable_shared_from_this<World> {
       fail_by(error);
     }
   }
-  /// Goes on with what is under way. Returns true if anything moved.
+  /// Advances the calls that are under way. Returns true if anything moved.
   bool advance(Clock::time_point now);
   /// Returns true if it has to be looked at.
   bool is_busy() const;

@@ -82,8 +82,8 @@ class Communicator {
   std::mutex mutex_;
   OpaqueComm* comm_ = nullptr;
   bool is_finalized_ = false;
-  // What a split makes of this one. NCCL writes it whenever it is done, on a thread of its own and
-  // without mutex_: read it with atomic_ref.
+  // The communicator that a split of this one makes. NCCL writes it when the split is done, on a
+  // thread of its own and without mutex_: read it with atomic_ref.
   OpaqueComm* split_off_ = nullptr;
   std::map<void*, Registered> registered_;
 };

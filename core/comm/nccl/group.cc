@@ -75,7 +75,7 @@ Group::~Group() {
   }
 }
 
-/// The communicators of the two lanes.
+/// Returns the communicators of the two lanes.
 std::vector<std::shared_ptr<Communicator>> Group::communicators() const {
   return {gather_.communicator(), reduce_.communicator()};
 }

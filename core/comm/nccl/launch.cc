@@ -52,10 +52,10 @@ DataType dtype_of(at::ScalarType dtype) {
   }
 }
 
-/// How many elements NCCL sees for one of the tensor's.
+/// Returns how many elements NCCL sees for one of the tensor's.
 int64_t scale_of(at::ScalarType dtype) { return dtype == at::kShort ? 2 : 1; }
 
-/// Where element `begin` of the tensor lies.
+/// Returns the address of element `begin` of the tensor.
 char* place_in(const at::Tensor& whole, int64_t begin) {
   return data_of(whole) + begin * static_cast<int64_t>(whole.element_size());
 }

@@ -13,7 +13,8 @@ namespace tessera::internal::nccl {
 Result launch(const Api& api, const Collective& collective, int rank, int size, OpaqueComm* comm,
               void* stream);
 
-/// The same for several messages that NCCL starts together; those of a rank to itself are left out.
+/// The same for several messages that NCCL starts together. Messages of a rank to itself are left
+/// out.
 Result launch_messages(const Api& api, const std::vector<Collective>& messages, int rank,
                        OpaqueComm* comm, void* stream);
 

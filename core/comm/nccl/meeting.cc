@@ -29,10 +29,10 @@ auto at_table(Pending& pending, Body&& body) {
   }
 }
 
-/// The call of a rank, which precedes its text.
+/// Returns the call of a rank, which precedes its text.
 absl::string_view call_in(const std::string& given) { return given.c_str(); }
 
-/// Puts this rank's text into the table, also in a world of one. Returns the key that it has there.
+/// Puts this rank's text into the table, even in a world of one. Returns its key there.
 std::string give(Pending& pending, std::string_view what, std::string_view text) {
   std::string key = exchange_key(pending, what, pending.rank());
   std::string given = pending.call().text();

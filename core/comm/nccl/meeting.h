@@ -14,14 +14,14 @@
 
 namespace tessera::internal::nccl {
 
-// What the ranks of a group do together before, and besides, what NCCL carries. `pending` stands
-// for the call; all functions throw its CommError when it times out or its world fails.
+// Exchanges of a group's ranks through the table, before and besides NCCL's collectives. `pending`
+// stands for the call; all functions throw its CommError when it times out or its world fails.
 
 /// Collective, blocks. Returns every rank's text, by rank: through the table, in a few
 /// milliseconds. If the ranks' calls differ, every rank throws CommError that names both calls.
 std::vector<std::string> exchange(Pending& pending, std::string_view what, std::string_view text);
 
-/// What the gathers on the host of one group, which follow each other, share.
+/// State that the successive gathers on the host of one group share.
 struct HostChannel {
   std::vector<std::string> keys;  ///< of this rank's parts that peers may not have read yet
   bool is_open = false;           ///< one has started and is not over

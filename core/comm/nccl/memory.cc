@@ -13,7 +13,7 @@
 namespace tessera::internal::nccl {
 namespace {
 
-/// What ncclMemAlloc gave, until nothing uses it; see Note [End of registered memory].
+/// Memory of ncclMemAlloc, kept until nothing uses it; see Note [End of registered memory].
 struct Block {
   void* data;
   std::shared_ptr<World> world;

@@ -23,7 +23,8 @@ bool Pending::look() {
   if (end_ == nullptr || !launched_.load(std::memory_order_acquire) || !end_->is_done()) {
     return false;
   }
-  // What an abort ends on the device looks like success. So a failure is marked first.
+  // Work that an abort ends on the device looks like success. So the failure is marked before the
+  // abort.
   if (world_->is_failed()) return false;
   mark_finished();
   return true;
@@ -80,7 +81,7 @@ void Pending::throw_error(const std::string& cause) const {
                   cause);
 }
 
-/// NCCL does not say for whom.
+/// Notes the wait without ranks, because NCCL does not say for which ranks it waits.
 void Pending::note_wait(WaitReport& wait) const noexcept try {
   const std::string number = call_.sequence < 0 ? "" : absl::StrCat(" #", call_.sequence);
   wait.note(absl::StrCat(call_.text(), number, " on group '", group(), "'"), group(),

@@ -249,7 +249,7 @@ std::string absence(const Report& report) {
                       report.begun, " collectives");
 }
 
-/// Where two ranks' calls differ; "" if they do not.
+/// Returns how two ranks' calls differ; "" if they do not.
 std::string difference(const Progress& progress, const std::vector<Report>& reports) {
   for (size_t rank = 1; rank < reports.size(); ++rank) {
     const bool is_known = !reports[rank].text.empty() && !reports[0].text.empty();
@@ -290,7 +290,7 @@ Cause explain_time_out(const Pending& pending, int64_t waited_ms,
 
 }  // namespace
 
-/// What the ranks of a group, in order, report about a collective.
+/// The reports of a group's ranks about a collective, in rank order.
 struct World::Answers {
   std::vector<Report> reports;
   int asker = -1;
@@ -359,8 +359,8 @@ Cause World::look_at_table() {
   return {};
 }
 
-/// Reports, once, how far this rank has come on the group, and what it has called there. The
-/// inquiry has the rank that asks, the collective's number, and its group.
+/// Reports, once, this rank's last calls on the group and how many it has finished. `inquiry` has
+/// the rank that asks, the collective's number, and its group.
 void World::answer(const std::string& inquiry) {
   if (std::exchange(answered_, true)) return;
   const std::vector<std::string> parts = absl::StrSplit(inquiry, absl::MaxSplits(' ', 2));
@@ -423,7 +423,7 @@ World::Answers World::ask(const Progress& progress, int64_t sequence) {
   return answers;
 }
 
-/// Why a collective or a message is late.
+/// Returns why a collective or a message is late.
 Cause World::explain(const Pending& pending) {
   const int64_t waited_ms = options_.timeout.count();
   try {
@@ -438,8 +438,8 @@ Cause World::explain(const Pending& pending) {
   }
 }
 
-/// Completes a cause when NCCL has lost a rank and does not say which: the one that has left, or
-/// does not answer, is the culprit.
+/// Completes a cause when NCCL has lost a rank and does not say which one: the rank that has left
+/// or does not answer.
 Cause World::name_lost(Cause cause) {
   try {
     const Answers answers = ask(*all_, -1);
@@ -458,8 +458,8 @@ Cause World::name_lost(Cause cause) {
   return cause;
 }
 
-/// Makes `cause` the cause of all ranks unless they have one, and returns theirs. Tells the
-/// launcher first, except what another rank has found.
+/// Publishes `cause` unless the ranks have a cause already. Returns the cause that all ranks have.
+/// Reports `cause` to the launcher first, unless another rank has published one.
 std::string World::publish(const Cause& cause) {
   bool is_first = !cause.is_published;
   try {

@@ -24,15 +24,15 @@ namespace tessera::internal::nccl {
 
 class Pending;
 
-/// Where and how the groups of a world communicate.
+/// Options of a world, for all its groups.
 struct WorldOptions {
   /// Why this rank cannot take part; then it may have no `api` and no `device`. "": it can.
   std::string problem = {};
   std::shared_ptr<const Api> api = {};  ///< load_api()
   /// This rank's own.
   std::shared_ptr<Device> device = {};
-  /// By which the ranks agree; kept as long as the world. New for each world, or an earlier world's
-  /// id would be taken.
+  /// The ranks agree through this table; kept as long as the world. It must be new for each world,
+  /// or ranks would take the id of an earlier world.
   std::shared_ptr<SharedTable> table;
   int rank = 0;
   int size = 1;
@@ -81,7 +81,7 @@ struct Cause {
 /// all_gather_on_host(), the first reduce_scatter() of a group, and making a window.
 class World : public std::enable_shared_from_this<World> {
  public:
-  /// Local. Starts the thread, and enters the first group, of all ranks.
+  /// Local. Returns a new world: starts its watch thread and enters `all`, the group of all ranks.
   static std::shared_ptr<World> start(WorldOptions options, std::shared_ptr<Progress> all);
   ~World();
 

@@ -100,7 +100,8 @@ void check_options(const ProcessGroupOptions& options) {
   check_nccl(options);
 }
 
-/// Whether they take what the program leaves open on the CPUs of several hosts.
+/// Returns true if these options choose backend "hosts", or leave the choice to "auto" on the CPUs
+/// of several hosts.
 bool is_over_hosts(const ProcessGroupOptions& options, const Environment& environment) {
   if (options.backend == "hosts") return true;
   const bool has_hosts =

@@ -24,7 +24,7 @@
 namespace tessera::internal {
 namespace {
 
-// For a note of an earlier meeting: its address may swallow what is sent there.
+// For a note of an earlier meeting: its address may never answer.
 constexpr auto kTimeForOldNote = std::chrono::seconds(2);
 constexpr auto kTimeToAnswer = std::chrono::milliseconds(100);
 

@@ -36,8 +36,8 @@ class StorePlace final : public Place {
     int agent_port = 0;
   };
 
-  /// `store`: the program's; null for that of torchrun's agent, which is connected to at the first
-  /// call.
+  /// `store`: the program's store; null: the store of torchrun's agent, to which the first call
+  /// connects.
   StorePlace(Store store, Options options);
 
   absl::StatusOr<std::unique_ptr<Listener>> listen(Deadline deadline) override;
@@ -56,7 +56,7 @@ class StorePlace final : public Place {
 
   Store store_;
   const Options options_;
-  // What this rank 0 has left in the store, or another rank has read there last.
+  // The note that this rank 0 has left in the store, or that another rank has read there last.
   std::string secret_;              // of this meeting; known to all who read the store
   int port_ = 0;                    // 0 if rank 0 listens at a socket of its host
   std::vector<std::string> hosts_;  // its addresses, the best one first; or the socket's name

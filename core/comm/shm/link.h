@@ -109,10 +109,10 @@ class Link final : public internal::Link {
   std::vector<char*>& sources() { return sources_; }
   /// This rank's staging area.
   char* staging();
-  /// This rank neither reads nor writes for the call any more.
+  /// Notes that this rank has finished reading and writing for the call.
   void mark_done(int64_t sequence);
-  /// The same for a barrier. Rings no bells, because no rank waits for its end. A rank that waits
-  /// for its slot, ChannelSlot::kCalls calls later, looks now and then.
+  /// Like mark_done(), for a barrier. Rings no bells, because no rank waits for a barrier's end. A
+  /// rank that waits for its slot, ChannelSlot::kCalls calls later, polls.
   void note_done(int64_t sequence) {
     channel_.slot(rank_).done.store(sequence + 1, std::memory_order_release);
   }

@@ -71,7 +71,8 @@ class Outbox {
     slot.outbox = *world_.arena()->find(first, bytes);
     slot.has_outbox.store(1, std::memory_order_release);
   }
-  /// Frees what it can. Receivers may still read the rest, as each list's first and last page.
+  /// Frees the pages that no receiver may read. Receivers may still read others, such as the first
+  /// and last page of each list.
   ~Outbox() { collect(); }
   Outbox(const Outbox&) = delete;
   Outbox& operator=(const Outbox&) = delete;

@@ -21,7 +21,7 @@ bool joins_output(Tensors tensors) {
   return tensors == Tensors::kGather || tensors == Tensors::kExchange;
 }
 
-/// How much one rank gives another, unless the call has counts.
+/// Returns how much one rank gives another, unless the call has counts.
 int64_t part_numel(const Collective& call, int size) {
   const Tensors tensors = traits_of(call.op).tensors;
   if (tensors == Tensors::kExchange) return call.input.numel() / size;
@@ -54,13 +54,13 @@ class Move final : public ChunkedTransfer {
     int64_t* counts() { return reinterpret_cast<int64_t*>(this + 1); }
   };
 
-  /// What one rank gives another, and its place in the giver's input and the taker's output.
+  /// A part that one rank gives another, and its place in the giver's input and the taker's output.
   struct Part {
     int64_t in_input;
     int64_t in_output;
     int64_t numel;
 
-    /// How many elements of [begin, begin + count) are in it.
+    /// Returns how many elements of [begin, begin + count) are in it.
     int64_t clamped(int64_t begin, int64_t count) const {
       return std::clamp<int64_t>(numel - begin, 0, count);
     }
@@ -118,7 +118,7 @@ class Move final : public ChunkedTransfer {
   }
   Block& block_of(int peer) { return *reinterpret_cast<Block*>(ChunkedTransfer::source_of(peer)); }
 
-  // As [part][chunk], if there is a part for each rank.
+  // The area is laid out as [part][chunk] if there is a part for each rank.
   void stage(int64_t begin, int64_t count) override {
     if (!splits_input_) return ChunkedTransfer::stage(begin, count);
     for (int taker = 0; taker < size(); ++taker) {

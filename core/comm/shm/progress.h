@@ -17,15 +17,15 @@ namespace tessera::internal::shm {
 /// Thread-safe. Not to be used in a child of fork().
 class Progress {
  public:
-  /// Also called inside advance(), because a call may make a group.
+  /// Adds a group. May be called inside advance(), because a call may make a group.
   void add(std::weak_ptr<Member> member) {
     const std::lock_guard lock(added_mutex_);
     added_.push_back(std::move(member));
   }
-  /// That many more groups (negative: fewer) have something under way.
+  /// Adds `groups` (may be negative) to the number of groups with calls under way.
   void count(int groups) { busy_.fetch_add(groups, std::memory_order_relaxed); }
-  /// Local. Goes on with all groups, if more than one (the caller's) has something under way.
-  /// Returns at once if another thread is at it.
+  /// Local. Advances all groups, unless the caller's is the only one with calls under way. Returns
+  /// immediately if another thread is doing so.
   void advance() noexcept {
     if (busy_.load(std::memory_order_relaxed) <= 1) return;
     const std::unique_lock lock(mutex_, std::try_to_lock);
@@ -35,7 +35,7 @@ class Progress {
       if (const auto member = one.lock()) member->help();
     }
   }
-  /// This rank makes no more calls in any group.
+  /// Says that this rank makes no more calls in any group.
   void leave() {
     std::unique_lock lock(mutex_);
     take_added();

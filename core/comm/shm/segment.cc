@@ -158,8 +158,8 @@ Segment::~Segment() {
   if (fd_ >= 0) ::close(fd_);
 }
 
-/// Called in a child before fork() returns there. The parent goes on writing to what it maps;
-/// nothing that the child writes may reach it.
+/// Called in a child before fork() returns there. The parent keeps writing to its mappings; the
+/// child's writes must not reach them.
 void Segment::make_private() noexcept {
   if (std::exchange(is_private_, true)) return;
   const auto remap = [this](int kind, int fd) {

@@ -24,8 +24,8 @@ struct SegmentId {
   };
 };
 
-/// Where a piece of shared memory lies, valid in all processes of a host. Plain data: it is posted
-/// in shared memory.
+/// The location of a piece of shared memory, valid in all processes of a host. Plain data: it is
+/// posted in shared memory.
 struct SharedRange {
   SegmentId segment;
   uint64_t offset_bytes = 0;

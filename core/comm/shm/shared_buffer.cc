@@ -58,7 +58,7 @@ bool is_copied(uint64_t word) {
 /// them. Not every system does. So every rank tests this first; if it fails on any, no rank shares.
 class SharedPages final : public SharedBuffer {
  public:
-  /// Throws c10::Error if this rank cannot map a view, or cannot see or drop what it writes.
+  /// Throws c10::Error if this rank cannot map a view, or cannot see or drop its own writes.
   SharedPages(std::shared_ptr<Segment> segment, const SharedRange& range, int64_t bytes, int rank)
       : rank_(rank),
         bytes_(bytes),

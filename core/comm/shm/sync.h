@@ -25,9 +25,9 @@ static_assert(std::atomic<uint64_t>::is_always_lock_free);
 void futex_wait(std::atomic<uint32_t>& word, uint32_t value, std::chrono::nanoseconds limit);
 void futex_wake_all(std::atomic<uint32_t>& word);
 
-/// What the threads of one rank sleep on, whatever they wait for. A sleeper counts itself, reads
-/// `rings`, looks once more and sleeps until `rings` has changed. A peer first publishes what it
-/// did, then calls ring(). Both sides are sequentially consistent, so one sees the other.
+/// A futex on which the threads of one rank sleep, whatever they wait for. A sleeper counts itself,
+/// reads `rings`, looks once more and sleeps until `rings` has changed. A peer first publishes its
+/// work, then calls ring(). Both sides are sequentially consistent, so at least one sees the other.
 struct alignas(64) Bell {
   std::atomic<uint32_t> rings;
   std::atomic<uint32_t> sleepers;
@@ -63,7 +63,7 @@ class Poison {
   bool set(std::string_view cause, int64_t detail) noexcept;
   static constexpr int64_t kNobody = -1;
   bool is_set() const { return state_.load(std::memory_order_acquire) != kClean; }
-  /// The first cause; "" while there is none.
+  /// Returns the first cause; "" while there is none.
   std::string cause() const;
   int64_t detail() const { return detail_; }
 

@@ -51,8 +51,8 @@ struct PartOfJob {
   std::string host = {};          ///< their host; "": the job has one host
 };
 
-/// What all groups of one rank share: the control page, the arena, the peers. The rank leaves the
-/// world when its last group, and so this object, is gone. Thread-safe.
+/// State that all groups of one rank share: the control page, the arena, the peers. The rank leaves
+/// the world when its last group is destroyed, and this object with it. Thread-safe.
 class World final : public HostRanks {
  public:
   /// Local. create(): one rank makes the control page for ranks of these processes. open(): the
@@ -83,7 +83,7 @@ class World final : public HostRanks {
   void ring_bells(Channel& channel) {
     for (int rank = 0; rank < channel.size; ++rank) bell_of(channel.slot(rank).world_rank).ring();
   }
-  /// The groups of this rank, which go on while it waits for anything.
+  /// Returns the groups of this rank, which go on while it waits for anything.
   Progress& progress() { return progress_; }
   SharedRange page() const { return segment_->range(0); }
 

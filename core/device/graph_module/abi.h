@@ -17,7 +17,7 @@ extern "C" {
 int tessera_cuda_graph_interface_version();
 /// TORCH_VERSION of the build. C++ crosses from this module to LibTorch, so it fits no other.
 const char* tessera_cuda_graph_torch_version();
-/// Why the calling thread's last call failed. Never null; valid until its next call.
+/// Returns why the calling thread's last call failed. Never null; valid until its next call.
 const char* tessera_cuda_graph_error_text();
 
 /// Makes a graph of a device, with memory of its own or, if `beside` is not null, from the memory
