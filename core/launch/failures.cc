@@ -21,8 +21,14 @@ constexpr std::chrono::milliseconds kTimeToReport(3000);
 }  // namespace
 
 RankFailure Failures::failure_of(const RankProcess& rank, std::string text) const {
-  return {rank.rank(),        rank.name(),     rank.pid(),
-          rank.exit_status(), std::move(text), page_.progress(rank.rank()).step()};
+  const RankProgress& progress = page_.progress(rank.rank());
+  return {.rank = rank.rank(),
+          .name = rank.name(),
+          .pid = rank.pid(),
+          .exit_status = rank.exit_status(),
+          .text = std::move(text),
+          .step = progress.step(),
+          .has_trained = progress.pace().last_step_ns > 0};
 }
 
 std::string Failures::add(const RankProcess& rank) {

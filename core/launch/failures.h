@@ -23,6 +23,7 @@ struct RankFailure {
   std::optional<ExitStatus> exit_status;  ///< nothing: it has not ended, and holds up the others
   std::string text;                       ///< what was noted about it; may be empty
   int64_t step = 0;                       ///< how many steps it had trained; 0: not known
+  bool has_trained = false;               ///< one of them since it was started
   std::string silence = {};               ///< why it was ended as frozen; "": it was not
   std::string activity = {};              ///< what it did when it was named, if it had not ended
 };

@@ -76,7 +76,8 @@ void LaunchedRanks::start(int count, std::vector<std::string> arguments,
     throw std::runtime_error("[launch] getrandom gave no secret for the job");
   }
   std::vector<std::string> inherited;
-  for (char** entry = environ; *entry != nullptr; ++entry) inherited.emplace_back(*entry);
+  for (char** entry = environ; entry != nullptr && *entry != nullptr; ++entry)
+    inherited.emplace_back(*entry);
   // Not the path of this program, which another one may have by now.
   RankProgram program{.arguments = std::move(arguments), .file = "/proc/self/exe"};
   ranks_.reserve(static_cast<size_t>(count));
@@ -104,6 +105,7 @@ int LaunchedRanks::wait(const CaughtSignals& signals) {
   // As rank 0 of its command, where tessera-run --supervise has started this program.
   report_failures(0, 1);
   report_step(first.step);
+  if (first.has_trained) report_step_end(/*sees_waits=*/false);
   report_saved_step(page_->saved_step());
   std::string text = absl::StrCat("[launch] ", failures_->describe(first));
   const std::string left = failures_->left_in(error_file(first.rank));

@@ -6,6 +6,7 @@
 #include <signal.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -22,36 +23,51 @@
 namespace tessera::internal {
 namespace {
 
-/// What goes through the pipe: far below PIPE_BUF, so several writers do not mix.
+/// One message.
 struct Record {
   int32_t group;
   int32_t is_alive;
 };
+constexpr int32_t kEnd = 0;  // in place of a group: the launcher needs the watcher no more
 
-void send(int fd, Record record) {
+void tell(int fd, Record record) {
   ssize_t count;
   do {
-    count = write(fd, &record, sizeof(record));
+    count = ::send(fd, &record, sizeof(record), MSG_NOSIGNAL);  // it may have been killed
   } while (count < 0 && errno == EINTR);
 }
 
+/// Blocks for the next record; false at kEnd, or once the launcher has ended and none is left. The
+/// end of the stream alone would not show that: a fork of the launcher may hold its end open.
+bool receive(int fd, int launcher, Record& record) {
+  while (true) {
+    pollfd ready[] = {{fd, POLLIN, 0}, {launcher, POLLIN, 0}};
+    if (poll(ready, 2, -1) < 0) continue;  // interrupted
+    if (ready[0].revents == 0) return false;
+    const ssize_t count = read(fd, &record, sizeof(record));
+    if (count == 0) return false;
+    if (count == static_cast<ssize_t>(sizeof(record))) return record.group != kEnd;
+  }
+}
+
 /// The watcher's whole life, with all signals blocked. `pipe` is not one of the three standard
-/// descriptors.
-[[noreturn]] void watch(int pipe, const std::string& directory) {
+/// descriptors. `launcher`: its process; -1 where the kernel has no such descriptors.
+[[noreturn]] void watch(int pipe, int launcher, const std::string& directory) {
   setsid();
   prctl(PR_SET_NAME, "tessera-watch");
   // Neither the launcher's output nor its folder may stay in use because of this process.
   const int null = open("/dev/null", O_RDWR);
   for (const int fd : {0, 1, 2}) dup2(null, fd);
+  pipe = fcntl(pipe, F_DUPFD, 5);  // out of the way of both
+  launcher = launcher < 0 ? -1 : fcntl(launcher, F_DUPFD, 5);
   dup2(pipe, 3);
-  close_range(4, std::numeric_limits<unsigned>::max(), 0);
+  if (launcher >= 0) launcher = dup2(launcher, 4);
+  close_range(5, std::numeric_limits<unsigned>::max(), 0);
   if (chdir("/") != 0) _exit(1);
 
   std::set<pid_t> groups;
   Record record;
-  ssize_t count;
-  while ((count = read(3, &record, sizeof(record))) != 0) {
-    if (count != static_cast<ssize_t>(sizeof(record))) continue;
+  while (receive(3, launcher, record)) {
     if (record.is_alive != 0) {
       groups.insert(record.group);
     } else {
@@ -67,12 +83,13 @@ void send(int fd, Record record) {
 
 absl::StatusOr<std::unique_ptr<Watcher>> Watcher::start(const std::string& directory) {
   int ends[2];
-  if (pipe2(ends, O_CLOEXEC) != 0) {
+  if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0) {
     return absl::ResourceExhaustedError(
-        absl::StrCat("cannot open a pipe: ", system_refusal("pipe2", errno)));
+        absl::StrCat("cannot open a pair of sockets: ", system_refusal("socketpair", errno)));
   }
   FileDescriptor read_end(ends[0]);
   FileDescriptor write_end(ends[1]);
+  const FileDescriptor launcher(static_cast<int>(syscall(SYS_pidfd_open, getpid(), 0)));
   sigset_t all, before;
   sigfillset(&all);
   sigprocmask(SIG_SETMASK, &all, &before);
@@ -84,18 +101,19 @@ absl::StatusOr<std::unique_ptr<Watcher>> Watcher::start(const std::string& direc
   }
   if (pid == 0) {
     write_end.close();
-    watch(read_end.get(), directory);
+    watch(read_end.get(), launcher.is_open() ? launcher.get() : -1, directory);
   }
   return std::unique_ptr<Watcher>(new Watcher(pid, std::move(write_end)));
 }
 
-void Watcher::add(pid_t group) const { send(pipe_.get(), {group, 1}); }
+void Watcher::add(pid_t group) const { tell(pipe_.get(), {group, 1}); }
 
-void Watcher::forget(pid_t group) const { send(pipe_.get(), {group, 0}); }
+void Watcher::forget(pid_t group) const { tell(pipe_.get(), {group, 0}); }
 
 void Watcher::finish() {
   // Kernels before 5.3 have none: without the descriptor, wait without limit.
   const FileDescriptor process(static_cast<int>(syscall(SYS_pidfd_open, pid_, 0)));
+  tell(pipe_.get(), {kEnd, 0});
   pipe_.close();
   pollfd end{process.get(), POLLIN, 0};
   if (process.is_open() && poll(&end, 1, 5000) != 1) return;

@@ -39,7 +39,8 @@ int present_error_exit_code() {
   try {
     throw;
   } catch (const RankError& error) {
-    return error.ending().exit_code;
+    const int code = error.ending().exit_code;
+    return code >= 1 && code <= 255 ? code : 1;  // no other would be a failure's
   } catch (const std::invalid_argument&) {
     return kBadUsage;
   } catch (...) {

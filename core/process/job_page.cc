@@ -11,7 +11,6 @@
 #include <atomic>
 #include <cerrno>
 #include <chrono>
-#include <limits>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -28,6 +27,14 @@ namespace {
 constexpr const char* kName = "tessera-job";
 /// To be changed with what lies in a page: the processes may be of two versions of Tessera.
 constexpr uint64_t kVersion = 0x7465737365726102;
+/// Of a page that a reader believes; launchers start fewer.
+constexpr int64_t kMostShown = 4096;
+
+/// Returns true if nobody can make the file shorter, which would kill who reads it from memory.
+bool is_sealed(int fd) {
+  const int seals = ::fcntl(fd, F_GET_SEALS);
+  return seals >= 0 && (seals & F_SEAL_SHRINK) != 0;
+}
 
 }  // namespace
 
@@ -129,6 +136,7 @@ std::unique_ptr<JobPage> JobPage::open(const std::string& address, int rank) {
     return nullptr;
   }
   page->forget_failure();
+  page->own_progress().begin();
   page->record(rank).own_pid.store(::getpid(), std::memory_order_relaxed);
   page->record(rank).is_open.store(1, std::memory_order_release);
   return page;
@@ -139,11 +147,11 @@ std::unique_ptr<JobPage> JobPage::view(int pid, int fd) {
   const FileDescriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
   struct stat status {};
   if (!may_be_at(pid, fd) || ::fstat(file.get(), &status) != 0 || !S_ISREG(status.st_mode) ||
-      status.st_size < bytes(1)) {
+      status.st_size < bytes(1) || !is_sealed(file.get())) {
     return nullptr;
   }
   const int64_t ranks = (status.st_size - bytes(0)) / (bytes(1) - bytes(0));
-  if (ranks > std::numeric_limits<int>::max()) return nullptr;
+  if (ranks > kMostShown) return nullptr;
   std::unique_ptr<JobPage> page = map(file.get(), static_cast<int>(ranks), -1);
   if (page == nullptr || page->header().version != kVersion || page->header().ranks != ranks ||
       status.st_size != bytes(page->ranks_) || page->header().outline.launcher != pid) {
@@ -192,7 +200,10 @@ void JobPage::forget_failure() noexcept {
 RankProgress& JobPage::own_progress() noexcept { return record(rank_).progress; }
 
 void JobPage::note_saved_step(int64_t step) noexcept {
-  header().saved_step.store(step, std::memory_order_relaxed);
+  // The highest: a program may have two engines that save.
+  std::atomic<int64_t>& saved = header().saved_step;
+  int64_t highest = saved.load(std::memory_order_relaxed);
+  while (highest < step && !saved.compare_exchange_weak(highest, step)) continue;
 }
 
 void JobPage::note_begin(int rank, int pid) noexcept {

@@ -58,6 +58,14 @@ const char* phase_name(Phase phase) {
   return "";
 }
 
+void RankProgress::begin() noexcept {
+  note_rest();
+  note_phase(Phase::kOther);
+  note_step(0);
+  step_ends_.store(0, std::memory_order_release);
+  note_wait_end();
+}
+
 void RankProgress::note_life() noexcept {
   life_ns_.store(coarse_monotonic_ns(), std::memory_order_relaxed);
 }

@@ -42,7 +42,10 @@ struct Pace {
 /// rank that misbehaves may have written anything.
 class RankProgress {
  public:
-  // Called by the rank, from any thread; note_step_end() and the waits from one thread at a time.
+  // Called by the rank, from any thread; begin(), note_step_end() and the waits from one at a time.
+
+  /// Forgets what an earlier process of the rank has noted.
+  void begin() noexcept;
 
   /// The rank is alive: it has begun or finished something, or looked for the ranks it waits for.
   void note_life() noexcept;

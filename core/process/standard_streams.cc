@@ -7,13 +7,11 @@
 namespace tessera::internal {
 
 void open_standard_streams() {
-  while (true) {
-    const int fd = ::open("/dev/null", O_RDWR);  // the lowest that is free
+  for (int stream = STDIN_FILENO; stream <= STDERR_FILENO; ++stream) {
+    if (::fcntl(stream, F_GETFD) >= 0) continue;
+    const int fd = ::open("/dev/null", O_RDWR);  // the lowest that is free, so `stream`
     TORCH_CHECK(fd >= 0, "[rendezvous] standard streams: got no /dev/null (", std::strerror(errno),
                 "), expected it where stdin, stdout or stderr are closed; leave them open");
-    if (fd <= STDERR_FILENO) continue;
-    ::close(fd);
-    return;
   }
 }
 

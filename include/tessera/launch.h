@@ -35,9 +35,9 @@ struct LaunchOptions {
 /// except stdin, which is empty, and process groups of their own. They end with this process,
 /// however it ends, and so do the processes that they have started.
 ///
-/// The calling process may have threads and may have used a GPU, because nothing runs in a fork of
-/// it. While it waits, it has handlers of its own for the signals above and SIGCHLD, and no other
-/// thread may wait for any child (waitpid(-1)).
+/// The calling process may have threads and may have used a GPU, because nothing of the program
+/// runs in a fork of it. While it waits, it has handlers of its own for the signals above and
+/// SIGCHLD, and no other thread may wait for any child (waitpid(-1)).
 ///
 /// Throws c10::Error if an option or a launcher's variable is wrong, and if called inside `fn`,
 /// after it, in a program that a rank has started, or beside another call; std::runtime_error if

@@ -27,13 +27,14 @@ using ::testing::MatchesRegex;
 
 std::string variable(const char* name) { return process_environment(name).value_or(""); }
 
-/// Trains six steps, saves each, and prints where it starts. Rank 1 dies after the steps in
-/// FAULT_STEPS, one digit for each attempt.
+/// Trains six steps, saves every FAULT_EVERY of them, and prints where it starts. Rank 1 dies after
+/// the steps in FAULT_STEPS, one digit for each attempt.
 const RankProcessBody kTrainAndSave("train_and_save", [] {
   auto world = init_process_group();
   Trainer trainer(world, configuration_of(Strategy::kZero2));
-  Checkpoints checkpoints(*trainer.engine, variable("FAULT_DIRECTORY"),
-                          {.every = 1, .asynchronous = false});
+  Checkpoints checkpoints(
+      *trainer.engine, variable("FAULT_DIRECTORY"),
+      {.every = std::atoi(variable("FAULT_EVERY").c_str()), .asynchronous = false});
   const auto loaded = checkpoints.load();
   const int64_t begin = loaded.has_value() ? loaded->step : 0;
   if (world->rank() == 0) say(absl::StrCat("begins after ", begin));
@@ -48,16 +49,17 @@ const RankProcessBody kTrainAndSave("train_and_save", [] {
   checkpoints.finish();
 });
 
-LaunchedJob launch(const std::string& directory, const std::string& fatal_steps) {
+LaunchedJob launch(const std::string& directory, const std::string& every,
+                   const std::string& fatal_steps) {
   return LaunchedJob(
       {"--nproc-per-node=2", "--max-restarts=1", "--backoff-seconds=0", "--grace-seconds=1", "--",
        std::filesystem::read_symlink("/proc/self/exe").string(), "--rank_body=train_and_save"},
-      {{"FAULT_DIRECTORY", directory}, {"FAULT_STEPS", fatal_steps}});
+      {{"FAULT_DIRECTORY", directory}, {"FAULT_EVERY", every}, {"FAULT_STEPS", fatal_steps}});
 }
 
 TEST(RestartedJob, GoesOnFromWhatItHasSavedAndGetsItsRestartsBack) {
   const TemporaryDirectory folder;
-  LaunchedJob job = launch(folder.path() + "/run", "245");
+  LaunchedJob job = launch(folder.path() + "/run", "1", "245");
   EXPECT_EQ(job.wait(), 0) << job.err();
   EXPECT_THAT(job.out(),
               AllOf(HasSubstr("[0] begins after 0\n"), HasSubstr("[0] begins after 2\n"),
@@ -72,10 +74,19 @@ TEST(RestartedJob, GoesOnFromWhatItHasSavedAndGetsItsRestartsBack) {
 
 TEST(RestartedJob, EndsWhereItFailsAtTheSameStepAgain) {
   const TemporaryDirectory folder;
-  LaunchedJob job = launch(folder.path() + "/run", "22");
+  LaunchedJob job = launch(folder.path() + "/run", "2", "33");
   EXPECT_EQ(job.wait(), 137) << job.err();
   EXPECT_THAT(job.err(), HasSubstr("not starting again: the start before failed in the same way, "
-                                   "after the same step 2\n"));
+                                   "after the same step 3\n"));
+}
+
+// A resumed job that fails before it has trained a step of its own may only have met a busy
+// machine.
+TEST(RestartedJob, StartsAgainWhereItHasTrainedNothingSinceItsLastStart) {
+  const TemporaryDirectory folder;
+  LaunchedJob job = launch(folder.path() + "/run", "1", "22");
+  EXPECT_EQ(job.wait(), 137) << job.err();
+  EXPECT_THAT(job.err(), HasSubstr("not starting again: 1 restart without a newly saved step\n"));
 }
 
 }  // namespace

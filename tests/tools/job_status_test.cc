@@ -64,7 +64,7 @@ TEST(JobStatus, TellsWhatEachRankDoes) {
   MadeUpJob job;
   EXPECT_EQ(describe_state(job.status(), 0), "starting (no process group yet)");
   job.open(0);
-  EXPECT_EQ(describe_state(job.status(), 0), "running (in no process group)");
+  EXPECT_EQ(describe_state(job.status(), 0), "starting (no process group yet)");
   job.open(0).note_life();
   EXPECT_EQ(describe_state(job.status(), 0), "running");
   job.open(0).note_phase(Phase::kBackward);

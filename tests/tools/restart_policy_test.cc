@@ -13,7 +13,11 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 AttemptEnd failure(int exit_code, int64_t step = 0, int64_t saved_step = 0) {
-  return {.exit_code = exit_code, .is_failure = true, .step = step, .saved_step = saved_step};
+  return {.exit_code = exit_code,
+          .is_failure = true,
+          .step = step,
+          .has_trained = step > 0,
+          .saved_step = saved_step};
 }
 
 TEST(RestartPolicyTest, NothingStartsAgainUnlessAsked) {

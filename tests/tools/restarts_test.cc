@@ -158,6 +158,7 @@ const testing::RankProcessBody kStarts("restarts", [] {
       absl::StrSplit(starts.at(std::stoul(variable("TESSERA_RESTART_COUNT"))), ' ');
   const auto page = JobPage::open(variable("TESSERA_JOB_PAGE"), 0);
   page->own_progress().note_step(std::stol(numbers.at(0)));
+  page->own_progress().note_step_end(-1);
   if (numbers.at(1) != "-") page->note_saved_step(std::stol(numbers.at(1)));
   std::exit(std::stoi(numbers.at(2)));
 });
@@ -223,6 +224,7 @@ const testing::RankProcessBody kLaunches("supervised_launch", [] {
       const std::string sign = absl::StrCat(variable("TMPDIR"), "/trained_", start);
       const auto page = JobPage::open(variable("TESSERA_JOB_PAGE"), rank);
       page->own_progress().note_step(2 + 2 * std::stol(start));
+      page->own_progress().note_step_end(-1);
       if (rank == 0) {
         page->note_saved_step(1 + std::stol(start));
         std::ofstream(sign) << "yes";

@@ -422,6 +422,7 @@ AttemptEnd Attempt::end() {
                  .is_failure = ending_signal_ == 0 && !abandoned_,
                  .cause = failures_->describe(*first),
                  .step = first->step,
+                 .has_trained = first->has_trained,
                  .saved_step = page_->saved_step()};
   if (job_.line.worker_count > 1) say(absl::StrCat("first failure: ", end.cause));
   const auto rank = static_cast<size_t>(first->rank);

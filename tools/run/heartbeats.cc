@@ -29,14 +29,21 @@ std::optional<Silence> Heartbeats::look(Clock::time_point now) {
   for (int rank = 0; rank < page_.ranks(); ++rank) {
     Rank& known = ranks_[static_cast<size_t>(rank)];
     const int64_t life_ns = page_.progress(rank).life_ns();
-    const bool is_judged = life_ns != 0 && !page_.rank_record(rank).wait_status.has_value();
-    known.silent =
-        is_judged && life_ns == known.life_ns ? known.silent + passed : Clock::duration::zero();
+    const bool is_silent = life_ns != 0 && life_ns == known.life_ns && is_alive(rank);
+    known.silent = is_silent ? known.silent + passed : Clock::duration::zero();
     known.life_ns = life_ns;
     if (known.silent > ranks_[static_cast<size_t>(longest)].silent) longest = rank;
   }
   if (ranks_[static_cast<size_t>(longest)].silent < timeout_) return std::nullopt;
   return Silence{longest, text_of(longest)};
+}
+
+/// Whether the process that noted signs of life goes on: a script may outlive the program in it.
+bool Heartbeats::is_alive(int rank) const {
+  const RankRecord record = page_.rank_record(rank);
+  if (record.wait_status.has_value()) return false;
+  const auto status = process_status(record.own_pid);
+  return status.has_value() && status->state != 'Z' && status->state != 'X';
 }
 
 std::string Heartbeats::text_of(int rank) const {

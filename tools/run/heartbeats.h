@@ -42,6 +42,7 @@ class Heartbeats {
     Clock::duration silent = {};
   };
 
+  bool is_alive(int rank) const;
   std::string text_of(int rank) const;
 
   const JobPage& page_;

@@ -26,7 +26,7 @@ State state_of(const RankStatus& rank, char process, bool is_open) {
     return State::kGone;
   }
   if (process == 'T' || process == 't') return State::kStopped;
-  if (!is_open) return State::kStarting;
+  if (!is_open || (!rank.silent_s && !rank.step_age_s)) return State::kStarting;
   if (rank.silent_s.value_or(0.0) >= kSilent_s) return State::kSilent;
   return rank.wait ? State::kWaiting : State::kRunning;
 }
@@ -52,11 +52,15 @@ RankStatus read_rank(const JobPage& page, int rank, int64_t now_ns, const Proces
   // wrong.
   read.pid = record.own_pid > 0 ? record.own_pid : record.pid;
   char process = read.pid > 0 ? state(read.pid) : '\0';
-  if (process == '\0' && read.pid != record.pid) {
+  bool has_program = page.is_open(rank);
+  if (process == '\0' && read.pid != record.pid) {  // a script that has outlived its program
     read.pid = record.pid;
     process = state(read.pid);
+    has_program = false;
+    read.wait = std::nullopt;
+    read.silent_s = std::nullopt;
   }
-  read.state = state_of(read, process, page.is_open(rank));
+  read.state = state_of(read, process, has_program);
   return read;
 }
 

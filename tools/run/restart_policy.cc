@@ -33,7 +33,8 @@ RestartPolicy::Decision RestartPolicy::after(const AttemptEnd& end) {
     return refuse("exit code ", end.exit_code,
                   " says that the command line, the configuration or its files are wrong");
   }
-  if (end.step > 0 && end.step == before.step && end.exit_code == before.exit_code) {
+  if (end.has_trained && before.has_trained && end.step == before.step &&
+      end.exit_code == before.exit_code) {
     return refuse("the start before failed in the same way, after the same step ", end.step);
   }
   std::string refund;

@@ -14,8 +14,10 @@ struct AttemptEnd {
   bool is_failure = false;
   /// What failed first, "" if nothing: "rank 1 (pid 12) exited with code 3 after step 137".
   std::string cause = {};
-  /// How many steps that rank had trained, and the last one that the job has saved; 0: not known.
+  /// How many steps that rank had trained, those of a loaded state included, and whether it trained
+  /// one in this attempt; the last step that the job has saved. 0: not known.
   int64_t step = 0;
+  bool has_trained = false;
   int64_t saved_step = 0;
 };
 
