@@ -78,7 +78,7 @@ bool Call::await_end(std::chrono::milliseconds longest) {
 void Call::end(std::optional<std::string> cause) {
   if (is_over()) return;
   flight_.end();
-  form_.collective.output = at::Tensor();  // before anyone sees that it is over
+  form_.collective.output = at::Tensor();  // before a thread sees that the call is over
   form_.collective.input = at::Tensor();
   form_.collective.after = nullptr;
   cause_ = std::move(cause);

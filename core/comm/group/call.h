@@ -25,7 +25,7 @@ class Member;
 class RemoteMemory;
 class Transfer;
 
-/// How long a rank waits for another one.
+/// How long a rank waits for another rank.
 struct Patience {
   std::chrono::milliseconds timeout;
   /// A wait that lasts longer is reported once; 0: no wait is reported.
@@ -34,18 +34,18 @@ struct Patience {
 
 /// Results of a call other than data: a subgroup or a window. Set after all ranks have called.
 struct Made {
-  std::unique_ptr<Link> link;            ///< of a subgroup, on its ranks
-  std::shared_ptr<RemoteMemory> memory;  ///< of a window
-  std::string problem;                   ///< why nothing was made, equal on all ranks
+  std::unique_ptr<Link> link;            ///< a subgroup's link; null on ranks outside it
+  std::shared_ptr<RemoteMemory> memory;  ///< a window's memory
+  std::string problem;                   ///< why nothing was made; the same text on all ranks
 };
 
-/// A collective or a message of this rank. Its Member carries it out and ends it; any thread may
-/// wait. Keeps the tensors until it has ended.
+/// A collective or a message that this rank has called. Its Member runs and ends it; any thread may
+/// wait for it. It keeps its tensors until it has ended.
 class Call final : public Work {
  public:
   using Clock = std::chrono::steady_clock;
 
-  /// The rank that calls, and its group: one for all calls of a Member.
+  /// The rank that calls, and its group. All calls of a Member share one Caller.
   struct Caller {
     std::weak_ptr<Member> member;
     Origin origin;  ///< the rank's process
@@ -57,9 +57,9 @@ class Call final : public Work {
   struct Form {
     Collective collective;
     int64_t sequence = -1;
-    bool has_thread = false;  ///< a thread goes on with it, while others wait
+    bool has_thread = false;  ///< a background thread advances the call
     std::vector<int> ranks = {};
-    const char* name = nullptr;  ///< what errors call it, if not by its Op
+    const char* name = nullptr;  ///< the name in errors; null: that of its Op
   };
   Call(std::shared_ptr<const Caller> caller, Form form, std::shared_ptr<FlightRing> flights);
   ~Call() override;
@@ -84,7 +84,7 @@ class Call final : public Work {
   std::string text() const;
   CommError error(const std::string& cause) const;
 
-  // For its Member, one thread at a time.
+  // For the call's Member only, one thread at a time.
 
   /// Returns true if Collective::after has finished; rethrows its error.
   bool may_begin();
@@ -94,27 +94,28 @@ class Call final : public Work {
   void set_compared() { is_compared_ = true; }
   Made& made() { return made_; }
 
-  /// For a receive, once its message has come.
+  /// Sets the sender's rank of a receive, once its message has arrived.
   void set_source(int rank) { source_ = rank; }
-  /// Ends the call well, and drops the tensors.
+  /// Ends the call without an error, and drops the tensors.
   void finish() { end(std::nullopt); }
-  /// Ends the call: wait() throws this cause.
+  /// Ends the call with an error: wait() throws CommError with this cause.
   void fail(const std::string& cause) { end(cause); }
 
-  /// Records a call that is recorded only if it takes long.
+  /// Records the call in `flights`, unless it is recorded already. For calls that are recorded only
+  /// if they take long.
   void record(const std::shared_ptr<FlightRing>& flights);
 
-  /// Returns true if the call has ended, well or not.
+  /// Returns true if the call has ended, with or without an error.
   bool is_over() const { return is_over_.load(std::memory_order_acquire); }
   /// Blocks until the call ends, at most for `longest`, without advancing it. Returns true if it
   /// has ended.
   bool await_end(std::chrono::milliseconds longest = kMaxTimeOut);
 
-  /// Returns true once its Member has taken it up.
+  /// Returns true once the call's Member has accepted it.
   bool is_accepted() const { return is_accepted_.load(std::memory_order_relaxed); }
   void set_accepted() { is_accepted_.store(true, std::memory_order_relaxed); }
 
-  /// Restarts its clock at the next waited(). Before the first start the clock does not run.
+  /// Restarts the call's clock at the next waited(). The clock does not run before its first start.
   void restart_clock() { clock_.store(Clock::time_point::min(), std::memory_order_relaxed); }
   /// Starts the clock at the next waited(), unless it runs already.
   void start_clock() {
@@ -130,8 +131,8 @@ class Call final : public Work {
     }
     return begin == Clock::time_point::max() ? Clock::duration::zero() : now - begin;
   }
-  /// Returns true the first time that the call has been waited for at least `after` since its clock
-  /// was started; never if `after` is 0.
+  /// Returns true once after each start of the clock: when the call has been waited for at least
+  /// `after`. Returns false if `after` is 0.
   bool is_to_be_reported(Clock::time_point now, std::chrono::milliseconds after) {
     if (is_reported_ || after.count() <= 0 || waited(now) < after) return false;
     return is_reported_ = true;

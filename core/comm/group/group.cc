@@ -25,8 +25,8 @@ Group::~Group() {
     return;
   }
   if (unwinding_.is_by_own_error()) {
-    // The exception may be what this group has failed with, or another one of the world, and others
-    // not know that yet.
+    // The exception may come from a failure of this or another group of the world that other ranks
+    // do not know yet.
     const std::string cause = siblings_->cause();
     link().fail_world(!cause.empty() ? cause
                                      : absl::StrCat("rank ", link().number_of(rank()),

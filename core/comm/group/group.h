@@ -14,12 +14,12 @@
 
 namespace tessera::internal {
 
-/// Ranks that a Link connects. In a child of fork() every call throws CommError at once: Note
-/// [Fork].
+/// A group whose ranks a Link connects. In a child of fork() every call throws CommError at once.
+/// See Note [Fork].
 class Group final : public ProcessGroup {
  public:
-  /// `mode` kThread: collectives run in the background, in a thread of the group.
-  /// `siblings`: of a subgroup.
+  /// If `mode` is kThread, collectives run in the background, on a thread of the group. A subgroup
+  /// gets the `siblings` of the group that it is made from.
   Group(std::unique_ptr<Link> link, std::string name, Lane::Mode mode, Member::Patience patience,
         std::shared_ptr<SiblingGroups> siblings = std::make_shared<SiblingGroups>());
   ~Group() override;
@@ -42,12 +42,13 @@ class Group final : public ProcessGroup {
 
   Link& link() const { return member_->link(); }
   const Member::Patience& patience() const { return member_->patience(); }
-  /// Collective: the link of a subgroup, as subgroup() makes it; null on ranks that are not in it.
+  /// Collective. Makes the link of a subgroup for subgroup(). Returns null on ranks outside the
+  /// subgroup.
   std::unique_ptr<Link> make_link(const std::vector<int>& ranks, std::string_view name);
 
  private:
   const Unwinding unwinding_;
-  const Lane::Mode mode_;  // that the maker has asked for
+  const Lane::Mode mode_;  // as passed to the constructor
   const std::shared_ptr<Member> member_;
   const std::shared_ptr<SiblingGroups> siblings_;
   std::set<std::string, std::less<>> subgroup_names_;

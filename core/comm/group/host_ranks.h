@@ -8,7 +8,7 @@
 
 namespace tessera::internal {
 
-/// The ranks of one host, as seen by one of them that also communicates with other hosts. A failure
+/// The ranks of one host, as seen by a rank that also communicates with other hosts. A failure
 /// between hosts fails these ranks, and their failures are passed on to the other hosts.
 class HostRanks {
  public:
@@ -18,15 +18,16 @@ class HostRanks {
   virtual std::string failure() = 0;
   /// Returns the cause if a process has ended without leaving; otherwise "".
   virtual std::string lost_rank() = 0;
-  /// Any thread. Makes `cause` the failure of these ranks, unless they have one. If `is_author`,
-  /// calls that this rank has begun may still end well: Note [Failure].
+  /// Any thread. Makes `cause` the failure of these ranks, unless they have failed already. If
+  /// `is_author`, calls that this rank has begun may still end well; see Note [Failure].
   virtual void fail(std::string_view cause, bool is_author) noexcept = 0;
   /// Any thread. flights(): this rank's recorder, which the other ranks of its host can read.
-  /// dump_flights(): writes the recorders of all of them, once, where TESSERA_FLIGHT_DUMP says.
+  /// dump_flights(): writes the recorders of all ranks of the host, once, to the directory in
+  /// TESSERA_FLIGHT_DUMP.
   virtual std::shared_ptr<FlightRing> flights() = 0;
   virtual void dump_flights(std::string_view cause) noexcept = 0;
-  /// Called when this rank's process ends: it makes no more calls in any of their groups. Blocks
-  /// until the calls that it has begun in groups of several hosts have ended.
+  /// Called when this rank's process ends. Says that this rank makes no more calls in any group.
+  /// Blocks until the collectives that a thread advances have ended.
   virtual void leave() = 0;
 };
 

@@ -1,4 +1,4 @@
-// Messages of a rank about other ranks, from its link's knowledge of them.
+// Texts about other ranks, made from what this rank's link knows about them.
 #include "tessera/core/comm/group/link.h"
 
 #include <algorithm>
@@ -17,7 +17,7 @@ std::string Link::name_of(int rank) const {
 }
 
 void Link::give_up(Call& call, const std::string& cause) {
-  const Collective collective = call.collective();  // until its transfer is gone
+  const Collective collective = call.collective();  // keeps the tensors until the transfer is gone
   if (call.transfer() != nullptr) abandon(std::move(call.transfer()), collective);
   call.fail(cause);
 }

@@ -21,26 +21,25 @@
 
 namespace tessera::internal {
 
-/// Why a group has failed. Note [Failure]
+/// Why a group has failed. See Note [Failure].
 struct Failure {
   static constexpr int kNobody = -1;
-  static constexpr int kOutsider = -2;  ///< no rank of the group
+  static constexpr int kOutsider = -2;  ///< `author` is outside the group
 
   std::string cause;
   int64_t calls = 0;     ///< calls with smaller numbers may still end well, within kGrace
-  int author = kNobody;  ///< the rank that failed the world: its begun calls may end well, too
+  int author = kNobody;  ///< who failed the world; calls begun there may end well, too
 };
 
-/// Thrown by a part of a call when the ranks cannot go on. Its Member fails the group with this
-/// cause.
+/// Thrown when a call cannot continue. The Member then fails the group with this cause.
 struct Fault {
   std::string cause;
   int culprit = Failure::kNobody;  ///< the rank of the group that caused it
   bool is_of_world = false;        ///< fails all groups made from the world
 };
 
-/// This rank's part in moving the data of a call. It begins when the calls were found equal; for a
-/// message, at once.
+/// This rank's part in moving a call's data. It begins once the ranks' calls were found equal; for
+/// a message, it begins at once.
 class Transfer {
  public:
   enum class State : uint8_t {
@@ -51,26 +50,27 @@ class Transfer {
 
   virtual ~Transfer() = default;
 
-  /// Tells the others what this rank calls, and where its data is. Not for messages.
+  /// Tells the other ranks what this rank calls, and where its data is. Not for messages.
   virtual void announce() {}
-  /// Goes on as far as it can without waiting. Throws Fault.
+  /// Moves data as far as possible without waiting. Throws Fault.
   virtual State advance() = 0;
-  /// Returns the ranks of the group whose part this one waits for.
+  /// Returns the ranks of the group that this rank waits for.
   virtual std::vector<int> awaited() = 0;
 };
 
-/// A message that has come to this rank.
+/// A message that has arrived at this rank.
 struct Arrival {
   int from = 0;
   CallRecord record;
-  void* place = nullptr;  ///< where the link keeps it
-  at::Tensor copy = {};   ///< of a message to itself, which the link does not keep
+  void* place = nullptr;  ///< where the link keeps the message
+  at::Tensor copy = {};   ///< a message to this rank itself, which the link does not keep
 };
 
 /// One rank's end of the connection between the ranks of a group. A Group numbers and compares
-/// calls, matches messages, enforces time-outs and fails; a Link carries what ranks say and their
-/// data. All functions are local. Only rest() waits for other ranks; looking at a rank that is
-/// ending may take some seconds. One thread at a time, except where "any thread" is said.
+/// calls, matches messages, enforces time-outs and applies failures. A Link carries the ranks'
+/// calls and data. All functions are local. Only rest() waits for other ranks, but a function that
+/// looks at a rank whose process is ending may take some seconds. One thread at a time, except
+/// where a comment says "any thread".
 class Link {
  public:
   virtual ~Link() = default;
@@ -85,11 +85,13 @@ class Link {
   virtual const Origin& origin() const = 0;
   /// See ProcessGroup::allocate().
   virtual at::Tensor allocate(int64_t numel, at::ScalarType dtype) = 0;
-  /// Returns true if a posted call with this input goes on while its rank does something else.
+  /// Returns true if a posted call with this input makes progress while this rank does something
+  /// else.
   virtual bool is_in_place(const at::Tensor& tensor) const = 0;
-  /// Returns true if the link has a thread of its own, one for all groups of a world. It calls
-  /// Member::go_on(), looks for trouble now and then, and keeps the Member until this rank has
-  /// left. Only that thread then makes the calls that are not for any thread, and leave().
+  /// Returns true if the link has its own thread, which serves all groups of a world. The thread
+  /// calls Member::go_on(), looks for trouble now and then, and keeps the Member until this rank
+  /// has left. Only this thread then calls leave() and the functions that are not marked "any
+  /// thread".
   virtual bool has_thread() const { return false; }
   /// Returns true if the group needs a thread for its calls whatever its options say, because the
   /// stages of a call wait for each other and would block the caller.
@@ -101,17 +103,17 @@ class Link {
     return nullptr;
   }
 
-  // Calls, in the order of their numbers. Each is announced once this rank has come to it.
+  // Calls, in the order of their numbers. A rank announces each call when it comes to it.
 
-  /// Returns true if `call` may be announced while `under_way` earlier ones are not over.
+  /// Returns true if `call` may be announced while `under_way` earlier calls are not over.
   virtual bool may_announce(const Call& call, int64_t under_way) const = 0;
   /// Returns this rank's part in a call. A link or window that the call makes goes into
   /// Call::made().
   virtual std::unique_ptr<Transfer> prepare(Call& call) = 0;
-  /// Returns what a rank has announced as call number `sequence`; null if that is not known. Valid
-  /// until this rank's call is over.
+  /// Returns the call number `sequence` that `rank` has announced; null if it is not known. The
+  /// pointer is valid until this rank's call with that number is over.
   virtual const CallRecord* record_of(int rank, int64_t sequence) const = 0;
-  /// Returns true if all ranks have announced that call.
+  /// Returns true if all ranks have announced call number `sequence`.
   virtual bool have_all_called(int64_t sequence) const = 0;
   /// Notes that this rank's call number `sequence` is over.
   virtual void note_over(int64_t sequence) = 0;
@@ -122,19 +124,22 @@ class Link {
 
   // Messages.
 
-  /// Returns what carries messages instead of this link; null if nothing does.
+  /// Returns the Member that carries messages instead of this link; null if this link carries them.
   virtual Member* messages() { return nullptr; }
   /// Starts a send. The returned transfer is over when the tensor may be changed. Returns null for
-  /// up to ProcessGroup::kBufferedBytes: they are copied, and the tensor may be changed already.
+  /// tensors of up to ProcessGroup::kBufferedBytes, which are copied at once and may be changed
+  /// already.
   virtual std::unique_ptr<Transfer> send(const Call& call) = 0;
-  /// Returns each message once, in the order in which its sender sent them.
+  /// Returns the next message that has arrived; nullopt if there is none. Messages from one sender
+  /// come in the order in which they were sent.
   virtual std::optional<Arrival> next_arrival() = 0;
-  /// Moves a message into the tensor of a call that it fits. Returns null if it is there already.
+  /// Moves a message into the output of `call`, which it fits. Returns null if all data is there
+  /// already.
   virtual std::unique_ptr<Transfer> receive(const Arrival& arrival, const Call& call) = 0;
   /// Drops a message that will never be received.
   virtual void drop(const Arrival& /*arrival*/) {}
 
-  /// Advances work that is neither a call's part nor a message, such as reads. Throws Fault.
+  /// Advances work that belongs to no call and no message, such as window reads. Throws Fault.
   virtual void go_on() {}
 
   // Knowledge about the ranks.
@@ -148,8 +153,8 @@ class Link {
   virtual std::string place_of(int /*rank*/) const { return ""; }
   /// Returns what the rank's process is doing, such as "is stopped (SIGSTOP)"; "" if it is unknown.
   virtual std::string activity_of(int /*rank*/) const { return ""; }
-  /// Returns how many calls the rank has begun, or finished, as far as is known. called_by(): any
-  /// thread, if the link has a thread.
+  /// Return how many calls the rank has begun (called_by()) or finished (finished_by()), as far as
+  /// this rank knows. If the link has a thread, any thread may call called_by().
   virtual int64_t called_by(int rank) const = 0;
   virtual int64_t finished_by(int rank) const = 0;
   /// Returns true if the rank has left the group.
@@ -158,13 +163,13 @@ class Link {
   virtual RankFlight flight_of(int rank) const = 0;
   /// Returns this rank's own flight recorder.
   virtual std::shared_ptr<FlightRing> flights() const = 0;
-  /// Compares the known calls with this number, and describes the first two that differ: "rank 1
-  /// called ... where rank 0 called ...", or two that ask for the same slice. "" if none do. Equal
-  /// on all ranks once all calls are known.
+  /// Compares the known calls with this number. Describes the first two that differ ("rank 1 called
+  /// ... where rank 0 called ...") or ask for the same slice; returns "" if there are none. All
+  /// ranks get the same text once all calls are known.
   std::string difference(int64_t sequence) const;
-  /// Returns true if the rank is known to be in another call.
+  /// Returns true if the rank is known to be in a call other than `call`.
   bool is_in_other_call(int rank, const Call& call) const;
-  /// Warns that a call has waited long: for which ranks, and where those were last seen.
+  /// Warns that `call` has waited long for the `missing` ranks, and says where they were last seen.
   void report_wait(Call& call, const std::vector<int>& missing, Call::Clock::time_point now,
                    std::chrono::milliseconds timeout) const;
   /// Returns how much longer than the time-out this rank waits for `rank`, because another rank
@@ -180,35 +185,38 @@ class Link {
   // A group that has failed stays failed, on every rank and with the first cause. fail() fails one
   // group, fail_world() all groups made from one world.
   //
-  // A call may end well on one rank although the group has failed, so others may finish it, too,
-  // for kGrace, and only then throw. These are the calls that the failure's author has finished (a
-  // failure of the group says how many) or begun (a failure of the world says which rank it is),
-  // and all begun calls if the author is no rank of the group. All other calls, and messages, throw
-  // at once. After a death nothing is waited for: a call ends well only
-  // if all that it needs has come by then.
+  // A call may end well on one rank although the group has failed. So the other ranks may still
+  // finish that call within kGrace, and throw only then. This holds for the calls that the
+  // failure's author has finished (for a failure of the group; see Failure::calls) or begun (for a
+  // failure of the world; see Failure::author), and for all begun calls if the author is outside
+  // the group. All other calls, and all messages, throw at once. After a death no rank waits: a
+  // call ends well only if everything that it needs has arrived by then.
 
   static constexpr auto kGrace = std::chrono::seconds(1);
 
   /// Any thread. Returns true if the group has failed; cheap.
   virtual bool has_failed() const = 0;
   virtual Failure failure() const = 0;
-  /// Any thread. Returns true if this was the first failure.
+  /// Any thread. Fails the group. Returns true if this is the group's first failure.
   virtual bool fail(const Failure& failure) noexcept = 0;
-  /// The same for the world. Also tells the launcher.
+  /// Any thread. Fails the world, and tells the launcher. Returns true if this is the first
+  /// failure.
   virtual bool fail_world(std::string_view cause) noexcept = 0;
-  /// Called before this rank throws the failure: tells the ranks that may not know it yet.
+  /// Tells the ranks that may not know the failure yet. Called before this rank throws it.
   virtual void pass_on_failure() noexcept {
     const Failure known = failure();
     if (known.author != Failure::kNobody) fail_world(known.cause);
   }
-  /// Fails the world if the process of a rank has ended. `describe` makes the launcher's text.
+  /// Fails the world if the process of a rank has ended. `describe` turns the cause into the
+  /// launcher's text.
   virtual void look_for_dead(const std::function<std::string(const std::string&)>& /*describe*/) {}
-  /// Writes the ranks' last calls, as far as known, where TESSERA_FLIGHT_DUMP says. Once.
+  /// Writes the ranks' last calls, as far as known, to the directory in TESSERA_FLIGHT_DUMP. Once.
   virtual void dump_flights(std::string_view /*cause*/) noexcept {}
 
   // The end.
 
-  /// This rank makes no more calls; tells ranks that wait. Any thread, unless the link has one.
+  /// Tells the waiting ranks that this rank makes no more calls. Any thread, unless the link has
+  /// its own.
   virtual void leave() noexcept = 0;
 
   // How a thread of this rank waits for peers.
@@ -216,12 +224,12 @@ class Link {
   struct Rest {
     int looks = 0;
     uint32_t seen = 0;
-    bool is_slow = false;  ///< so many looks were in vain that it is time to look for trouble
+    bool is_slow = false;  ///< many looks found nothing: it is time to look for trouble
     bool is_asleep = false;
   };
   /// Called before each look for something new.
   virtual void before_look(Rest& rest) = 0;
-  /// Called after a look that found nothing to do: blocks until a peer has done something, or for
+  /// Called after a look that found nothing to do. Blocks until a peer has done something, or for
   /// some milliseconds.
   virtual void rest(Rest& rest) = 0;
   /// Called after the last look.
@@ -233,7 +241,7 @@ class Link {
   virtual void attach(std::weak_ptr<Member> member) = 0;
   /// Notes whether this group has something under way.
   virtual void note_busy(bool /*is_busy*/) {}
-  /// Goes on with the world's other groups. This group must have something under way.
+  /// Advances the world's other groups. Requires that this group has something under way.
   virtual void advance_others() = 0;
 };
 

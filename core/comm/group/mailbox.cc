@@ -39,7 +39,7 @@ void Mailbox::send(const std::shared_ptr<Call>& call) {
   }
   call->transfer() = link_.send(*call);
   if (call->transfer() == nullptr) return call->finish();
-  open_.push_back(call);  // before it advances, so that it fails with the others
+  open_.push_back(call);  // before advance(), so that a failure ends it, too
   if (advance(*call)) open_.pop_back();
 }
 
@@ -64,7 +64,7 @@ void Mailbox::take(Arrival arrival) {
   }
 }
 
-/// Returns true if the receive, which is open, is over.
+/// Delivers `arrival` to `receive`, which is in open_. Returns true if the receive is over.
 bool Mailbox::deliver(Call& receive, const Arrival& arrival) {
   const CallSignature& sent = arrival.record.signature;
   const CallSignature& expected = receive.record().signature;
@@ -83,7 +83,7 @@ bool Mailbox::deliver(Call& receive, const Arrival& arrival) {
   return advance(receive);
 }
 
-/// Returns true if the call is over: nothing is left to move.
+/// Moves the call's data. Returns true if nothing is left to move, so that the call is over.
 bool Mailbox::advance(Call& call) {
   if (call.transfer() != nullptr && call.transfer()->advance() != Transfer::State::kOver) {
     return false;
@@ -120,7 +120,7 @@ std::vector<int> Mailbox::awaited(const Call& call) const {
   return ranks;
 }
 
-/// Returns true if no rank is left that could send or take it.
+/// Returns true if all ranks that could send or receive the call's message have left.
 bool Mailbox::is_lost(Call& call) const {
   if (call.is_over() || (!sends(call) && call.transfer() != nullptr)) return false;
   const std::vector<int> ranks = awaited(call);
@@ -132,7 +132,7 @@ void Mailbox::look_for_late(Call::Clock::time_point now, const Patience& patienc
   const std::vector<std::shared_ptr<Call>> calls(open_.begin(), open_.end());
   for (const auto& call : calls) {
     if (is_lost(*call)) {
-      advance();  // a rank sends before it leaves
+      advance();  // a rank may have sent before it left
       if (is_lost(*call)) fail_as_left(*call);
     }
     if (call->is_over()) continue;

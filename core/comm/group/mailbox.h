@@ -10,8 +10,8 @@
 
 namespace tessera::internal {
 
-/// This rank's messages in one group. A message meets its receive by sender and tag, in the order
-/// of the calls, without the rest of the group. Throws Fault where the group fails.
+/// This rank's messages in one group. Matches each message with a receive by sender and tag, in the
+/// order of the calls. The other ranks take no part. Throws Fault if the group must fail.
 class Mailbox {
  public:
   explicit Mailbox(Link& link) : link_(link) {}
@@ -20,13 +20,15 @@ class Mailbox {
   void start(const std::shared_ptr<Call>& call);
   /// Takes messages that have arrived, and advances messages under way.
   void advance();
-  /// Fails if a rank that is waited for has left, or a wait lasts too long; reports a long one.
+  /// Throws Fault if an awaited rank has left or a wait exceeds the time-out. Reports a long wait.
   void look_for_late(Call::Clock::time_point now, const Patience& patience);
-  /// Fails the messages that are under way.
+  /// Fails the sends and receives under way with `cause`. Drops messages that no receive has asked
+  /// for.
   void end_all(const std::string& cause);
 
   bool is_busy() const { return !open_.empty(); }
-  /// Returns true if a receive is open whose sender waits for it.
+  /// Returns true if a receive is under way that is too large to be buffered, so that its sender
+  /// waits.
   bool keeps_sender_waiting() const;
 
  private:
@@ -43,7 +45,7 @@ class Mailbox {
 
   Link& link_;
   std::list<Arrival> waiting_;             // messages that no receive has asked for
-  std::list<std::shared_ptr<Call>> open_;  // with data under way, or receives without data yet
+  std::list<std::shared_ptr<Call>> open_;  // sends and receives under way
 };
 
 }  // namespace tessera::internal

@@ -16,15 +16,15 @@
 namespace tessera::internal {
 namespace {
 
-// Beyond the time-out, for the link's thread to notice it; after that the thread is stuck.
+// How long after the time-out the link's thread may take to notice it. Then the thread is stuck.
 constexpr auto kUnawareGrace = std::chrono::seconds(5);
 constexpr auto kLooksForTroubleEvery = std::chrono::milliseconds(20);
 constexpr const char* kProcessEnds = "this process ends, and with it the thread that communicates";
 
 }  // namespace
 
-/// How a thread waits for the group: it looks for trouble now and then, and says that it waits if
-/// that is for the end of `call`.
+/// Lets a thread wait for the group. Looks for trouble now and then. If the thread waits for the
+/// end of `call`, also reports the wait.
 class Member::Pause {
  public:
   explicit Pause(Member& member, Call* call = nullptr) : member_(member), call_(call) {}
@@ -98,7 +98,7 @@ std::shared_ptr<Call> Member::start(const Collective& collective, std::vector<in
       has_incoming_ = true;
     }
     serve();
-    if (has_left_) go_on();  // nobody else does
+    if (has_left_) go_on();  // the link's thread no longer does
   } else {
     const std::lock_guard lock(mutex_);
     take_in();
@@ -118,8 +118,8 @@ std::shared_ptr<Call> Member::run(const Collective& collective) {
   return call;
 }
 
-/// Returns true if a thread advances the call: a collective in the background, or a receive that is
-/// too large to be buffered, so that its sender waits.
+/// Returns true if a background thread advances the call. Such calls are collectives in the
+/// background, and receives that are too large to be buffered, because their senders wait.
 bool Member::has_thread(const Collective& collective) const {
   if (link_->has_thread()) return true;
   if (collective.op == Op::kRecv) {
@@ -133,7 +133,7 @@ void Member::go_on() noexcept {
   if (lock.owns_lock()) advance();
 }
 
-/// Returns true if only a thread advances the call, and not its callers.
+/// Returns true if only a background thread advances the call, and threads that wait for it do not.
 bool Member::is_driven_elsewhere(const Call& call) const {
   return link_->has_thread() || (call.has_thread() && !call.is_message());
 }
@@ -146,7 +146,8 @@ void Member::look(const Call& call) noexcept {
   const auto now = Call::Clock::now();
   if (now < next_look_.load(std::memory_order_relaxed)) return;
   next_look_.store(now + kLooksForTroubleEvery, std::memory_order_relaxed);
-  look_for_trouble(now, {.timeout = kMaxTimeOut, .report_after = {}});  // who asks does not wait
+  // The caller asks and does not wait, so no time-out applies.
+  look_for_trouble(now, {.timeout = kMaxTimeOut, .report_after = {}});
 }
 
 void Member::help() noexcept {
@@ -164,7 +165,7 @@ void Member::await(Call& call) {
   const auto longest = patience_.timeout + kUnawareGrace;
   const auto slice = wait.is_heard() ? std::min(longest, WaitReport::kLong) : longest;
   auto next_look = Call::Clock::now() + longest;
-  // Again and again, for the clock of a collective starts when those before it are over.
+  // In a loop, because a collective's clock starts only when the collectives before it are over.
   while (!call.await_end(slice)) {
     const auto now = Call::Clock::now();
     if (wait.is_due(now)) note_wait(call, wait);
@@ -195,9 +196,8 @@ bool Member::drive(Call& call, std::optional<Call::Clock::time_point> until) {
   return drive_on(call, until);
 }
 
-/// Starts the clocks of `call`, which is waited for, and of the oldest call, which must end first.
-/// A wait without a limit restarts them. A short wait, one of several, leaves clocks that run
-/// alone.
+/// Starts the clocks of `call` and of the oldest call, which must end first. Restarts clocks that
+/// run already, unless `leaves_running`. That is for a short wait, which may be one of several.
 void Member::start_clock(Call& call, bool leaves_running) {
   const auto start = [leaves_running](Call& one) {
     return leaves_running ? one.start_clock() : one.restart_clock();
@@ -208,11 +208,11 @@ void Member::start_clock(Call& call, bool leaves_running) {
   if (!calls_.empty()) start(*calls_.front());
 }
 
-/// Like drive(), for a caller that has just looked.
+/// Like drive(), for a caller that has just advanced the group.
 bool Member::drive_on(Call& call, std::optional<Call::Clock::time_point> until) {
   Pause pause(*this, &call);
   for (; !call.is_over(); go_on()) {
-    link_->advance_others();  // also for one who gives it no time
+    link_->advance_others();  // even if `until` has passed already
     if (until.has_value() && Call::Clock::now() >= *until) break;
     pause.rest();
     pause.before_look();
@@ -245,7 +245,7 @@ void Member::go_on_until_idle() {
     go_on();
     if (!has_to_serve()) {
       is_serving_ = false;
-      // A call that has come meanwhile has found it serving.
+      // A call that has arrived meanwhile saw is_serving_ set, so serve() posted no task for it.
       if (!has_to_serve() || is_serving_.exchange(true)) return;
     }
     pause.rest();
@@ -260,7 +260,7 @@ bool Member::has_to_serve() {
   return (mode_ == Lane::Mode::kThread && !calls_.empty()) || mailbox_.keeps_sender_waiting();
 }
 
-/// With the lock, like all that follow.
+/// Requires the lock, like all functions down to finish_front().
 void Member::take_in() {
   if (!has_incoming_) return;
   std::vector<std::shared_ptr<Call>> incoming;
@@ -299,8 +299,8 @@ void Member::advance() {
   if (is_closing() && link_->has_thread()) leave_when_idle();
 }
 
-/// Leaves the group unless calls are under way: other ranks still wait for this rank's part in
-/// them.
+/// Leaves the group unless calls are under way, because other ranks still wait for this rank's part
+/// in them.
 void Member::leave_when_idle() {
   if (has_left_ || has_incoming_ || !calls_.empty()) return;
   has_left_ = true;
@@ -316,14 +316,15 @@ void Member::guard(absl::FunctionRef<void()> body) {
     body();
   } catch (const Fault& fault) {
     fail(fault);
-  } catch (const CommError& error) {  // of what a call goes on with
+  } catch (const CommError& error) {  // from a Work that a call depends on
     fail(Fault{error.cause()});
   } catch (const std::exception& error) {
     fail(Fault{absl::StrCat(link_->own_name(), " failed: ", error_text(error))});
   }
 }
 
-/// Called at each look of a waiting thread, so it avoids an atomic exchange: the lock is held.
+/// Called at each look of a waiting thread, so it avoids an atomic exchange. It needs none, because
+/// the lock is held.
 void Member::set_idle(bool is_idle) {
   if (is_idle_.load(std::memory_order_relaxed) == is_idle) return;
   is_idle_.store(is_idle, std::memory_order_relaxed);
@@ -349,7 +350,7 @@ bool Member::may_announce(Call& call) {
       [&](const auto& earlier) { return share_memory(earlier->collective(), call.collective()); });
 }
 
-/// Goes on with the data of the first calls; whether one has ended.
+/// Moves the data of the announced calls. Returns true if the oldest call has ended.
 bool Member::move() {
   bool is_over = false;
   for (size_t i = 0; i < announced_; ++i) {
@@ -357,7 +358,7 @@ bool Member::move() {
     if (!call.is_compared()) {
       if (!link_->have_all_called(call.sequence())) break;
       const std::string problem = link_->difference(call.sequence());
-      if (!problem.empty() && i > 0) break;  // the calls before it may end well
+      if (!problem.empty() && i > 0) break;  // earlier calls may still end well
       if (!problem.empty()) throw Fault{problem};
       call.set_compared();
     }
@@ -377,7 +378,7 @@ void Member::finish_front() {
   call->transfer() = nullptr;
   call->finish();
   if (!calls_.empty()) calls_.front()->restart_clock();
-  link_->wake();  // a call of another group may go on with this one
+  link_->wake();  // a call of another group may wait for this call
   if (is_part()) after_call_();
 }
 
@@ -387,7 +388,7 @@ void Member::close(const char* cause) {
   if (link_->has_thread()) return link_->wake();
   {
     const std::lock_guard lock(mutex_);
-    advance();  // what has come by now
+    advance();  // uses what has arrived by now
     end_calls(link_->has_failed() ? link_->failure().cause : cause);
     mailbox_.end_all(cause);
     set_idle(true);
@@ -398,7 +399,7 @@ void Member::close(const char* cause) {
 }
 
 void Member::leave() {
-  if (is_part()) return;  // the group that it is part of does
+  if (is_part()) return;  // the group that this member is part of leaves
   std::vector<std::shared_ptr<Call>> calls;
   if (mode_ == Lane::Mode::kThread) {
     const std::lock_guard lock(mutex_);

@@ -32,19 +32,19 @@ namespace tessera::internal {
 /// does its part, and the call is over when all ranks have done their parts.
 ///
 /// A rank does not block between these stages. If collectives run inside the calls, a rank advances
-/// all its calls whenever it asks whether one is over, and while it waits in any group of its
-/// world. So a rank that waits does the parts for which others wait; a rank that computes for long
-/// does its parts late. Otherwise a thread advances the calls.
+/// all its calls whenever it asks whether a call is over, and while it waits in any group of its
+/// world. So a waiting rank does the parts for which other ranks wait, but a rank that computes for
+/// long does its parts late. Otherwise a background thread advances the calls.
 ///
-/// Calls end in order. A call begins when this rank has done its part in the call before. If the
-/// two have memory in common, it begins when the call before is over.
+/// Calls end in order. A call begins when this rank has done its part in the previous call or, if
+/// the two calls share memory, when the previous call is over.
 class Member : public std::enable_shared_from_this<Member> {
  public:
   using Patience = internal::Patience;
 
-  /// `after_call` is given to a member that is part of another group. That group makes its own
-  /// calls with this member, looks for late ranks, and records the program's calls. `after_call` is
-  /// called, in any thread, when a call of this member is over.
+  /// Pass `after_call` if this member is part of another group. That group makes its own calls with
+  /// this member, looks for late ranks, and records the program's calls. `after_call` is called, in
+  /// any thread, when a call of this member is over.
   Member(std::unique_ptr<Link> link, std::string name, Lane::Mode mode, Patience patience,
          std::function<void()> after_call = nullptr);
   ~Member();
@@ -73,13 +73,12 @@ class Member : public std::enable_shared_from_this<Member> {
   bool is_closing() const { return closes_because_ != nullptr; }
   /// Returns true if a call or a message is under way.
   bool is_busy() const { return has_incoming_ || !is_idle_; }
-  /// A rank that the oldest call waits for. `has_gone`: it left before it did its part.
+  /// A rank that the oldest call waits for. `has_gone`: the rank left before it did its part.
   struct Awaited {
     int rank;
     bool has_gone;
   };
-  /// Any thread. For a member that is part of another group: returns the ranks that its oldest call
-  /// waits for, as far as is known.
+  /// Any thread. Returns the ranks that the oldest call waits for, as far as is known.
   std::vector<Awaited> awaited_ranks();
   /// Called now and then by a thread that waits. Fails the group if a rank has died or left, or has
   /// not come within the time-out; reports a long wait.
@@ -89,8 +88,8 @@ class Member : public std::enable_shared_from_this<Member> {
   void await(Call& call);
   bool await(Call& call, std::chrono::milliseconds longest);
 
-  /// Says that this rank makes no more calls, because of `cause`. Calls that are under way fail;
-  /// over a link with a thread they end first. Does not wait for other ranks.
+  /// Says that this rank makes no more calls, because of `cause`. Calls that are under way fail,
+  /// unless the link has a thread, which ends them first. Does not wait for other ranks.
   void close(const char* cause = "the group was destroyed before this was over");
   /// Called when the process ends. Blocks until the calls that a thread advances have ended, then
   /// marks this rank as having left.
@@ -137,28 +136,28 @@ class Member : public std::enable_shared_from_this<Member> {
   const Patience patience_;
   const std::function<void()> after_call_;
   std::once_flag has_caller_;
-  std::shared_ptr<const Call::Caller> caller_;  // from the first call on
-  int64_t sequence_ = -1;                       // the thread's that makes collectives
+  std::shared_ptr<const Call::Caller> caller_;  // set by the first call
+  int64_t sequence_ = -1;                       // last number given to a collective
   std::atomic<const char*> closes_because_{nullptr};
   std::atomic<bool> process_ends_{false};
 
   YieldingMutex incoming_mutex_;
-  std::vector<std::shared_ptr<Call>> incoming_;  // that no thread has taken up
+  std::vector<std::shared_ptr<Call>> incoming_;  // started, but not taken in yet
   std::atomic<bool> has_incoming_{false};
 
   YieldingMutex mutex_;
-  std::vector<std::shared_ptr<Call>> calls_;  // that are not over, the oldest first
-  size_t announced_ = 0;                      // of them
+  std::vector<std::shared_ptr<Call>> calls_;  // calls that are not over, oldest first
+  size_t announced_ = 0;                      // how many of calls_ are announced
   std::atomic<bool> is_idle_{true};           // nothing is under way
-  int64_t begun_ = 0;                         // calls that were taken in
+  int64_t begun_ = 0;                         // how many collectives were taken in
   Mailbox mailbox_;
   std::optional<Call::Clock::time_point> failed_at_;
-  std::atomic<Call::Clock::time_point> next_look_{};  // for trouble, of one who asks
+  std::atomic<Call::Clock::time_point> next_look_{};  // when look() looks for trouble again
   std::mutex awaited_mutex_;
-  std::vector<Awaited> awaited_;  // over a link with a thread, when it last looked
+  std::vector<Awaited> awaited_;  // as last noted for other threads
   std::atomic<bool> is_serving_{false};
-  std::atomic<bool> has_left_{false};  // over a link with a thread
-  std::unique_ptr<Lane> lane_;         // last: its thread uses the rest
+  std::atomic<bool> has_left_{false};  // set only if the link has a thread
+  std::unique_ptr<Lane> lane_;         // last, because its thread uses the other members
 };
 
 }  // namespace tessera::internal

@@ -1,4 +1,4 @@
-// How a group fails, by what, and who is told: part of a Member.
+// The part of Member that finds, reports and applies failures.
 #include "tessera/core/comm/group/member.h"
 
 #include <algorithm>
@@ -16,8 +16,8 @@
 namespace tessera::internal {
 namespace {
 
-// How much longer the other ranks wait than the first rank that waits, so that all learn that
-// rank's cause.
+// How much longer the other ranks wait than the first waiting rank, so that all ranks throw the
+// first rank's cause.
 constexpr auto kForFirst = std::chrono::milliseconds(500);
 
 /// "1 collective", "2 collectives".
@@ -35,8 +35,8 @@ std::vector<int> awaited(const Link& link, Call& call) {
   return ranks;
 }
 
-/// Returns true if the rank has left without its part in the call. The data of calls that it has
-/// finished may still be on its way.
+/// Returns true if the rank has left without doing its part in the call. A call that the rank has
+/// finished does not count, because its data may still be on its way.
 bool has_gone(const Link& link, int rank, const Call& call) {
   return link.has_left(rank) && link.finished_by(rank) <= call.sequence();
 }
@@ -49,7 +49,7 @@ void fail_as_left(const Link& link, const std::vector<Member::Awaited>& ranks) {
   }
 }
 
-/// Returns true if this is the first of the ranks that are not missing: that one reports for all.
+/// Returns true if this rank is the first that is not missing. That rank reports for all.
 bool is_first_of_waiting(const Link& link, const std::vector<int>& missing) {
   int first = 0;
   while (first < link.size() && absl::c_linear_search(missing, first)) ++first;
@@ -64,7 +64,8 @@ int culprit_among(const Link& link, const std::vector<int>& missing) {
   return stopped == missing.end() ? missing.front() : *stopped;
 }
 
-/// Returns the first call that the rank is in, in another group than `group`; "" if none is known.
+/// Returns the first call under way that the rank has made in a group other than `group`; "" if
+/// none is known.
 std::string call_elsewhere(const Link& link, int rank, const std::string& group) {
   for (const FlightRecord& record : link.flight_of(rank).records) {
     if (record.end_ns == 0 && !record.is_of(group)) return record.text();
@@ -91,7 +92,7 @@ std::string names_of(const Link& link, const std::vector<int>& missing, const st
 /// Called by a rank that has waited for a while. Takes the lock.
 void Member::look_for_trouble(Call::Clock::time_point now, const Patience& patience) {
   const std::unique_lock lock(mutex_, std::try_to_lock);
-  if (!lock.owns_lock()) return;  // another thread is at it
+  if (!lock.owns_lock()) return;  // another thread looks or advances
   guard([&] {
     link_->look_for_dead([this](const std::string& cause) {
       return calls_.empty() ? cause : std::string(calls_.front()->error(cause).what());
@@ -114,11 +115,11 @@ void Member::look_for_late(Call::Clock::time_point now, const Patience& patience
   const auto waited = call.waited(now);
   bool has_any_left = false;
   for (int rank = 0; rank < link_->size(); ++rank) has_any_left |= link_->has_left(rank);
-  // Most looks end here, and take nothing from the heap.
+  // Most looks end here, without an allocation.
   if (!has_any_left && waited < std::min(patience.timeout, patience.report_after)) return;
   const std::vector<int> missing = awaited(*link_, call);
   if (absl::c_any_of(missing, [&](int rank) { return has_gone(*link_, rank, call); })) {
-    advance();  // it may have done its part before it left
+    advance();  // the rank may have done its part before it left
     if (calls_.empty() || calls_.front() != front || link_->has_failed()) return;
     return fail_as_left(*link_, find_awaited());
   }
@@ -147,8 +148,8 @@ std::vector<Member::Awaited> Member::find_awaited() const {
   return ranks;
 }
 
-/// Notes the awaited ranks for the group that this member is part of, which looks for late ranks.
-/// If this member is closing, it fails by itself because of ranks that have left.
+/// Notes the awaited ranks for the group that this member is part of; that group looks for late
+/// ranks. If this member is closing, throws Fault itself if an awaited rank has left.
 void Member::note_awaited() {
   std::vector<Awaited> ranks = find_awaited();
   if (is_closing()) fail_as_left(*link_, ranks);
@@ -164,8 +165,8 @@ void Member::note_awaited_for_callers(Call::Clock::time_point now) {
   awaited_ = std::move(ranks);
 }
 
-/// Notes the call that this thread waits in, and the ranks that it waits for. `call` may have to
-/// wait for the end of an earlier call; then notes the earlier one.
+/// Notes in `wait` which call this thread waits for, and for which ranks. If an earlier call must
+/// end before `call`, notes the earlier call.
 void Member::note_wait(Call& call, WaitReport& wait) noexcept try {
   std::vector<int> numbers;
   const auto note = [&](const Call& one) { wait.note(one.text(), name_, one.sequence(), numbers); };
@@ -184,7 +185,7 @@ void Member::note_wait(Call& call, WaitReport& wait) noexcept try {
   if (!lock.owns_lock() || calls_.empty()) return;
   for (const Awaited& awaited : find_awaited()) numbers.push_back(link_->number_of(awaited.rank));
   note(*calls_.front());
-} catch (const std::exception&) {  // no memory: nobody sees it
+} catch (const std::exception&) {  // out of memory: the wait is not noted
 }
 
 std::vector<Member::Awaited> Member::awaited_ranks() {
@@ -196,8 +197,9 @@ std::vector<Member::Awaited> Member::awaited_ranks() {
   return awaited_;
 }
 
-/// Throws the time-out. If a missing rank is in a call of another group, fails the whole world:
-/// that rank holds up the ranks there, too, and all ranks should get the same cause.
+/// Throws the time-out. If a missing rank is in a call of another group, the time-out fails the
+/// whole world, because that rank holds up the other group, too, and all ranks should get the same
+/// cause.
 void Member::time_out(const Call& call, const std::vector<int>& overdue) {
   const int culprit = culprit_among(*link_, overdue);
   const bool is_elsewhere = absl::c_any_of(
@@ -209,7 +211,7 @@ void Member::time_out(const Call& call, const std::vector<int>& overdue) {
   throw Fault{cause, culprit, is_elsewhere};
 }
 
-/// Note [Failure]
+/// Fails the calls that can no longer end well. See Note [Failure].
 void Member::apply_failure(Call::Clock::time_point now) {
   const Failure failure = link_->failure();
   if (!failed_at_.has_value()) failed_at_ = now;
@@ -219,18 +221,19 @@ void Member::apply_failure(Call::Clock::time_point now) {
   const bool has_begun = sequence < failure.calls || failure.author == Failure::kOutsider ||
                          (failure.author >= 0 && sequence < link_->called_by(failure.author));
   if (has_begun && now - *failed_at_ < Link::kGrace) return;
-  while (move()) continue;  // all that has come ends well, as on ranks that looked earlier
+  while (move()) continue;  // calls whose data is here end well, as on other ranks
   if (!calls_.empty()) end_calls(hear_failure());
 }
 
-/// Returns the cause, which this rank is going to throw.
+/// Tells the ranks that may not know the failure yet, and returns the cause for this rank to throw.
 std::string Member::hear_failure() {
   link_->pass_on_failure();
   return link_->failure().cause;
 }
 
-/// This rank has found it, and tells the launcher before the others learn of it: of another rank,
-/// in which call this one missed it.
+/// Fails the group with a fault that this rank has found. Tells the launcher first, before the
+/// other ranks can fail. If another rank is the culprit, also tells the launcher in which call this
+/// rank missed it.
 void Member::fail(const Fault& fault) {
   const std::string& cause = fault.cause;
   const int64_t calls = calls_.empty() ? begun_ : calls_.front()->sequence();

@@ -9,11 +9,11 @@ namespace tessera::internal {
 
 class Member;
 
-/// The groups that were made of one world, as one rank has them. Thread-safe.
+/// All groups of one rank that were made from one world. Thread-safe.
 class SiblingGroups {
  public:
   void add(std::weak_ptr<Member> member);
-  /// Returns why the first of them that has failed did; "" if none has.
+  /// Returns the cause of the first group that has failed, in the order of add(); "" if none has.
   std::string cause() const;
 
  private:

@@ -6,8 +6,8 @@
 
 namespace tessera::internal {
 
-/// lock() yields the core until it has the lock. Unlike with std::mutex, the thread that holds it
-/// may call try_lock(), which fails, and a child of fork() may find it held.
+/// lock() yields the core until it has the lock. Unlike with std::mutex, the thread that holds the
+/// lock may call try_lock(), which then fails; so may a child of fork() that inherits a held lock.
 class YieldingMutex {
  public:
   void lock() {
