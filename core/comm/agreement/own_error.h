@@ -8,8 +8,8 @@
 
 namespace tessera::internal {
 
-/// Runs code of the user and returns its result. Any exception of it is an error of this rank
-/// alone, even another engine's ErrorOnAllRanks.
+/// Runs user code and returns its result. If the code throws ErrorOnAllRanks, such as another
+/// engine's, rethrows it as c10::Error, because here it is an error of this rank alone.
 template <typename Body>
 auto as_own_error(Body&& body) {
   try {

@@ -14,7 +14,7 @@
 namespace tessera::internal {
 namespace {
 
-constexpr size_t kLines = 10;  // of one problem
+constexpr size_t kLines = 10;  // shown of one problem
 constexpr size_t kShownRanks = 4;
 
 std::string name_of(const std::vector<int>& some, int size) {
@@ -22,7 +22,7 @@ std::string name_of(const std::vector<int>& some, int size) {
   return absl::StrCat(some.size() == 1 ? "rank " : "ranks ", absl::StrJoin(some, ", "));
 }
 
-/// Returns the first lines of `problem`, and how many there are beyond them.
+/// Returns the first kLines lines of `problem`, and how many more there are.
 std::string shortened(const std::string& problem) {
   std::vector<std::string> lines = absl::StrSplit(problem, '\n');
   if (lines.size() <= kLines) return problem;
@@ -48,7 +48,7 @@ std::string entry(const std::vector<std::string>& lines, size_t index) {
   return index < lines.size() ? absl::StrCat("'", lines[index], "'") : "nothing";
 }
 
-/// Says where two lists differ.
+/// Describes the first difference between the lists of `rank` and of rank 0.
 std::string difference(int rank, const std::vector<std::string>& lines,
                        const std::vector<std::string>& expected) {
   const auto first =
@@ -76,7 +76,7 @@ std::string refusal_text(const std::vector<std::string>& problems, std::string_v
   }
   const std::string tag = absl::StrCat("[", absl::string_view(what.data(), what.size()), "] ");
   return absl::StrJoin(entries, "\n", [&](std::string* text, const auto& entry) {
-    // A problem of the same part of the library has its tag already.
+    // A problem from the same part of the library starts with this tag already.
     absl::StrAppend(text, tag, name_of(entry.second, size), ": ",
                     absl::StripPrefix(shortened(entry.first), tag));
   });

@@ -8,10 +8,10 @@
 
 namespace tessera::internal {
 
-/// Makes all ranks throw if one must: if any rank passes a non-empty `problem`, every rank throws
-/// the same c10::Error "[what] <ranks>: problem", one entry per distinct problem, each of at most
-/// ten lines; <ranks> is "rank 1", "ranks 0, 2" or "all ranks". Collective, blocking; one small
-/// all-gather when there is nothing to say.
+/// Makes all ranks throw if one must. If any rank passes a non-empty `problem`, every rank throws
+/// the same c10::Error: one entry "[what] <ranks>: problem" per distinct problem, each cut after
+/// ten lines. <ranks> is "rank 1", "ranks 0, 2" or "all ranks". Collective, blocking; costs one
+/// small all-gather if no rank has a problem.
 void refuse_on_all_ranks(ProcessGroup& group, std::string_view problem, std::string_view what);
 
 /// Returns the text that refuse_on_all_ranks() throws if rank R has problems[R]; "" if no rank has
@@ -19,10 +19,11 @@ void refuse_on_all_ranks(ProcessGroup& group, std::string_view problem, std::str
 std::string refusal_text(const std::vector<std::string>& problems, std::string_view what);
 
 /// Collective. Checks that all ranks have the same lines, for instance one line per parameter.
-/// Cheap when they do: hashes are exchanged, the texts only on a difference. Then every rank throws
-/// the same c10::Error:
+/// Exchanges hashes, and the lines only if the hashes differ. If they do, every rank throws the
+/// same c10::Error:
 ///   [what] rank 1 differs from rank 0 at entry 5: '<line of rank 1>' vs '<line of rank 0>'; ...
-/// with the first difference of each rank that differs from rank 0. Entries count from 0.
+/// with the first difference of each rank that differs from rank 0, for up to four ranks. Entries
+/// count from 0.
 void require_equal(ProcessGroup& group, const std::vector<std::string>& lines,
                    std::string_view what);
 

@@ -41,12 +41,13 @@ std::string place_of(const RankFlight& rank) {
   return absl::StrCat(" (pid ", rank.pid, rank.host.empty() ? "" : " on ", rank.host, ")");
 }
 
-/// Describes a rank that others wait for: its state, and its first call under way, else its last.
+/// Describes a rank that other ranks wait for: its state, and its first call under way or, if there
+/// is none, its last call.
 std::string last_seen(const RankFlight& rank, int64_t now_ns) {
   const std::string state =
       absl::StrCat("rank ", rank.rank, place_of(rank), ", which ", rank.state, ", last seen ");
   if (rank.records.empty()) return absl::StrCat(state, "nowhere");
-  // If several are under way, it waits in the first.
+  // If several calls are under way, the rank waits in the first.
   const auto open = std::ranges::find(rank.records, 0, &FlightRecord::end_ns);
   if (open != rank.records.end()) {
     return absl::StrCat(state, "in ", open->text(), ", begun ", ago(open->begin_ns, now_ns));
@@ -79,11 +80,12 @@ uint64_t FlightRing::begin(const CallSignature& signature, int64_t sequence, std
   std::memcpy(words.data(), &record, sizeof(record));
   const uint64_t number = begun_.fetch_add(1, std::memory_order_relaxed);
   Slot& slot = slots_[number % kRecords];
-  // A thread that was delayed here while others made kRecords calls leaves the later call in its
-  // slot.
+  // If this thread was delayed here while other threads made kRecords calls, the slot keeps the
+  // later call.
   uint64_t version = slot.version.load(std::memory_order_relaxed);
   if (version > number || !slot.version.compare_exchange_strong(version, kWritten)) return number;
-  // Each word is released after this: a reader that sees one sees that the old record is gone.
+  // The words are stored with release order, so a reader that sees a new word also sees that
+  // `version` has changed.
   for (size_t i = 0; i < kWords; ++i) slot.words[i].store(words[i], std::memory_order_release);
   slot.version.store(number + 1, std::memory_order_release);
   return number;
@@ -148,7 +150,7 @@ void write_flight_dump(const std::string& directory, int rank, const std::vector
   try {
     const std::string path =
         absl::StrCat(directory, "/", std::string(name), "-", rank, "-", ::getpid(), ".txt");
-    std::error_code ignored;  // the error of the file below says the same
+    std::error_code ignored;  // opening the file below reports the error
     std::filesystem::create_directories(directory, ignored);
     errno = 0;
     std::ofstream file(path, std::ios::trunc);

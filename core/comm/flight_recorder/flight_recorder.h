@@ -17,7 +17,7 @@
 
 namespace tessera::internal {
 
-/// One call of a rank, as its recorder has it. Plain bytes. Times are of CLOCK_REALTIME.
+/// One recorded call of a rank. Plain bytes. Times are nanoseconds of CLOCK_REALTIME.
 struct FlightRecord {
   int64_t sequence = -1;  ///< -1: a message, or a call without a number
   int64_t begin_ns = 0;
@@ -26,7 +26,7 @@ struct FlightRecord {
   CallTag<64> tag;
   CallTag<48> group;
 
-  /// Returns true if its group has this name.
+  /// Returns true if the call's group has this name.
   bool is_of(std::string_view name) const { return group.hash == hash_of_tag(name); }
   /// "#8 all_reduce SUM float32[10] 'bucket 7' on group 'world'".
   std::string text() const;
@@ -34,9 +34,9 @@ struct FlightRecord {
 static_assert(std::is_trivially_copyable_v<FlightRecord>);
 static_assert(sizeof(FlightRecord) % sizeof(uint64_t) == 0);
 
-/// The last calls of one rank. Lies in memory that its peers may map, so that they can read it when
-/// the rank is stopped or gone; holds no pointers. Any thread of the rank may write; anyone may
-/// read at any time. A call allocates nothing and takes no lock.
+/// The last calls of one rank. Lies in memory that the rank's peers may map, so that they can read
+/// it even if the rank is stopped or gone; so it holds no pointers. Any thread of the rank may
+/// write; any process may read at any time. Recording a call allocates nothing and takes no lock.
 class FlightRing {
  public:
   static constexpr uint64_t kRecords = 128;
@@ -44,13 +44,13 @@ class FlightRing {
   /// Records that a call begins now. Returns its number, for end().
   uint64_t begin(const CallSignature& signature, int64_t sequence, std::string_view tag,
                  std::string_view group);
-  /// Records that the call is over now. No effect if the call is no longer kept.
+  /// Records that call `number` is over now. No effect if the ring no longer holds the call.
   void end(uint64_t number);
 
   /// Returns how many calls have begun.
   uint64_t begun() const { return begun_.load(std::memory_order_acquire); }
-  /// Returns the last calls, the oldest first. Leaves out those that are being written, and those
-  /// whose thread was delayed in begin() while others made kRecords calls.
+  /// Returns the last calls, the oldest first. Leaves out calls that are being written, and calls
+  /// whose thread was delayed in begin() while other threads made kRecords calls.
   std::vector<FlightRecord> last() const;
 
  private:
@@ -68,8 +68,8 @@ class FlightRing {
   Slot slots_[kRecords];
 };
 
-/// One call in its rank's recorder: begins when this is made, is over at end(). Or nothing, without
-/// a ring.
+/// Records one call in a FlightRing: its begin in the constructor, its end in end(). Does nothing
+/// without a ring.
 class Flight {
  public:
   Flight() = default;
@@ -89,32 +89,34 @@ class Flight {
   uint64_t number_ = 0;
 };
 
-/// Nanoseconds of CLOCK_REALTIME.
+/// Returns the current time in nanoseconds of CLOCK_REALTIME.
 int64_t flight_time_ns();
 
 /// The last calls of one rank, and the state of its process.
 struct RankFlight {
   int rank = 0;
   int pid = 0;             ///< 0: unknown
-  std::string host = {};   ///< "": this one, or unknown
+  std::string host = {};   ///< "": this host, or unknown
   std::string state = {};  ///< "runs (sleeps)", "is stopped (SIGSTOP or a debugger)", "is gone"
   uint64_t begun = 0;
   std::vector<FlightRecord> records = {};  ///< the oldest first
 };
 
-/// "runs (computes)", "runs (sleeps)", "is stopped (SIGSTOP or a debugger)" or "is gone"; of this
-/// process "is a thread of this process".
+/// Returns the state of a process, such as "runs (computes)", "runs (sleeps)", "is stopped (SIGSTOP
+/// or a debugger)" or "is gone". For this process, returns "is a thread of this process".
 std::string process_state(int pid);
 
-/// All ranks in one text: the cause, then the last calls of each. `now_ns`: when it is written.
+/// Returns one text for all ranks: the cause, then each rank's last calls. `now_ns`: the time of
+/// writing.
 std::string merged_text(const std::vector<RankFlight>& ranks, std::string_view cause,
                         int64_t now_ns);
 
-/// Returns the directory that TESSERA_FLIGHT_DUMP names; "": nothing is written.
+/// Returns the directory that TESSERA_FLIGHT_DUMP names; "" if no dump is to be written.
 std::string flight_dump_directory();
 
-/// Local. Writes merged_text() as <name>-<rank>-<pid>.txt into the directory, which is made if it
-/// is missing, and says so on stderr; "": does nothing. Never throws: errors go to stderr.
+/// Local. Writes merged_text() to <name>-<rank>-<pid>.txt in `directory`, which is created if it is
+/// missing, and reports the path on stderr. Does nothing if `directory` is empty. Never throws;
+/// errors go to stderr.
 void write_flight_dump(const std::string& directory, int rank, const std::vector<RankFlight>& ranks,
                        std::string_view cause, std::string_view name = "flight-rank") noexcept;
 

@@ -11,11 +11,11 @@
 
 namespace tessera::internal {
 
-/// Equal for equal tags.
+/// Returns a hash of `tag`, the same in all processes.
 uint64_t hash_of_tag(std::string_view tag);
 
-/// The tag of a call as ranks compare it and messages show it: its hash, its length and its first
-/// kBytes. Plain bytes, which may come from another process.
+/// A call's tag, in the form that ranks compare and error texts show: its hash, its length and its
+/// first kBytes bytes. Plain bytes, which may come from another process.
 template <size_t kBytes>
 struct CallTag {
   uint64_t hash = 0;
@@ -30,7 +30,7 @@ struct CallTag {
 
   /// Returns the first kBytes.
   std::string_view beginning() const { return {text, std::min<size_t>(length, kBytes)}; }
-  /// The same, with "..." if the tag is longer.
+  /// Returns beginning(), with "..." after it if the tag is longer.
   std::string shown() const {
     std::string shown(beginning());
     if (shown.size() < length) shown += "...";
@@ -46,7 +46,7 @@ struct CallTag {
 struct CallRecord {
   int64_t sequence = -1;  ///< its number in the group; -1 for a message
   CallSignature signature;
-  int32_t slice = -1;  ///< slice of a reduce_scatter that this rank takes; may differ between ranks
+  int32_t slice = -1;  ///< this rank's slice of a reduce_scatter; differs between ranks
   CallTag<128> tag;
 
   CallRecord() = default;
@@ -62,7 +62,8 @@ struct CallRecord {
 };
 static_assert(std::is_trivially_copyable_v<CallRecord>);
 
-/// Returns true if a message sent by `sent` fits a receive with an equal tag.
+/// Returns true if a message that was sent as `sent` has the dtype and numel that `received`
+/// expects.
 bool fits(const CallSignature& sent, const CallSignature& received);
 
 /// "rank 1 called recv float32[3] from rank 0 'x' where rank 0 called send int64[3] to rank 1 'x'".

@@ -17,7 +17,7 @@ namespace {
 
 at::Tensor flat(const at::Tensor& tensor) { return tensor.detach().view({tensor.numel()}); }
 
-/// Copies between the tensors and the buffer, in which they follow each other.
+/// Copies the tensors into the buffer, one after the other, or from the buffer back to the tensors.
 void copy_all(const at::Tensor& buffer, const std::vector<at::Tensor>& tensors,
               bool into_buffer = true) {
   const at::NoGradGuard no_grad;
@@ -29,7 +29,7 @@ void copy_all(const at::Tensor& buffer, const std::vector<at::Tensor>& tensors,
   }
 }
 
-/// wait() copies the results out of the buffer.
+/// Returns a Work whose wait() copies the results out of the buffer.
 std::shared_ptr<Work> with_results(std::shared_ptr<Work> work, const at::Tensor& buffer,
                                    std::vector<at::Tensor> results) {
   return continued(std::move(work), [buffer, results = std::move(results)] {
@@ -38,8 +38,9 @@ std::shared_ptr<Work> with_results(std::shared_ptr<Work> work, const at::Tensor&
   });
 }
 
-/// Checks the tensors; returns a buffer for `times` times their elements. On the CPU it is from
-/// allocate(), so it needs no staging; on a device, allocate() may be collective.
+/// Checks the tensors; returns a buffer for `times` times their elements. On the CPU the buffer
+/// comes from allocate(), so it needs no staging. On a device it does not, because allocate() may
+/// be collective.
 at::Tensor buffer_for(ProcessGroup& group, const char* op, const std::vector<at::Tensor>& tensors,
                       int times = 1) {
   int64_t numel = 0;
@@ -56,7 +57,7 @@ at::Tensor buffer_for(ProcessGroup& group, const char* op, const std::vector<at:
   return at::empty({numel}, at::TensorOptions().dtype(dtype).device(group.device()));
 }
 
-/// Returns this rank's part of a buffer that has one for each rank.
+/// Returns this rank's part of a buffer that has one part for each rank.
 at::Tensor own_part(const ProcessGroup& group, const at::Tensor& buffer) {
   const int64_t numel = buffer.numel() / group.size();
   return buffer.narrow(0, group.rank() * numel, numel);
@@ -75,7 +76,8 @@ void check_pairs(const ProcessGroup& group, Collective call, const std::vector<a
   }
 }
 
-/// Adds the number of tensors and their sizes, so that comparing tags compares those.
+/// Appends the number of tensors and their sizes to `tag`, so that ranks that compare tags compare
+/// them, too.
 std::string tag_of(std::string_view tag, const std::vector<at::Tensor>& tensors) {
   std::string text =
       absl::StrCat(std::string(tag), tag.empty() ? "" : " ", "of ", tensors.size(), " tensors:");
@@ -83,7 +85,7 @@ std::string tag_of(std::string_view tag, const std::vector<at::Tensor>& tensors)
   return text;
 }
 
-/// Rank after rank.
+/// Returns rank 0's slices of all wholes, then rank 1's, and so on.
 std::vector<at::Tensor> slices_of(const std::vector<at::Tensor>& wholes, int size) {
   std::vector<at::Tensor> slices;
   for (int rank = 0; rank < size; ++rank) {

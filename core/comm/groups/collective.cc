@@ -19,7 +19,7 @@ using namespace internal;
 
 namespace {
 
-/// The dtypes of collectives, as messages name them.
+/// The dtypes that collectives support, and their names in messages.
 constexpr std::pair<at::ScalarType, const char*> kDtypes[] = {
     {at::kFloat, "float32"}, {at::kDouble, "float64"}, {at::kBFloat16, "bfloat16"},
     {at::kHalf, "float16"},  {at::kLong, "int64"},     {at::kInt, "int32"},
@@ -37,8 +37,8 @@ bool is_bitwise(ReduceOp op) {
 
 const char* name_of(at::ScalarType dtype) { return c10::toString(dtype); }
 
-/// Only CPU kernels add in a tree; over a power of two of ranks their sum is a subtree of larger
-/// ones.
+/// Checks SumOrder. Only CPU kernels add in a tree. Over a power of two of ranks, their sum is a
+/// subtree of the sum over more ranks.
 void check_order(const char* op, const Collective& call, int size) {
   if (call.order == SumOrder::kRanks) return;
   const at::Tensor& tensor = call.input;
@@ -70,8 +70,8 @@ void check_reduce_op(const char* op, const Collective& call, int size) {
               ", expected AVG over 1.2e-38 to 3.4e38, or 0 for the number of ranks");
 }
 
-/// Memory holds other values than operators see in a lazily negated or zero tensor. The tensors of
-/// a freed storage keep their sizes.
+/// Checks that memory holds the tensor's values. For a lazily negated or zero tensor, it holds
+/// other values than operators see. If a storage was freed, its tensors keep their sizes.
 void check_memory(const char* op, const char* argument, const at::Tensor& tensor) {
   TORCH_CHECK(
       !tensor.is_neg() && !tensor._is_zerotensor(), "[comm] ", op, ": got ", argument,
@@ -98,7 +98,7 @@ void check_same_dtype(const char* op, Argument one, Argument other) {
 }
 
 /// Checks a gather or a scatter: each rank has a slice, and every rank or only the root has the
-/// whole. This rank's slice is number `own` of it, in place or apart.
+/// whole. This rank's slice is slice `own` of the whole, in place or in separate memory.
 void check_slice(const char* op, Argument slice, Argument whole, bool has_whole, int own, int size,
                  at::Device device) {
   check_collective_tensor(op, slice.name, slice.tensor, device);
@@ -201,7 +201,7 @@ void check_collective_tensor(const char* op, const char* argument, const at::Ten
 CallSignature Collective::signature() const {
   CallSignature signature{
       .op = op, .reduce = reduce, .order = order, .peer = peer, .divisor = divisor};
-  const at::Tensor& tensor = op == Op::kScatter ? output : input;  // what every rank has
+  const at::Tensor& tensor = op == Op::kScatter ? output : input;  // the tensor that every rank has
   if (!tensor.defined()) return signature;
   signature.dtype = tensor.scalar_type();
   signature.numel = input_counts.empty() ? tensor.numel() : CallSignature::kVaries;

@@ -25,7 +25,7 @@ inline bool share_memory(const Collective& one, const Collective& other) {
          share_memory(one.output, other.input) || share_memory(one.output, other.output);
 }
 
-/// Local. Does nothing if `to` is `from`, or for no bytes, where the addresses may be null.
+/// Local. Does nothing if `to` equals `from`, or if `bytes` is 0; then the addresses may be null.
 inline void copy_bytes(char* to, const char* from, int64_t bytes) {
   if (bytes > 0 && to != from) std::memcpy(to, from, static_cast<size_t>(bytes));
 }

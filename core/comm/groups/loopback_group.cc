@@ -22,7 +22,7 @@ namespace tessera::internal {
 struct LoopbackGroup::World {
   const Origin origin;
   std::mutex mutex;
-  std::optional<std::string> cause;  // of the first failure
+  std::optional<std::string> cause;  // the first failure's cause
 
   void fail(std::string_view text) {
     const std::lock_guard<std::mutex> lock(mutex);
@@ -42,7 +42,7 @@ struct LoopbackGroup::World {
   }
 };
 
-/// The memory that the windows of the only rank read.
+/// The only rank's part of a window.
 class LoopbackGroup::OwnMemory final : public RemoteMemory {
  public:
   OwnMemory(std::shared_ptr<World> world, at::Tensor own)

@@ -19,8 +19,8 @@ namespace tessera::internal {
 /// allocate() returns ordinary memory, page-aligned on the CPU.
 ///
 /// On a device, copies are queued on the current stream and nothing waits for the device. As on
-/// every device backend there are no windows, so that no program works for one rank only; besides,
-/// the CPU could not load their words.
+/// every device backend there are no windows, so that a program that works with one rank works with
+/// several. Besides, the CPU could not load their words.
 class LoopbackGroup final : public ProcessGroup {
  public:
   /// Tensors lie on `device`; null: on the host.

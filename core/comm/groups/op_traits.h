@@ -10,7 +10,7 @@ namespace tessera::internal {
 
 /// Properties of an operation that do not depend on the backend.
 struct OpTraits {
-  /// How its tensors relate on one rank.
+  /// How its input and output relate on one rank.
   enum class Tensors : uint8_t {
     kNone,
     kInPlace,   ///< one tensor, both input and output
@@ -28,11 +28,11 @@ struct OpTraits {
 
   Op op;
   const char* name;
-  bool is_collective = false;  ///< ProcessGroup::run() takes it
+  bool is_collective = false;  ///< ProcessGroup::run() accepts it
   Tensors tensors = Tensors::kNone;
   Root root = Root::kNone;
   bool reduces = false;     ///< combines values by a ReduceOp
-  bool is_on_host = false;  ///< its tensors lie on the CPU, wherever the group's lie
+  bool is_on_host = false;  ///< its tensors lie on the CPU, whatever the group's device
 
   /// Returns true if the input of rank `rank` is read.
   constexpr bool gives(int rank, int root_rank) const {

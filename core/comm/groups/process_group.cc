@@ -62,7 +62,7 @@ std::shared_ptr<Work> ProcessGroup::start_gather_on_host(const at::Tensor& outpu
   if (can().has_host_channel) {
     return check_and_run({.op = Op::kHostGather, .output = output, .input = input, .tag = tag});
   }
-  all_gather(output, input, tag)->wait();  // `input` may change when the call has returned
+  all_gather(output, input, tag)->wait();  // the caller may change `input` after this returns
   return completed_work();
 }
 
@@ -140,7 +140,8 @@ std::vector<std::string> ProcessGroup::gather_bytes(std::string_view bytes, int 
 
 std::string ProcessGroup::scatter_bytes(const std::vector<std::string>& bytes, int root,
                                         std::string_view tag) {
-  // How many texts the root has, so that all ranks throw if that is wrong, and their lengths.
+  // The number of texts on the root, so that all ranks throw if it is wrong; then the texts'
+  // lengths.
   const at::Tensor lengths = at::zeros({1 + size()}, at::kLong);
   auto* const words = lengths.mutable_data_ptr<int64_t>();
   words[0] = static_cast<int64_t>(bytes.size());
@@ -210,7 +211,7 @@ std::shared_ptr<ProcessGroup> split(ProcessGroup& group, const std::vector<int>&
               "'; correct them");
   std::map<int, std::vector<int>> ranks_of;
   for (int rank = 0; rank < count; ++rank) ranks_of[color_of_rank[rank]].push_back(rank);
-  // Every rank takes part in making every group, its own or not.
+  // subgroup() is collective, so every rank also takes part in making the groups that it is not in.
   std::shared_ptr<ProcessGroup> own;
   for (const auto& [color, ranks] : ranks_of) {
     auto made = group.subgroup(ranks, absl::StrCat(std::string(name), " ", color));

@@ -10,7 +10,8 @@
 
 namespace tessera::internal {
 
-/// Concurrent window reads. The destructor waits for them: they write to the caller's memory.
+/// Concurrent window reads. The destructor waits for them, because they write to the caller's
+/// memory.
 class ReadBatch {
  public:
   ~ReadBatch() {
@@ -23,12 +24,13 @@ class ReadBatch {
   /// Adds what Window::start_read() returned.
   void add(std::shared_ptr<Work> read) { reads_.push_back(std::move(read)); }
 
-  /// Blocks until all have ended, then rethrows the error of the first that failed.
+  /// Blocks until all reads have ended, then rethrows the error of the first read, in the order of
+  /// add(), that failed.
   void wait() {
     std::exception_ptr first;
     const auto reads = std::exchange(reads_, {});
-    // Shows that this rank waits, so that others wait longer for the parts that it fetches
-    // (hosts::ReadCache).
+    // Marks this rank as waiting, so that other ranks wait longer for the parts that it fetches.
+    // See hosts::ReadCache.
     for (const auto& read : reads) read->wait_for(std::chrono::milliseconds(0));
     for (const auto& read : reads) {
       try {

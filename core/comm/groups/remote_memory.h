@@ -34,9 +34,9 @@ struct WindowPlace {
   std::string group;
 };
 
-/// Local. Makes a window over `memory`, in which this rank's part is `own`. It may outlive its
-/// group: it keeps neither the group nor its link, so it does not delay leaving them. In a child of
-/// fork() all calls throw CommError.
+/// Local. Makes a window over `memory`, in which this rank's part is `own`. The window may outlive
+/// its group. It keeps neither the group nor the link alive, so it does not delay leaving the
+/// group. In a child of fork() all calls throw CommError.
 std::unique_ptr<Window> window_over(std::shared_ptr<RemoteMemory> memory, at::Tensor own,
                                     WindowPlace place);
 

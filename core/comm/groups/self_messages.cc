@@ -33,7 +33,7 @@ class SelfMessages::Half final : public Work {
 
   int source() const override { return rank_; }
 
-  /// Called on a receive.
+  /// Copies the message `sent` to this receive's tensor. Throws CommError if they do not fit.
   void take(const std::shared_ptr<Device>& device, const Half& sent) {
     if (!fits(sent.signature, signature)) {
       const std::string name = absl::StrCat("rank ", rank_);

@@ -13,8 +13,8 @@
 
 namespace tessera::internal {
 
-/// Messages of a rank to itself, for backends that have no other way: copies, matched by tag in
-/// call order. Thread-safe; Works may outlive it.
+/// Messages of a rank to itself, for backends that cannot send them otherwise. Copies each message,
+/// and matches sends and receives by tag in call order. Thread-safe. Works may outlive this object.
 class SelfMessages {
  public:
   /// Throws CommError for a receive with this tag.
@@ -24,8 +24,8 @@ class SelfMessages {
   SelfMessages(int rank, std::shared_ptr<Device> device, Fail fail)
       : rank_(rank), device_(std::move(device)), fail_(std::move(fail)) {}
 
-  /// Local. A send copies the message, and is over when the copy is. wait() of a receive fails if
-  /// nothing has been sent by then, because no other rank would send it.
+  /// Local. A send copies the message, and is over when the copy is made. A receive's wait() fails
+  /// if the message has not been sent by then, because no other rank would send it.
   std::shared_ptr<Work> run(const Collective& message);
 
  private:
@@ -35,7 +35,7 @@ class SelfMessages {
   const std::shared_ptr<Device> device_;
   const Fail fail_;
   std::mutex mutex_;
-  std::list<std::shared_ptr<Half>> open_;  // for each tag, all sends or all receives
+  std::list<std::shared_ptr<Half>> open_;  // unmatched; per tag, only sends or only receives
 };
 
 }  // namespace tessera::internal

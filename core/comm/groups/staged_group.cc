@@ -56,7 +56,7 @@ std::shared_ptr<Work> StagedGroup::take_part(const Collective& collective) {
   }
   auto work = inner_->run(staged);
   if (collective.op == Op::kRecv) {
-    // wait() copies to the device, after what is queued by then on the current stream.
+    // wait() queues the copy to the device on the stream that is current at that time.
     return continued(std::move(work),
                      [device = device_, to = collective.output, from = staged.output] {
                        queue_copy(device.get(), to, from);
@@ -71,7 +71,8 @@ std::shared_ptr<Work> StagedGroup::take_part(const Collective& collective) {
   return queued_work(device_);
 }
 
-/// Copies may still use the memory when it is dropped; it is reused only after they end.
+/// Returns host memory of the size of `tensor`. The memory may be dropped while copies still use
+/// it; it is reused only after they end.
 at::Tensor StagedGroup::stage(const at::Tensor& tensor) {
   if (!tensor.defined()) return {};
   return device_->allocate_on_host(tensor.numel(), tensor.scalar_type());

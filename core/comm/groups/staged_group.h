@@ -10,8 +10,8 @@
 namespace tessera::internal {
 
 /// A group whose tensors lie on devices and that communicates through host memory, so that several
-/// ranks can share one device. Results, comparison of calls and errors are those of `inner` for CPU
-/// tensors, to the bit. For tests, and for GPUs without NCCL.
+/// ranks can share one device. Results (to the bit), errors and the comparison of calls are those
+/// of `inner` for CPU tensors. For tests, and for GPUs without NCCL.
 ///
 /// Each collective blocks until the current stream has produced this rank's input, if it has any,
 /// runs on the CPU inside the call, and queues its result on the current stream. Staging is host
@@ -27,7 +27,7 @@ class StagedGroup final : public ForwardingGroup {
   }
   at::Device device() const override { return device_->torch_device(); }
 
-  /// A barrier also waits for what is queued on the current stream of every rank.
+  /// A barrier also waits for the work that is queued on the current stream of every rank.
   std::shared_ptr<Work> run(const Collective& collective) override;
   at::Tensor allocate(int64_t numel, at::ScalarType dtype) override;
   std::unique_ptr<Window> make_window(const at::Tensor& own, std::string_view name) override {

@@ -6,8 +6,8 @@
 
 namespace tessera::internal {
 
-/// Member of a group. Tells the group's destructor whether an error of this rank alone unwinds the
-/// stack; the peers, which do not know of it, must then be told.
+/// Data member of a group. Tells the group's destructor whether an error of this rank alone unwinds
+/// the stack. The destructor must then tell the peers, which do not know the error.
 class Unwinding {
  public:
   bool is_by_own_error() const;
@@ -16,9 +16,9 @@ class Unwinding {
   const int uncaught_at_start_ = std::uncaught_exceptions();
 };
 
-/// While one lives, an ErrorOnAllRanks of this thread may destroy groups without telling the peers:
-/// all ranks leave them in the same call, and the world can be used again. For code that ends with
-/// the first such error. Scopes of a thread nest.
+/// While a scope lives, an ErrorOnAllRanks of this thread may destroy groups without telling the
+/// peers, because all ranks leave the groups in the same call. The world can then be used again.
+/// For code that ends with the first such error. Scopes of one thread nest.
 class CommonErrorScope {
  public:
   CommonErrorScope();

@@ -63,7 +63,8 @@ class StreamWork final : public Work {
   }
 
  private:
-  // Recorded on demand, because few callers ask: later than necessary, never too early.
+  // The event is recorded on demand, because few callers need it. It may be recorded later than
+  // necessary, but never too early.
   void record() {
     end_ = device_->make_event();
     stream_->record(*end_);

@@ -73,7 +73,8 @@ template <typename T, typename Operation>
   }
 }
 
-/// The same for the first two sources, which saves a pass over the accumulator.
+/// Like combine_block(), but combines the first two sources. This saves a pass over the
+/// accumulator.
 template <typename T, typename Operation>
 [[gnu::always_inline]] inline void combine_first_two(Value<T>* __restrict accumulator,
                                                      const T* first, const T* second,
@@ -83,9 +84,9 @@ template <typename T, typename Operation>
   }
 }
 
-/// Dividing by a power of two and multiplying by its inverse round the same exact number, hence
-/// give the same bits; the multiplication is several times as fast. False where the inverse is
-/// subnormal or infinite.
+/// Returns true if `divisor` is a power of two in a range where its inverse is normal. Multiplying
+/// by the inverse then gives the same bits as dividing, because both round the same exact number,
+/// and is several times as fast.
 template <typename V>
 [[gnu::always_inline]] inline bool has_inverse(V divisor) {
   using Bits = std::conditional_t<sizeof(V) == sizeof(uint32_t), uint32_t, uint64_t>;
@@ -166,8 +167,9 @@ template <typename T, typename Operation>
 // reference only: the calling convention for vectors by value depends on the target.
 constexpr int kLinesAtOnce = 4;
 
-/// Sums `count` elements from `begin` on, in whole steps of kLinesAtOnce; streamed ones begin on a
-/// line. kLeaves: leaves of the tree; 0 adds in rank order.
+/// Sums `count` elements from element `begin` on. `count` must be a multiple of kLinesAtOnce lines.
+/// With kStreaming, the target's element `begin` must start a cache line. kLeaves: how many leaves
+/// of the tree are summed in registers; 0 sums in rank order.
 template <typename T, Stores kStores, int kLeaves>
 [[gnu::always_inline]] inline void sum_lines(const Job& job, int64_t begin, int64_t count) {
   constexpr int64_t kStepBytes = kLinesAtOnce * kLineBytes;
@@ -208,7 +210,7 @@ template <typename T, Stores kStores, int kLeaves>
 #endif
 }
 
-/// Sums elements [begin, end), which are not whole lines.
+/// Sums elements [begin, end), which need not be whole lines.
 template <typename T, int kLeaves>
 [[gnu::always_inline]] inline void sum_elements(const Job& job, int64_t begin, int64_t end) {
   if constexpr (kLeaves == 0) return reduce_range<T, Sum>(job, begin, end);
@@ -264,7 +266,7 @@ template <typename T>
       return reduce_range<T, Min>(job, 0, job.numel);
     case ReduceOp::kMax:
       return reduce_range<T, Max>(job, 0, job.numel);
-    default:  // not on training's path: reduce_plainly()
+    default:  // handled by reduce_plainly()
       return;
   }
 }
@@ -312,14 +314,15 @@ at::Tensor combined(ReduceOp op, const at::Tensor& one, const at::Tensor& other)
   TORCH_INTERNAL_ASSERT(false);
 }
 
-/// Rounds what was combined in fp32. LibTorch's own conversion gives NaNs other bits where it is
-/// vectorised, so the bits would depend on the element's position.
+/// Rounds fp32 results to T and stores them. LibTorch's own conversion is not used: it gives NaNs
+/// other bits where it is vectorised, so a NaN's bits would depend on its position.
 template <typename T>
 void store_rounded(char* target, const at::Tensor& result) {
   store_block(reinterpret_cast<T*>(target), result.const_data_ptr<float>(), result.numel());
 }
 
-/// Products, bitwise operations, and all integer and bool dtypes, by LibTorch's operators.
+/// Reduces with LibTorch's operators: products, bitwise operations, and all integer and bool
+/// dtypes.
 void reduce_plainly(c10::ScalarType dtype, const Job& job) {
   const auto element = static_cast<int64_t>(c10::elementSize(dtype));
   for (int64_t begin = 0; begin < job.numel; begin += kPlainBlockNumel) {

@@ -14,7 +14,7 @@ namespace tessera::internal::kernels {
 
 inline constexpr int64_t kLineBytes = 64;
 
-/// A cache line of numbers in registers. Note [Sums in registers] in reduce_kernels.cc.
+/// A cache line of numbers, in registers. See Note [Sums in registers] in reduce_kernels.cc.
 template <typename T>
 struct Line {
   typedef T Elements __attribute__((vector_size(kLineBytes)));
@@ -42,13 +42,13 @@ struct Line {
   }
 };
 
-// Sums of a power of two of sources, in the order of SumOrder::kBinaryTree. Each source is read
-// once, as in a sum in rank order. Inlined into code for several vector widths.
+// Sums over a number of sources that is a power of two, in the order of SumOrder::kBinaryTree. Each
+// source is read once, as in a sum in rank order. Inlined into code for several vector widths.
 
-/// With more leaves, some partial sums lie in memory, in the first-level cache.
+/// With more leaves, some partial sums spill from registers to the first-level cache.
 inline constexpr int kLeavesInRegisters = 8;
 
-/// Enough for any int.
+/// Enough for any number of sources that is an int.
 inline constexpr int kMaxTreeDepth = 32;
 
 /// Sums the lines at byte `at` of sources[0, kLeaves).
