@@ -9,7 +9,7 @@
 namespace tessera::internal {
 
 /// The ranks of one host, as seen by a rank that also communicates with other hosts. A failure
-/// between hosts fails these ranks, and their failures are passed on to the other hosts.
+/// between hosts fails these ranks, and a failure of these ranks is passed on to the other hosts.
 class HostRanks {
  public:
   virtual ~HostRanks() = default;

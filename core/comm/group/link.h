@@ -28,7 +28,7 @@ struct Failure {
 
   std::string cause;
   int64_t calls = 0;     ///< calls with smaller numbers may still end well, within kGrace
-  int author = kNobody;  ///< who failed the world; calls begun there may end well, too
+  int author = kNobody;  ///< the rank that failed the world; its begun calls may end well
 };
 
 /// Thrown when a call cannot continue. The Member then fails the group with this cause.

@@ -233,7 +233,7 @@ std::string Member::hear_failure() {
 
 /// Fails the group with a fault that this rank has found. Tells the launcher first, before the
 /// other ranks can fail. If another rank is the culprit, also tells the launcher in which call this
-/// rank missed it.
+/// rank waited for the culprit.
 void Member::fail(const Fault& fault) {
   const std::string& cause = fault.cause;
   const int64_t calls = calls_.empty() ? begun_ : calls_.front()->sequence();

@@ -70,7 +70,7 @@ void check_reduce_op(const char* op, const Collective& call, int size) {
               ", expected AVG over 1.2e-38 to 3.4e38, or 0 for the number of ranks");
 }
 
-/// Checks that memory holds the tensor's values. For a lazily negated or zero tensor, it holds
+/// Checks that memory holds the tensor's values. For a lazily negated or zero tensor, memory holds
 /// other values than operators see. If a storage was freed, its tensors keep their sizes.
 void check_memory(const char* op, const char* argument, const at::Tensor& tensor) {
   TORCH_CHECK(

@@ -10,7 +10,7 @@ namespace tessera::internal {
 
 /// Properties of an operation that do not depend on the backend.
 struct OpTraits {
-  /// How its input and output relate on one rank.
+  /// How the operation's input and output relate on one rank.
   enum class Tensors : uint8_t {
     kNone,
     kInPlace,   ///< one tensor, both input and output

@@ -10,8 +10,8 @@
 
 namespace tessera::internal {
 
-/// Local. Returns a Work whose wait() waits for `inner`, then calls `then` once and waits for its
-/// Work.
+/// Local. Returns a Work whose wait() waits for `inner`, then calls `then` once and waits for the
+/// Work that it returned.
 std::shared_ptr<Work> continued(std::shared_ptr<Work> inner,
                                 std::function<std::shared_ptr<Work>()> then);
 

@@ -164,7 +164,7 @@ template <typename T, typename Operation>
 // memory bandwidth. A block-sized accumulator would cost half of the bandwidth, in the caches and
 // beyond, because its passes alternate between reading and writing. Here a few cache lines of every
 // source are summed in registers and written, so reads and writes overlap. Vectors are passed by
-// reference only: the calling convention for vectors by value depends on the target.
+// reference only, because the calling convention for vectors by value depends on the target.
 constexpr int kLinesAtOnce = 4;
 
 /// Sums `count` elements from element `begin` on. `count` must be a multiple of kLinesAtOnce lines.

@@ -12,10 +12,11 @@
 namespace tessera::internal::shm {
 namespace {
 
-/// Small blocks share a step, because each step looks up how much memory there is.
+/// A segment grows by at least this much, so that small blocks share a step. Each step looks up the
+/// available memory.
 constexpr int64_t kStepBytes = int64_t{1} << 20;
 
-/// The room of the first segment, which takes addresses and no memory.
+/// The room of the first segment. Room takes addresses and no memory.
 constexpr int64_t kSmallestRoomBytes = int64_t{64} << 20;
 
 }  // namespace
@@ -25,8 +26,8 @@ std::shared_ptr<Arena> Arena::create() { return std::shared_ptr<Arena>(new Arena
 char* Arena::allocate(int64_t bytes) {
   const int64_t rounded = round_up(std::max<int64_t>(bytes, 1), kPageBytes);
   std::lock_guard<std::mutex> lock(mutex_);
-  // The smallest hole that fits: large ones stay whole for large blocks, so that a program that
-  // repeats itself never grows.
+  // Take the smallest hole that fits, so that large holes stay whole for large blocks. Then a
+  // program that repeats its allocations needs no more memory.
   Region* best = nullptr;
   int64_t best_offset = 0;
   int64_t best_bytes = std::numeric_limits<int64_t>::max();
@@ -41,7 +42,8 @@ char* Arena::allocate(int64_t bytes) {
   return best != nullptr ? take(*best, best_offset, rounded) : grow(rounded);
 }
 
-/// Takes a block at the end of a segment, together with the hole that may be there.
+/// Makes a block at the end of a segment, which grows. Includes the hole at the end, if there is
+/// one.
 char* Arena::grow(int64_t bytes) {
   for (Region& region : regions_) {
     const int64_t end = region.memory_bytes();

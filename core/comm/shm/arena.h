@@ -14,10 +14,11 @@
 
 namespace tessera::internal::shm {
 
-/// The shared memory of one rank. A segment grows by what is asked for, or 1 MiB. A new segment has
-/// at least as much room as all before it, so that many blocks take few descriptors. Reuses freed
-/// blocks; thread-safe. Tensors share ownership of the arena, so it may outlive the groups. A child
-/// of fork() may free what it inherited, and do nothing else: see Note [Fork].
+/// The shared memory of one rank. A segment grows by the missing bytes, at least 1 MiB if it has
+/// room for that. A new segment has at least as much room as all earlier segments together, so that
+/// many blocks take few descriptors. Reuses freed blocks. Thread-safe. Tensors share ownership of
+/// the arena, so it may outlive the groups. A child of fork() may free inherited blocks, which has
+/// no effect, and do nothing else. See Note [Fork].
 class Arena : public std::enable_shared_from_this<Arena> {
  public:
   static std::shared_ptr<Arena> create();
@@ -55,7 +56,7 @@ class Arena : public std::enable_shared_from_this<Arena> {
   const Origin origin_;
   std::mutex mutex_;  // not taken in a child: a thread of the parent may hold it
   std::deque<Region> regions_;
-  int64_t room_bytes_ = 0;  // of all segments
+  int64_t room_bytes_ = 0;  // sum over all segments
 };
 
 }  // namespace tessera::internal::shm

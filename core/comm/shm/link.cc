@@ -13,8 +13,7 @@
 namespace tessera::internal::shm {
 namespace {
 
-// How long a sleeper trusts that it will be woken before it looks for dead, poisoned or missing
-// peers.
+// How long a thread sleeps at most, before it looks for dead or missing peers and failures.
 constexpr auto kSlice = std::chrono::milliseconds(20);
 constexpr int kYields = 100;
 
@@ -95,7 +94,7 @@ void Link::fill(PostedCall& posted, const Call& call) {
   if (op == Op::kSubgroup && call.ranks().front() == rank_) posted.source = make_channel(call);
   const at::Tensor& own = call.collective().input;
   if (op != Op::kMakeWindow || own.numel() == 0) return;
-  // Memory that peers cannot map is posted too, so that all ranks learn of it.
+  // A window in memory that peers cannot map is posted, too, so that all ranks report it.
   const auto range = find(own.const_data_ptr(), static_cast<int64_t>(own.nbytes()));
   posted.is_private = !range;
   if (range) posted.source = *range;
@@ -142,8 +141,8 @@ void Link::note_over(int64_t sequence) {
   channel_.slot(rank_).collectives.store(sequence + 1, std::memory_order_relaxed);
 }
 
-/// A peer that was stopped in the call may go on later, and then reads and writes these tensors and
-/// the staging area. So they are kept.
+/// Keeps the tensors and the staging area, because a peer that was stopped in the call may continue
+/// later and still read and write them.
 void Link::abandon(std::unique_ptr<Transfer> transfer, const Collective& collective) {
   transfer.reset();
   staging_ = nullptr;
@@ -173,7 +172,7 @@ char* Link::resolve(const SharedRange& range) {
     try {
       segment = Segment::open(range);
     } catch (const c10::Error&) {
-      world_->await_end_of(range.pid);  // a rank's memory goes with it
+      world_->await_end_of(range.pid);  // a dead rank's memory is gone
       world_->check_peers();
       if (has_failed()) throw Fault{failure().cause};
       throw;
@@ -229,7 +228,7 @@ void Link::leave() noexcept {
 
 void Link::attach(std::weak_ptr<Member> member) { world_->progress().add(std::move(member)); }
 
-/// Grows when a rank of the group has posted a call, or has done a part of one.
+/// Returns a count that grows when a rank of the group posts a call or does a part of one.
 uint32_t Link::done_so_far() const {
   int64_t sum = 0;
   for (int rank = 0; rank < size(); ++rank) {
@@ -245,8 +244,8 @@ void Link::before_look(Rest& rest) {
   }
 }
 
-/// Yields the core to a peer that shares it, before this thread sleeps. A core on which all threads
-/// sleep halts, and waking it costs more than all of these looks together.
+/// Spins, then yields the core to a peer that shares it, then sleeps. A core on which all threads
+/// sleep halts, and waking it costs more than all these looks together.
 void Link::rest(Rest& rest) {
   Bell& bell = world_->bell_of(world_->rank());
   if (rest.is_asleep) {
@@ -256,10 +255,10 @@ void Link::rest(Rest& rest) {
   } else if (rest.looks < spin_count_ + kYields) {
     ::sched_yield();
   } else if (const uint32_t now = done_so_far(); now != rest.seen) {
-    rest.looks = 0;  // the call has come further: what is awaited now may come soon
+    rest.looks = 0;  // a call has advanced, so the rest may come soon
     rest.seen = now;
   } else {
-    // Counts as a sleeper from here on, so that arriving peers know whether anyone needs waking.
+    // Counts as a sleeper from here on, so that peers know that a thread needs waking.
     bell.sleepers.fetch_add(1, std::memory_order_seq_cst);
     rest.is_asleep = rest.is_slow = true;
   }

@@ -19,15 +19,15 @@ namespace tessera::internal::shm {
 struct MessagePage;
 class Outbox;
 
-/// Ranks of one host that work in each other's memory. Buffers from allocate() are read and written
-/// in place; private ones are copied through a staging area of kStagingBytes per rank. Ranks may be
-/// processes or threads of one process, and may mix both kinds of buffer in one collective.
+/// Ranks of one host that work in each other's memory. Peers read and write buffers from allocate()
+/// in place; private buffers are copied through a staging area of kStagingBytes per rank. Ranks may
+/// be processes or threads of one process, and may mix both kinds of buffer in one collective.
 class Link final : public internal::Link {
  public:
   static constexpr int64_t kStagingBytes = int64_t{256} << 10;
 
-  /// Rank `rank` of the channel, which lies in `memory`. `spin_count`: how often a wait looks
-  /// before it yields its core; 0 if the ranks' threads outnumber the cores.
+  /// Makes the link of rank `rank` of `channel`, which lies in `memory`. `spin_count`: how often a
+  /// waiting thread looks before it yields its core; 0 if the ranks' threads outnumber the cores.
   Link(std::shared_ptr<World> world, std::shared_ptr<Segment> memory, Channel& channel, int rank,
        int spin_count);
   ~Link() override;
@@ -90,29 +90,30 @@ class Link final : public internal::Link {
   PostedCall& call_of(int rank, int64_t sequence) const {
     return channel_.slot(rank).call(sequence);
   }
-  /// To post a call: begin_post() writes its record, the caller says where its data lies (fill(),
-  /// if it has none), and post() shows it to the peers.
+  /// Post a call in three steps. begin_post() writes its record. The caller then sets where its
+  /// data lies; for a call without data, fill() does so. post() shows the call to the peers.
   PostedCall& begin_post(const Call& call);
   void fill(PostedCall& posted, const Call& call);
   void post(const Call& call);
-  /// Opens the window, or the link, that the call makes, when all ranks have posted it.
+  /// Open the window or the link that the call makes. Require that all ranks have posted the call.
   void open_window(Call& call);
   void open_subgroup(Call& call);
-  /// Returns the address here of a peer's memory, and maps it at its first use. Throws Fault if the
-  /// peer has died, c10::Error if the memory cannot be mapped.
+  /// Returns the address of a peer's memory in this process. Maps the memory at the first use. If
+  /// it cannot be mapped, throws Fault if the group has failed (the peer may have died), else
+  /// c10::Error.
   char* resolve(const SharedRange& range);
-  /// Returns where this memory lies; nullopt if peers cannot map it.
+  /// Returns where peers find this memory; nullopt if they cannot map it.
   std::optional<SharedRange> find(const void* data, int64_t bytes) const {
     return world_->arena()->find(data, bytes);
   }
-  /// An address for each rank, kept so that a call allocates none.
+  /// Room for one address per rank, kept so that calls do not allocate it.
   std::vector<char*>& sources() { return sources_; }
-  /// This rank's staging area.
+  /// Returns this rank's staging area. Allocates it at the first use.
   char* staging();
   /// Notes that this rank has finished reading and writing for the call.
   void mark_done(int64_t sequence);
   /// Like mark_done(), for a barrier. Rings no bells, because no rank waits for a barrier's end. A
-  /// rank that waits for its slot, ChannelSlot::kCalls calls later, polls.
+  /// rank that reuses the barrier's slot, ChannelSlot::kCalls calls later, polls.
   void note_done(int64_t sequence) {
     channel_.slot(rank_).done.store(sequence + 1, std::memory_order_release);
   }
@@ -126,8 +127,8 @@ class Link final : public internal::Link {
     }
     return ranks;
   }
-  /// end_step(): this rank has ended one more step of a call in chunks. steps(): how many it has
-  /// ended; equal on all ranks when a call begins.
+  /// end_step(): notes that this rank has ended one more step of a call in chunks. steps(): returns
+  /// how many steps it has ended; equal on all ranks when a call begins.
   void end_step();
   int64_t steps() const { return steps_; }
   bool have_all_ended(int64_t steps) const;
@@ -142,7 +143,7 @@ class Link final : public internal::Link {
   void drop_taken();
   std::optional<Arrival> next_arrival_from(int sender);
 
-  /// How far this rank has read a sender's list.
+  /// How far this rank has read a sender's list of messages.
   struct Cursor {
     MessagePage* page = nullptr;
     uint32_t next = 0;
@@ -155,12 +156,12 @@ class Link final : public internal::Link {
   const int spin_count_;
   std::vector<char*> sources_;
   int64_t steps_ = 0;
-  mutable int64_t done_by_all_ = 0;  // leading calls that all are done with, when last looked
+  mutable int64_t done_by_all_ = 0;  // leading calls that all ranks had done when last checked
   char* staging_ = nullptr;
-  std::shared_ptr<Segment> subgroup_;  // made by this rank, for others to open
-  // Peers' segments. Each keeps its file, so that the system gives its id to no other.
+  std::shared_ptr<Segment> subgroup_;  // made by this rank for its peers to open
+  // Peers' segments. Each mapping keeps its file, so that no other file gets the same id.
   std::unordered_map<SegmentId, std::shared_ptr<Segment>, SegmentId::Hash> segments_;
-  std::shared_ptr<Outbox> outbox_;             // from the first message on
+  std::shared_ptr<Outbox> outbox_;             // set by the first send
   std::list<std::unique_ptr<Transfer>> sent_;  // copies that their receivers have not taken yet
   std::vector<Cursor> cursors_;                // by sender
   int next_sender_ = 0;

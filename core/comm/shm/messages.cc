@@ -16,20 +16,21 @@ namespace tessera::internal::shm {
 
 // Note [Messages]
 // ~~~~~~~~~~~~~~~
-// A message meets its receive without the rest of the group. The sender writes a record into its
-// outbox, which lies in its own arena, and rings the receiver's bell. An outbox has one list of
-// pages per receiver, found through the sender's ChannelSlot. The receiver looks through the lists,
-// copies the data that it wants out of the sender's arena, marks the record as taken and rings the
-// sender's bell. So neither waits for the other's thread.
+// A message involves only its sender and its receiver. The sender writes a record into its outbox,
+// which lies in its own arena, and rings the receiver's bell. An outbox has one list of pages per
+// receiver; receivers find it through the sender's ChannelSlot. The receiver looks through its
+// senders' lists, copies the data that it wants out of the sender's arena, marks the record as
+// taken and rings the sender's bell. So neither rank needs the other's thread.
 //
-// Up to ProcessGroup::kBufferedBytes the sender copies the data into its arena, and is done. Larger
-// tensors stay where they are if that is in the arena, and are copied there otherwise. A copy is
-// freed when it is taken, a page when all its records are taken and the receiver has gone on to the
-// next one. What was never taken stays, because the receiver may look there.
+// The sender copies tensors of up to ProcessGroup::kBufferedBytes into its arena, and is done. A
+// larger tensor stays in place if it lies in the arena, and is copied there otherwise. A copy is
+// freed after the receiver has taken it. A page is freed after all its records were taken and the
+// receiver has moved on to the next page. Copies and pages that were not taken stay, because the
+// receiver may still read them.
 
 /// One message, in shared memory. The sender writes it; both sides write `state`.
 struct MessageRecord {
-  /// kReleased: taken, and of no more use to the sender.
+  /// kReleased: taken, and no longer used by the sender.
   enum State : uint32_t { kPosted, kTaking, kTaken, kWithdrawn, kReleased };
 
   std::atomic<uint32_t> state;
@@ -42,12 +43,12 @@ struct MessagePage {
   static constexpr uint32_t kRecords = 16;
 
   std::atomic<uint32_t> count;     // posted records
-  std::atomic<uint32_t> has_next;  // 1 once `next` is set; after the last record
+  std::atomic<uint32_t> has_next;  // 1 once `next` is set, when all records are used
   std::atomic<uint32_t> left;      // 1 once the receiver has read `next`
   SharedRange next;
   MessageRecord records[kRecords];
 
-  /// Returns true if both sides are done with it. For the sender only.
+  /// Returns true if neither side uses the page any more. For the sender only.
   bool is_over() const {
     const auto is_released = [](const MessageRecord& record) {
       return record.state.load(std::memory_order_relaxed) == MessageRecord::kReleased;
@@ -58,7 +59,7 @@ struct MessagePage {
 };
 static_assert(sizeof(MessagePage) <= kPageBytes);
 
-/// This rank's outbox in one group. Used under its owner's lock.
+/// This rank's outbox in one group. Used under the Member's lock.
 class Outbox {
  public:
   explicit Outbox(Link& link) : world_(link.world()), channel_(link.channel()) {
@@ -71,13 +72,14 @@ class Outbox {
     slot.outbox = *world_.arena()->find(first, bytes);
     slot.has_outbox.store(1, std::memory_order_release);
   }
-  /// Frees the pages that no receiver may read. Receivers may still read others, such as the first
-  /// and last page of each list.
+  /// Frees the pages that no receiver reads any more. Receivers may still read the other pages,
+  /// such as the first and the last page of each list.
   ~Outbox() { collect(); }
   Outbox(const Outbox&) = delete;
   Outbox& operator=(const Outbox&) = delete;
 
-  /// Posts a message and wakes its receiver. The record stays valid until it is kReleased.
+  /// Posts a message and wakes its receiver. The returned record stays valid until its state is
+  /// kReleased.
   MessageRecord& post(int receiver, const CallRecord& call, const SharedRange& source) {
     collect();
     MessagePage*& page = last_[static_cast<size_t>(receiver)];
@@ -117,13 +119,13 @@ class Outbox {
   World& world_;
   Channel& channel_;
   std::vector<MessagePage*> last_;   // by receiver
-  std::vector<MessagePage*> pages_;  // without the first of each list, until freed
+  std::vector<MessagePage*> pages_;  // pages to free; without the first of each list
 };
 
 namespace {
 
-/// A message that this rank has sent, until its receiver has taken it. The destructor withdraws a
-/// message that is sent in place; a copy stays for a receiver that may look there later.
+/// A message that this rank has sent and its receiver may not have taken yet. The destructor
+/// withdraws a message that is sent in place; a copy stays, because the receiver may read it later.
 class Sent final : public Transfer {
  public:
   Sent(Link& link, Outbox& outbox, const Call& call)
@@ -147,7 +149,7 @@ class Sent final : public Transfer {
     uint32_t posted = MessageRecord::kPosted;
     const bool is_withdrawn =
         record_->state.compare_exchange_strong(posted, MessageRecord::kWithdrawn);
-    // The receiver is reading it, and the destructor must not wait for that.
+    // The receiver may be reading the tensor, and the destructor must not wait for that.
     if (!is_withdrawn) link_.world().progress().keep(std::move(in_place_));
   }
 
@@ -183,7 +185,7 @@ std::unique_ptr<Transfer> Link::send(const Call& call) {
   return nullptr;
 }
 
-/// Frees what receivers have taken.
+/// Frees the copies that receivers have taken.
 void Link::drop_taken() {
   sent_.remove_if(
       [](const auto& transfer) { return transfer->advance() == Transfer::State::kOver; });
@@ -202,7 +204,7 @@ std::unique_ptr<Transfer> Link::receive(const Arrival& arrival, const Call& call
   if (bytes > 0) copy_bytes(data_of(output), resolve(record.source), bytes);
   record.state.store(MessageRecord::kTaken, std::memory_order_seq_cst);
   world_->bell_of(world_rank(arrival.from)).ring();
-  wake();  // another thread of this rank may wait for it
+  wake();  // another thread of this rank may wait for the message
   return nullptr;
 }
 
@@ -235,7 +237,7 @@ std::optional<Arrival> Link::next_arrival_from(int sender) {
       page.left.store(1, std::memory_order_release);
     }
   } catch (const c10::Error&) {
-    // The sender's memory is gone, and its messages with it.
+    // The sender's process has ended, and its messages are gone.
     if (!has_left(sender)) throw;
   }
   return std::nullopt;

@@ -13,7 +13,8 @@ namespace {
 
 using Tensors = OpTraits::Tensors;
 
-/// splits_input(): the input has a part for each rank; joins_output(): the output has one of each.
+/// splits_input(): the input has a part for each rank. joins_output(): the output has a part from
+/// each rank.
 bool splits_input(Tensors tensors) {
   return tensors == Tensors::kScatter || tensors == Tensors::kExchange;
 }
@@ -21,15 +22,15 @@ bool joins_output(Tensors tensors) {
   return tensors == Tensors::kGather || tensors == Tensors::kExchange;
 }
 
-/// Returns how much one rank gives another, unless the call has counts.
+/// Returns how many elements one rank gives another, unless the call has counts.
 int64_t part_numel(const Collective& call, int size) {
   const Tensors tensors = traits_of(call.op).tensors;
   if (tensors == Tensors::kExchange) return call.input.numel() / size;
   return tensors == Tensors::kScatter ? call.output.numel() : call.input.numel();
 }
 
-/// all_gather, gather, broadcast, scatter and all_to_all. If the ranks give counts, each posts a
-/// block with its counts, and with where its data lies.
+/// all_gather, gather, broadcast, scatter and all_to_all. If the call has counts, each rank posts a
+/// Block, which holds its counts and the location of its data.
 class Move final : public ChunkedTransfer {
  public:
   Move(Link& link, const Call& call)
@@ -43,7 +44,7 @@ class Move final : public ChunkedTransfer {
         own_(data_of(collective().input)),
         target_(traits_.takes(rank(), collective().peer) ? data_of(collective().output) : nullptr) {
   }
-  /// A peer may still read the counts of a call that was given up.
+  /// Keeps the block if the call was given up, because a peer may still read the counts in it.
   ~Move() override {
     if (block_.defined() && !is_over()) link_.world().progress().keep(block_);
   }
@@ -54,13 +55,14 @@ class Move final : public ChunkedTransfer {
     int64_t* counts() { return reinterpret_cast<int64_t*>(this + 1); }
   };
 
-  /// A part that one rank gives another, and its place in the giver's input and the taker's output.
+  /// A part that one rank gives another: its first element in the giver's input and in the taker's
+  /// output, and its size.
   struct Part {
     int64_t in_input;
     int64_t in_output;
     int64_t numel;
 
-    /// Returns how many elements of [begin, begin + count) are in it.
+    /// Returns how many of the elements [begin, begin + count) the part has.
     int64_t clamped(int64_t begin, int64_t count) const {
       return std::clamp<int64_t>(numel - begin, 0, count);
     }
@@ -95,7 +97,7 @@ class Move final : public ChunkedTransfer {
     posted.source = *link_.find(data_of(block_), static_cast<int64_t>(block_.nbytes()));
   }
 
-  /// All ranks see all counts, so all find the same difference.
+  /// Compares the counts. All ranks see all counts, so all of them find the same difference.
   void begin() override {
     if (!has_counts_) return;
     for (int giver = 0; giver < size(); ++giver) {
@@ -118,7 +120,7 @@ class Move final : public ChunkedTransfer {
   }
   Block& block_of(int peer) { return *reinterpret_cast<Block*>(ChunkedTransfer::source_of(peer)); }
 
-  // The area is laid out as [part][chunk] if there is a part for each rank.
+  // If the input has a part for each rank, the staging area is laid out as [part][chunk].
   void stage(int64_t begin, int64_t count) override {
     if (!splits_input_) return ChunkedTransfer::stage(begin, count);
     for (int taker = 0; taker < size(); ++taker) {

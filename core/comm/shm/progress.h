@@ -13,8 +13,8 @@
 
 namespace tessera::internal::shm {
 
-/// The groups of a rank, which go on while any of its threads waits: see Note [Calls under way].
-/// Thread-safe. Not to be used in a child of fork().
+/// The groups of a rank. They advance while any thread of the rank waits; see Note [Calls under
+/// way]. Thread-safe. Not to be used in a child of fork().
 class Progress {
  public:
   /// Adds a group. May be called inside advance(), because a call may make a group.
@@ -24,8 +24,8 @@ class Progress {
   }
   /// Adds `groups` (may be negative) to the number of groups with calls under way.
   void count(int groups) { busy_.fetch_add(groups, std::memory_order_relaxed); }
-  /// Local. Advances all groups, unless the caller's is the only one with calls under way. Returns
-  /// immediately if another thread is doing so.
+  /// Local. Advances all groups, unless the caller's group is the only one with calls under way.
+  /// Returns immediately if another thread is advancing them.
   void advance() noexcept {
     if (busy_.load(std::memory_order_relaxed) <= 1) return;
     const std::unique_lock lock(mutex_, std::try_to_lock);
@@ -61,10 +61,10 @@ class Progress {
   }
 
   std::atomic<int> busy_{0};
-  YieldingMutex mutex_;  // advance() may be called again by a call that it goes on with
+  YieldingMutex mutex_;  // a call that advance() advances may call advance()
   std::vector<std::weak_ptr<Member>> members_;
   std::mutex added_mutex_;
-  std::vector<std::weak_ptr<Member>> added_;  // since members_ were last looked at
+  std::vector<std::weak_ptr<Member>> added_;  // not yet in members_
   std::vector<at::Tensor> kept_;
 };
 

@@ -12,11 +12,11 @@ namespace {
 // Slices of a reduction begin at multiples of this, so that ranks write to different cache lines.
 constexpr int64_t kSliceMultiple = 64;
 
-// Results of this size or more are written past the caches: no core's own cache holds them, and in
-// training a whole backward passes before they are used.
+// Results of this size or more are written past the caches, because no core's own cache holds them,
+// and training uses them only after the whole backward pass.
 constexpr int64_t kStreamedBytes = int64_t{1} << 20;
 
-/// The part of [0, numel) that a rank reduces for all.
+/// The part of [0, numel) that one rank reduces for all ranks.
 struct Slice {
   int64_t begin;
   int64_t numel;
@@ -69,7 +69,8 @@ class ReduceScatter final : public ChunkedTransfer {
         slice_(collective().slice) {}
 
  private:
-  // Staged inputs lie as [slice][chunk]. A rank reads its own slice of its own input in place.
+  // Staged inputs are laid out as [slice][chunk]. A rank does not stage the slice that it takes
+  // itself, but reads it in place.
   void stage(int64_t begin, int64_t count) override {
     for (int slice = 0; slice < size(); ++slice) {
       if (slice == slice_) continue;

@@ -41,8 +41,8 @@ std::string path_of(const SharedRange& range) {
   return absl::StrCat("/proc/", range.pid, "/fd/", range.fd);
 }
 
-/// Opens the descriptor of a segment that a rank has made. A peer that has closed its own may have
-/// given the number to another file since.
+/// Opens a segment through its creator's descriptor. If the creator has closed the descriptor, its
+/// number may belong to another file now, so this checks the file.
 FileDescriptor descriptor_of(const SharedRange& range) {
   const std::string path = path_of(range);
   FileDescriptor fd(above_standard_streams(::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NONBLOCK)));
@@ -66,11 +66,11 @@ std::string no_space_text(int64_t bytes) {
                       " bytes, expected a new segment of that size; ");
 }
 
-/// Adds `bytes` to file `fd`, which has `before` bytes. The memory is taken now: with a sparse
-/// file, the first write would be a SIGBUS instead.
+/// Adds `bytes` to file `fd`, which has `before` bytes. Takes the memory now, because with a sparse
+/// file a lack of memory would be a SIGBUS at the first write.
 void take_memory(int fd, int64_t before, int64_t bytes) {
   const std::string what = no_space_text(bytes);
-  // fallocate takes page after page, and the kernel kills a process when there are none left.
+  // fallocate takes page after page, and when no page is left, the kernel kills a process.
   const int64_t available = available_memory_bytes();
   TORCH_CHECK(bytes <= available, what, "this host or container has ", available,
               " bytes left; free memory or use less");
@@ -81,7 +81,7 @@ void take_memory(int fd, int64_t before, int64_t bytes) {
   TORCH_CHECK(result == 0, what, system_refusal("fallocate", errno));
 }
 
-/// Maps a segment that was opened.
+/// Maps the whole segment of `range`, which `fd` has open.
 char* map(const SharedRange& range, const FileDescriptor& fd, Writes writes) {
   char* data = map_on_huge_page(static_cast<int64_t>(range.segment_bytes), fd.get(), writes);
   TORCH_CHECK(data != nullptr, "[comm] shared memory: got no mapping of ", range.segment_bytes,
@@ -109,8 +109,8 @@ std::optional<SharedRange> SharedRange::from_text(const std::string& text) {
 }
 
 /// The segments that this process maps. Process-wide, so that rank threads share one mapping, and a
-/// child of fork() can cut off all of them. A mapping that is not in here yet, or no longer,
-/// belongs to a thread that no child has.
+/// child of fork() can make all mappings private. A mapping that is not in the list yet, or no
+/// longer, belongs to a thread that does not exist in the child.
 struct Segment::Mapped {
   static Mapped& get() {
     static Mapped* const mapped = [] {
@@ -123,8 +123,9 @@ struct Segment::Mapped {
     return *mapped;
   }
 
-  /// Requires the mutex. Returns the live mapping of a segment, if there is one; it keeps the file,
-  /// so no other file has its id. A mapping from before a fork() does not count.
+  /// Requires the mutex. Returns the live mapping of a segment; null if there is none. The mapping
+  /// keeps the file, so no other file has the same id. A mapping from before a fork() does not
+  /// count.
   std::shared_ptr<Segment> find(const SegmentId& id) const {
     for (Segment* const segment : segments) {
       if (segment->id_ != id || segment->is_private_) continue;
@@ -135,7 +136,7 @@ struct Segment::Mapped {
 
   static inline constinit Mapped* held = nullptr;
 
-  std::mutex mutex;  // ~Segment() takes it, so no segment goes while it is held
+  std::mutex mutex;  // ~Segment() takes it, so no segment is destroyed while it is held
   std::vector<Segment*> segments;
 };
 
@@ -173,7 +174,8 @@ void Segment::make_private() noexcept {
                      SegmentId{.device = file.st_dev, .inode = file.st_ino} == id_;
   if (is_it && remap(0, fd)) return;
   if (remap(MAP_ANONYMOUS | MAP_NORESERVE, -1)) return;
-  ::mprotect(data_, room_bytes_, PROT_NONE);  // rather a signal than a write into the parent
+  // A signal is better than a write to the parent's memory.
+  ::mprotect(data_, room_bytes_, PROT_NONE);
 }
 
 std::shared_ptr<Segment> Segment::create(int64_t bytes, int64_t room_bytes) {
@@ -201,7 +203,7 @@ void Segment::grow(int64_t bytes) {
   TESSERA_DCHECK(bytes % kPageBytes == 0);
   TESSERA_DCHECK(bytes <= room_bytes_ - memory_bytes_);
   take_memory(fd_, memory_bytes_, bytes);
-  // Begins with the last huge page, which was not whole yet.
+  // Begins with the last huge page, which may not have been whole before.
   char* const begin = data_ + memory_bytes_ / kHugePageBytes * kHugePageBytes;
   memory_bytes_ += bytes;
   move_into_huge_pages(begin, data_ + memory_bytes_ - begin);

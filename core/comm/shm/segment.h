@@ -11,8 +11,8 @@ namespace tessera::internal::shm {
 /// Segments consist of whole pages.
 inline constexpr int64_t kPageBytes = 4096;
 
-/// The identity of a segment: no other file of this host has the same device and inode as long as
-/// any process maps it or has it open. Plain data.
+/// The identity of a segment. No other file of this host has the same device and inode as long as
+/// any process maps the segment or has it open. Plain data.
 struct SegmentId {
   uint64_t device = 0;
   uint64_t inode = 0;
@@ -24,37 +24,37 @@ struct SegmentId {
   };
 };
 
-/// The location of a piece of shared memory, valid in all processes of a host. Plain data: it is
-/// posted in shared memory.
+/// The location of a piece of shared memory, valid in all processes of a host. Plain data, because
+/// it is posted in shared memory.
 struct SharedRange {
   SegmentId segment;
   uint64_t offset_bytes = 0;
-  uint64_t segment_bytes = 0;  ///< its room_bytes(); 0: no range
+  uint64_t segment_bytes = 0;  ///< the segment's room_bytes(); 0: no range
   int32_t pid = 0;             ///< the process that created the segment
-  int32_t fd = -1;             ///< its descriptor in that process
+  int32_t fd = -1;             ///< the segment's descriptor in that process
 
-  /// Returns five numbers.
+  /// Returns five numbers, separated by spaces: all fields but the offset.
   std::string to_text() const;
-  /// nullopt unless the text is five valid numbers with a valid process and descriptor. The text
-  /// contains no offset.
+  /// Reads the text of to_text(). Returns nullopt unless the text is five valid numbers with a
+  /// valid process and descriptor. The offset is 0.
   static std::optional<SharedRange> from_text(const std::string& text);
 };
 
 /// One memfd mapped into this process. The threads of a process share a single mapping of each
 /// segment: with two mappings of one memfd the thread sanitizer would miss races.
 ///
-/// In a child of fork() the mapping is private (copy on write), or zeros if its creator has gone.
-/// No process shares it. See Note [Fork].
+/// In a child of fork() the mapping is private (copy on write), or all zeros if the segment's
+/// creator has gone. See Note [Fork].
 class Segment : public std::enable_shared_from_this<Segment> {
  public:
   /// Local. Makes a segment of `bytes` (rounded up to pages), backed by memory from the start,
-  /// close-on-exec. Its creator can make it larger: grow(). Here and in peers, mappings cover
-  /// `room_bytes` from the start, and `bytes` at least; that takes addresses and no memory. Throws
-  /// c10::Error that names the size if there is no space.
+  /// close-on-exec. The creator can enlarge it with grow(), so mappings here and in peers cover
+  /// `room_bytes`, or `bytes` if that is more. The room beyond `bytes` takes addresses and no
+  /// memory. Throws c10::Error that names the size if there is no space.
   static std::shared_ptr<Segment> create(int64_t bytes, int64_t room_bytes = 0);
 
   /// Local. Returns the segment that `range` lies in; its creator must be alive. Throws c10::Error
-  /// if it cannot be mapped, or if another file is found there.
+  /// if the segment cannot be mapped, or if its descriptor now belongs to another file.
   static std::shared_ptr<Segment> open(const SharedRange& range);
 
   /// Local. Maps the whole segment that `range` lies in so that writes stay with this process (copy
@@ -65,8 +65,9 @@ class Segment : public std::enable_shared_from_this<Segment> {
   Segment(const Segment&) = delete;
   Segment& operator=(const Segment&) = delete;
 
-  /// Local. Adds `bytes` of memory (whole pages) at the end; peers see it in their mappings. For
-  /// the creator only, one thread at a time, and not beyond room_bytes(). Throws as create() does.
+  /// Local. Adds `bytes` of memory (whole pages) at the end, up to room_bytes() in all. Peers see
+  /// the memory in their mappings. For the creator only, one thread at a time. Throws as create()
+  /// does.
   void grow(int64_t bytes);
 
   char* data() const { return data_; }
@@ -74,7 +75,7 @@ class Segment : public std::enable_shared_from_this<Segment> {
   int64_t room_bytes() const { return room_bytes_; }
   int fd() const { return fd_; }
 
-  /// Returns how a peer finds byte `offset_bytes` of this segment. For the creator only.
+  /// Returns the location of byte `offset_bytes` of this segment, for peers. For the creator only.
   SharedRange range(int64_t offset_bytes) const;
 
  private:
@@ -87,9 +88,9 @@ class Segment : public std::enable_shared_from_this<Segment> {
   const SegmentId id_;
   const int pid_;
   const int fd_;            // -1: another process made it
-  const std::string path_;  // of the creator's descriptor
+  const std::string path_;  // the creator's descriptor in /proc; "" in the creator
   char* const data_;
-  int64_t memory_bytes_;  // known to the creator only; 0 elsewhere
+  int64_t memory_bytes_;  // known only to the creator; 0 in peers
   const int64_t room_bytes_;
   bool is_private_ = false;  // in a child of the process that mapped it
 };

@@ -40,22 +40,23 @@ int64_t page_bytes() {
   return bytes;
 }
 
-/// Returns true if a word of the page map is for a page that the kernel has copied because this
-/// process, and not a child of it, wrote to it. Bit 63: present, 62: swapped out, 61: belongs to a
-/// file or to shared memory. Source: Documentation/admin-guide/mm/pagemap.rst.
+/// Returns true if `word` of the page map shows a page that the kernel has copied because this
+/// process, and not a child of it, wrote to the page. Bit 63: present, 62: swapped out, 61: belongs
+/// to a file or to shared memory. Source: Documentation/admin-guide/mm/pagemap.rst.
 bool is_copied(uint64_t word) {
   constexpr uint64_t kThere = uint64_t{3} << 62;
   constexpr uint64_t kOfFile = uint64_t{1} << 61;
   return (word & kThere) != 0 && (word & kOfFile) == 0;
 }
 
-/// One segment of the first rank, mapped twice by every rank: shared, and private (copy on write).
+/// A segment that rank 0 makes and every rank maps twice: shared, and private (copy on write).
 ///
 /// Note [Proof of sharing]
 /// ~~~~~~~~~~~~~~~~~~~~~~~
-/// A mistaken write through the private mapping detaches a page of one rank from the others'. Later
-/// steps would not notice, unless the kernel shows which pages this rank has written, and can drop
-/// them. Not every system does. So every rank tests this first; if it fails on any, no rank shares.
+/// A mistaken write through the private mapping gives one rank its own copy of a page. Later steps
+/// notice this only if the kernel can show which pages the rank has written, and repair it only if
+/// the kernel can drop them. Not every system can. So every rank tests this first; if the test
+/// fails on any rank, no rank shares.
 class SharedPages final : public SharedBuffer {
  public:
   /// Throws c10::Error if this rank cannot map a view, or cannot see or drop its own writes.
@@ -95,7 +96,7 @@ class SharedPages final : public SharedBuffer {
   void drop_own_writes() override {
     require_own_process();
     drop(0, pages());
-    // All at once: otherwise the next forward faults them in one by one.
+    // Fault the pages in at once; otherwise the next forward faults them in one by one.
     ::madvise(view_.get(), segment_->room_bytes(), MADV_POPULATE_READ);
   }
 
@@ -132,8 +133,8 @@ class SharedPages final : public SharedBuffer {
         at::TensorOptions().dtype(dtype));
   }
 
-  /// Returns the first page of the view from number `page` on that was copied; pages() if there is
-  /// none. Throws c10::Error if the system does not show it.
+  /// Returns the first copied page of the view at or after `page`; pages() if there is none. Throws
+  /// c10::Error if the page map cannot be read.
   int64_t next_copied(int64_t page) const {
     constexpr auto kWordBytes = static_cast<int64_t>(sizeof(uint64_t));
     const auto first =
@@ -155,7 +156,8 @@ class SharedPages final : public SharedBuffer {
     return pages();
   }
 
-  /// Replaces what this rank has written to `count` pages from `page` on by the common memory.
+  /// Drops this rank's writes to `count` pages from `page` on, so that the view shows the common
+  /// memory again.
   void drop(int64_t page, int64_t count) const {
     TORCH_CHECK(
         ::madvise(view_.get() + page * page_bytes(), count * page_bytes(), MADV_DONTNEED) == 0,
@@ -170,15 +172,16 @@ class SharedPages final : public SharedBuffer {
   const int64_t bytes_;
   const std::shared_ptr<Segment> segment_;  // whole pages
   const std::shared_ptr<char> view_;        // this rank's private mapping of the segment
-  // Opened at the start, so that it can be read when descriptors have run out.
+  // Opened by the constructor, so that it can be read even when descriptors have run out.
   const FileDescriptor page_map_;
 };
 
 }  // namespace
 
-/// Makes `bytes` zero bytes. If the first rank has no space, or another rank cannot map them, all
-/// ranks throw c10::Error that names it. Returns null on all ranks if one cannot map a view, or
-/// does not see what it writes; the first rank then warns with the reason, once per process.
+/// Makes a buffer of `bytes` zero bytes. If rank 0 has no space, or another rank cannot map the
+/// buffer, all ranks throw c10::Error that names that rank. Returns null on all ranks if any rank
+/// cannot map a private view, or cannot see or drop its own writes; rank 0 then warns with the
+/// reason, once per process.
 std::unique_ptr<SharedBuffer> Link::make_shared_buffer(ProcessGroup& group, int64_t bytes,
                                                        std::string_view name) {
   const std::string what = absl::StrCat("shared buffer '", std::string(name), "'");
@@ -187,7 +190,7 @@ std::unique_ptr<SharedBuffer> Link::make_shared_buffer(ProcessGroup& group, int6
     SharedRange range;
     int64_t bytes;
   } offer{{}, bytes};
-  // Everything that can fail is tried before the ranks go on together.
+  // Each rank tries everything that can fail before the ranks continue together.
   const std::string no_offer = thrown_by([&] {
     TORCH_CHECK(bytes >= 0 && bytes <= kMostBytes, "got ", bytes, " bytes, expected 0 to ",
                 kMostBytes);
@@ -208,7 +211,7 @@ std::unique_ptr<SharedBuffer> Link::make_shared_buffer(ProcessGroup& group, int6
   });
   refuse_on_all_ranks(group, no_segment, what);
 
-  // From here on a problem only prevents sharing: ranks can keep copies.
+  // From here on a problem only prevents sharing, because ranks can keep copies instead.
   std::unique_ptr<SharedBuffer> buffer;
   const std::string unshared = thrown_by(
       [&] { buffer = std::make_unique<SharedPages>(segment, offer.range, bytes, rank_); });
@@ -216,7 +219,7 @@ std::unique_ptr<SharedBuffer> Link::make_shared_buffer(ProcessGroup& group, int6
   const auto first = std::find_if(problems.begin(), problems.end(),
                                   [](const std::string& problem) { return !problem.empty(); });
   if (first == problems.end()) return buffer;
-  // One warning is enough: later buffers would get the same reason.
+  // One warning is enough, because later buffers would fail for the same reason.
   if (rank_ == 0) {
     TORCH_WARN_ONCE("[comm] ", what, ": every rank keeps a copy of its own, for rank ",
                     first - problems.begin(), " cannot share: ", *first);

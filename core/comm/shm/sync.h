@@ -14,20 +14,20 @@
 
 namespace tessera::internal::shm {
 
-// Everything in this file lives in memory that several processes map, so it holds no pointers and
-// works at any address. Words shared by processes are lock-free atomics; a futex word is one of 32
-// bits.
+// The types in this file live in memory that several processes map, so they hold no pointers and
+// work at any address. Words shared by processes are lock-free atomics; a futex word has 32 bits.
 static_assert(std::atomic<uint32_t>::is_always_lock_free);
 static_assert(std::atomic<uint64_t>::is_always_lock_free);
 
-/// Blocks until `word` differs from `value`, a wake-up or `limit`, below a second. May return
-/// early.
+/// Blocks until `word` differs from `value`, futex_wake_all() is called, or `limit` has passed.
+/// `limit` must be below a second. May return early.
 void futex_wait(std::atomic<uint32_t>& word, uint32_t value, std::chrono::nanoseconds limit);
 void futex_wake_all(std::atomic<uint32_t>& word);
 
-/// A futex on which the threads of one rank sleep, whatever they wait for. A sleeper counts itself,
-/// reads `rings`, looks once more and sleeps until `rings` has changed. A peer first publishes its
-/// work, then calls ring(). Both sides are sequentially consistent, so at least one sees the other.
+/// A futex on which all waiting threads of one rank sleep. A sleeper counts itself, reads `rings`,
+/// looks once more and sleeps until `rings` has changed. A peer first publishes its work, then
+/// calls ring(). Both sides use sequentially consistent operations, so the sleeper sees the work or
+/// the peer sees the sleeper.
 struct alignas(64) Bell {
   std::atomic<uint32_t> rings;
   std::atomic<uint32_t> sleepers;
@@ -57,9 +57,9 @@ inline void spin_pause() {
 /// of another group). Calls check both before they begin and while they are under way.
 class Poison {
  public:
-  /// Sets the cause, unless one is set; returns true if it did. Wait-free: a rank that dies in here
-  /// leaves a poison without text. `detail`: for a group Failure::calls; for a world the rank that
-  /// fails it, or kNobody.
+  /// Sets the cause, unless a cause is set already. Returns true if it was not. Wait-free, because
+  /// a rank may die inside; the poison is then set, but without text. `detail`: for a group,
+  /// Failure::calls; for a world, the rank that fails the world, or kNobody.
   bool set(std::string_view cause, int64_t detail) noexcept;
   static constexpr int64_t kNobody = -1;
   bool is_set() const { return state_.load(std::memory_order_acquire) != kClean; }
@@ -77,30 +77,33 @@ class Poison {
   char text_[kTextBytes];
 };
 
-/// A call that a rank has announced, and where its data lies. The end of the tag comes last,
-/// because most calls leave it unused: peers read only the two cache lines before it.
+/// A call that a rank has announced, and where its data lies. The end of the tag comes last. Most
+/// calls leave it unused, so peers read only the two cache lines before it.
 struct alignas(64) PostedCall {
   SharedRange source;
-  /// `source` is a staging area that passes the data in chunks. For a window: its memory is
-  /// private.
+  /// True if `source` is a staging area that passes the data in chunks; for a window, if its memory
+  /// is private.
   bool is_private = false;
   CallRecord record;
 };
 static_assert(std::is_trivially_copyable_v<PostedCall>);
 
-/// One rank's side of a channel.
+/// One rank's part of a Channel.
 struct alignas(64) ChannelSlot {
-  /// How many calls a rank may have posted that are not done on all ranks.
+  /// The most calls that a rank may have posted and that some rank has not done.
   static constexpr int64_t kCalls = 32;
 
   std::atomic<uint32_t> left;  // 1 once the rank has left the group
   int32_t world_rank;
   alignas(64) std::atomic<int64_t> posted;  // calls this rank has posted
-  std::atomic<int64_t> done;                // leading calls whose data it reads and writes no more
-  std::atomic<int64_t> steps;  // ended steps of calls in chunks: two for each part but the last
-  // Calls finished by this rank. Peers look at the line above all the time, and at this one rarely.
+  std::atomic<int64_t> done;                // leading calls whose data this rank no longer uses
+  // Ended steps of calls in chunks. Each part has two steps, except the last.
+  std::atomic<int64_t> steps;
+  // Calls finished by this rank. This counter has its own cache line, because peers poll the line
+  // above and rarely read this one.
   alignas(64) std::atomic<int64_t> collectives;
-  // A ring: call number s is at s % kCalls. A rank posts s once all are done with s - kCalls.
+  // A ring: call number s is at s % kCalls. A rank posts call s once all ranks have done call s -
+  // kCalls.
   alignas(64) PostedCall calls[kCalls];
 
   PostedCall& call(int64_t sequence) { return calls[sequence % kCalls]; }
@@ -109,8 +112,8 @@ struct alignas(64) ChannelSlot {
   SharedRange outbox;
 };
 
-/// The shared side of a process group. `size` slots follow it in memory. Counters only grow; a rank
-/// that completes something for all ranks rings their bells.
+/// The shared state of a process group. `size` slots follow it in memory. Counters only grow. The
+/// last rank to reach what all ranks wait for rings their bells.
 struct alignas(64) Channel {
   const int32_t size;
   Poison poison;

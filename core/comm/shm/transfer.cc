@@ -65,7 +65,7 @@ Transfer::State ChunkedTransfer::advance() {
         next_ = Next::kTake;
         if (numel_ > 0) break;
         link_.mark_done(call_.sequence());
-        next_ = Next::kEnd;  // others may still read here how much this rank gives
+        next_ = Next::kEnd;  // other ranks may still read this rank's counts
         break;
       case Next::kTake:
         take(begin_, count());

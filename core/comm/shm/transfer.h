@@ -10,10 +10,11 @@
 
 namespace tessera::internal::shm {
 
-/// A call that moves data between ranks, which work in each other's memory. Each rank takes [0,
-/// numel) in one part. If any rank passes private memory through its staging area, it is in parts
-/// of `chunk`: before each part such a rank fills its area, and after it takes out the results that
-/// are there. No rank begins a step before all have ended the one before.
+/// A call that moves data between ranks, which work in each other's memory. Each rank takes
+/// elements [0, numel) in one part. If any rank passes private memory through its staging area, all
+/// ranks take parts of `chunk` elements. Before each part, such a rank fills its staging area;
+/// after it, the rank takes its results out of the area. No rank begins a step before all ranks
+/// have ended the previous step.
 class ChunkedTransfer : public Transfer {
  public:
   void announce() final;
@@ -21,17 +22,21 @@ class ChunkedTransfer : public Transfer {
   std::vector<int> awaited() final;
 
  protected:
-  /// `numel`: the elements to take. A rank's staging area has room for a chunk in each of `places`.
+  /// `numel`: the elements to take. A rank's staging area has `places` places, each with room for a
+  /// chunk.
   ChunkedTransfer(Link& link, const Call& call, int64_t numel, int64_t places);
 
-  /// Before the call is posted: sets where this rank's data lies, and stages the first part of it.
+  /// Called before the call is posted. Sets where this rank's data lies, and stages its first part
+  /// if it is private.
   virtual void fill(PostedCall& posted);
-  /// Sets where `data` lies, which this rank gives.
+  /// Sets `source` to where peers find `data`, which this rank gives. If `data` is private, stages
+  /// its first part and sets `is_private`.
   void give(const at::Tensor& data, SharedRange& source, bool& is_private);
 
   /// Called when all ranks have posted the call. Throws Fault.
   virtual void begin() {}
-  /// Fills the staging area with a part of the input, in the order of the tensor.
+  /// Fills the staging area with elements [begin, begin + count) of the input or, if the input has
+  /// a part for each rank, of each part.
   virtual void stage(int64_t begin, int64_t count);
   virtual void take(int64_t begin, int64_t count) = 0;
   /// Called after all ranks have taken this part: takes the results out of the staging area.
@@ -62,19 +67,20 @@ class ChunkedTransfer : public Transfer {
   int64_t count() const { return std::min(step_, numel_ - begin_); }
 
   Next next_ = Next::kBegin;
-  int64_t step_ = 0;    // elements of a part
-  int64_t begin_ = 0;   // of the part
-  int64_t target_ = 0;  // steps that all ranks must have ended
+  int64_t step_ = 0;    // elements per part
+  int64_t begin_ = 0;   // first element of the current part
+  int64_t target_ = 0;  // how many steps all ranks must have ended
 };
 
-/// make_reduction(): for operations that reduce. For all_reduce each rank reads numel / size()
-/// elements of every rank and writes them to every rank; for reduce_scatter it reads its slice of
-/// every rank's input. make_move(): for the others. For all_gather a rank copies every other rank's
-/// input, for broadcast the root's.
+/// make_reduction(): for operations that reduce. For all_reduce, each rank reads numel / size()
+/// elements of every rank and writes the result to every rank; for reduce_scatter, it reads its
+/// slice of every rank's input. make_move(): for operations that only move data. For all_gather, a
+/// rank copies every other rank's input; for broadcast, the root's input.
 std::unique_ptr<Transfer> make_reduction(Link& link, const Call& call);
 std::unique_ptr<Transfer> make_move(Link& link, const Call& call);
 
-/// A call without data. When all ranks have called, opens what it makes; over when all have.
+/// A call without data. When all ranks have called, opens the window or link that the call makes.
+/// The call is then over when all ranks have opened it; a barrier is over at once.
 class ControlTransfer final : public Transfer {
  public:
   ControlTransfer(Link& link, Call& call) : link_(link), call_(call) {}

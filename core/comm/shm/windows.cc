@@ -16,8 +16,8 @@
 namespace tessera::internal::shm {
 namespace {
 
-/// The ranks' parts of a window, each in the mapping of a peer's arena. Holds the mappings and the
-/// pages with the failure state, but neither the link nor the world.
+/// The ranks' parts of a window, each in a mapping of that rank's arena. Keeps the mappings and the
+/// pages with the failure state alive, but neither the link nor the world.
 class Memory final : public RemoteMemory {
  public:
   /// Requires that all ranks have posted `call`, a make_window(). Maps segments if necessary.
@@ -45,7 +45,8 @@ class Memory final : public RemoteMemory {
     const auto bytes = static_cast<int64_t>(to.nbytes());
     // If a rank reads its own memory, source and target may overlap.
     const bool is_apart = target + bytes <= source || source + bytes <= target;
-    // The other reads of a unit are not known here; ignoring them errs towards the caches.
+    // The other reads of the same unit are not known here. Ignoring them favours ordinary copies
+    // over streaming.
     if (is_apart && streaming_pays(bytes, static_cast<int>(sources_.size()))) {
       copy_streaming(target, source, bytes);
     } else {
@@ -59,7 +60,7 @@ class Memory final : public RemoteMemory {
   }
 
  private:
-  // Each keeps the mapping that it points into.
+  // Each pointer keeps the mapping that it points into.
   const std::shared_ptr<const Poison> group_poison_;
   const std::shared_ptr<const Poison> world_poison_;
   std::vector<std::shared_ptr<const char>> sources_;  // by rank; null for empty windows

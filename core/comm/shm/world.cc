@@ -21,7 +21,7 @@
 namespace tessera::internal::shm {
 namespace {
 
-// How long a process may take from the loss of its files to its end, while it frees its memory.
+// How long a process may take from closing its files to its end, while it frees its memory.
 constexpr auto kEnding = std::chrono::milliseconds(5000);
 
 FileDescriptor open_pidfd(int pid) {
@@ -63,7 +63,8 @@ World::World(int rank, int size, std::shared_ptr<Segment> segment, const PartOfJ
   }
 }
 
-/// The page comes from one rank; the others' memory is found by their pids.
+/// Throws c10::Error if this rank has no access to the memory of a peer, which is found by the
+/// peer's pid.
 void World::check_access() const {
   for (int peer = 0; peer < size_; ++peer) {
     if (pid_of(peer) == ::getpid()) continue;
@@ -115,7 +116,7 @@ void World::fail(std::string_view cause, bool is_author) noexcept {
 }
 
 bool World::fail_by(int64_t author, std::string_view cause) noexcept {
-  if (!poison().is_set()) report_failure(-1, cause);  // before its peers learn of it
+  if (!poison().is_set()) report_failure(-1, cause);  // before the peers can fail
   const bool is_first = poison().set(cause, author);
   ring_bells(channel());
   dump_flights(cause);
@@ -131,10 +132,10 @@ bool World::check_peers(const std::function<std::string(const std::string&)>& de
     if (pidfds_[rank].is_open()) {
       pollfd handle{pidfds_[rank].get(), POLLIN, 0};
       ended = ::poll(&handle, 1, 0) > 0;
-    } else {  // it ended before it could be watched, or pidfd_open is not allowed here
+    } else {  // no pidfd: the process had ended, or pidfd_open is refused
       ended = ::kill(state.pid, 0) != 0 && errno == ESRCH;
     }
-    // Checked again: it may have left in an orderly way just before its process ended.
+    // Check again, because the rank may have left in an orderly way just before its process ended.
     if (ended && state.left.load(std::memory_order_acquire) == 0) {
       const std::string cause = absl::StrCat("rank ", number_of(rank), place_of(rank), " died");
       if (!poison().is_set()) report_failure(number_of(rank), describe(cause));

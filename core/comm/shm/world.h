@@ -18,7 +18,7 @@
 
 namespace tessera::internal::shm {
 
-/// One rank's side of the control page.
+/// One rank's part of the control page.
 struct alignas(64) RankState {
   int32_t pid;
   std::atomic<uint32_t> left;  // 1 once the rank's last group is gone
@@ -45,18 +45,18 @@ struct alignas(64) ControlPage {
   }
 };
 
-/// How messages name the ranks of a world that is part of a job.
+/// How error texts name the ranks of a world that is part of a job.
 struct PartOfJob {
   std::vector<int> numbers = {};  ///< the ranks' numbers in the job; empty: as in this world
-  std::string host = {};          ///< their host; "": the job has one host
+  std::string host = {};          ///< the host of the ranks; "": the job has one host
 };
 
 /// State that all groups of one rank share: the control page, the arena, the peers. The rank leaves
-/// the world when its last group is destroyed, and this object with it. Thread-safe.
+/// the world when this object is destroyed with the last group. Thread-safe.
 class World final : public HostRanks {
  public:
-  /// Local. create(): one rank makes the control page for ranks of these processes. open(): the
-  /// others open it by the range that the first made known.
+  /// Local. create(): one rank makes the control page for ranks in the processes `pids`. open():
+  /// the other ranks open that page by the range in `page`, which is the first rank's page().
   static std::shared_ptr<World> create(const std::vector<int>& pids, int own_rank = 0,
                                        const PartOfJob& part = {});
   static std::shared_ptr<World> open(int rank, int size, const SharedRange& page,
@@ -67,7 +67,7 @@ class World final : public HostRanks {
 
   int rank() const { return rank_; }
   int size() const { return size_; }
-  /// Returns the number by which messages name a rank.
+  /// Returns the number by which error texts name a rank.
   int number_of(int rank) const {
     return part_.numbers.empty() ? rank : part_.numbers[static_cast<size_t>(rank)];
   }
@@ -77,18 +77,18 @@ class World final : public HostRanks {
   const std::shared_ptr<Segment>& segment() const { return segment_; }
   Channel& channel() { return page_->channel(); }
   Poison& poison() { return page_->poison; }
-  /// Wakes the threads of a rank.
+  /// Returns the bell that wakes the threads of a rank.
   Bell& bell_of(int rank) { return page_->rank(rank).bell; }
-  /// Wakes the threads of a group's ranks that wait in a collective.
+  /// Wakes the waiting threads of a group's ranks.
   void ring_bells(Channel& channel) {
     for (int rank = 0; rank < channel.size; ++rank) bell_of(channel.slot(rank).world_rank).ring();
   }
-  /// Returns the groups of this rank, which go on while it waits for anything.
+  /// Returns the groups of this rank, which advance while it waits for anything.
   Progress& progress() { return progress_; }
   SharedRange page() const { return segment_->range(0); }
 
-  /// Local. Returns how many cores the ranks may use together: more than this one's own if ranks
-  /// are bound to cores of their own, fewer if a container has a quota of CPU time.
+  /// Local. Returns how many cores the ranks may use together. This is more than this rank's cores
+  /// if each rank is bound to its own, and fewer if a container limits the CPU time.
   int cores() const;
 
   std::shared_ptr<FlightRing> flights() override { return {segment_, &page_->ring(rank_)}; }
@@ -96,30 +96,30 @@ class World final : public HostRanks {
   RankFlight flight_of(int rank) const;
   void dump_flights(std::string_view cause) noexcept override;
 
-  /// Local. Returns the process of a rank.
+  /// Local. Returns the pid of a rank's process.
   int pid_of(int rank) const { return page_->rank(rank).pid; }
   std::vector<int> pids() const;
   /// " (pid 7)", or " (pid 7 on nodeB)" if the job has several hosts.
   std::string place_of(int rank) const;
 
-  /// Local. Returns the state of another rank's process ("is stopped"); "" if unknown, or if it is
-  /// this process.
+  /// Local. Returns the state of another rank's process ("is stopped"); "" if it is unknown, or if
+  /// the rank is in this process.
   std::string activity_of(int rank) const;
 
   std::string failure() override;
   std::string lost_rank() override;
   void fail(std::string_view cause, bool is_author) noexcept override;
   void leave() override { progress_.leave(); }
-  /// Sets the world's poison, unless it is set, and wakes the ranks that wait. Returns true if it
-  /// was not set before. `author`: the rank that fails the world, or Poison::kNobody.
+  /// Sets the world's poison, unless it is set already, and wakes the waiting ranks. Returns true
+  /// if it was not set before. `author`: the rank that fails the world, or Poison::kNobody.
   bool fail_by(int64_t author, std::string_view cause) noexcept;
 
   /// Local, does not block. If the process of a rank has ended without leaving, sets the world's
   /// poison, tells the launcher `describe(cause)` and returns true.
   bool check_peers(const std::function<std::string(const std::string& cause)>& describe =
                        [](const std::string& cause) { return cause; });
-  /// Local. Blocks until the process of a rank has ended, for some seconds at most. A process that
-  /// ends loses its files first; a rank that misses them must see why.
+  /// Local. Blocks until the process `pid` of a rank has ended, for some seconds at most. A process
+  /// that ends loses its files first, so a rank that cannot open them waits here to find out why.
   void await_end_of(int pid) const;
 
  private:
@@ -133,7 +133,7 @@ class World final : public HostRanks {
   const std::shared_ptr<Segment> segment_;
   ControlPage* const page_;
   const std::shared_ptr<Arena> arena_ = Arena::create();
-  // By rank; none for ranks of this process, or where the kernel gives none.
+  // By rank. Not open for ranks of this process, or where the kernel refuses pidfd_open().
   std::vector<FileDescriptor> pidfds_;
   Progress progress_;
 };
