@@ -23,7 +23,7 @@ namespace tessera::internal {
 /// cost memory, and what users wrote to it would be lost.
 class DotGradViews {
  public:
-  /// `views[i]` is of parameter i of `table`, which must outlive it.
+  /// `views[i]` belongs to parameter i of `table`. `table` must outlive this object.
   DotGradViews(const ParameterTable& table, std::vector<GradientView> views);
 
   /// Removes the view of parameter `index` so that autograd can accumulate. Throws c10::Error if
@@ -49,7 +49,7 @@ class DotGradViews {
   };
   Cleared cleared() const;
 
-  /// Returns the first trainable parameter whose `.grad` is a tensor that is not its view, if any.
+  /// Returns the first trainable parameter whose `.grad` is a tensor other than its view, if any.
   std::optional<size_t> replaced() const;
 
   /// Returns how often users have written whole gradients in place since hide_all(). Also called

@@ -21,7 +21,7 @@ namespace tessera::internal {
 /// are trained (RebuildableEngine): what users hold references to, and what they have set.
 struct PersistentState {
   std::shared_ptr<ProcessGroup> group;           ///< the engine's own
-  std::shared_ptr<torch::nn::Module> model;      ///< does not own it if the caller keeps it
+  std::shared_ptr<torch::nn::Module> model;      ///< not owned if the caller keeps the model
   std::vector<NamedTensor> buffers;              ///< the model's, at parallelize
   std::unique_ptr<RefusingOptimizer> optimizer;  ///< the groups and options that users see
   std::unique_ptr<Trace> trace;                  ///< null without Options::trace
