@@ -3,11 +3,11 @@
 namespace tessera::internal {
 namespace {
 
-/// install() for destructors.
+/// Calls install() without throwing, for destructors.
 void put_back(const std::optional<RandomState>& state) noexcept {
   try {
     if (state.has_value()) state->install();
-  } catch (...) {  // the generator made this state, so only memory can be short
+  } catch (...) {  // the generator made this state, so only an allocation can fail
   }
 }
 

@@ -125,7 +125,8 @@ void GatheredUnits::add(size_t index, const Parts& parts, WindowSource::SecondSh
   units_.push_back(std::make_unique<Unit>(*this, index, parts.flat.full(index), std::move(source)));
 }
 
-/// Lets operators use the units. They keep this object alive until close(), those at work longer.
+/// Makes operators pin the units that they use. The observer keeps this object alive until close(),
+/// and running operators keep it alive until they end.
 void GatheredUnits::watch(const FlatParameters& flat) {
   std::vector<AccessObserver::Watched> watched;
   for (const auto& unit : units_) {
@@ -170,7 +171,7 @@ void GatheredUnits::use(Unit& unit) {
 /// Called for the first operator of a unit in buffers.
 void GatheredUnits::enter(Unit& unit) {
   const bool is_next = &unit != last_;
-  if (is_next && last_ != nullptr) last_->set_ready(false);  // its next use enters it again
+  if (is_next && last_ != nullptr) last_->set_ready(false);  // so that its next use calls enter()
   last_ = &unit;
   free_idle_buffers(unit);
   if (is_next) drop_prefetches(&unit);

@@ -47,7 +47,7 @@ class ParameterStore {
   /// Null where parameters are resident.
   const GatheredUnits* gathered() const { return gathered_.get(); }
 
-  /// Waits for all-gathers of updates. Blocking. Throws CommError of an all-gather that failed.
+  /// Waits for all-gathers of updates. Blocking. Throws the CommError of a failed all-gather.
   void finish();
 
   /// Returns the error of the first unit that could not be gathered; nothing if all could. Local.

@@ -41,8 +41,8 @@ class StateTransfer {
 
   // For an engine that is built anew: moves the old engine's state to the new one.
 
-  /// Returns what lies in this rank's atoms of the slots that `wants` selects, as save() under
-  /// kSharded; on rank 0 also the numbers. Together the ranks have each element once. Local.
+  /// Returns this rank's atoms of the slots that `wants` selects, like save() under kSharded, and
+  /// on rank 0 also the numbers. Each element is on exactly one rank. Local.
   StateDict take(const StreamedState::Wants& wants, const EngineCounters& counters) const;
   /// Like load(), but any entry may be missing in `state`, and states that this run does not use
   /// are left out. Collective.

@@ -58,7 +58,7 @@ class WholeTensorExchange {
   int64_t gathered_bytes() const {
     return group_ == nullptr || group_->can().one_sided_reads ? 0 : plan_.gathered_bytes();
   }
-  /// Control memory.
+  /// Returns the bytes of control memory.
   int64_t control_bytes() const { return squares_.has_value() ? squares_->bytes() : 0; }
 
  private:
@@ -90,15 +90,16 @@ class WholeTensorExchange {
   const MemoryClass class_;
   std::vector<size_t> awaited_units_;
 
-  ProcessGroup* group_ = nullptr;  // the ranks that share slices; null: alone
+  ProcessGroup* group_ = nullptr;  // the ranks that share slices; null if this rank has all slices
   std::shared_ptr<ProcessGroup> owned_group_;
   at::Tensor states_;               // states that this rank keeps whole, bytes; undefined: none
   at::Tensor memory_;               // [directions | results], bytes
   std::unique_ptr<Window> window_;  // over memory_; null without one-sided reads
-  at::Tensor gathered_;             // instead: [ranks, the larger half of memory_], on the device
-  Range published_;                 // the part of each rank's memory_ that gathered_ has
-  std::vector<const WholeTensorPlan::Entry*> scaled_;  // those that need norms
-  std::optional<HostAllGather> squares_;               // of scaled_; none if that is empty
+  // Without one-sided reads: [ranks, the larger half of memory_], on the device.
+  at::Tensor gathered_;
+  Range published_;  // the part of each rank's memory_ that gathered_ has
+  std::vector<const WholeTensorPlan::Entry*> scaled_;  // entries that need only norms
+  std::optional<HostAllGather> squares_;  // sums of squares of scaled_; unset if it is empty
   int64_t bytes_ = 0;
 };
 

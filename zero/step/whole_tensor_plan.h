@@ -56,12 +56,13 @@ class WholeTensorPlan {
     }
   };
 
-  /// slices[r]: the optimizer slice, of slices.size(), that rank r has. Owners are chosen greedily:
-  /// the costliest parameter goes to the rank with the least cost so far, the first of equals.
+  /// slices[r] is the index, out of slices.size(), of the optimizer slice that rank r has. Owners
+  /// are chosen greedily: the costliest parameter goes to the rank with the least cost so far, or
+  /// to the lowest of several such ranks.
   WholeTensorPlan(const UnitPlan& plan, const std::vector<Parameter>& parameters,
                   const std::vector<int>& slices);
 
-  /// In the order of `parameters`.
+  /// Returns the entries, in the order of `parameters`.
   const std::vector<Entry>& entries() const { return entries_; }
   int ranks() const { return static_cast<int>(scratch_bytes_.size()); }
 
