@@ -23,13 +23,14 @@ namespace tessera::internal {
 // thread may still run when step() changes the values or the engine is destroyed. The memory that
 // it reads must not be freed or overwritten before it ends, and later operators must not use it. So
 // each memory block of a unit has its own Readers object, which counts the operators that use it.
-// When values change, units without readers are freed and the others are marked stale. The next use
-// of a stale unit gathers the new values into another block and attaches that in place of the old
-// one. An operator that has started but not yet read the data pointer gets one block or the other,
-// never a null pointer; since it may have been counted with earlier Readers and read the new
-// pointer, a block is returned only when its own Readers and all earlier ones are at zero. A reader
-// increments the count of the current Readers and then checks that they are still current; a thread
-// that replaces them first replaces them and then reads the count. So this needs no mutex either.
+// When values change, units without readers are freed and other units are marked stale. The next
+// use of a stale unit gathers the new values into another block and attaches this block in place of
+// the old one. An operator that has started but not yet read the data pointer gets one block or the
+// other, never a null pointer. It may have been counted with earlier Readers and then read the new
+// pointer, so a block is returned only when its own Readers and all earlier Readers are at zero. A
+// reader increments the count of the current Readers and then checks that they are still current; a
+// thread that replaces Readers first replaces them and then reads the count. So this needs no mutex
+// either.
 //
 // Where ranks share parameters nothing becomes stale, because operators read the shared memory.
 

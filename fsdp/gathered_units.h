@@ -68,8 +68,9 @@ class GatheredUnits : public std::enable_shared_from_this<GatheredUnits> {
   };
 
   /// Where the group has no windows, setting.ranks_after_forward must be 1 or all. The returned
-  /// pointer is the only owner: its destruction ends all gathers and all use of `parts`. Scopes and
-  /// operators of other threads may outlive it; what they read lives until they end. Collective.
+  /// pointer is the only owner; when it is destroyed, all gathers and all use of `parts` end.
+  /// Scopes and operators of other threads may outlive it; the memory that they read lives until
+  /// they end. Collective.
   static std::shared_ptr<GatheredUnits> make(Parts parts, Setting setting);
   ~GatheredUnits();
   GatheredUnits(const GatheredUnits&) = delete;

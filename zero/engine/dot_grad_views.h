@@ -33,16 +33,16 @@ class DotGradViews {
   /// Clears the `.grad` of every trainable parameter, also one that the user has set.
   void drop_all();
 
-  /// Stops expecting the view of `index`, which the user has cleared.
+  /// Stops expecting the view of parameter `index`, whose `.grad` the user has cleared.
   void forget(size_t index) { shown_[index].reset(); }
 
-  /// Shows the gradient of `index`: kReduced over ranks, or kLocal, the sum on this rank so far
-  /// (no_sync), which is never readable.
+  /// Shows the gradient of parameter `index`: under kReduced the gradient reduced over ranks, under
+  /// kLocal this rank's sum so far (no_sync), which is never readable.
   enum class Content : uint8_t { kReduced, kLocal };
   void show(size_t index, Content content);
 
-  /// Parameters whose view was shown and has been cleared by the user since. `all` is set if at
-  /// least one was shown and none is left.
+  /// Parameters whose view was shown and whose `.grad` the user has cleared since. `all` is set if
+  /// at least one view was shown and no view is left.
   struct Cleared {
     std::vector<size_t> parameters;
     bool all = false;

@@ -41,7 +41,8 @@ class MicroBatches {
   const int rank_;
   const int size_;
   const int threads_;  // intra-op threads at parallelize
-  int other_threads_;  // threads in a backward of this step if not threads_; else threads_
+  // The number of threads in a backward of this step, if one differed; else threads_.
+  int other_threads_;
   int64_t& count_;
 };
 

@@ -146,8 +146,9 @@ WorldTraits traits_of(const ProcessGroup& world) {
           .can = world.can()};
 }
 
-/// Checks everything about the model and the options that needs no other rank, and sets `buffers`
-/// to those that ranks have in common. Adds all that is wrong to `problems`; then returns nothing.
+/// Checks everything about the model and the options that needs no other rank. Sets `buffers` to
+/// the buffers that all ranks must have. If anything is wrong, adds lines to `problems` and returns
+/// nothing.
 std::optional<EngineParts> examine(const torch::nn::Module* model, OptimizerPlan optimizer,
                                    const Options& given, const ProcessGroup& world,
                                    std::vector<NamedTensor>& buffers,

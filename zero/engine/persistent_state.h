@@ -17,8 +17,8 @@
 
 namespace tessera::internal {
 
-/// The part of an engine that stays in place when the engine is built anew because other parameters
-/// are trained (RebuildableEngine): what users hold references to, and what they have set.
+/// The part of an engine that stays in place when the engine is rebuilt to train other parameters
+/// (RebuildableEngine): objects to which users hold references, and settings that users have made.
 struct PersistentState {
   std::shared_ptr<ProcessGroup> group;           ///< the engine's own
   std::shared_ptr<torch::nn::Module> model;      ///< not owned if the caller keeps the model

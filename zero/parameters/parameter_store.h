@@ -26,8 +26,8 @@ namespace tessera::internal {
 class ParameterStore {
  public:
   /// Moves the parameters, which are equal on all ranks already, to where `options` say. Under
-  /// Values::kLater call announce() when the shards are filled. `streams`: those on which operators
-  /// use units; null on a CPU. References and `streams` must outlive it. Collective.
+  /// Values::kLater call announce() when the shards are filled. `streams`: the streams on which
+  /// operators use units; null on a CPU. References and `streams` must outlive it. Collective.
   ParameterStore(ProcessGroup& group, const ParameterTable& table, const UnitPlan& plan,
                  const SliceMap& slices, const ResolvedOptions& options,
                  std::function<bool()> is_inside_backward, StreamJoin* streams, MemoryMeter& meter,

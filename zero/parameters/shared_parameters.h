@@ -13,7 +13,7 @@
 
 namespace tessera::internal {
 
-/// One copy of the parameters for all ranks of a host that update different slices of them.
+/// One copy of the parameters for all ranks of a host that update different slices.
 ///
 /// Note [Shared parameters]
 /// Where the parameters' degree is 1 or the optimizer's, the o ranks that differ in the optimizer's

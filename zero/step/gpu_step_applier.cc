@@ -23,9 +23,9 @@ namespace tessera::internal {
 // If the step was refused, it also reads the other ranks' reports, which were sent through the host
 // channel in the meantime and contain the error texts that a hash cannot carry. Otherwise the
 // reports are not read (N ranks would make N * N requests to a store), except every 64th, after
-// which earlier reports can be deleted. Errors are those of a synchronous step, one step later, and
-// no rank has applied anything then: in between the host has only run the next step's forward and
-// backward, on parameters that did not change.
+// which earlier reports can be deleted. Errors are those of a synchronous step, one step later. No
+// rank has applied anything of the refused step then, because in between the host has only run the
+// next step's forward and backward, on parameters that did not change.
 
 namespace {
 
@@ -168,7 +168,7 @@ cuda::StepDecision::Reading GpuStepApplier::read() {
 }
 
 /// Returns the outcome that the device has decided on. Under asynchronous steps, throws if the step
-/// was not applied, unless NonFinite::kSkip allows to skip it.
+/// was not applied, unless NonFinite::kSkip allows skipping it.
 StepApplier::Outcome GpuStepApplier::outcome_of(const cuda::StepDecision::Reading& reading) const {
   Outcome outcome{.committed = reading.outcome.applies != 0,
                   .grad_norm = reading.outcome.grad_norm,

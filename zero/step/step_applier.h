@@ -76,8 +76,8 @@ class StepApplier {
   /// Applies or skips the step and makes its updates visible to all ranks. Collective.
   /// `rank_report` is complete except for what the gradients determine. Returns the outcome; if
   /// is_late(), the outcome of the previous step, unless there is none or wait() has returned it.
-  /// Throws the c10::Error of the step whose outcome it would return, the same on every rank; if
-  /// is_late(), the current step has not been started then.
+  /// Throws the c10::Error of the step whose outcome it would return, the same error on every rank.
+  /// If is_late(), the current step has not been started when it throws.
   virtual std::optional<Outcome> commit(Reducer& reducer, StepVote::RankReport rank_report) = 0;
 
   /// Returns the outcome of a step that has not been returned yet, or throws its error; nothing if

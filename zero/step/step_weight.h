@@ -39,8 +39,8 @@ class StepWeight {
   /// Takes the reports of all ranks.
   void collect(const BackwardAgreement& agreement);
 
-  /// Returns what is wrong with the weights of this step; "" if nothing. All ranks find the same in
-  /// collect().
+  /// Returns what is wrong with the weights of this step; "" if nothing. After collect() all ranks
+  /// find the same problems.
   const std::string& problem() const { return problem_; }
 
   /// Returns true if the step has weights.

@@ -23,15 +23,15 @@
 
 namespace tessera::internal {
 
-/// For parameters that are transformed as a whole: brings directions (and values) to their owners
-/// and results back, and sums of squares to all. It works between the ranks that share a unit's
-/// optimizer slices; each group of replicas does the same on its own. Note [Exchange of directions]
-/// in whole_tensor_exchange.cc. Used by one thread.
+/// For parameters that are transformed as a whole: sends directions (and values) to their owners,
+/// results back, and sums of squares to all ranks. It works between the ranks that share a unit's
+/// optimizer slices; each group of replicas has its own. Note [Exchange of directions] in
+/// whole_tensor_exchange.cc. Used by one thread.
 class WholeTensorExchange {
  public:
-  /// Returns null where all algorithms of `optimizer` are elementwise. Tells its WholeTensors where
-  /// directions lie. Where each rank has all slices (o = 1), nothing is exchanged. Collective over
-  /// `group`. References and `trace` (may be null) must outlive it.
+  /// Returns null where all algorithms of `optimizer` are elementwise. Tells the WholeTensors of
+  /// `optimizer` where directions lie. Where each rank has all slices (o = 1), nothing is
+  /// exchanged. Collective over `group`. References and `trace` (may be null) must outlive it.
   static std::unique_ptr<WholeTensorExchange> make(ProcessGroup& group, const UnitPlan& plan,
                                                    const SliceMap& slices,
                                                    const ResolvedOptions& options,
