@@ -60,8 +60,8 @@ const char* order_of(bool shuffle) { return shuffle ? "shuffled" : "sequential";
 
 }  // namespace
 
-/// State that the copies of a DistributedSampler share. Calls have the contracts of its calls of
-/// the same names; any thread may make them.
+/// State that the copies of a DistributedSampler share. Functions have the contracts of
+/// DistributedSampler's functions of the same names; any thread may call them.
 class SharedSampler {
  public:
   SharedSampler(int64_t size, int world, int rank, const data::SamplerOptions& options)
@@ -243,8 +243,8 @@ class SharedSampler {
     batches_.clear();
   }
 
-  /// Warns if advance() was called in this epoch but not for all batches. One may be left: a loader
-  /// with drop_last leaves it out.
+  /// Warns if advance() was called in this epoch but not for all batches. One batch may be left,
+  /// because a loader with drop_last leaves it out.
   void warn_of_forgotten_batches() const {
     if (done_ == 0 || given_ < count_ || batches_.size() <= 1) return;
     TORCH_WARN_ONCE("[sampler] epoch ", epoch_, " is left with ", batches_.size(),
@@ -252,7 +252,8 @@ class SharedSampler {
                     "samples. Call advance() after each step with the number of its batches");
   }
 
-  /// This rank's sample number `place` of the pass. After its end the order begins again (kPad).
+  /// Returns this rank's sample number `place` of the pass. After the end of the epoch's order,
+  /// continues at its beginning (kPad).
   size_t sample(int64_t place) const {
     const int64_t element = (begin_ + rank_ + place * world_) % size_;
     if (!options_.shuffle) return static_cast<size_t>(element);

@@ -23,7 +23,7 @@ class SplitMix64 {
     for (;;) {
       const uint64_t number = next();
       const uint64_t rest = number % bound;
-      // The `bound` numbers from number - rest on must all be there.
+      // Accepts `number` only if all `bound` numbers from number - rest on fit into 64 bits.
       if (number - rest <= uint64_t{0} - bound) return rest;
     }
   }

@@ -28,7 +28,8 @@ at::ScalarType statistics_dtype(const Tensor& input) {
   return input.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
 }
 
-/// Returns `weight` or `bias` in the dtype that kernels take with `input`; undefined if it is.
+/// Returns `parameter` (weight or bias) in the dtype that kernels take with `input`; undefined if
+/// `parameter` is.
 Tensor beside(const Tensor& input, const Tensor& parameter) {
   if (!parameter.defined() || input.element_size() > 2) return parameter;
   return parameter.to(at::kFloat);
@@ -57,7 +58,8 @@ Moments moments_of(const Tensor& input) {
   }
   const int64_t per_channel = input.numel() / channels;
   const auto count = static_cast<double>(per_channel);
-  // Their dtype decides that of the results; they are not the layer's running statistics.
+  // Stands in for the layer's running statistics, because their dtype decides the dtype of the
+  // results.
   const Tensor unused = at::zeros({2, channels}, input.options().dtype(statistics_dtype(input)));
   const auto [mean, variance] = at::batch_norm_update_stats(input, unused[0], unused[1], 0.0);
   return {.count = count,
@@ -116,16 +118,16 @@ struct HeldCall : torch::CustomClassHolder {
 Tensor gradient_sums(const Tensor& gradient, const Tensor& input, const Tensor& mean,
                      const Tensor& variance, double eps) {
   if (input.numel() == 0) return at::zeros({2, mean.numel()}, mean.options().dtype(at::kDouble));
-  // The backward of a normalisation by fixed statistics; only the shape of the weight matters.
+  // This is the backward for fixed statistics. Only the shape of the weight matters here.
   const auto [unused, of_weight, of_bias] =
       at::native_batch_norm_backward(gradient, input, at::ones_like(mean), mean, variance, {}, {},
                                      /*train=*/false, eps, {false, true, true});
   return at::stack({of_bias, of_weight}).to(at::kDouble);
 }
 
-/// Returns the means over the `count` values of all ranks, where each rank's `sums` count by the
-/// weight of its loss. Divides by this rank's weight, because the engine multiplies all gradients
-/// here by it, also the other ranks' shares. Collective.
+/// Returns the means over the `count` values of all ranks, where each rank's `sums` are weighted by
+/// the weight of its loss. Divides by this rank's weight, because the engine multiplies all
+/// gradients on this rank by it, also the shares of the other ranks. Collective.
 Tensor gradient_means(const Tensor& sums, const Tensor& input, double count,
                       const BatchNormCall& call) {
   const double weight = LossWeightScope::of_backward();

@@ -21,7 +21,8 @@ struct BatchNormCall {
   std::string layer = {};  ///< for errors
 };
 
-/// Collective, blocking, and so is its backward. Contract: SyncBatchNormImplBase's forward.
+/// Normalizes call.input by the statistics of all ranks. Collective and blocking, in backward too.
+/// Contract: SyncBatchNormImplBase's forward.
 at::Tensor normalize_over_ranks(const BatchNormCall& call);
 
 }  // namespace tessera::internal

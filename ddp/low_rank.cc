@@ -33,7 +33,7 @@ void orthonormalize_rows(T* rows, int64_t count, int64_t numel, double epsilon) 
       }
     }
     const double norm = std::sqrt(dot(row, row, numel));
-    // The norm that rounding leaves in a row that is a sum of the others.
+    // Rounding leaves a norm up to this in a row that is a linear combination of earlier rows.
     const double rounding =
         4.0 * static_cast<double>(i + 1) * std::numeric_limits<T>::epsilon() * before;
     if (norm <= rounding) {

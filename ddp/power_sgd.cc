@@ -110,14 +110,14 @@ class PowerSgd final : public CommHook {
   };
   struct Matrix {
     std::string name;
-    size_t position;  // in the bucket
+    size_t position;  // index in the bucket
     Shape shape;
     Memory* memory;
   };
   struct Bucket {
     at::ScalarType dtype;
     std::vector<Matrix> matrices;
-    std::vector<size_t> others;  // positions
+    std::vector<size_t> others;  // indices in the bucket
     int64_t p_numel = 0, q_numel = 0, others_numel = 0;
     int64_t numel() const { return p_numel + q_numel + others_numel; }
   };
@@ -173,7 +173,7 @@ void PowerSgd::prepare(const Setting& setting) {
   }
 }
 
-/// Returns the memory that the parameter had, or zeros.
+/// Returns the memory that `old` has for the parameter, or zeros.
 PowerSgd::Memory PowerSgd::remembered(std::map<std::string, Memory>& old, const Trained& trained,
                                       const Shape& shape) const {
   if (const auto found = old.find(trained.name); found != old.end()) {
@@ -251,7 +251,7 @@ void PowerSgd::compress(const GradBucket& given, ProcessGroup& group) {
     at::mm_out(product.p, product.q, product.gradient.t());
   }
   if (!products.empty()) {
-    // A sum is enough, because it is orthonormalised.
+    // The sum over ranks need not be divided, because P is orthonormalised.
     group.all_reduce(all_p, ReduceOp::kSum, absl::StrCat(bucket_name, " P"))->wait();
     for (Product& product : products) {
       product.is_finite = is_finite(product.p);
@@ -260,7 +260,7 @@ void PowerSgd::compress(const GradBucket& given, ProcessGroup& group) {
     }
     group.all_reduce(all_q, ReduceOp::kAvg, absl::StrCat(bucket_name, " Q"), given.divisor)->wait();
   }
-  // Scales the result to the mean over ranks, which each rank subtracts from its gradient.
+  // Scales the result to the mean over ranks, which expand() subtracts from this rank's gradient.
   const double share = given.divisor / group.size();
   for (size_t i = 0; i < products.size(); ++i) {
     const Product& product = products[i];
@@ -276,8 +276,8 @@ void PowerSgd::compress(const GradBucket& given, ProcessGroup& group) {
   each_other([](const at::Tensor& gradient, const at::Tensor& from) { gradient.copy_(from); });
 }
 
-/// Makes `q` the last Q or a random one, orthonormal. Draws zero rows again: they come from a zero
-/// gradient and would stay zero for ever.
+/// Sets `q` to the last Q, or to random numbers if there is none, and orthonormalises it. Draws
+/// rows of zeros again, because they come from a zero gradient and would stay zero for ever.
 void PowerSgd::begin_basis(const Matrix& matrix, const at::Tensor& q) const {
   const at::Tensor& last = matrix.memory->q;
   if (last.defined()) q.copy_(last);
@@ -321,7 +321,7 @@ std::vector<CommHook::State> PowerSgd::state() {
 void PowerSgd::before_saving(ProcessGroup& group) {
   for (const auto& [name, memory] : memories_) {
     if (!memory.error.defined()) continue;
-    // Averages the differences to rank 0's, so that saving again changes nothing.
+    // Averages the ranks' differences from rank 0's errors, so that saving again changes nothing.
     const std::string tag = absl::StrCat("error memory of ", name);
     const at::Tensor first = memory.error.clone();
     group.broadcast(first, /*root=*/0, tag)->wait();

@@ -16,14 +16,14 @@ namespace tessera::internal {
 /// are no second shards.
 class CollectiveSource {
  public:
-  /// `group`: the ranks that differ in the parameters' coordinate only, in its order; must outlive
-  /// it. `shard`: this rank's parameters of the unit. `host` copies the shard to the device; null
-  /// if it is there.
+  /// `group`: the ranks that differ only in the parameters' coordinate, ordered by it; must outlive
+  /// this object. `shard`: this rank's parameters of the unit. `host` copies the shard to the
+  /// device; null if the shard lies there already.
   CollectiveSource(ProcessGroup& group, std::string name, at::Tensor shard,
                    std::shared_ptr<ShardUploads> host = nullptr);
 
-  /// Starts to gather the whole unit into `to` [unit numel]. Collective. Throws CommError if the
-  /// group has failed, here or from the Work.
+  /// Starts to gather the whole unit into `to` [unit numel]. Collective. If the group has failed,
+  /// either this call or the returned Work throws CommError.
   std::shared_ptr<Work> start(const at::Tensor& to);
 
   /// Returns the bytes of the unit that come from other ranks.

@@ -16,7 +16,7 @@ class AutocastState {
   /// Records the present state.
   AutocastState();
 
-  /// Makes it the state of the calling thread.
+  /// Sets the calling thread's autocast state to the recorded one.
   void install() const;
 
   bool is_enabled() const;  ///< for any device

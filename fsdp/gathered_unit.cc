@@ -23,15 +23,16 @@ namespace tessera::internal {
 // thread may still run when step() changes the values or the engine is destroyed. The memory that
 // it reads must not be freed or overwritten before it ends, and later operators must not use it. So
 // each memory block of a unit has its own Readers object, which counts the operators that use it.
-// When values change, units without readers are freed and the others are marked stale. The next use
-// of a stale unit gathers the new values into another block and attaches that in place of the old
-// one. An operator that has started but not yet read the data pointer gets one block or the other,
-// never a null pointer; since it may have been counted with earlier Readers and read the new
-// pointer, a block is returned only when its own Readers and all earlier ones are at zero. A reader
-// increments the count of the current Readers and then checks that they are still current; a thread
-// that replaces them first replaces them and then reads the count. So this needs no mutex either.
+// When values change, units without readers are freed and other units are marked stale. The next
+// use of a stale unit gathers the new values into another block and attaches this block in place of
+// the old one. An operator that has started but not yet read the data pointer gets one block or the
+// other, never a null pointer. It may have been counted with earlier Readers and then read the new
+// pointer, so a block is returned only when its own Readers and all earlier Readers are at zero. A
+// reader increments the count of the current Readers and then checks that they are still current; a
+// thread that replaces Readers first replaces them and then reads the count. So this needs no mutex
+// either.
 //
-// Where ranks share parameters nothing becomes stale: such an operator reads the shared memory.
+// Where ranks share parameters nothing becomes stale, because operators read the shared memory.
 
 GatheredUnits::Unit::Unit(GatheredUnits& all, size_t index, FreeableBuffer& buffer, Source source)
     : all_(all), index_(index), buffer_(buffer), source_(std::move(source)) {
@@ -93,7 +94,7 @@ void GatheredUnits::Unit::Refused::unpin(Use /*use*/) noexcept {
 /// Called when an operator has ended.
 void GatheredUnits::Unit::end_use() {
   if (has_old_) {
-    // The next user of that memory runs after what the operator has queued.
+    // The next user of the old memory must run after the work that the operator has queued.
     if (!all_.is_closed_ && all_.setting_.streams != nullptr) all_.setting_.streams->pass();
     drop_old();
   }
@@ -150,7 +151,7 @@ void GatheredUnits::Unit::fill_and_attach(at::Tensor memory, bool is_temporary,
     }
   } catch (...) {
     give_memory(memory, is_temporary);
-    if (is_stale_) set_aside(buffer_.detach());  // better none than old values
+    if (is_stale_) set_aside(buffer_.detach());  // so that nothing reads old values
     throw;
   }
   if (is_stale_) {
@@ -177,7 +178,8 @@ void GatheredUnits::Unit::fill(const at::Tensor& memory) {
 std::shared_ptr<Work> GatheredUnits::Unit::gather_together(const at::Tensor& memory) {
   std::shared_ptr<Work> gather = source_.collective->start(memory);
   all_.counts_.bytes += source_.collective->received_bytes();
-  // If ranks gathered different units of one size, no error would show; the vote compares this.
+  // If ranks gathered different units of the same size, the collective would report no error. So
+  // the vote compares this history.
   all_.gathers_.record(RollingHash::Event::kGather, static_cast<int64_t>(index_));
   return gather;
 }
@@ -223,8 +225,8 @@ at::Tensor GatheredUnits::Unit::take_memory() {
 // --- It is freed ---
 
 bool GatheredUnits::Unit::can_free() {
-  // Count readers of earlier blocks, too: one that has not read the data pointer yet will get the
-  // present block.
+  // Also counts readers of earlier blocks, because a reader that has not read the data pointer yet
+  // will get the present block.
   const auto is_read = [this] {
     return std::any_of(all_readers_.begin(), all_readers_.end(),
                        [](const auto& readers) { return readers->pins > 0; });
@@ -261,7 +263,7 @@ std::vector<uint64_t> GatheredUnits::Unit::hashes() const {
   return hashes;
 }
 
-/// Finds a parameter that was written since the unit was gathered, without an operator.
+/// Finds a parameter that was written since the unit was gathered, other than by an operator.
 void GatheredUnits::Unit::find_written() {
   const std::vector<uint64_t> before = std::exchange(gathered_, {});
   if (before.empty()) return;
@@ -284,7 +286,8 @@ void GatheredUnits::Unit::hold(bool writable) {
     if (has_old_) drop_old();
     // Operators read the present memory, so the scope may not write it.
     if (writable && has_source() && is_whole() && !can_free()) mark_stale();
-    // A scope may last, so it takes no buffer. If ranks gather together, all would have to do this.
+    // A scope may last long, so it should not occupy a buffer. This frees the buffer only where the
+    // rank reads alone, because a collective gather would need all ranks to do the same.
     const bool reads_alone = source_.window != nullptr && !has_own_memory();
     if (reads_alone && is_fresh() && can_free()) free(After::kFence);
     if (!is_fresh()) {
@@ -314,7 +317,8 @@ void GatheredUnits::Unit::release(bool writable) {
 void GatheredUnits::Unit::invalidate() {
   if (!has_source()) return;
   if (source_.window != nullptr) source_.window->invalidate();
-  // Memory that a scope holds has the new values already: steps and loaded state allow no scope.
+  // Memory that a scope holds already has the new values, because steps and loads refuse open
+  // scopes.
   if (is_whole() && holds_ == 0) mark_stale();
 }
 
@@ -322,7 +326,8 @@ void GatheredUnits::Unit::invalidate() {
 void GatheredUnits::Unit::mark_stale() {
   is_stale_ = true;
   is_ready_ = false;
-  has_old_ = true;  // set before drop_old() reads the counts; readers count before they read it
+  // Set it before drop_old() reads the counts, because readers count before they read has_old_.
+  has_old_ = true;
   drop_old();
 }
 
@@ -335,8 +340,8 @@ void GatheredUnits::Unit::set_aside(at::Tensor memory) {
   drop_old();
 }
 
-/// Counts new operators with other Readers. The Readers stand in the order of their blocks, the
-/// present ones last.
+/// Makes new operators count in another Readers object. all_readers_ is in the order of the memory
+/// blocks, with the Readers of the present block last.
 void GatheredUnits::Unit::replace_readers() {
   const auto spare =
       std::find_if(all_readers_.begin(), all_readers_.end(), [this](const auto& readers) {

@@ -24,33 +24,35 @@ namespace tessera::internal {
 /// mutex of GatheredUnits.
 class GatheredUnits::Unit final : public AccessTarget {
  public:
-  /// The source of the unit's values: one of the two. Neither if ranks share their parameters: then
-  /// gathering only attaches the shared memory, which always has the values.
+  /// The source of the unit's values. One of the two is set, or neither if ranks share their
+  /// parameters, because then gathering only attaches the shared memory, which always has the
+  /// values.
   struct Source {
     std::unique_ptr<WindowSource> window;          ///< each rank reads for itself
     std::unique_ptr<CollectiveSource> collective;  ///< ranks gather together
   };
 
-  /// References must outlive it, or close().
+  /// References must outlive this object or its close().
   Unit(GatheredUnits& all, size_t index, FreeableBuffer& buffer, Source source);
 
   Pin& pin(Use use) noexcept override;
 
   size_t index() const { return index_; }
   bool is_whole() const { return buffer_.has_memory(); }
-  /// Returns true if it is whole and its values are current.
+  /// Returns true if the unit is whole and its values are current.
   bool is_fresh() const { return is_whole() && !is_stale_; }
-  /// Returns true if it needs no unsharded-parameter buffer.
+  /// Returns true if the unit needs no unsharded-parameter buffer.
   bool has_own_memory() const { return all_.memory_.has_own(index_); }
   bool is_held() const { return holds_ > 0; }
-  /// `is_ready`: reads from now on only increment a count, and do not take the mutex.
+  /// If `is_ready`, reads from now on only increment a count, and do not take the mutex.
   void set_ready(bool is_ready) { is_ready_ = is_ready; }
 
-  /// Gathers it, or attaches what prefetch() has gathered.
+  /// Gathers the unit, or attaches what prefetch() has gathered.
   void make_whole();
-  /// Starts to gather it, unless that needs new memory.
+  /// Starts to gather the unit, unless that needs new memory.
   void prefetch();
-  /// Returns true if a prefetch reads it from a window; make_whole() waits for that.
+  /// Returns true if a prefetch is reading the unit from a window; make_whole() waits for the
+  /// prefetch.
   bool is_being_read() const { return fetch_ != nullptr && source_.window != nullptr; }
   /// Frees memory that was prefetched and not used.
   void drop_prefetch();
@@ -60,7 +62,7 @@ class GatheredUnits::Unit final : public AccessTarget {
   enum class After : uint8_t { kUse, kFence };
   void free(After after);
 
-  /// Adds or removes a scope that keeps it whole.
+  /// Adds or removes a scope that keeps the unit whole.
   void hold(bool writable);
   void release(bool writable);
 
@@ -127,7 +129,7 @@ class GatheredUnits::Unit final : public AccessTarget {
   bool is_stale_ = false;              // whole, but with values that have changed since
   int64_t holds_ = 0;
   std::vector<uint64_t> gathered_;  // hashes() when gathered; empty: not compared
-  std::string original_error_;      // of the buffer, while its error is a failed gather's
+  std::string original_error_;      // the buffer's own error, while it has a failed gather's
   at::Tensor fetched_;              // memory that a prefetch under way fills
   std::shared_ptr<Work> fetch_;
 };

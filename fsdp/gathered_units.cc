@@ -16,18 +16,18 @@ namespace tessera::internal {
 // units that no operator pins and no scope holds, then gathers its own. So one unsharded-parameter
 // buffer is enough for a chain of blocks, and with a second one the next unit can be prefetched. If
 // the prefetched unit has not arrived when it is needed, the first buffer is free, and the unit
-// after it is requested before this one has arrived. Otherwise the request would wait for traffic
-// in the other direction, and the link would idle after each unit. The unit that is used last in
-// forward is used first in backward and stays whole. An operator that reads three units pins three:
-// the pool grows and never waits for a buffer. Root units, and all units where they stay whole
-// after forward, have their own buffers, which are filled once and freed when backward has ended.
-// Where ranks share parameters, nothing is copied.
+// after the prefetched one is requested at once. If it were requested later, the request would wait
+// for traffic in the other direction, and the link would idle after each unit. The unit that is
+// used last in forward is used first in backward and stays whole. An operator that reads three
+// units pins three, so the pool grows and never waits for a buffer. Root units, and all units where
+// they stay whole after forward, have their own buffers, which are filled once and freed when
+// backward has ended. Where ranks share parameters, nothing is copied.
 //
-// Where ranks read each other's memory, nothing here waits for what another rank does: shards are
-// read in place, or sent by their owners while these compute (Note [Windows over MPI]), and change
-// only in a step (Note [The step is a fence]). Elsewhere a gather is a collective on a separate
-// group, so that gathers and reductions need no common order. There all ranks must use units in the
-// same order, and what is prefetched or dropped depends on that order only.
+// Where ranks read each other's memory, nothing here waits for what another rank does. Shards are
+// read in place, or sent by their owners while the owners compute (Note [Windows over MPI]). They
+// change only in a step (Note [The step is a fence]). Elsewhere a gather is a collective on a
+// separate group, so that gathers and reductions need no common order. There all ranks must use
+// units in the same order, and what is prefetched or dropped depends on that order only.
 
 namespace {
 
@@ -125,7 +125,8 @@ void GatheredUnits::add(size_t index, const Parts& parts, WindowSource::SecondSh
   units_.push_back(std::make_unique<Unit>(*this, index, parts.flat.full(index), std::move(source)));
 }
 
-/// Lets operators use the units. They keep this object alive until close(), those at work longer.
+/// Makes operators pin the units that they use. The observer keeps this object alive until close(),
+/// and running operators keep it alive until they end.
 void GatheredUnits::watch(const FlatParameters& flat) {
   std::vector<AccessObserver::Watched> watched;
   for (const auto& unit : units_) {
@@ -170,7 +171,7 @@ void GatheredUnits::use(Unit& unit) {
 /// Called for the first operator of a unit in buffers.
 void GatheredUnits::enter(Unit& unit) {
   const bool is_next = &unit != last_;
-  if (is_next && last_ != nullptr) last_->set_ready(false);  // its next use enters it again
+  if (is_next && last_ != nullptr) last_->set_ready(false);  // so that its next use calls enter()
   last_ = &unit;
   free_idle_buffers(unit);
   if (is_next) drop_prefetches(&unit);

@@ -54,7 +54,7 @@ class GatheredUnits : public std::enable_shared_from_this<GatheredUnits> {
     StreamJoin* streams = nullptr;  ///< streams on which operators use units; null on a CPU
   };
 
-  /// Objects that units are made of and read from; references outlive the owner.
+  /// Objects that units are made of and read from. References must outlive the owner.
   struct Parts {
     ProcessGroup& group;
     /// make_gathering_group() where `group` has no windows and units are not shared, else null.
@@ -68,8 +68,9 @@ class GatheredUnits : public std::enable_shared_from_this<GatheredUnits> {
   };
 
   /// Where the group has no windows, setting.ranks_after_forward must be 1 or all. The returned
-  /// pointer is the only owner: its destruction ends all gathers and all use of `parts`. Scopes and
-  /// operators of other threads may outlive it; what they read lives until they end. Collective.
+  /// pointer is the only owner; when it is destroyed, all gathers and all use of `parts` end.
+  /// Scopes and operators of other threads may outlive it; the memory that they read lives until
+  /// they end. Collective.
   static std::shared_ptr<GatheredUnits> make(Parts parts, Setting setting);
   ~GatheredUnits();
   GatheredUnits(const GatheredUnits&) = delete;
@@ -96,11 +97,12 @@ class GatheredUnits : public std::enable_shared_from_this<GatheredUnits> {
   /// Returns the target that an operator pins while it uses `unit`. Lives as long as this object.
   AccessTarget& target(size_t unit) const;
 
-  /// Returns the error of a gather that failed; operators that needed it have thrown the same.
+  /// Returns the error of a failed gather. Operators that needed the unit have thrown the same
+  /// error.
   std::optional<CommError> failure() const;
 
-  /// With poison_freed: a parameter written while its unit was whole, other than by an operator
-  /// (through a raw pointer). Reset by values_changed().
+  /// With poison_freed, returns a parameter that was written while its unit was whole, other than
+  /// by an operator (through a raw pointer). Reset by values_changed().
   std::optional<size_t> written() const;
 
   GatherCounts counts() const;
@@ -115,7 +117,7 @@ class GatheredUnits : public std::enable_shared_from_this<GatheredUnits> {
   void add(size_t index, const Parts& parts, WindowSource::SecondShards second);
   void watch(const FlatParameters& flat);
 
-  // The caller of these holds the mutex.
+  // Callers of these functions hold the mutex.
   void use(Unit& unit);
   void enter(Unit& unit);
   void free_idle_buffers(const Unit& but);
@@ -138,7 +140,7 @@ class GatheredUnits : public std::enable_shared_from_this<GatheredUnits> {
   UnshardedMemory memory_;
   std::vector<std::unique_ptr<Unit>> units_;
   AccessOrder order_;
-  Unit* last_ = nullptr;  // last used of the units in unsharded-parameter buffers
+  Unit* last_ = nullptr;  // the unit in unsharded-parameter buffers that was used last
   int64_t writable_holds_ = 0;
   std::optional<size_t> written_;  // written()
   std::optional<CommError> failure_;
@@ -148,7 +150,8 @@ class GatheredUnits : public std::enable_shared_from_this<GatheredUnits> {
   bool is_closed_ = false;                    // the owner is gone
   std::unique_ptr<AccessObserver> observer_;
   size_t next_lane_ = 0;
-  // One lane waits for a unit, the other for the next. Last, because their threads use the rest.
+  // One lane waits for a unit, the other for the next one. Declared last, because the lanes'
+  // threads use the other members.
   std::array<Lane, 2> lanes_;
 };
 

@@ -21,7 +21,7 @@ class RandomState {
  private:
   std::optional<c10::Device> gpu_;
   at::Tensor of_cpu_;
-  at::Tensor of_gpu_;  // undefined without one
+  at::Tensor of_gpu_;  // undefined without a GPU
 };
 
 }  // namespace tessera::internal

@@ -20,12 +20,13 @@ namespace {
 
 using Units = std::vector<std::vector<std::string>>;
 
-/// Groups are numbered: the chosen units from 1 on; kRootGroup has the rest.
+/// The group of the parameters in no chosen module. The chosen units are groups 1, 2, ...
 constexpr size_t kRootGroup = 0;
 
 std::string quoted(const std::string& name) { return absl::StrCat("'", name, "'"); }
 
-/// Returns the group of each module in `tree`, kRootGroup if none was chosen. Throws.
+/// Returns the group of each module in `tree`; kRootGroup for modules in none of `units`. Throws
+/// c10::Error that lists the problems with `units`.
 std::vector<size_t> groups_of_modules(const ModuleTree& tree, const Units& units,
                                       const std::string& rule) {
   std::vector<size_t> group_of(tree.size(), kRootGroup);
@@ -70,7 +71,7 @@ std::vector<size_t> groups_of_modules(const ModuleTree& tree, const Units& units
   return group_of;
 }
 
-/// Returns the innermost group around all names of `parameter`.
+/// Returns the innermost group that contains `parameter` under all its names.
 size_t group_of_parameter(const Parameter& parameter, const ModuleTree& tree,
                           const std::vector<size_t>& group_of_module) {
   std::vector<std::vector<size_t>> paths;
@@ -95,7 +96,8 @@ struct Trait {
   auto operator<=>(const Trait&) const = default;
 };
 
-/// Returns `name`, with a number if it is taken: a module may be called "root".
+/// Returns `name` and adds it to `taken`. If it is taken already, because a module is called
+/// "root", say, appends a number.
 std::string distinct(const std::string& name, std::set<std::string>& taken) {
   std::string candidate = name;
   for (int number = 2; !taken.insert(candidate).second; ++number) {
@@ -104,7 +106,7 @@ std::string distinct(const std::string& name, std::set<std::string>& taken) {
   return candidate;
 }
 
-/// Splits one group by trait and appends its units.
+/// Splits `group` by Trait and appends one unit for each Trait to `units`.
 void append_units(const std::string& group_name, UnitKind kind, const std::vector<size_t>& group,
                   const ParameterTable& table, std::set<std::string>& taken,
                   std::vector<UnitPlan::Membership>& units) {

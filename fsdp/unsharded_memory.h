@@ -28,9 +28,9 @@ class UnshardedMemory {
 
   /// Adds the plan's next unit, to lie in unsharded-parameter buffers.
   void add_in_buffers();
-  /// Adds it with its own memory, which is allocated.
+  /// Adds the plan's next unit with memory of its own, which this call allocates.
   void add_in_own();
-  /// Adds it in `whole`, which is not counted here.
+  /// Adds the plan's next unit in the shared memory `whole`, which is not counted here.
   void add_shared(at::Tensor whole);
   /// Makes the unsharded-parameter buffers of the memory formula. Call it after the last unit.
   void fill_buffers();
@@ -43,16 +43,16 @@ class UnshardedMemory {
   /// Returns memory for `unit` [unit numel], contents undefined. Throws c10::Error if the pool
   /// would have to grow under fixed_unsharded_buffers.
   at::Tensor take(size_t unit);
-  /// Like take(), while the memory taken before is still read: allocates new memory of the unit's
-  /// own.
+  /// Like take(), but while the memory taken before is still read: a unit with memory of its own
+  /// gets new memory.
   at::Tensor take_another(size_t unit);
   /// Like take(), for a scope: allocates new memory and uses no buffer.
   at::Tensor take_temporary(size_t unit);
 
   /// Gives back memory of take(), take_another() or take_temporary(). Its contents are lost.
   void give(size_t unit, const at::Tensor& memory, bool is_temporary);
-  /// Stops counting memory that is not reused: temporary memory, and own memory that was replaced.
-  /// Returns whether `memory` is such.
+  /// If `memory` will not be reused (temporary memory, or own memory that was replaced), stops
+  /// counting it and returns true.
   bool forget(size_t unit, const at::Tensor& memory, bool is_temporary);
 
   /// Frees all memory except what others hold; nothing may be taken or given afterwards.

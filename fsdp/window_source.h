@@ -23,8 +23,8 @@ namespace tessera::internal {
 /// Note [Second shards]
 /// Under Options::reshard_after_forward = n with 1 < n < p, a rank that frees a unit after forward
 /// keeps 1/n of it; n neighbouring ranks together have all of it. Ranks may read and write second
-/// shards at different times, so each carries the number of the update of its values. A reader that
-/// finds another number takes that part from the first shards.
+/// shards at different times, so each second shard carries the number of the update that made its
+/// values. A reader that finds the number of another update takes that part from the first shards.
 /// Source: ZeRO++ (arXiv 2306.10209), section 3.2 (hpZ).
 class WindowSource {
  public:
@@ -32,7 +32,7 @@ class WindowSource {
   struct SecondShards {
     int ranks = 0;             ///< n; 1 or p: there are none
     Window* stamps = nullptr;  ///< int64, one word per unit; null if there are none
-    int64_t place = 0;         ///< of this unit's word
+    int64_t place = 0;         ///< index of this unit's word
   };
 
   /// `shard`: this rank's parameters of the unit, made by group.allocate(). `group` must have
@@ -43,7 +43,7 @@ class WindowSource {
   WindowSource(const WindowSource&) = delete;
   WindowSource& operator=(const WindowSource&) = delete;
 
-  /// The shards to prefer, where there are second ones.
+  /// Which shards fetch() prefers, where there are second shards.
   enum class From : uint8_t { kFirst, kSecond };
 
   /// Brings the whole unit into `to` [unit numel], with all reads under way at once. Returns the
@@ -66,7 +66,7 @@ class WindowSource {
   const FlatLayout& layout_;
   const std::string name_;
   MemoryMeter& meter_;
-  const std::vector<int> owners_;  // rank by parameter slice
+  const std::vector<int> owners_;  // the rank that has each parameter slice
   const std::unique_ptr<Window> first_;
   const SecondShards seconds_;
   at::Tensor second_shard_;  // [unit numel / n]

@@ -8,7 +8,8 @@
 namespace tessera::internal {
 namespace {
 
-/// Returns the part of `tensor` with each memory location of `expanded`, of its sizes, once.
+/// Narrows `tensor` to size 1 in each dimension in which `expanded`, of the same sizes, repeats one
+/// element (stride 0).
 at::Tensor once(at::Tensor tensor, const at::Tensor& expanded) {
   for (int64_t d = 0; d < expanded.dim(); ++d) {
     if (expanded.stride(d) == 0 && expanded.size(d) > 1) tensor = tensor.narrow(d, 0, 1);
@@ -50,7 +51,7 @@ std::vector<UnwrittenReplica> sync_replicas(ProcessGroup& group,
     const bool may_write = is_source || !read_only.holds(detached);
     const at::Tensor values =
         may_write ? detached.contiguous() : detached.clone(at::MemoryFormat::Contiguous);
-    // Bytes, because groups do not know every dtype that a buffer may have.
+    // Sends bytes, because process groups do not support every dtype that a buffer may have.
     group.broadcast(values.reshape({-1}).view(at::kByte), from_rank, what)->wait();
     if (is_source) continue;
     if (!may_write) {

@@ -12,20 +12,20 @@
 
 namespace tessera::internal {
 
-/// Copies `values` into `tensor`, of the same sizes, without counting as a change for graphs that
-/// saved it. Where elements of `tensor` share memory (expand()), the first counts. Grad mode must
-/// be off. Local.
+/// Copies `values` into `tensor`, which has the same sizes. Graphs that saved `tensor` stay valid.
+/// Where elements of `tensor` share memory (expand()), the first one's value is stored. Grad mode
+/// must be off. Local.
 void overwrite(const at::Tensor& tensor, const at::Tensor& values);
 
-/// Returns for each tensor whether it lies on any rank in memory that is only read (that rank's
-/// `read_only` holds it). All ranks give the same number of tensors, at least one. Collective,
-/// blocking: one all_reduce, which `what` names.
+/// Returns, for each of `tensors`, whether it lies on any rank in memory that is only read (that
+/// rank's `read_only` holds it). All ranks give the same number of tensors, at least one.
+/// Collective, blocking: one all_reduce named `what`.
 std::vector<bool> read_only_on_any_rank(ProcessGroup& group, const std::vector<at::Tensor>& tensors,
                                         const ReadOnlyMemory& read_only, std::string_view what);
 
 /// A tensor that could not take another rank's values.
 struct UnwrittenReplica {
-  size_t index;         ///< among the tensors that were given
+  size_t index;         ///< index in the `tensors` given to sync_replicas()
   std::string problem;  ///< "lies in memory that this process may not write ..."
 };
 

@@ -15,7 +15,7 @@ namespace {
 
 constexpr int64_t kAlignment = 16;  // of the widest dtype, complex128
 
-/// Returns the dtype in which such a buffer is averaged; kByte if it is not.
+/// Returns the dtype in which `buffer` is averaged; kByte if it is not averaged.
 at::ScalarType mean_dtype(const at::Tensor& buffer) {
   const at::ScalarType dtype = c10::toRealValueType(buffer.scalar_type());
   for (const at::ScalarType known : {at::kFloat, at::kDouble, at::kBFloat16, at::kHalf}) {

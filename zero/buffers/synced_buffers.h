@@ -24,22 +24,23 @@ class SyncedBuffers {
                                              BufferSync sync);
 
   /// Names the first buffer whose dtype, sizes or device are not those at parallelize, or whose
-  /// values changed although a rank may not write them; "" if none. Local. Finding none allocates
-  /// nothing if the buffers that may not be written are contiguous.
+  /// values changed although a rank may not write them; "" if none. Local. Allocates nothing if
+  /// there is no problem and the buffers that may not be written are contiguous.
   std::string problem() const;
 
   /// The ranks whose buffers count; equal on all ranks except `has_mine`. In a loop over
   /// Engine::join() these are the ranks that have batches left.
   struct Ranks {
-    int first;      ///< the lowest of them; its values are broadcast where there is no mean
-    int count;      ///< how many there are
-    bool has_mine;  ///< this rank is one of them
+    int first;      ///< lowest rank that counts; its values are broadcast where there is no mean
+    int count;      ///< number of ranks that count
+    bool has_mine;  ///< this rank's buffers count
   };
 
-  /// Sends what the buffers hold; a buffer with a problem() sends its last copy. Collective.
+  /// Starts to send the buffers' values. For a buffer that has a problem(), sends the values of its
+  /// last copy. Collective.
   void start(const Ranks& counted);
-  /// Blocks until the ranks' values are there and writes them into the buffers, without counting as
-  /// a change for graphs that saved them.
+  /// Blocks until the other ranks' values have arrived and writes them into the buffers. Graphs
+  /// that saved the buffers stay valid.
   void finish();
 
   /// Bytes of the copies.
@@ -69,7 +70,7 @@ class SyncedBuffers {
   /// Buffers in memory that some rank may only read. No collective can make them equal, so they
   /// must keep the values in these copies.
   std::vector<Place> constants_;
-  int divisor_ = 0;  ///< of the sums under way; 0: they are means
+  int divisor_ = 0;  ///< by which finish() divides the sums under way; 0 if they are means already
 };
 
 }  // namespace tessera::internal

@@ -20,7 +20,7 @@ namespace tessera::internal {
 // that was dropped (by an exception in an evaluation, perhaps on one rank only) cannot communicate,
 // so the next collective call ends it. Ranks may differ in that call and in whether they dropped
 // the scope. So each such call begins with one exchange in which every rank says whether it is
-// still inside; then all end the average, or all stay inside, or all throw the same error.
+// still inside. Then all ranks end the average, or all stay inside, or all throw the same error.
 
 AverageInUse::~AverageInUse() {
   if (open_ != nullptr) open_->end = nullptr;

@@ -115,7 +115,7 @@ void Backward::backward_failed() noexcept {
 void Backward::require_weights() const {
   const std::string problem = option_against("backward with a weight", context_.parts.options);
   TORCH_CHECK(problem.empty(), "[engine] ", problem);
-  if (!context_.group.device().is_cpu()) {  // there backward has threads of its own
+  if (!context_.group.device().is_cpu()) {  // on a GPU backward runs on threads of its own
     const std::string name = first_sync_batch_norm(*context_.persistent.model);
     TORCH_CHECK(name.empty(), "[engine] backward: got a weight on ", context_.group.device().str(),
                 " in a model with the SyncBatchNorm '", name,
@@ -162,7 +162,7 @@ void Backward::backward(const at::Tensor& loss, const BackwardOptions& options) 
     differentiate(loss, options.retain_graph);
   }
   if (!next_weight_.has_value()) return;
-  // Backward gave this model nothing, but peers may have gradients, and the weight counts.
+  // Backward gave this model no gradients, but peers may have some, and this rank's weight counts.
   gradients_.note_scaled();
   const at::NoGradGuard no_grad;
   context_.streams.pass();

@@ -42,17 +42,18 @@ class Backward final : private GradientSink, private BackwardListener {
   Backward(const Backward&) = delete;
   Backward& operator=(const Backward&) = delete;
 
-  // Engine's calls of these names, after it is known that they may be made.
+  // The Engine calls of the same names. The caller has checked that they may be made.
 
   void backward(const at::Tensor& loss, const BackwardOptions& options);
   at::Tensor scale(const at::Tensor& loss);
   void micro_step(const std::function<void()>& body);
   /// Returns true if accumulate() only adds on this rank, without communication.
   bool accumulates_alone() const;
-  /// `is_announced`: all ranks in a loop over join() know already that the call comes.
+  /// `is_announced`: the call has already been announced to all ranks in the loop over join().
   void accumulate(const GivenGradients& given, std::optional<double> weight, bool is_announced);
 
-  /// Takes part in a micro-step of the ranks that this one follows; `is_local`: inside no_sync().
+  /// Takes part, without gradients, in a micro-step of the ranks with batches. `is_local`: the
+  /// micro-step is inside no_sync().
   void follow(bool is_local);
 
   /// Throws c10::Error, on all ranks alike, if losses may not have weights in this engine.
@@ -87,7 +88,7 @@ class Backward final : private GradientSink, private BackwardListener {
   std::unique_ptr<CapturedMicroSteps> captured_;  // null without Options::cuda_graphs
   std::vector<std::unique_ptr<GradientHook>> hooks_;
   bool in_micro_step_ = false;
-  std::optional<double> next_weight_ = {};  // of the micro-step that begins next
+  std::optional<double> next_weight_ = {};  // weight of the next micro-step
   std::string written_;                     // writes found in the last backward since step()
   std::string hook_error_;  // error thrown by one of our gradient hooks in this backward
 };

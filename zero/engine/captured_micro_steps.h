@@ -25,9 +25,10 @@ class CapturedMicroSteps {
   /// Returns the stream of the micro-steps and of the nodes that accumulate gradients.
   c10::Stream stream() const { return anchor_->stream(); }
 
-  /// Queues micro-step number `place` of a step on the current stream: calls `body`, or replays
-  /// what it queued. `engine` orders the engine's own memory. Afterwards the record of `reducer` is
-  /// as `body` leaves it, also after a replay. Returns whether `body` was called.
+  /// Queues micro-step number `place` of a step on the current stream: calls `body`, eagerly or to
+  /// capture it, or replays its graph. `engine` orders the streams that use the engine's memory.
+  /// Afterwards the record of `reducer` is as `body` leaves it, also after a replay. Returns true
+  /// if `body` was called.
   bool run(size_t place, const std::function<void()>& body, Reducer& reducer, StreamJoin& engine);
 
  private:

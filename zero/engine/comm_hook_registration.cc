@@ -12,7 +12,7 @@
 namespace tessera::internal {
 namespace {
 
-/// Prepares `hook` and returns what forbids it on this rank; "" for nothing.
+/// Prepares `hook` and returns why this rank cannot use it; "" if it can.
 std::string problem_of_hook(const EngineContext& context, const TrainedParameters& trained,
                             CommHook* hook) {
   const RegisteredHook& registered = context.persistent.comm_hook;

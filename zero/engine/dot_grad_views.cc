@@ -30,8 +30,7 @@ at::Tensor without_base(const at::Tensor& view) {
   return tensor;
 }
 
-/// Returns true if `grad` is what was shown, or the alias of it that Module::zero_grad(false)
-/// leaves.
+/// Returns true if `grad` is `shown`, or the alias of `shown` that Module::zero_grad(false) leaves.
 bool is_shown(const at::Tensor& grad, const at::Tensor& shown) {
   if (grad.is_same(shown)) return true;
   return grad.defined() && shown.defined() && grad.has_storage() &&

@@ -23,7 +23,7 @@ namespace tessera::internal {
 /// cost memory, and what users wrote to it would be lost.
 class DotGradViews {
  public:
-  /// `views[i]` is of parameter i of `table`, which must outlive it.
+  /// `views[i]` belongs to parameter i of `table`. `table` must outlive this object.
   DotGradViews(const ParameterTable& table, std::vector<GradientView> views);
 
   /// Removes the view of parameter `index` so that autograd can accumulate. Throws c10::Error if
@@ -33,23 +33,23 @@ class DotGradViews {
   /// Clears the `.grad` of every trainable parameter, also one that the user has set.
   void drop_all();
 
-  /// Stops expecting the view of `index`, which the user has cleared.
+  /// Stops expecting the view of parameter `index`, whose `.grad` the user has cleared.
   void forget(size_t index) { shown_[index].reset(); }
 
-  /// Shows the gradient of `index`: kReduced over ranks, or kLocal, the sum on this rank so far
-  /// (no_sync), which is never readable.
+  /// Shows the gradient of parameter `index`: under kReduced the gradient reduced over ranks, under
+  /// kLocal this rank's sum so far (no_sync), which is never readable.
   enum class Content : uint8_t { kReduced, kLocal };
   void show(size_t index, Content content);
 
-  /// Parameters whose view was shown and has been cleared by the user since. `all` is set if at
-  /// least one was shown and none is left.
+  /// Parameters whose view was shown and whose `.grad` the user has cleared since. `all` is set if
+  /// at least one view was shown and no view is left.
   struct Cleared {
     std::vector<size_t> parameters;
     bool all = false;
   };
   Cleared cleared() const;
 
-  /// Returns the first trainable parameter whose `.grad` is a tensor that is not its view, if any.
+  /// Returns the first trainable parameter whose `.grad` is a tensor other than its view, if any.
   std::optional<size_t> replaced() const;
 
   /// Returns how often users have written whole gradients in place since hide_all(). Also called

@@ -27,7 +27,7 @@ namespace {
 using Call = JoinProtocol::Call;
 using Inside = AverageInUse::Inside;
 
-/// Makes the call that the ranks with batches make, without gradients of this rank.
+/// Makes `call`, which the ranks with batches make, without gradients from this rank.
 void make_followed(Engine& engine, ShardedEngine& now, Call call) {
   switch (call) {
     case Call::kAccumulate:
@@ -121,7 +121,7 @@ void Engine::accumulate(const std::vector<NamedTensor>& gradients, std::optional
   if (is_alone) {
     TORCH_CHECK(problem.empty(), "[accumulate] rank ", group.rank(), ": ", problem);
   } else {
-    now.step.learn_outcome();  // its vote uses the same channel
+    now.step.learn_outcome();  // the step's vote uses the same channel
     now.context.failure.guard([&] { refuse_on_all_ranks(group, problem, "accumulate"); });
   }
   now.backward.accumulate(given, weight, is_announced);
@@ -137,7 +137,8 @@ void Engine::zero_grad() {
 
 bool Engine::has_gradients() const { return implementation_->get().gradients.has_backward(); }
 
-/// Ranks have the same options, so all callers throw, with nothing under way.
+/// If it throws, it throws on all ranks that call it, because ranks have the same options. Nothing
+/// is under way then.
 Engine::NoSync Engine::no_sync() {
   const EngineContext& context = implementation_->get().context;
   const std::string problem = option_against("no_sync", context.parts.options);

@@ -27,14 +27,14 @@ struct EngineParts {
   UnitPlan plan;
   ResolvedOptions options;
   OptimizerPlan optimizer;
-  std::vector<size_t> group_of;  ///< OptimizerPlan::assign's answer
+  std::vector<size_t> group_of;  ///< result of OptimizerPlan::assign()
 };
 
 /// Objects that every part of an engine uses: the parts that all ranks agreed on, the state that
 /// outlives the engine, and the records of failures, streams and times. One for each engine; its
 /// parts hold references to it.
 struct EngineContext {
-  /// `outlives` outlives it.
+  /// `outlives` must outlive this object.
   EngineContext(EngineParts agreed, PersistentState& outlives)
       : parts(std::move(agreed)),
         persistent(outlives),

@@ -32,8 +32,8 @@ std::string problem_of_kernels(const UnitPlan& plan, const OptimizerPlan& optimi
   return cuda::problem_of(plan, world.size());
 }
 
-/// Returns why `optimizer` cannot update in backward, where a rank has only its slice of one unit,
-/// if it needs all gradients of a parameter at once; "" if nothing.
+/// Returns why `optimizer` cannot update in backward; "" if it can. Backward has this rank's slice
+/// of one unit at a time, so an algorithm cannot need all gradients of a parameter at once.
 std::string problem_of_whole_tensors(const OptimizerPlan& optimizer,
                                      const ResolvedOptions& options) {
   if (!options.optimizer_in_backward) return "";
@@ -74,7 +74,7 @@ std::vector<std::string> fingerprint(const EngineParts& parts,
   }
   append(all, parts.table.lines());
   append(all, parts.optimizer.lines());
-  // Predicates cannot be compared, but what they select can.
+  // Predicates cannot be compared, so compare the groups that they select.
   for (size_t i = 0; i < parts.group_of.size(); ++i) {
     const size_t group = parts.group_of[i];
     all.push_back(absl::StrCat(

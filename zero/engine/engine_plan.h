@@ -21,7 +21,8 @@ std::optional<UnitPlan> plan_units(const torch::nn::Module& model, const Paramet
                                    const OptimizerPlan& optimizer, const ResolvedOptions& options,
                                    const ProcessGroup& world, std::vector<std::string>& problems);
 
-/// Returns what all ranks must have in common in engine and buffers, most telling first.
+/// Returns lines about the engine and `buffers` that must be equal on all ranks. The lines that
+/// explain most come first.
 std::vector<std::string> fingerprint(const EngineParts& parts,
                                      const std::vector<NamedTensor>& buffers);
 

@@ -53,7 +53,8 @@ Report::Unit unit_of(const PlannedUnit& planned, const ParameterTable& table) {
   return unit;
 }
 
-/// Returns the options, with the value in force where the user has set none and the option applies.
+/// Returns the options, with the value in force for each applicable option that the user has not
+/// set.
 Options in_force(const ResolvedOptions& resolved, int world, bool shares_parameters) {
   Options options = resolved;
   options.degrees = resolved.degrees;

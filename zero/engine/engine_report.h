@@ -9,7 +9,8 @@
 
 namespace tessera::internal {
 
-/// Returns what the memory formulas need of an engine, for `micro_steps` backwards per step. Local.
+/// Returns the input of the memory formulas for this engine with `micro_steps` backwards per step.
+/// Local.
 MemorySetting memory_setting(const EngineContext& context, const TrainedParameters& trained,
                              const StepGradients& gradients, int micro_steps);
 

@@ -105,8 +105,7 @@ void EngineState::take_out(const char* call, const ParameterTable& next, StateDi
   context_.failure.abort_all_on_exception(call, [&] {
     stays = transfer_.take(
         [&](const StateRegion& region, const StateSlot& slot) {
-          if (is_value(region))
-            return is_split;  // those of resident parameters stay where they are
+          if (is_value(region)) return is_split;  // values of resident parameters stay in place
           return !slot.parameter.has_value() || next[*slot.parameter].is_trainable;
         },
         counters());

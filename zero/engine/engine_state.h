@@ -17,7 +17,8 @@
 namespace tessera::internal {
 
 /// Moves the state of the run out of the engine and into it: StreamedState with the engine's
-/// counters. Used between steps by one thread. Calls named as Engine's have their contracts.
+/// counters. Used between steps by one thread. Functions that have the name of an Engine function
+/// have its contract.
 class EngineState {
  public:
   /// References outlive it.

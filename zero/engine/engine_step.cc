@@ -39,8 +39,9 @@ EngineStep::~EngineStep() {
     context_.persistent.meter.remove(MemoryClass::kControl, buffers_->bytes());
 }
 
-/// Runs `body`, a vote or a wait for one. If the vote refuses an asynchronous step, restores the
-/// last agreed history; if it refuses another one, restores the learning rates of the step before.
+/// Runs `body`, which votes or waits for a vote. If the vote refuses an asynchronous step, restores
+/// the last agreed history. If it refuses a synchronous step that has not updated in backward,
+/// restores the learning rates of the step before.
 template <typename Body>
 auto EngineStep::guard_late(Body&& body) {
   try {
@@ -77,7 +78,7 @@ StepResult EngineStep::make() {
     StepVote::RankReport mine = failure.abort_all_on_exception("step()", [&] {
       gradients_.reducer().finish();
       StepVote::RankReport report = rank_report(find_misuse());
-      // Runs beside the vote; buffers change only after it.
+      // Runs beside the vote. Buffers change only after the vote.
       if (buffers_ != nullptr) buffers_->start(join_.ranks_with_batches());
       return report;
     });
@@ -183,9 +184,10 @@ StepVote::RankReport EngineStep::rank_report(std::string misuse) {
   return report;
 }
 
-/// Reduces what no_sync() left on this rank. If a backward gave this rank no gradients, it takes
-/// part with zeros, because peers may have some. Where ranks differ it reduces nothing, because
-/// peers may have nothing to reduce; the vote then refuses the histories.
+/// Reduces the gradients that no_sync() left on this rank. If a backward gave this rank no
+/// gradients, the rank takes part with zeros, because peers may have some. If ranks differ, reduces
+/// nothing, because peers may have nothing to reduce; the vote then refuses the step because of the
+/// histories.
 void EngineStep::reduce_what_is_left() {
   if (gradients_.reducer().ranks_differ()) return;
   const bool is_idle = gradients_.is_idle();
@@ -200,7 +202,7 @@ void EngineStep::reduce_what_is_left() {
   if (is_objected) gradients_.refuse("");
 }
 
-/// Returns what speaks against the step on this rank; "" for nothing.
+/// Returns why this rank refuses the step; "" if it does not.
 std::string EngineStep::find_misuse() const {
   if (trained_.applier->has_loss_scale() && !gradients_.was_scaled() && gradients_.has_backward()) {
     return "backward was called on a loss without engine->scale(loss), which loss_scale needs";

@@ -34,10 +34,10 @@ class EngineStep {
   /// Does Engine::step(), after it is known that it may be called. Collective, blocking.
   StepResult make();
   /// Under asynchronous steps: waits for the outcome of the last step and throws its error.
-  /// Collective, blocking. Elsewhere does nothing.
+  /// Collective, blocking. Does nothing for synchronous steps.
   void learn_outcome();
-  /// Collective, blocking. Called where backward updates, before anything is updated: throws, on
-  /// all ranks, the errors that make() would throw.
+  /// Call it before the first update where backward updates: throws, on all ranks, the errors that
+  /// make() would throw. Collective, blocking.
   void agree_to_update();
 
   const MisuseCheck& misuse() const { return misuse_; }
@@ -48,7 +48,7 @@ class EngineStep {
 
   /// About the last step, for reports.
   struct Last {
-    std::vector<uint8_t> used;  ///< per table entry; empty before the first
+    std::vector<uint8_t> used;  ///< per table entry; empty before the first step
     int reductions = 1;         ///< backwards that reduced
   };
   const Last& last() const { return last_; }

@@ -26,7 +26,7 @@ class EvaluationMode {
     model.eval();
   }
   ~EvaluationMode() {
-    // train() of a parent sets its children, too; they come later and are set again.
+    // A parent's train() also sets its children, but they come later in the list and are set again.
     for (const auto& [module, was_training] : modules_) module->train(was_training);
   }
   EvaluationMode(const EvaluationMode&) = delete;
@@ -36,7 +36,7 @@ class EvaluationMode {
   std::vector<std::pair<torch::nn::Module*, bool>> modules_;
 };
 
-/// Throws if ranks differ in `has_more`. Where ranks gather together, each batch needs all of them.
+/// Throws if ranks differ in `has_more`. Where gathers are collective, each batch needs all ranks.
 void require_alike(ProcessGroup& group, HostAllGather& more, bool has_more) {
   more.mine()[0] = has_more ? 1 : 0;
   more.exchange("batches of evaluate");

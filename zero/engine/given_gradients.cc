@@ -23,7 +23,7 @@ IndexByName index_by_name(const ParameterTable& table) {
   return index;
 }
 
-/// Returns why `gradient` cannot be one of `parameter`; "" if it can.
+/// Returns why `gradient` cannot be the gradient of `parameter`; "" if it can.
 std::string misfit(const at::Tensor& gradient, const Parameter& parameter) {
   const at::Tensor& tensor = parameter.tensor;
   if (!parameter.is_trainable) {

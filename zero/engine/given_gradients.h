@@ -21,10 +21,10 @@ struct GivenGradients {
   std::string problem;  ///< all that is wrong, one line each; "" if nothing
 };
 
-/// Finds the parameters of `table` that `gradients` name, by any of their names. Leaves out
-/// undefined tensors, which autograd::grad() returns for unused inputs. Refuses unknown names,
-/// frozen parameters, a second gradient of one parameter, a shape, dtype or device other than the
-/// parameter's, and memory that cannot be read. Local.
+/// Matches each of `gradients` with the parameter of `table` that has its name as one of its names.
+/// Leaves out undefined tensors, which autograd::grad() returns for unused inputs. Sets `problem`
+/// for unknown names, frozen parameters, a second gradient for the same parameter, a shape, dtype
+/// or device other than the parameter's, and memory that cannot be read. Local.
 GivenGradients given_gradients(const ParameterTable& table,
                                const std::vector<NamedTensor>& gradients);
 

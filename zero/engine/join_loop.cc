@@ -18,12 +18,13 @@
 namespace tessera::internal {
 
 // Note [Join]
-// A rank whose batches have ended cannot know what the others call next. So inside a loop over
-// join() every collective call begins with an announcement: one word of every rank. A rank without
-// batches announces that it follows, learns what comes and does it without gradients: the same
-// reductions with zeros, the same vote. So all histories stay equal, and nothing else in the engine
-// knows of the loop. The loop is over when no rank has batches left. A scope that a rank drops
-// earlier cannot communicate; the rank's next announcement says that it has left.
+// A rank whose batches have ended cannot know what the other ranks call next. So inside a loop over
+// join() every collective call begins with an announcement, one word from every rank. A rank
+// without batches announces that it follows, receives the other ranks' call and makes it without
+// gradients: the same reductions with zeros, the same vote. So all histories stay equal, and
+// nothing else in the engine knows of the loop. The loop ends when no rank has batches left. A
+// scope that a rank drops earlier cannot communicate; the rank's next announcement says that it has
+// left.
 //
 // Without weights a step's gradient is the sum over backwards of the mean over the ranks that had a
 // batch: the divisor is the mean number of such ranks (StepWeight). Where backward updates, the
@@ -115,7 +116,8 @@ void JoinLoop::follow(const std::function<void(JoinProtocol::Call)>& make) {
       const auto stop = c10::make_scope_exit([this] { is_following_ = false; });
       make(call);
     }
-    // Other ranks make these calls of the engine after their step, and announce them.
+    // on_step() may call the engine. Ranks with batches make and announce the same calls after
+    // their step.
     if (call == Call::kStep && open_->options.on_step) open_->options.on_step();
   }
 }

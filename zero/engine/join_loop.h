@@ -15,8 +15,8 @@
 
 namespace tessera::internal {
 
-/// The loop over Engine::join() that an engine is in, if any: what ranks tell each other before
-/// each collective call. Note [Join] in join_loop.cc. Used by one thread.
+/// Knows whether the engine is in a loop over Engine::join(), and makes the announcements before
+/// each collective call in the loop. Note [Join] in join_loop.cc. Used by one thread.
 class JoinLoop {
  public:
   /// References outlive it.
@@ -32,27 +32,28 @@ class JoinLoop {
   void end();
   bool is_open() const { return open_ != nullptr; }
 
-  /// Announces that this rank calls `name` next, and returns the call that comes. Inside a loop it
-  /// is collective and blocking and throws as JoinProtocol::exchange(); outside, and while this
-  /// rank follows others, it does nothing. Ends the loop if all ranks have left it.
+  /// Announces that this rank calls `name` next, and returns the call that the ranks with batches
+  /// make. Inside a loop it is collective and blocking and throws as JoinProtocol::exchange().
+  /// Outside a loop, and while this rank follows others, returns `mine` without communication. Ends
+  /// the loop if all ranks have left it.
   JoinProtocol::Call announce(JoinProtocol::Call mine, const char* name, bool is_weighted = false);
 
-  /// Follows the calls of the other ranks until none of them has batches left; then the loop is
-  /// over. `make` makes one of the calls; it never gets kFollow or kOther. Runs the program's
+  /// Repeats the calls of the ranks with batches by calling `make`, until no rank has batches left,
+  /// which ends the loop. `make` never gets kFollow or kOther. Runs the program's
   /// JoinOptions::on_step after each step. Collective.
   void follow(const std::function<void(JoinProtocol::Call)>& make);
   bool is_following() const { return is_following_; }
 
-  /// If some ranks follow others, gives those ranks the hyper-parameters of the lowest rank with
-  /// batches; then it is collective and blocking. Otherwise does nothing.
+  /// Gives the ranks without batches the hyper-parameters of JoinProtocol::lowest_active().
+  /// Collective and blocking if any rank has no batches left; else does nothing.
   void take_hyper_parameters();
 
   /// Returns true if the losses of the ranks that this one follows have weights.
   bool is_weighted() const { return protocol_->is_weighted(); }
   /// Returns the ranks with batches; all ranks outside a loop.
   SyncedBuffers::Ranks ranks_with_batches() const;
-  /// Returns the factor for gradients where backward updates; with it the mean over all ranks is
-  /// the mean over the ranks that have batches.
+  /// Returns the factor for gradients where backward updates. It turns the mean over all ranks into
+  /// the mean over the ranks with batches, under JoinOptions::Divide::kByActive; else it is 1.
   double early_factor() const;
 
  private:
@@ -63,7 +64,7 @@ class JoinLoop {
   TrainedParameters& trained_;
   StepWeight& weight_;
   std::shared_ptr<OpenJoin> open_;        // null outside a loop
-  std::optional<JoinProtocol> protocol_;  // set while open_ is, as is the next
+  std::optional<JoinProtocol> protocol_;  // set while open_ is set, like hyper_parameters_
   std::optional<HostAllGather> hyper_parameters_;
   bool is_following_ = false;
 };

@@ -13,7 +13,7 @@ namespace {
 
 // In addition to the values of Call.
 constexpr int64_t kLeft = -1;
-constexpr int64_t kWeighted = 64;  // added to one of these
+constexpr int64_t kWeighted = 64;  // added to the word if the loss has a weight
 
 std::string ranks_text(const std::vector<int>& ranks) {
   return absl::StrCat(ranks.size() == 1 ? "rank " : "ranks ", absl::StrJoin(ranks, ", "));
@@ -33,7 +33,7 @@ JoinProtocol::Call JoinProtocol::exchange(const Announcement& mine, bool throws_
   std::vector<int> over;
   active_.clear();
   bool differ = false;
-  bool differ_by_weight = true;  // only in whether losses have weights
+  bool differ_by_weight = true;  // true if calls differ only in whether losses have weights
   for (int rank = 0; rank < group_.size(); ++rank) {
     const int64_t word = calls_.of(rank)[0];
     if (word == kLeft) {

@@ -8,14 +8,14 @@
 
 namespace tessera::internal {
 
-/// Before each collective call in a loop over Engine::join(), ranks all-gather one word each. After
-/// that all of them know which call comes and who has batches left.
+/// Before each collective call in a loop over Engine::join(), ranks all-gather one word each.
+/// Afterwards every rank knows which call comes next and which ranks have batches left.
 class JoinProtocol {
  public:
   enum class Call : int64_t {
-    kFollow,          ///< this rank has no batches left and does what the others do
+    kFollow,          ///< this rank has no batches left and repeats the other ranks' calls
     kMicroStep,       ///< a backward that reduces
-    kLocalMicroStep,  ///< one inside no_sync()
+    kLocalMicroStep,  ///< a backward inside no_sync()
     kAccumulate,      ///< Engine::accumulate() outside no_sync()
     kStep,
     kZeroGrad,
@@ -25,7 +25,7 @@ class JoinProtocol {
   /// `group` must outlive it.
   explicit JoinProtocol(ProcessGroup& group) : group_(group), calls_(group, /*words=*/1) {}
 
-  /// One rank's announcement. `name` is for messages. `is_weighted`: its loss has a weight.
+  /// One rank's announcement. `name` is for messages. `is_weighted`: the rank's loss has a weight.
   struct Announcement {
     Call call;
     const char* name;
@@ -33,10 +33,10 @@ class JoinProtocol {
     bool has_left = false;  ///< the rank has left the loop
   };
 
-  /// Returns the call of the ranks that have batches; kFollow if none has. Collective, blocking.
-  /// Throws c10::Error on every rank, naming the ranks, if some have left the loop, if calls
-  /// differ, if a rank would have to follow kOther, or, under `throws_when_one_ends`, if some have
-  /// batches left and others have not.
+  /// Returns the call of the ranks that have batches; kFollow if no rank has any. Collective,
+  /// blocking. Throws c10::Error on every rank, naming the ranks, if some have left the loop, if
+  /// calls differ, if a rank would have to follow kOther, or, under `throws_when_one_ends`, if only
+  /// some ranks have batches left.
   Call exchange(const Announcement& mine, bool throws_when_one_ends);
 
   /// Results of the last exchange(): true if all ranks had left the loop; true if the losses of the

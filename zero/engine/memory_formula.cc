@@ -18,7 +18,7 @@ int64_t bytes_in(const PlannedUnit& unit, c10::ScalarType dtype) {
   return unit.layout.numel() * static_cast<int64_t>(c10::elementSize(dtype));
 }
 
-/// Returns the bytes that a rank keeps of one of the optimizer's states for a unit.
+/// Returns how many bytes of the optimizer state `state` a rank keeps for `unit`.
 int64_t state_bytes(const PlannedUnit& unit, const KeptState& state, const MemorySetting& setting) {
   const Range slice = unit.layout.part(setting.optimizer_slice, setting.degrees.optimizer);
   std::vector<Segment> segments = unit.layout.segments(slice);
@@ -30,7 +30,8 @@ int64_t state_bytes(const PlannedUnit& unit, const KeptState& state, const Memor
          static_cast<int64_t>(c10::elementSize(state.dtype_over(unit.precision.master)));
 }
 
-/// Buffers of one pool, all as large as the largest: how many are needed at most, and their size.
+/// The buffers of one pool: the largest number needed at once, and their common size, which is that
+/// of the largest.
 struct Buffers {
   int64_t wanted = 0;
   int64_t largest_bytes = 0;

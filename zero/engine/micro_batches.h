@@ -11,8 +11,8 @@ namespace tessera::internal {
 /// why a step's bits would depend on the number of ranks. Used by one thread.
 class MicroBatches {
  public:
-  /// For rank `rank` of `size`, made on the thread that runs backward. `count`, the micro-batches
-  /// so far, must outlive it.
+  /// For rank `rank` of `size` ranks. Construct it on the thread that runs backward. `count`, the
+  /// number of micro-batches so far, must outlive this object.
   MicroBatches(Reproducible reproducible, int rank, int size, int64_t& count);
 
   /// Called when a backward begins, on its thread. Local.
@@ -23,8 +23,8 @@ class MicroBatches {
   /// Called when a step is over or its gradients are dropped.
   void clear() { other_threads_ = threads_; }
 
-  /// Returns the number of this rank's next micro-batch: those of all ranks that have ended, plus
-  /// the rank.
+  /// Returns the number of this rank's next micro-batch: the number of micro-batches that have
+  /// ended on all ranks, plus the rank.
   int64_t next() const { return count_ + rank_; }
 
   int64_t count() const { return count_; }
@@ -41,7 +41,8 @@ class MicroBatches {
   const int rank_;
   const int size_;
   const int threads_;  // intra-op threads at parallelize
-  int other_threads_;  // another number seen in a backward of this step; else threads_
+  // The number of threads in a backward of this step, if one differed; else threads_.
+  int other_threads_;
   int64_t& count_;
 };
 

@@ -26,15 +26,17 @@ class MisuseCheck {
         optimizer_(optimizer),
         early_update_(early_update) {}
 
-  /// "<what>; <remedy>" of the first thing found, or "". Local.
+  /// Returns "<what>; <remedy>" for the first problem found; "" if none. Local.
   std::string before_step() const;
-  /// The same before any backward, only for writes to parameters. It must be cheap, so it checks
-  /// version counters and first elements, not page tables. Allocates nothing if it finds none.
+  /// Like before_step(), but before any backward and only for writes to parameters. Must be cheap,
+  /// so it checks version counters and first elements, not page tables. Allocates nothing if it
+  /// finds no write.
   std::string written() const;
-  /// The same before a backward that updates. `in_no_sync`: inside such a scope.
+  /// Like before_step(), before a backward that updates. `in_no_sync`: the backward is inside
+  /// no_sync().
   std::string before_updating_backward(bool in_no_sync) const;
 
-  /// The same before `call`, which is made between steps and builds the engine anew.
+  /// Like before_step(), before `call`, which is made between steps and rebuilds the engine.
   std::string before_change(const char* call) const { return find(call); }
 
  private:

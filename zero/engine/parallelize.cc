@@ -44,7 +44,7 @@ bool is_anothers(const at::Tensor& tensor) {
          ThrowingStorage::has_taken(tensor.storage());
 }
 
-/// One line for each of `parameters` that another engine owns or whose memory cannot be read.
+/// Returns a line for each of `parameters` that another engine owns or whose memory cannot be read.
 std::vector<std::string> problems_of_memory(const std::vector<NamedTensor>& parameters) {
   std::vector<std::string> problems;
   for (const auto& [name, tensor] : parameters) {
@@ -100,15 +100,15 @@ std::vector<std::string> problems_of(const std::vector<NamedTensor>& buffers, at
   return problems;
 }
 
-/// Leaves out buffers in a parameter's memory: what is done to the parameter is done to them.
+/// Returns `buffers` without those in a parameter's memory, because they change with the parameter.
 std::vector<NamedTensor> without_aliases(std::vector<NamedTensor> buffers,
                                          const ParameterTable& table) {
   std::erase_if(buffers, [&](const NamedTensor& buffer) { return is_alias(table, buffer.tensor); });
   return buffers;
 }
 
-/// Returns the parameters that the engine trains. One that is ignored under one name is ignored
-/// under all.
+/// Returns the parameters of the engine, frozen ones included. A parameter that Options::ignores
+/// accepts under one name is left out under all its names.
 std::vector<NamedTensor> parameters_of(const torch::nn::Module& model, const Options& options) {
   const auto all = model.named_parameters();
   std::set<const c10::TensorImpl*> ignored;
@@ -125,7 +125,8 @@ std::vector<NamedTensor> parameters_of(const torch::nn::Module& model, const Opt
   return parameters;
 }
 
-/// Throws c10::Error that names the parameters whose memory cannot be used.
+/// Returns the table of the engine's parameters. Throws c10::Error that names the parameters whose
+/// memory cannot be used.
 ParameterTable table_of(const torch::nn::Module& model, const Options& options) {
   std::vector<NamedTensor> parameters = parameters_of(model, options);
   const std::vector<std::string> problems = problems_of_memory(parameters);
@@ -145,8 +146,9 @@ WorldTraits traits_of(const ProcessGroup& world) {
           .can = world.can()};
 }
 
-/// Checks everything about the model and the options that needs no other rank, and sets `buffers`
-/// to those that ranks have in common. Adds all that is wrong to `problems`; then returns nothing.
+/// Checks everything about the model and the options that needs no other rank. Sets `buffers` to
+/// the buffers that all ranks must have. If anything is wrong, adds lines to `problems` and returns
+/// nothing.
 std::optional<EngineParts> examine(const torch::nn::Module* model, OptimizerPlan optimizer,
                                    const Options& given, const ProcessGroup& world,
                                    std::vector<NamedTensor>& buffers,
@@ -210,8 +212,8 @@ std::string unwritten_text(const std::vector<UnwrittenReplica>& unwritten,
   return absl::StrJoin(lines, "\n");
 }
 
-/// Gives expanded tensors contiguous memory of their own, unless another tensor uses that memory:
-/// their elements share memory, so they cannot be written element by element.
+/// Gives expanded tensors contiguous memory of their own, because elements that share memory cannot
+/// be written one by one. Leaves a tensor in place if another tensor uses the same memory.
 void give_places(const std::vector<at::Tensor>& tensors) {
   for (const at::Tensor& tensor : tensors) {
     if (at::has_internal_overlap(tensor) != at::MemOverlap::Yes) continue;
@@ -220,8 +222,8 @@ void give_places(const std::vector<at::Tensor>& tensors) {
   }
 }
 
-/// Converts parameters that stay where they are (frozen ones where parameters are not split), so
-/// that they compute in the same dtype as the others.
+/// Converts the parameters that stay in place (frozen ones, where parameters are not split) to the
+/// dtype in which they compute with the others.
 void convert_others(const ParameterTable& table, const UnitPlan& plan, const Precision& precision) {
   for (size_t i = 0; i < table.size(); ++i) {
     if (plan.has_place(i)) continue;
@@ -244,7 +246,7 @@ std::unique_ptr<Engine> make_engine(std::shared_ptr<torch::nn::Module> model,
   TORCH_CHECK(world != nullptr,
               "[parallelize] world: got null, expected a process group; pass "
               "init_process_group()'s result");
-  // All ranks refuse together, so a refusal need not be told to peers.
+  // All ranks throw the same error here, so peers need no notice of it.
   const CommonErrorScope no_peer_is_told;
   std::vector<std::string> problems;
   std::vector<NamedTensor> buffers;
@@ -256,7 +258,7 @@ std::unique_ptr<Engine> make_engine(std::shared_ptr<torch::nn::Module> model,
   require_equal(*world, fingerprint(*parts, buffers), "parallelize");
 
   parts->group = duplicate(*world, absl::StrCat("engine ", next_engine_number(*world)));
-  // Before anything moves or is rounded.
+  // Give all ranks the same state before any tensor moves or is rounded.
   const std::vector<at::Tensor> state = state_of(parts->table, buffers);
   give_places(state);
   const auto unwritten = sync_replicas(*parts->group, state, /*from_rank=*/0, "initial state");
@@ -268,7 +270,7 @@ std::unique_ptr<Engine> make_engine(std::shared_ptr<torch::nn::Module> model,
   for (const at::Tensor& tensor : state) model_bytes += static_cast<int64_t>(tensor.nbytes());
   auto engine = std::make_unique<Engine>(
       std::make_unique<RebuildableEngine>(*std::move(parts), std::move(model), std::move(buffers)));
-  if (keeps_freed_memory) keep_freed_memory(model_bytes);  // which have just been freed
+  if (keeps_freed_memory) keep_freed_memory(model_bytes);  // bytes that were just freed
   return engine;
 }
 

@@ -17,11 +17,11 @@
 
 namespace tessera::internal {
 
-/// The part of an engine that stays in place when the engine is built anew because other parameters
-/// are trained (RebuildableEngine): what users hold references to, and what they have set.
+/// The part of an engine that stays in place when the engine is rebuilt to train other parameters
+/// (RebuildableEngine): objects to which users hold references, and settings that users have made.
 struct PersistentState {
   std::shared_ptr<ProcessGroup> group;           ///< the engine's own
-  std::shared_ptr<torch::nn::Module> model;      ///< does not own it if the caller keeps it
+  std::shared_ptr<torch::nn::Module> model;      ///< not owned if the caller keeps the model
   std::vector<NamedTensor> buffers;              ///< the model's, at parallelize
   std::unique_ptr<RefusingOptimizer> optimizer;  ///< the groups and options that users see
   std::unique_ptr<Trace> trace;                  ///< null without Options::trace

@@ -21,12 +21,12 @@
 namespace tessera::internal {
 
 // Note [What trains changes]
-// Units, slices and buffers depend on which parameters are trained, so a change of that builds all
-// of them anew. The old engine gives this rank's 1/N of the state and is destroyed. The new one is
+// Units, slices and buffers depend on which parameters are trained, so all of them are rebuilt when
+// that changes. The old engine gives this rank's 1/N of the state and is destroyed. The new one is
 // made in the same memory, so that references into it (Engine::parameters() and the like) hold, and
-// takes the state as if it had been saved and loaded. What users hold of an engine outlives both
-// (PersistentState). Everything that can be refused is refused on all ranks before the old engine
-// is touched; an error after that leaves no engine, on all ranks.
+// takes the state as if it had been saved and loaded. Objects to which users hold references
+// outlive both engines (PersistentState). Everything that can be refused is refused on all ranks
+// before the old engine is touched; an error after that leaves no engine, on all ranks.
 //
 // Resident parameters stay readable all the time: the old buffers live until the new ones have
 // their values. Split parameters throw when they are read between the two engines, because each
@@ -43,8 +43,8 @@ int64_t bytes_of(const StateDict& state) {
   return bytes;
 }
 
-/// Returns what forbids `call`, which builds `engine` anew, on this rank, apart from what
-/// begin_change() checks; "" for nothing. Local.
+/// Returns why this rank refuses `call`, which rebuilds `engine`; "" if it does not. Leaves out
+/// what begin_change() checks. Local.
 std::string problem_of_change(ShardedEngine& engine, const char* call) {
   for (const Parameter& parameter : engine.parts().table) {
     // Undoes what the user may have set: `call` decides what requires grad.
@@ -237,7 +237,7 @@ void RebuildableEngine::rebuild(const char* call, EngineParts next, StateDict* l
     const ParameterTable table = next.table;
     const Values brought =
         next.options.residence == Residence::kSplit ? Values::kLater : Values::kOfParameters;
-    std::vector<size_t> homeless;  // in a buffer of the old engine, and in none of the new one
+    std::vector<size_t> homeless;  // parameters with a place in the old engine only
     for (size_t i = 0; i < table.size(); ++i) {
       if (old.parts().plan.has_place(i) && !next.plan.has_place(i)) homeless.push_back(i);
     }
@@ -257,7 +257,8 @@ void RebuildableEngine::rebuild(const char* call, EngineParts next, StateDict* l
   }
 }
 
-/// The old engine is gone and there is no new one. Aborts, so that peers do not wait for this rank.
+/// Called when the old engine is gone and no new one was made. Aborts the group, so that peers do
+/// not wait for this rank.
 void RebuildableEngine::lose(const char* call) noexcept {
   try {
     throw;

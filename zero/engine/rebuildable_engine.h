@@ -21,7 +21,7 @@
 
 namespace tessera::internal {
 
-/// The engine as it is built now. Builds it anew when other parameters are to be trained. Note
+/// Holds the present engine, and rebuilds it when other parameters are to be trained. Note
 /// [What trains changes] in rebuildable_engine.cc.
 class RebuildableEngine {
  public:
@@ -37,12 +37,12 @@ class RebuildableEngine {
   const Origin& origin() const { return origin_; }
 
   /// Begins the collective call `call`, which is made between steps and which a rank without
-  /// batches in a join() cannot follow. Ends the average unless `inside` allows it, and learns the
-  /// outcome of the last step. `mends`: the call loads a state, so it may be made after failures
-  /// that a load mends. Collective, blocking. Throws if the call may not be made; then nothing is
-  /// under way.
+  /// batches in a join() cannot follow. Ends the average unless `inside` allows it, and waits for
+  /// the outcome of the last step. `mends`: the call loads a state, so it may be made after
+  /// failures that a load repairs. Collective, blocking. Throws if the call may not be made; then
+  /// nothing is under way.
   ShardedEngine& enter(const char* call, AverageInUse::Inside inside, bool mends = false);
-  /// The same for a call that changes how the engine works: refused inside the loop over join().
+  /// Like enter(), for a call that changes how the engine works. Throws inside a loop over join().
   ShardedEngine& begin_change(const char* call);
 
   /// Engine's calls of the same names.
@@ -50,7 +50,8 @@ class RebuildableEngine {
   void add_group(OptimizerGroup group);
 
  private:
-  /// Makes the next engine's parts from the present ones; nothing after adding to `problems`.
+  /// Returns the next engine's parts, made from the present ones, or adds to `problems` and returns
+  /// nothing.
   using Prepare = std::function<std::optional<EngineParts>(const EngineParts& now,
                                                            std::vector<std::string>& problems)>;
 

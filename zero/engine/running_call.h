@@ -2,9 +2,9 @@
 
 namespace tessera::internal {
 
-/// While it lives, functions of the user's (a schedule, a predicate, a sink) run inside `call`. The
-/// engine refuses their calls, because they would find it half changed or, where it is built anew,
-/// gone. One at a time.
+/// While it lives, the engine runs a user's function (a schedule, a predicate, a sink) inside
+/// `call`. The engine refuses calls from this function, because they would find the engine half
+/// changed or, during a rebuild, gone. One at a time.
 class RunningCall {
  public:
   /// Sets `running` to `call`; the destructor sets it to null.

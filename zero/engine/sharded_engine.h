@@ -17,7 +17,8 @@ namespace tessera::internal {
 /// The engine of every strategy: its parts, and which calls may be made now. placement() maps a
 /// strategy to degrees; nothing here depends on the strategy.
 struct ShardedEngine final {
-  /// Parameters and buffers are equal on all ranks already. `outlives` outlives it. Collective.
+  /// Parameters and buffers are equal on all ranks already. `outlives` must outlive this object.
+  /// Collective.
   ShardedEngine(EngineParts agreed, PersistentState& outlives,
                 Values brought = Values::kOfParameters)
       : context(std::move(agreed), outlives), trained(context, brought) {
@@ -39,12 +40,13 @@ struct ShardedEngine final {
   void require_usable();
   /// Throws if the engine has failed in a way that loading a state does not mend.
   void require_loadable();
-  /// For calls that read or write parameters, or drop gradients.
+  /// Also throws if backward has updated parameters that no step() has committed. For calls that
+  /// read or write parameters, or drop gradients.
   void require_no_update(const char* call);
-  /// The same, outside backward.
+  /// Like require_no_update(), but also throws inside backward.
   void require_between_steps(const char* call);
 
-  // Each uses only those above it.
+  // Each member uses only the members above it.
   EngineContext context;
   TrainedParameters trained;
   StepGradients gradients{context, trained};

@@ -64,7 +64,7 @@ bool StepGradients::end(bool objects) {
     is_objected = reducer_.end_micro_step(report);
     if (reducer_.has_exchanged()) weight_.collect(reducer_.agreement());
   } catch (const ErrorOnAllRanks&) {
-    show();  // for users to clear
+    show();  // so that users can clear .grad
     throw;
   }
   if (trained_.early_update != nullptr) trained_.early_update->finish(reducer_);

@@ -29,21 +29,23 @@ class StepGradients {
 
   // A micro-step: a backward, or gradients that the user has computed.
 
-  /// Gradients that follow are multiplied with `factor`. Under kReduce all ranks must begin.
+  /// Begins a micro-step, whose gradients are multiplied by `factor`. Under kReduce all ranks must
+  /// call it.
   void begin(Reducer::Mode mode, double factor);
   /// Takes one gradient of parameter `index`, whose view is hidden. Drops it if its parameter was
   /// re-assigned and so has no place; the vote names the parameter.
   void receive(size_t index, const at::Tensor& gradient);
   /// Called before end(): this rank has made a backward, and autograd has no more gradients.
   void count_backward();
-  /// Reduces what is there and shows it as `.grad`. `objects`: this rank has something against the
-  /// backward. Returns true, on all ranks, if any rank objects or the weights are wrong; then call
-  /// refuse(). Collective and blocking under kReduce; throws ErrorOnAllRanks where ranks differ.
+  /// Reduces the gradients received and shows them as `.grad`. `objects`: this rank has found an
+  /// error in the backward. Returns true, on all ranks, if any rank objects or the weights are
+  /// wrong; then call refuse(). Collective and blocking under kReduce; throws ErrorOnAllRanks where
+  /// ranks differ.
   bool end(bool objects);
   /// Collective. Throws on every rank the errors of the backward on any rank: `problem`, or the
   /// problem with the weights.
   void refuse(const std::string& problem);
-  /// Called instead of all of these after a device has replayed a micro-step.
+  /// Called instead of begin() to end() after a device has replayed a micro-step.
   void count_replayed();
 
   // Users' changes of `.grad`.
@@ -57,7 +59,7 @@ class StepGradients {
   // The history.
 
   /// Called when all ranks make step number `step` or, under asynchronous steps, have handed it in.
-  /// `counts`: it belongs to the history.
+  /// `counts`: the step belongs to the history.
   void note_step(int64_t step, bool counts);
   /// All ranks are known to agree on the last step.
   void note_agreement() { history_agreed_ = history_at_step_; }
@@ -69,7 +71,7 @@ class StepGradients {
   int64_t backwards() const { return backwards_; }
   /// Returns how many of the backwards reduced.
   int reductions() const { return reductions_; }
-  /// Notes a backward that gave this model nothing. See EngineStep::reduce_what_is_left().
+  /// Notes a backward that gave this model no gradients. See EngineStep::reduce_what_is_left().
   void note_other_backward() { saw_other_backward_ = true; }
   bool is_idle() const { return backwards_ == 0 && saw_other_backward_; }
   /// Notes that losses are scaled (Engine::scale()), or that there are none.

@@ -76,7 +76,7 @@ class PendingFile {
     if (exists && S_ISCHR(status.st_mode)) return open_device();
     if (exists && !S_ISREG(status.st_mode)) {
       if (!S_ISLNK(status.st_mode)) return fail("it exists and is not a file");
-      // /dev/stdout, say, which root would replace.
+      // For example /dev/stdout, which rename() would replace if root runs this.
       if (::stat(path_.c_str(), &status) == 0 && !S_ISREG(status.st_mode)) {
         return fail("it is a link to something that is not a file");
       }

@@ -23,8 +23,8 @@ struct TrainedParameters {
   TrainedParameters(const TrainedParameters&) = delete;
   TrainedParameters& operator=(const TrainedParameters&) = delete;
 
-  /// Ends all work that steps and operators have left under way; after it no rank reads or writes
-  /// parameters on its own. Blocking.
+  /// Waits for all work that steps and operators have left under way. Afterwards no rank reads or
+  /// writes parameters in the background. Blocking.
   void settle();
   /// Returns true if backward has updated parameters that no step() has committed yet.
   bool is_updated() const { return early_update != nullptr && early_update->has_begun(); }

@@ -21,8 +21,8 @@ namespace tessera::internal {
 class MasterValues {
  public:
   /// Copies masters out of the user's parameters in `table`, so construct it before FlatParameters
-  /// converts these. They lie on `device`, as the parameters do, or where `offload` says. Under
-  /// Values::kLater they are zero. References must outlive it.
+  /// converts the parameters. Masters lie on `device`, like the parameters, or where `offload`
+  /// says. Under Values::kLater masters are zero. References must outlive it.
   MasterValues(const ParameterTable& table, const UnitPlan& plan, const SliceMap& slices,
                at::Device device, MemoryMeter& meter, Offload offload = Offload::kNone,
                Values brought = Values::kOfParameters);
@@ -30,34 +30,36 @@ class MasterValues {
   MasterValues(const MasterValues&) = delete;
   MasterValues& operator=(const MasterValues&) = delete;
 
-  /// Makes views of the parameters' shards the masters of units that have no copy.
+  /// For each unit without a copy, uses a view of the parameters' shard as its masters.
   void adopt(const FlatParameters& flat);
 
-  /// Per trainable unit: [unit numel / o].
+  /// Returns the masters of each trainable unit: [unit numel / o].
   const std::vector<at::Tensor>& values() const { return values_; }
 
-  /// Returns where new masters of `unit` must also be written: this rank's optimizer slice in its
-  /// parameters' shard; undefined where that is the same memory.
+  /// Returns the memory to which new masters of `unit` must also be written: this rank's optimizer
+  /// slice of the parameters' shard. Undefined if the masters are a view of that shard.
   at::Tensor target(size_t unit, const FlatParameters& flat) const {
     return has_copy(unit) ? part_of(unit, flat) : at::Tensor();
   }
 
-  /// Rounds the masters of `unit` into its parameters' shard; does nothing where they are the same.
-  /// Only queues the copy where the shard lies on a device and the masters on the host, see join().
+  /// Rounds the masters of `unit` into its parameters' shard; does nothing if they are a view of
+  /// it. Only queues the copy if the shard lies on a device and the masters on the host; see
+  /// join().
   void store(size_t unit, const FlatParameters& flat);
-  /// The same with `values`, of the masters' dtype, size and device: the parameters show them until
-  /// store(). Only where has_copy().
+  /// Rounds `values` instead of the masters into the shard, so that the parameters show `values`
+  /// until the next store(). `values` has the masters' dtype, size and device. Requires has_copy().
   void show(size_t unit, const at::Tensor& values, const FlatParameters& flat);
   /// Returns true if the masters of `unit` are a copy rather than its parameters' shard itself.
   bool has_copy(size_t unit) const { return has_master_copy(plan_[unit].precision, offload_); }
   /// Makes the current stream wait for what store() has queued.
   void join();
-  /// Makes the host wait for it. Call it before values() are written again.
+  /// Blocks until the copies that store() has queued are done. Call it before writing values()
+  /// again.
   void await();
   /// Takes the masters of `unit` from its parameters' shard, after the parameters were written.
   void load(size_t unit, const FlatParameters& flat);
-  /// The same for all copies in the parameters' own dtype; other masters have their own state
-  /// entries.
+  /// Calls load() for every unit whose masters have the parameters' own dtype. A state has separate
+  /// entries for masters of another dtype.
   void load_copies(const FlatParameters& flat);
 
  private:

@@ -151,7 +151,7 @@ ModelChangeCheck::Changes ModelChangeCheck::changes() const {
   std::set<const c10::TensorImpl*> seen;
   for (const NamedTensor& entry : present) {
     if (expected.count(entry.tensor.unsafeGetTensorImpl()) > 0) continue;
-    if (!seen.insert(entry.tensor.unsafeGetTensorImpl()).second) continue;  // another name of it
+    if (!seen.insert(entry.tensor.unsafeGetTensorImpl()).second) continue;  // another name
     (entry.tensor.requires_grad() ? changes.trainable : changes.frozen).push_back(entry.name);
   }
   changes.gone_trainable = names_beside(trained, tensors_of(present));

@@ -17,11 +17,11 @@ namespace tessera::internal {
 std::vector<NamedTensor> buffers_of(const torch::nn::Module& model,
                                     const std::function<bool(std::string_view)>& ignores);
 
-/// Returns what ranks must have in common of their buffers, a line each: name, dtype and sizes.
+/// Returns a line for each of `buffers` with what ranks must have in common: name, dtype and sizes.
 std::vector<std::string> lines_of(const std::vector<NamedTensor>& buffers);
 
-/// Compares what a model had registered at parallelize with what it has now: the engine trains and
-/// saves only the former.
+/// Compares what a model had registered at parallelize with what it has registered now. The engine
+/// trains and saves only what was registered at parallelize.
 class ModelChangeCheck {
  public:
   /// Stores the buffers that `model` has now. Its parameters are those of `table`, and those that
@@ -29,11 +29,13 @@ class ModelChangeCheck {
   ModelChangeCheck(const torch::nn::Module& model, const ParameterTable& table,
                    const Options& options);
 
-  /// Names trainable parameters that were added or removed since then, and what to do; "" if there
-  /// are none. Names buffers only if steps make them equal (Options::buffers). Frozen parameters do
-  /// not affect training. Local; walks the model and allocates.
+  /// Returns a message that names trainable parameters added or removed since construction, and
+  /// what to do; "" if there are none. Names buffers only if steps make them equal
+  /// (Options::buffers). Frozen parameters do not affect training. Local; walks the model and
+  /// allocates.
   std::string untrained() const;
-  /// Names what a state would lack or have in excess, also frozen parameters and buffers.
+  /// Like untrained(), for what a state would lack or have in excess: also frozen parameters and
+  /// buffers.
   std::string unsaved() const;
 
  private:

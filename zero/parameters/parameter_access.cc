@@ -30,7 +30,7 @@ void ParameterAccess::modify(int from_rank, const std::function<void()>& write) 
     if (write) run(write);
     refuse_on_all_ranks(group_, find_moved(), "engine");
     std::vector<at::Tensor> tensors = store_.wholes();
-    std::vector<std::string> names(tensors.size());  // of units "": their memory is the engine's
+    std::vector<std::string> names(tensors.size());  // "" for units, whose memory is the engine's
     for (size_t i = 0; i < table_.size(); ++i) {
       if (plan_.has_place(i)) continue;
       tensors.push_back(table_[i].tensor);
@@ -65,7 +65,8 @@ std::string ParameterAccess::problem_of(int from_rank, bool has_writer) const {
   return find_moved();
 }
 
-/// Returns what hinders modify_parameters; "" if nothing. Writes do not: it repairs them.
+/// Returns why modify_parameters() cannot run: a parameter has left its unit. "" if none has.
+/// Writes do not count, because modify_parameters() repairs them.
 std::string ParameterAccess::find_moved() const {
   const FlatParameters::Finding finding = store_.flat().inspect_places();
   return describe(finding.violation, table_[finding.parameter].name);

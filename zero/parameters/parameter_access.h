@@ -37,10 +37,10 @@ class ParameterAccess {
   /// Throws c10::Error on every rank, naming the ranks where a scope is open or a parameter has
   /// left its unit. Collective.
   void require_settled(const char* call);
-  /// Also throws if a parameter was written outside modify_parameters(), because the caller would
-  /// take its value for the run's own.
+  /// Like require_settled(), but also throws if a parameter was written outside
+  /// modify_parameters(), because the caller would take its value for the run's own.
   void require_unwritten(const char* call);
-  /// Returns what require_settled() says of open scopes on this rank; "" if none is open.
+  /// Returns what require_settled() says about open scopes on this rank; "" if none is open.
   std::string open_scope_problem(const char* call) const;
 
   /// Engine's parameter_hash(). Collective.

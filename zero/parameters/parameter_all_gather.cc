@@ -10,8 +10,8 @@
 
 namespace tessera::internal {
 
-/// A unit whose values are on their way. May outlive the all-gather in operators of other threads;
-/// then it waits for nothing.
+/// A unit whose values are under way. Operators of other threads may keep it longer than the
+/// ParameterAllGather lives; then there is nothing to wait for.
 class ParameterAllGather::Pending final : public AccessTarget, public AccessTarget::Pin {
  public:
   Pending(ParameterAllGather& all_gather, size_t unit, std::shared_ptr<Work> work)
@@ -32,8 +32,8 @@ class ParameterAllGather::Pending final : public AccessTarget, public AccessTarg
   ParameterAllGather& all_gather_;
 };
 
-// Slices lie as [parameter slice][b][c]. The inner axis, gathered first, makes whole gradient
-// slices, the outer one the parameter slice.
+// Slices lie as [parameter slice][b][c]. Gathering the inner axis first makes whole gradient
+// slices; gathering the outer axis then makes the parameter slice.
 ParameterAllGather::ParameterAllGather(ProcessGroup& group, const UnitPlan& plan,
                                        const SliceMap& slices, FlatParameters& flat, Trace* trace)
     : group_(group), plan_(plan), slices_(slices), flat_(flat), trace_(trace) {
@@ -96,7 +96,8 @@ void ParameterAllGather::start(const std::vector<size_t>& units) {
   }
   if (watched.empty()) return;
   observer_ = std::make_unique<AccessObserver>(std::move(watched));
-  // After the observer is made, so that a new operator of another thread waits instead of throwing.
+  // Forbid access only when the observer exists, so that a new operator of another thread waits
+  // instead of throwing.
   const std::lock_guard lock(*mutex_);
   for (const auto& pending : pending_) {
     if (pending->work == nullptr) continue;
@@ -133,7 +134,7 @@ void ParameterAllGather::finish() {
     for (const auto& pending : pending_) complete(*pending);
     if (failure_.has_value()) throw CommError(*failure_);
   }
-  observer_.reset();  // without the mutex, which its targets lock
+  observer_.reset();  // not under the mutex, which the observer's targets lock
   pending_.clear();
 }
 

@@ -15,7 +15,7 @@
 
 namespace tessera::internal {
 
-/// All-gathers updated optimizer slices to every rank that keeps the parameters around them. Where
+/// All-gathers updated optimizer slices to every rank whose parameter slice contains them. Where
 /// communication runs beside computation and units are resident, it continues after the step: an
 /// operator that reads such a unit waits for it, any other access throws.
 class ParameterAllGather {

@@ -26,8 +26,8 @@ namespace tessera::internal {
 class ParameterStore {
  public:
   /// Moves the parameters, which are equal on all ranks already, to where `options` say. Under
-  /// Values::kLater call announce() when the shards are filled. `streams`: those on which operators
-  /// use units; null on a CPU. References and `streams` must outlive it. Collective.
+  /// Values::kLater call announce() when the shards are filled. `streams`: the streams on which
+  /// operators use units; null on a CPU. References and `streams` must outlive it. Collective.
   ParameterStore(ProcessGroup& group, const ParameterTable& table, const UnitPlan& plan,
                  const SliceMap& slices, const ResolvedOptions& options,
                  std::function<bool()> is_inside_backward, StreamJoin* streams, MemoryMeter& meter,
@@ -47,7 +47,7 @@ class ParameterStore {
   /// Null where parameters are resident.
   const GatheredUnits* gathered() const { return gathered_.get(); }
 
-  /// Waits for all-gathers of updates. Blocking. Throws CommError of an all-gather that failed.
+  /// Waits for all-gathers of updates. Blocking. Throws the CommError of a failed all-gather.
   void finish();
 
   /// Returns the error of the first unit that could not be gathered; nothing if all could. Local.

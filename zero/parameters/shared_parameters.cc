@@ -14,7 +14,8 @@ namespace tessera::internal {
 namespace {
 
 /// Makes a buffer for each group of sharers, or returns null on all ranks of `group`, because all
-/// ranks must agree on whether they share. Throws on all of them if one group lacks the memory.
+/// ranks must agree on whether they share. Throws on all ranks of `group` if any `sharers` lack the
+/// memory.
 std::unique_ptr<SharedBuffer> make_everywhere(ProcessGroup& group, ProcessGroup& sharers,
                                               int64_t bytes) {
   std::unique_ptr<SharedBuffer> buffer;

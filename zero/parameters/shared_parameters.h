@@ -13,7 +13,7 @@
 
 namespace tessera::internal {
 
-/// One copy of the parameters for all ranks of a host that update different slices of them.
+/// One copy of the parameters for all ranks of a host that update different slices.
 ///
 /// Note [Shared parameters]
 /// Where the parameters' degree is 1 or the optimizer's, the o ranks that differ in the optimizer's
@@ -24,17 +24,17 @@ namespace tessera::internal {
 /// is not seen by other ranks, and the page tables show which pages were written.
 class SharedParameters {
  public:
-  /// Collective over `group`. Null on all of its ranks if they cannot share: by the degrees
-  /// (can_share_parameters()), or because any ranks have no common memory, or cannot detect writes
-  /// to it. Throws c10::Error on all of them if there is not enough space on some. References must
-  /// outlive it.
+  /// Returns null on all ranks of `group` if they cannot share parameters: if the degrees do not
+  /// allow it (can_share_parameters()), or if any ranks have no common memory or cannot detect
+  /// writes to it. Throws c10::Error on all ranks if any rank lacks the space. Collective over
+  /// `group`. References must outlive it.
   static std::unique_ptr<SharedParameters> make(ProcessGroup& group, const UnitPlan& plan,
                                                 const SliceMap& slices);
 
   UnitMemory memory(size_t unit);
 
-  /// Returns the first parameter (of the table) whose bytes this rank sees differently from the
-  /// others: it was written through the model. Local; no rank may write the common memory
+  /// Returns the table index of the first parameter that was written through the model, so that
+  /// this rank sees other bytes than its peers. Local; no rank may write the common memory
   /// meanwhile. Throws c10::Error if the system does not show which pages were written.
   std::optional<size_t> find_written();
 

@@ -11,17 +11,19 @@
 
 namespace tessera::internal {
 
-/// Makes the average of the masters of `store` that `options` ask for, in pinned memory where the
-/// host updates a device's parameters; null if they ask for none. Local.
+/// Makes the average of the masters of `store` if `options` ask for one, in pinned memory where the
+/// host updates a device's parameters; else returns null. Local.
 std::unique_ptr<FlatAverage> make_average(const Options& options, ParameterStore& store,
                                           const ProcessGroup& group);
 
-/// Makes the average of the weights the parameters of all ranks, and back. Where masters are a
-/// copy, show() rounds the average into the shards, and hide() rounds the masters, as a step would.
-/// Elsewhere shards and average are swapped in place. So neither needs memory for a copy.
+/// Puts the average of the weights into the parameters of all ranks, and the weights back. Where
+/// masters are a copy, show() rounds the average into the shards, and hide() rounds the masters, as
+/// a step would. Elsewhere shards and average are swapped in place. So neither needs memory for a
+/// copy.
 ///
-/// Both are collective, between steps, with no unit whole on any rank and nothing under way.
-/// Version counters rise as in a step, so a backward through an earlier forward throws.
+/// show() and hide() are collective. Call them between steps, when no unit is whole on any rank and
+/// nothing is under way. Version counters rise as in a step, so a backward through an earlier
+/// forward throws.
 class ShownAverage {
  public:
   /// References must outlive it.

@@ -75,7 +75,7 @@ std::vector<int64_t> to_words(const std::string& bytes) {
   return words;
 }
 
-/// Returns "10 to 20, 30 to 40"; the first few gaps are enough for a reader.
+/// Returns the first few gaps in `covered`, like "10 to 20, 30 to 40".
 std::string gaps_in(const std::vector<Range>& covered, int64_t numel) {
   constexpr size_t kShown = 8;
   std::vector<Range> present = covered;
@@ -120,8 +120,8 @@ StateClaims::StateClaims(ProcessGroup& group, const StateTable& table, const Sta
   describe(table, problem_of_rank);
 }
 
-/// Notes what `rank` has. Ranks come in ascending order, so an element that is covered already
-/// belongs to a lower rank.
+/// Records the elements that `rank` has. Ranks come in ascending order, so an element that is
+/// covered already belongs to a lower rank.
 void StateClaims::take(const StateTable& table, int rank, bool is_own,
                        const std::vector<int64_t>& words) {
   for (size_t next = 0; next < words.size();) {

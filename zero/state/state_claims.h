@@ -18,11 +18,11 @@ class StateClaims {
   /// Collective, blocking; sends names of problems and ranges, no values.
   StateClaims(ProcessGroup& group, const StateTable& table, const StateDict& state);
 
-  /// Returns all that is wrong on any rank, a line each, the same text on all ranks: entries that
-  /// are missing, in whole or in part, unknown, malformed, or of another shape or dtype; or "".
+  /// Returns the problems of all ranks, a line each, the same text on all ranks: entries that are
+  /// missing, in whole or in part, unknown, malformed, or of another shape or dtype. "" if none.
   const std::string& problems() const { return problems_; }
 
-  /// Returns true if any rank brings the slot. A slot that may be lacking need not be there.
+  /// Returns true if any rank brings `slot`. Only a slot with StateSlot::may_lack may be missing.
   bool has(size_t slot) const { return claims_[slot].first_rank >= 0; }
   /// Returns the elements of `slot` that this rank brings, in the order of strides(slot). Each
   /// element comes from exactly one rank, the lowest that has it. Only without problems().

@@ -24,11 +24,11 @@ StateNumber real(std::string name, double value) {
 constexpr const char* kScale = "scaler.scale";
 constexpr const char* kMicroBatches = "engine.micro_batches";
 constexpr const char* kIntraOpThreads = "engine.intra_op_threads";
-/// Part of an entry's name. It makes the state of another algorithm unfit even where the other
-/// entries have the same names.
+/// Part of an entry's name. Makes the state of another algorithm unusable even if the other entries
+/// have the same names.
 constexpr const char* kAlgorithm = ".algorithm.";
 
-/// Returns the hyper-parameters, which come last.
+/// Returns the hyper-parameters in `numbers`, where they come last.
 std::vector<double> hyper_parameters_in(const std::vector<StateNumber>& numbers,
                                         const FlatOptimizer& optimizer) {
   std::vector<double> values(optimizer.groups().hyper_parameters().size());
@@ -73,7 +73,7 @@ std::vector<StateNumber> read_numbers(const ParameterTable& table, const FlatOpt
   for (const HyperParameter& number : groups.hyper_parameters()) {
     numbers.push_back(
         real(absl::StrCat("optimizer.", number.group, ".", number.name), number.value));
-    while (groups.state_name(group) != number.group) ++group;  // they come in the groups' order
+    while (groups.state_name(group) != number.group) ++group;  // numbers are in the groups' order
     numbers.back().group = group;
   }
   return numbers;
@@ -129,7 +129,7 @@ void write_numbers(const std::vector<StateNumber>& numbers, const ParameterTable
   if (counters.has_average) counters.averaged = numbers[next++].bits;
   if (counters.counts_micro_batches) {
     counters.micro_batches = numbers[next++].bits;
-    ++next;  // threads, which problems_of() has checked
+    ++next;  // skips the threads, which problems_of() has checked
   }
   std::vector<int64_t> step_counts = optimizer.step_counts();
   for (size_t i = 0; i < table.size(); ++i) {

@@ -13,13 +13,13 @@ namespace tessera::internal {
 
 /// The engine's own counters. Equal on all ranks.
 struct EngineCounters {
-  int64_t steps = 0;                  ///< updates applied
-  double loss_scale = 1.0;            ///< neither read nor written without a scaler, as good_steps
-  int64_t good_steps = 0;             ///< steps without overflow since the scale last changed
-  bool has_scaler = false;            ///< Options::loss_scale is set
-  int64_t averaged = 0;               ///< FlatAverage::updates(); unused without an average
-  bool has_average = false;           ///< Options::average is set
-  int64_t micro_batches = 0;          ///< of all ranks so far
+  int64_t steps = 0;          ///< updates applied
+  double loss_scale = 1.0;    ///< neither read nor written without a scaler, like good_steps
+  int64_t good_steps = 0;     ///< steps without overflow since the scale last changed
+  bool has_scaler = false;    ///< Options::loss_scale is set
+  int64_t averaged = 0;       ///< FlatAverage::updates(); unused without an average
+  bool has_average = false;   ///< Options::average is set
+  int64_t micro_batches = 0;  ///< of all ranks so far
   bool counts_micro_batches = false;  ///< micro_batches is saved: Reproducible::kAnyWorldSize
 };
 
@@ -46,14 +46,14 @@ std::vector<StateNumber> read_numbers(const ParameterTable& table, const FlatOpt
 std::vector<std::string> problems_of(const std::vector<StateNumber>& numbers,
                                      const FlatOptimizer& optimizer);
 
-/// Returns true if an entry of this name tells a group's algorithm.
+/// Returns true if the entry `name` says which algorithm a group has.
 bool names_algorithm(const std::string& name);
 
 /// Returns "'<name>': got an entry that this run does not have", with the remedy if the state is
 /// from another algorithm or a run under Options::reproducible.
 std::string unknown_entry(const std::string& name);
 
-/// Writes `numbers`, made by read_numbers() and with other values, back. Local.
+/// Writes back `numbers`, which read_numbers() made and whose values may have changed. Local.
 void write_numbers(const std::vector<StateNumber>& numbers, const ParameterTable& table,
                    FlatOptimizer& optimizer, EngineCounters& counters);
 

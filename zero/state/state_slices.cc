@@ -119,7 +119,7 @@ std::vector<StatePart> StateSlices::parts_within(const StateRegion& region, Rang
   return parts;
 }
 
-/// Returns the rank that saves a whole state.
+/// Returns the rank that saves `region`, a whole state.
 int StateSlices::owner(const StateRegion& region) const {
   const WholeTensors::State& state = optimizer_.whole_states()->states()[region.index];
   const std::vector<int> sharers =
@@ -146,7 +146,7 @@ std::vector<StatePart> StateSlices::in_atom(const StateRegion& region) const {
   return parts_within(region, slices_.atom(layout_of(region)));
 }
 
-/// Returns the shard's values for `part`, of a region over optimizer slices.
+/// Returns the shard's values for `part`, which belongs to a region over optimizer slices.
 at::Tensor StateSlices::value_of(const StateRegion& region, const StatePart& part) const {
   const int64_t in_buffer =
       layout_of(region).parameter_range(region.position(part.slot)).begin + part.range.begin;
@@ -203,7 +203,8 @@ void StateSlices::begin_missing(const StateTable& table, const std::vector<Prese
   }
 }
 
-/// Zeroes missing states of the communication hook where the values that they belong to are there.
+/// Zeroes states of the communication hook that a loaded state lacks although it has the parameters
+/// that they belong to.
 void StateSlices::begin_hook_state(const StateTable& table,
                                    const std::vector<Presence>& presence) const {
   const auto has_value = [&](const Parameter& parameter) {

@@ -23,7 +23,7 @@ namespace tessera::internal {
 
 /// Elements of a slot that are contiguous in this rank's memory.
 struct StatePart {
-  size_t slot;        ///< of the table
+  size_t slot;        ///< index in the StateTable
   Range range;        ///< of the slot's values, in its memory order
   at::Tensor values;  ///< [range.numel], a view of the memory, on its device
 };
@@ -45,19 +45,20 @@ class StateSlices {
   const std::vector<NamedTensor>& buffers() const { return buffers_; }
   FlatOptimizer& optimizer() const { return optimizer_; }
 
-  /// Throws c10::Error as StateTable's constructor.
+  /// Returns the table of the run's state. Throws c10::Error as StateTable's constructor.
   StateTable table(const std::vector<StateNumber>& numbers) const;
-  /// Marks in `table` what a state may lack according to `partial`. Returns lines by which ranks
-  /// compare that. Throws what the predicate throws.
+  /// Marks the slots of `table` that a state may lack according to `partial`. Returns lines that
+  /// must be equal on all ranks. Throws what the predicate throws.
   std::vector<std::string> tolerate(StateTable& table, const PartialState& partial) const;
 
-  // Regions of which ranks keep parts.
+  // For regions that ranks keep in parts: StateRegion::has_parts().
 
   const FlatLayout& layout_of(const StateRegion& region) const {
     return plan_[region.index].layout;
   }
-  /// kept() returns everything that this rank keeps of the region. in_atom() returns only what lies
-  /// in its atom, which no other rank saves; a whole state is saved by the first of its owners.
+  /// kept() returns everything that this rank keeps of the region. in_atom() returns only the part
+  /// in this rank's atom, which no other rank saves; a whole state is saved by the first of its
+  /// owners.
   std::vector<StatePart> kept(const StateRegion& region) const;
   std::vector<StatePart> in_atom(const StateRegion& region) const;
 

@@ -47,16 +47,17 @@ struct StateRegion {
     kNumbers,  ///< all numbers, 8 bytes each
   };
   Source source;
-  size_t index;       ///< of the unit, the replica or WholeTensors::states()
-  size_t state;       ///< under kOptimizer: of FlatOptimizer::states()
-  size_t first_slot;  ///< of a unit: in the order of parameters in the buffer
+  size_t index;       ///< index of the unit or the replica, or in WholeTensors::states()
+  size_t state;       ///< under kOptimizer: index in FlatOptimizer::states()
+  size_t first_slot;  ///< a unit's slots are in the order of parameters in its buffer
   size_t slots;
   /// For a unit's region: for each slot, the position of its parameter in the unit, ascending. Some
   /// states of the optimizer exist only for some of the unit's parameters.
   std::vector<size_t> positions;
   int64_t block_numel;  ///< of a unit: ElementState::block_numel, else 1
-  int64_t bytes;        ///< a multiple of 8; of a unit: of its whole buffer, whatever has slots
-  std::string tag;      ///< name of its collectives
+  int64_t bytes;    ///< multiple of 8; for a unit that of its whole buffer, even if some parameters
+                    ///< have no slot
+  std::string tag;  ///< name of its collectives
 
   bool is_of_unit() const { return source < Source::kReplica; }
   /// Returns true if ranks keep parts of it: StateSlices::kept().
@@ -94,7 +95,7 @@ class StateTable {
   void accept_lack(const std::function<bool(const StateSlot& slot)>& accepts);
   /// From now on is_left_out() is true for optimizer states of frozen parameters.
   void leave_out_frozen() { leaves_out_frozen_ = true; }
-  /// The same for entries of a communication hook.
+  /// From now on is_left_out() is also true for entries of a communication hook.
   void leave_out_comm_hook() { leaves_out_comm_hook_ = true; }
 
   /// Returns true if the entry `name`, which is no slot, is to be ignored. For other such entries

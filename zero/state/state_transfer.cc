@@ -27,7 +27,7 @@ at::Tensor part_of(const at::Tensor& bytes, const StateSlot& slot) {
 }
 
 /// Copies the elements in `range` that the entry's pieces have; `to` is the first byte of the whole
-/// entry. Where pieces overlap the first wins, so it is written last.
+/// entry. Where pieces overlap the first piece wins, so it is written last.
 void copy_range(const StateEntry& entry, Range range, char* to) {
   const auto element = static_cast<int64_t>(c10::elementSize(entry.dtype));
   for (auto piece = entry.pieces.rbegin(); piece != entry.pieces.rend(); ++piece) {
@@ -54,7 +54,7 @@ at::Tensor united(ProcessGroup& group, const StateRegion& region, at::Tensor own
   return words.cpu().view(at::kByte);
 }
 
-/// Collects what it is given in a state in memory.
+/// Collects the values that it is given in a StateDict.
 class StateDictSink final : public StateSink {
  public:
   /// `state` must outlive it. `takes_empty`: also takes entries without elements.

@@ -23,7 +23,7 @@ class StateTransfer {
   /// Engine::state_dict(). Collective, blocking. Throws c10::Error on every rank if `scope` or
   /// `rank` differ, if `rank` is out of range, or if any rank has a `problem` ("" for none).
   /// kSharded sends nothing except that check. Other scopes take temporary memory for this rank's
-  /// part of the state and twice for the largest region (a unit's parameters, masters or one of its
+  /// part of the state plus twice the largest region (a unit's parameters, masters or one of its
   /// optimizer states, which counts in full even if only some parameters have it). Every rank sends
   /// and receives 2(N-1)/N of the state, and under kOneRank half of that.
   StateDict save(StateScope scope, int rank, const EngineCounters& counters,
@@ -35,14 +35,14 @@ class StateTransfer {
   /// parameters in units and accept the values. Bits are kept, also of NaN and -0. An entry in
   /// another memory order (channels_last) is converted. Another dtype is refused, also where
   /// masters would have the values, because masters are entries of their own. Sends 2(N-1)/N of the
-  /// state; needs temporary memory for the largest region, and twice for one parameter if its order
+  /// state. Needs temporary memory for the largest region, plus twice one parameter if its order
   /// differs. `state` may lack what `partial` says, equal on all ranks.
   void load(const StateDict& state, EngineCounters& counters, const PartialState& partial = {});
 
   // For an engine that is built anew: moves the old engine's state to the new one.
 
-  /// Returns what lies in this rank's atoms of the slots that `wants` selects, as save() under
-  /// kSharded; on rank 0 also the numbers. Together the ranks have each element once. Local.
+  /// Returns this rank's atoms of the slots that `wants` selects, like save() under kSharded, and
+  /// on rank 0 also the numbers. Each element is on exactly one rank. Local.
   StateDict take(const StreamedState::Wants& wants, const EngineCounters& counters) const;
   /// Like load(), but any entry may be missing in `state`, and states that this run does not use
   /// are left out. Collective.

@@ -360,7 +360,7 @@ void StreamedState::load(const char* call, StateContents& contents, StateSource&
       }
     } else {
       const at::Tensor& replica = table.replicas()[region.index];
-      if (replica.numel() == 0 || read_only.holds(replica)) continue;  // it has these values
+      if (replica.numel() == 0 || read_only.holds(replica)) continue;  // checked above
       replica.copy_(reading.whole(region.first_slot));
     }
   }

@@ -36,14 +36,15 @@ class StreamedState {
   /// `group` is as large as the slices' world. References must outlive it.
   StreamedState(ProcessGroup& group, StateSlices& slices) : group_(group), slices_(slices) {}
 
-  /// Returns what this run has. Local; throws c10::Error as StateTable.
+  /// Returns the entries of this run's state. Local; throws c10::Error as StateTable.
   StateContents contents(const EngineCounters& counters) const;
-  /// The same on all ranks. Collective, blocking. Throws c10::Error on every rank, in the name of
-  /// `call`, if buffers differ in shape, if `arguments` differ, or if any rank has a `problem` with
-  /// saving ("" for none).
+  /// Returns contents() after all ranks have agreed to save. Collective, blocking. Throws
+  /// c10::Error on every rank, in the name of `call`, if buffers differ in shape, if `arguments`
+  /// differ, or if any rank has a `problem` with saving ("" for none).
   StateContents agree_to_save(const char* call, const EngineCounters& counters, std::string problem,
                               std::vector<std::string> arguments = {});
-  /// The same for loading, with what `partial`, equal on all ranks, lets a state lack.
+  /// Like agree_to_save(), but for loading a state that may lack what `partial` says, equal on all
+  /// ranks.
   StateContents agree_to_load(const EngineCounters& counters, const PartialState& partial);
   /// Returns all entries, without ranges. Local.
   static std::vector<StateOutline> entries(const StateContents& contents);
@@ -56,11 +57,13 @@ class StreamedState {
   /// Fills this rank's slices and `counters` from `source`, except what the source leaves; bumps no
   /// version of parameters in units. Collective, blocking. Throws c10::Error on every rank, with
   /// nothing changed, if entries are missing, unknown or of another shape or dtype, or if any
-  /// rank's source reports a problem. If a source throws later, this rank throws that with its
-  /// slices half filled. An entry in another memory order is read whole and converted (temporary
-  /// memory for it twice). `partial`, equal on all ranks, says what else the source may lack.
+  /// rank's source reports a problem. If a source throws later, only its rank throws that error,
+  /// with its slices half filled. An entry in another memory order is read whole and converted,
+  /// which takes temporary memory of twice its size. `partial`, equal on all ranks, says what else
+  /// the source may lack.
   void load(StateSource& source, EngineCounters& counters, const PartialState& partial = {});
-  /// The same in the name of `call`, with `contents` from agree_to_load(); overwrites its numbers.
+  /// Like load() above, but throws in the name of `call`, takes `contents` from agree_to_load() and
+  /// overwrites the numbers in it.
   void load(const char* call, StateContents& contents, StateSource& source, const Fetch& fetch,
             EngineCounters& counters);
 

@@ -9,7 +9,8 @@ namespace tessera::internal {
 
 namespace {
 
-/// Elements are moved as integers, so that no conversion changes bits.
+/// Returns the integer dtype of the same width; `dtype` itself if there is none. Elements are moved
+/// as integers, so that no conversion changes bits.
 at::ScalarType integer_as_wide_as(at::ScalarType dtype) {
   switch (c10::elementSize(dtype)) {
     case 1:

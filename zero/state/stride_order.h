@@ -11,17 +11,17 @@
 
 namespace tessera::internal {
 
-/// Returns the elements of `tensor` in the memory order of form.strides: [numel]. `form` has its
-/// sizes and dtype. A copy, on the same device.
+/// Returns a copy of the elements of `tensor` in the memory order of form.strides: [numel], on the
+/// same device. `form` has the sizes and dtype of `tensor`.
 at::Tensor copy_in_order(const at::Tensor& tensor, const StateEntry& form);
 
-/// Returns a copy of `values`, [numel] in the memory order of `strides`, in the memory order of
-/// form.strides. Bits are kept.
+/// Returns a copy of `values` in the memory order of form.strides. `values` is [numel] in the
+/// memory order of `strides`. Bits are kept.
 at::Tensor reordered(const at::Tensor& values, const StateEntry& form,
                      const std::vector<int64_t>& strides);
 
 /// Returns why `got` cannot be used as `expected` (another shape or dtype, or malformed); "" if it
-/// can. Other strides are no reason, unless the slot is bound to its own.
+/// can. The strides may differ unless StateSlot::is_order_bound.
 std::string mismatch(const StateEntry& got, const StateSlot& expected);
 
 }  // namespace tessera::internal

@@ -96,9 +96,9 @@ void CpuStepApplier::apply(Reducer& reducer, double scale, int64_t step) {
   parts_.store.show_updates(reducer.used());
 }
 
-/// Updates each unit, unless backward has, and takes it into `average`, unless that is null. All
-/// parameters are averaged, also those that this step has not used. A unit with parameters that are
-/// transformed as a whole is finished after directions have been exchanged.
+/// Updates each unit that backward has not updated, and adds all units to `average`, unless that is
+/// null. All parameters are averaged, also those that this step has not used. A unit with
+/// parameters that are transformed as a whole is finished after directions have been exchanged.
 void CpuStepApplier::update(Reducer& reducer, double scale, FlatAverage* average) {
   const TraceSpan span(parts_.trace, TraceTrack::kOptimizer, "update");
   parts_.store.begin_writing();

@@ -8,8 +8,9 @@
 
 namespace tessera::internal {
 
-/// Why an engine cannot be used: the first failed collective, or the error that made this rank
-/// stop. Every later call throws it again. Or why the engine must load a state first.
+/// The reason why an engine cannot be used: the first failed collective, or the error that made
+/// this rank stop. Every later call throws it again. Also the reason why the engine must load a
+/// state first.
 class EngineFailure {
  public:
   /// `group`, the engine's, must outlive it.
@@ -20,7 +21,8 @@ class EngineFailure {
   /// Throws a failure that loading a state does not remove.
   void require_all_ranks() const;
 
-  /// Notes and throws that the parameters are inconsistent, as every rank knows: `what` says why.
+  /// Records that the parameters are inconsistent, which every rank knows, and throws. `what` is
+  /// the reason.
   [[noreturn]] void mark_inconsistent(std::string what);
   /// Notes that the parameters are consistent again.
   void mark_consistent() { inconsistency_.clear(); }

@@ -23,9 +23,9 @@ namespace tessera::internal {
 // If the step was refused, it also reads the other ranks' reports, which were sent through the host
 // channel in the meantime and contain the error texts that a hash cannot carry. Otherwise the
 // reports are not read (N ranks would make N * N requests to a store), except every 64th, after
-// which earlier reports can be deleted. Errors are those of a synchronous step, one step later, and
-// no rank has applied anything then: in between the host has only run the next step's forward and
-// backward, on parameters that did not change.
+// which earlier reports can be deleted. Errors are those of a synchronous step, one step later. No
+// rank has applied anything of the refused step then, because in between the host has only run the
+// next step's forward and backward, on parameters that did not change.
 
 namespace {
 
@@ -78,7 +78,7 @@ std::optional<StepApplier::Outcome> GpuStepApplier::commit(Reducer& reducer,
 
 /// Writes this rank's words.
 void GpuStepApplier::collect(Reducer& reducer, const StepVote::RankReport& rank_report) {
-  sums_.words().narrow(0, 0, cuda::kNonFiniteAt).zero_();  // left by a refused attempt, perhaps
+  sums_.words().narrow(0, 0, cuda::kNonFiniteAt).zero_();  // a refused attempt may have left sums
   for (size_t unit = 0; unit < parts_.plan.trainable_size(); ++unit) {
     const at::Tensor& value = reducer.value(unit);
     if (value.defined()) sums_.add_squares(unit, value, reducer.kept(unit).begin);
@@ -167,7 +167,8 @@ cuda::StepDecision::Reading GpuStepApplier::read() {
   return reading;
 }
 
-/// Throws, once that is known, if the step was not applied and may not be skipped.
+/// Returns the outcome that the device has decided on. Under asynchronous steps, throws if the step
+/// was not applied, unless NonFinite::kSkip allows skipping it.
 StepApplier::Outcome GpuStepApplier::outcome_of(const cuda::StepDecision::Reading& reading) const {
   Outcome outcome{.committed = reading.outcome.applies != 0,
                   .grad_norm = reading.outcome.grad_norm,

@@ -55,7 +55,7 @@ class GpuStepApplier final : public StepApplier, private GradientObserver {
   StepVote vote_;
   LossScaleState loss_scale_;  // as last read by the host
   int unread_reports_ = 0;     // steps since all ranks' reports were read
-  int64_t step_ = 0;           // of the last reports
+  int64_t step_ = 0;           // number of the step of the last reports
   const std::vector<uint8_t> all_used_;
 };
 

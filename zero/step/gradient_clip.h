@@ -38,7 +38,8 @@ class GradientClip {
   /// which gradients must be multiplied after clip().
   double decide(std::span<const double> norms, double loss_scale);
 
-  /// Clips `gradient`, what this rank keeps of `unit`, in place, except for the factor of decide().
+  /// Clips `gradient`, this rank's part of the gradient of `unit`, in place. The caller applies the
+  /// factor of decide().
   void clip(size_t unit, const at::Tensor& gradient) const;
 
  private:

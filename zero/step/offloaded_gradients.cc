@@ -13,16 +13,16 @@ namespace tessera::internal {
 // Note [Offload]
 // Three kinds of data are copied between host and device, each on its own stream beside the
 // computation, ordered by events:
-//   gradients, device to host (here): the copy waits for the reduction, the next writer of the
-//   device's buffer waits for the copy, the host waits for the copy before it reads.
+//   gradients, device to host (here): the copy waits for the reduction. The next writer of the
+//   device's buffer waits for the copy. The host waits for the copy before it reads.
 //   new values, host to device (ShardUploads): the copy waits for the computation that still reads
-//   the old values, the computation waits for all copies after the last update, the host waits
-//   before it overwrites what is being copied.
+//   the old values. The computation waits for all copies after the last update. The host waits for
+//   the copy before it overwrites the source.
 //   shards, host to device (ShardUploads, Offload::kParameters): the copy waits for the previous
-//   user of the unsharded-parameter buffer, the gather for the copy, the host before it updates a
-//   shard.
-// The host waits only where it needs a value, and most copies have finished by then: those of
-// gradients during the rest of backward, those of a unit's new values while the next is updated.
+//   user of the unsharded-parameter buffer. The gather waits for the copy, and so does the host
+//   before it updates a shard.
+// The host waits only where it needs a value, and most copies have finished by then: gradients are
+// copied during the rest of backward, a unit's new values while the next unit is updated.
 
 OffloadedGradients::OffloadedGradients(const ParameterTable& table, const UnitPlan& plan,
                                        const SliceMap& slices, std::shared_ptr<const cuda::Api> api,

@@ -23,10 +23,10 @@ namespace tessera::internal {
 
 /// This rank's reduced gradients in pinned host memory, where the CPU updates. Each unit's slice is
 /// copied on a separate stream when it is reduced, and again if something is added to it. Where
-/// this rank keeps all of it, it is copied in step(), because until then the user may write
-/// `.grad`. The host waits when it reads. Non-finite elements are counted on the device before the
-/// reduction, because afterwards their rank is unknown. Note [Offload] in offloaded_gradients.cc.
-/// Used by one thread at a time.
+/// this rank keeps whole gradients, they are copied in step(), because until then the user may
+/// write `.grad`. The host waits when it reads. Non-finite elements are counted on the device
+/// before the reduction, because afterwards their rank is unknown. Note [Offload] in
+/// offloaded_gradients.cc. Used by one thread at a time.
 class OffloadedGradients final : public GradientObserver {
  public:
   /// References must outlive it. Local (allocates).
@@ -42,14 +42,14 @@ class OffloadedGradients final : public GradientObserver {
   /// Queues the copies that are not under way yet. Call it once per step, before the calls below.
   void finish(const Reducer& reducer);
 
-  /// Per table entry: NaN or infinite elements that this rank produced. Blocks until the counts
-  /// have arrived.
+  /// Returns, per table entry, how many NaN or infinite elements this rank produced. Blocks until
+  /// the counts have arrived.
   std::span<const int64_t> non_finite();
   /// Like Reducer::add_to(), but blocks until the gradients have arrived.
   void add_to(GradientNorms& norms);
-  /// Returns the mean gradient of what is kept of `unit` [kept numel] in the masters' dtype. Valid
-  /// until the next call; may be written to if drop() comes next. Blocks until it has arrived.
-  /// Throws c10::Error if there is none.
+  /// Returns the mean gradient of this rank's part of `unit` [kept numel] in the masters' dtype.
+  /// Valid until the next call; may be written to if drop() comes next. Blocks until the gradient
+  /// has arrived. Throws c10::Error if there is none.
   at::Tensor gradient(size_t unit);
 
   /// Drops everything, or the counts of parameter `parameter` of the table. Queued.
@@ -66,7 +66,7 @@ class OffloadedGradients final : public GradientObserver {
     at::Tensor memory;  // [kept numel], reduce dtype, pinned
     std::shared_ptr<Event> reduced;
     std::shared_ptr<Event> arrived;
-    bool is_under_way = false;  // or done: `memory` has, or will have, what the device has
+    bool is_under_way = false;  // `memory` has, or will have, the device's values
   };
 
   const at::Tensor& await(size_t unit);
@@ -82,7 +82,7 @@ class OffloadedGradients final : public GradientObserver {
   at::Tensor counts_;         // [table size] int64, pinned
   std::shared_ptr<Event> counted_;
   std::shared_ptr<Event> counts_arrived_;
-  at::Tensor widened_;  // the largest slice reduced in 16 bits, widened; undefined if none
+  at::Tensor widened_;  // room to widen the largest slice reduced in 16 bits; undefined if none
   int64_t bytes_on_host_ = 0;
 };
 

@@ -76,16 +76,16 @@ class StepApplier {
   /// Applies or skips the step and makes its updates visible to all ranks. Collective.
   /// `rank_report` is complete except for what the gradients determine. Returns the outcome; if
   /// is_late(), the outcome of the previous step, unless there is none or wait() has returned it.
-  /// Throws the c10::Error of the step whose outcome it would return, the same on every rank; if
-  /// is_late(), the current step has not been started then.
+  /// Throws the c10::Error of the step whose outcome it would return, the same error on every rank.
+  /// If is_late(), the current step has not been started when it throws.
   virtual std::optional<Outcome> commit(Reducer& reducer, StepVote::RankReport rank_report) = 0;
 
   /// Returns the outcome of a step that has not been returned yet, or throws its error; nothing if
   /// there is none. Collective, blocking.
   virtual std::optional<Outcome> wait() { return std::nullopt; }
 
-  /// Called before the first update of a backward that updates. Throws what step() would, as far as
-  /// that can be known. Collective, blocking.
+  /// Called before the first update of a backward that updates. Throws the errors that step() would
+  /// throw, as far as they are known by then. Collective, blocking.
   virtual void agree_to_update(const StepVote::RankReport& rank_report);
 
   /// Drops all gradients, also those that have arrived. Local.
@@ -103,20 +103,21 @@ class StepApplier {
   /// Returns the exchange for parameters that are transformed as a whole; null where there are
   /// none.
   virtual const WholeTensorExchange* exchange() const { return nullptr; }
-  /// Control memory on this rank.
+  /// Returns the bytes of control memory on this rank.
   virtual int64_t bytes() const = 0;
 
  protected:
   StepApplier() = default;
-  /// Returns the outcome of a step that all ranks agree to and whose weights sum to zero: there is
-  /// no mean.
+  /// Returns the outcome of a step that all ranks agree to although its weights sum to zero, so
+  /// that there is no mean.
   static Outcome without_weight(LossScaleState loss_scale) {
     return {.grad_norm = std::numeric_limits<double>::quiet_NaN(), .loss_scale = loss_scale.scale};
   }
 };
 
-/// Makes the kind that fits where the masters lie: the optimizer of `plan` works on the host or on
-/// their device, and its states lie with them. `group_of` is OptimizerPlan::assign's answer. Local.
+/// Makes a CpuStepApplier if the masters lie on the host, else a GpuStepApplier. The optimizer of
+/// `plan` works where the masters lie, and keeps its states there. `group_of` is the result of
+/// OptimizerPlan::assign(). Local.
 std::unique_ptr<StepApplier> make_step_applier(const StepApplier::Parts& parts,
                                                const OptimizerPlan& plan,
                                                const std::vector<size_t>& group_of);

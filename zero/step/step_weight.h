@@ -24,7 +24,7 @@ class StepWeight {
   void begin(std::optional<double> weight);
 
   /// If `divides`, gradients of steps without weights are divided by the number of ranks that had a
-  /// loss, averaged over the step's backwards, and not by the number of all ranks.
+  /// loss, averaged over the step's backwards, instead of by the number of all ranks.
   void divide_by_active(bool divides) {
     divides_by_active_ = divides;
     divides_step_ = divides_step_ || divides;
@@ -33,14 +33,14 @@ class StepWeight {
   /// Returns the factor for the gradients of the backward that has begun.
   double factor() const { return factor_; }
 
-  /// Returns what this rank has begun since the last exchange, to be exchanged at the end of a
-  /// backward.
+  /// Returns this rank's report on the backwards begun since the last exchange. It is to be
+  /// exchanged at the end of a backward.
   BackwardAgreement::Report report() const { return mine_; }
   /// Takes the reports of all ranks.
   void collect(const BackwardAgreement& agreement);
 
-  /// Returns what is wrong with the weights of this step; "" if nothing. All ranks find the same in
-  /// collect().
+  /// Returns what is wrong with the weights of this step; "" if nothing. After collect() all ranks
+  /// find the same problems.
   const std::string& problem() const { return problem_; }
 
   /// Returns true if the step has weights.
@@ -49,7 +49,7 @@ class StepWeight {
   std::optional<double> sum() const;
   /// Returns the number by which the step's reduced gradients, already divided by the number of
   /// ranks, must be divided to be the weighted mean, or the mean over the ranks that had a loss. 1
-  /// otherwise, and if the sum is zero. Equal on all ranks.
+  /// if the step needs neither or the sum is zero. Equal on all ranks.
   double divisor() const;
 
   /// Called when the step is over or its gradients are dropped.
@@ -68,7 +68,8 @@ class StepWeight {
   bool divides_by_active_ = false;
   bool divides_step_ = false;  // also true if divides_by_active_ was reset during this step
   double sum_ = 0.0;           // of exchanged weights; losses without one count 1
-  double backwards_ = 0.0;  // sum over exchanges of the most backwards of any rank, without weights
+  // Without weights: the largest number of backwards on any rank, summed over exchanges.
+  double backwards_ = 0.0;
   double factor_ = 1.0;
   std::optional<double> unit_;  // power of two that divides weights in this step
   std::string problem_;

@@ -28,7 +28,7 @@ namespace tessera::internal {
 // before step()) then gets an error instead of a mixture. A gather of a protected unit may copy a
 // mixture, but nothing can read it.
 //
-// Non-finite gradients. A NaN of any rank, or an overflow of the mean, makes the sum of squares of
+// Non-finite gradients. A NaN on any rank, or an overflow of the mean, makes the sum of squares of
 // its slice non-finite, and that slice is not updated. So no parameter takes such a value, but
 // other slices have been updated. The vote of step() tells all ranks, and the engine can be used
 // again only after load_state_dict().

@@ -34,7 +34,8 @@ class UpdateInBackward final : public GradientObserver {
   /// Returns true if a backward has begun that no step() has committed; then parameters may differ
   /// between ranks.
   bool has_begun() const { return has_begun_; }
-  /// Throws c10::Error if has_begun(): `call` needs parameters that are the same on all ranks.
+  /// Throws c10::Error if has_begun(), because `call` needs parameters that are the same on all
+  /// ranks.
   void require_committed(const char* call) const;
 
   bool consumes() const override { return true; }
@@ -47,7 +48,7 @@ class UpdateInBackward final : public GradientObserver {
   /// rank used them. Local, after Reducer::end_micro_step().
   void finish(Reducer& reducer);
 
-  /// This rank's part of the squared norm of all gradients since begin().
+  /// Returns this rank's part of the squared norm of all gradients since begin().
   const ExactSum& squares() const { return squares_; }
 
   /// Returns why step() must be refused now; "" if it need not.

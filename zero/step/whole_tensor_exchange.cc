@@ -18,8 +18,9 @@ namespace tessera::internal {
 //   4. each rank reads its pieces of the results over its own directions.
 // Two fences are enough. Directions are written again in 4 and in the next update(). Both come
 // after 3, which an owner enters when it has read all it needs. Results are written again in 2 of
-// the next step, after its 1, which a rank enters when 4 of this step is over. Only parameters that
-// some rank has used take part, and all ranks know the same of them.
+// the next step, which comes after fence 1 of that step, which a rank enters when it has finished 4
+// of this step. Only parameters that some rank has used take part, and all ranks know which these
+// are.
 //
 // If needs_values() is true for a parameter, its values lie beside its directions, which are
 // gradients. An owner reads values into its results, gradients into scratch, and updates the
@@ -105,7 +106,8 @@ WholeTensorExchange::~WholeTensorExchange() {
   }
 }
 
-/// Allocates the states of the parameters that this rank owns, and tells who owns the others.
+/// Allocates the states of the parameters that this rank owns, and tells `whole_` the owner of
+/// every state.
 void WholeTensorExchange::keep_states() {
   if (whole_.states().empty()) return;
   if (const int64_t bytes = plan_.state_bytes(rank_); bytes > 0) {
@@ -263,7 +265,7 @@ void WholeTensorExchange::take_results(const WholeTensorPlan::Entry& entry, Read
   }
 }
 
-/// A fence: after it fetch() finds what each rank has in `bytes` of its memory.
+/// A fence: afterwards fetch() can read `bytes` of each rank's memory.
 void WholeTensorExchange::publish(Range bytes, std::string_view tag) {
   if (window_ != nullptr) return group_->barrier(tag);
   published_ = bytes;

@@ -23,15 +23,15 @@
 
 namespace tessera::internal {
 
-/// For parameters that are transformed as a whole: brings directions (and values) to their owners
-/// and results back, and sums of squares to all. It works between the ranks that share a unit's
-/// optimizer slices; each group of replicas does the same on its own. Note [Exchange of directions]
-/// in whole_tensor_exchange.cc. Used by one thread.
+/// For parameters that are transformed as a whole: sends directions (and values) to their owners,
+/// results back, and sums of squares to all ranks. It works between the ranks that share a unit's
+/// optimizer slices; each group of replicas has its own. Note [Exchange of directions] in
+/// whole_tensor_exchange.cc. Used by one thread.
 class WholeTensorExchange {
  public:
-  /// Returns null where all algorithms of `optimizer` are elementwise. Tells its WholeTensors where
-  /// directions lie. Where each rank has all slices (o = 1), nothing is exchanged. Collective over
-  /// `group`. References and `trace` (may be null) must outlive it.
+  /// Returns null where all algorithms of `optimizer` are elementwise. Tells the WholeTensors of
+  /// `optimizer` where directions lie. Where each rank has all slices (o = 1), nothing is
+  /// exchanged. Collective over `group`. References and `trace` (may be null) must outlive it.
   static std::unique_ptr<WholeTensorExchange> make(ProcessGroup& group, const UnitPlan& plan,
                                                    const SliceMap& slices,
                                                    const ResolvedOptions& options,
@@ -58,7 +58,7 @@ class WholeTensorExchange {
   int64_t gathered_bytes() const {
     return group_ == nullptr || group_->can().one_sided_reads ? 0 : plan_.gathered_bytes();
   }
-  /// Control memory.
+  /// Returns the bytes of control memory.
   int64_t control_bytes() const { return squares_.has_value() ? squares_->bytes() : 0; }
 
  private:
@@ -90,15 +90,16 @@ class WholeTensorExchange {
   const MemoryClass class_;
   std::vector<size_t> awaited_units_;
 
-  ProcessGroup* group_ = nullptr;  // the ranks that share slices; null: alone
+  ProcessGroup* group_ = nullptr;  // the ranks that share slices; null if this rank has all slices
   std::shared_ptr<ProcessGroup> owned_group_;
   at::Tensor states_;               // states that this rank keeps whole, bytes; undefined: none
   at::Tensor memory_;               // [directions | results], bytes
   std::unique_ptr<Window> window_;  // over memory_; null without one-sided reads
-  at::Tensor gathered_;             // instead: [ranks, the larger half of memory_], on the device
-  Range published_;                 // the part of each rank's memory_ that gathered_ has
-  std::vector<const WholeTensorPlan::Entry*> scaled_;  // those that need norms
-  std::optional<HostAllGather> squares_;               // of scaled_; none if that is empty
+  // Without one-sided reads: [ranks, the larger half of memory_], on the device.
+  at::Tensor gathered_;
+  Range published_;  // the part of each rank's memory_ that gathered_ has
+  std::vector<const WholeTensorPlan::Entry*> scaled_;  // entries that need only norms
+  std::optional<HostAllGather> squares_;  // sums of squares of scaled_; unset if it is empty
   int64_t bytes_ = 0;
 };
 

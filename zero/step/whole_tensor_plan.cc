@@ -32,7 +32,7 @@ WholeTensorPlan::WholeTensorPlan(const UnitPlan& plan, const std::vector<Paramet
   choose_owners(parameters);
   place_states(parameters);
   for (size_t i = 0; i < entries_.size(); ++i) {
-    // A rank that has all slices updates values in place.
+    // A rank that has all slices updates values in place and needs no scratch memory for it.
     if (!entries_[i].travels || (entries_[i].has_values && ranks() == 1)) continue;
     int64_t& scratch_bytes = scratch_bytes_[static_cast<size_t>(entries_[i].owner)];
     scratch_bytes =

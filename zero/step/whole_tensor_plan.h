@@ -13,13 +13,15 @@
 
 namespace tessera::internal {
 
-/// How ranks with one optimizer slice each share the parameters that are transformed as a whole:
-/// who owns which, and where directions and results lie. Pure arithmetic, the same on all ranks.
+/// How the parameters that are transformed as a whole are divided among ranks with one optimizer
+/// slice each: which rank owns which parameter, and where directions and results lie. Pure
+/// arithmetic, the same on all ranks.
 ///
-/// Each rank has memory for the directions of its pieces (and their values, where these travel,
-/// too), followed by memory for whole results of what it owns. Offsets are in bytes and multiples
-/// of 64. The memory is equally large on all ranks. A rank that has all slices needs no more than
-/// room for its largest parameter. States that owners keep whole have separate memory.
+/// Each rank has memory for the directions of its pieces (and for their values if these travel,
+/// too), followed by memory for the whole results of the parameters that it owns. Offsets are in
+/// bytes and multiples of 64. The memory is equally large on all ranks. A rank that has all slices
+/// needs no more than room for its largest parameter. States that owners keep whole have separate
+/// memory.
 class WholeTensorPlan {
  public:
   /// A parameter of the table, with its properties from WholeTensors.
@@ -56,12 +58,13 @@ class WholeTensorPlan {
     }
   };
 
-  /// slices[r]: the optimizer slice, of slices.size(), that rank r has. Owners are chosen greedily:
-  /// the costliest parameter goes to the rank with the least cost so far, the first of equals.
+  /// slices[r] is the index, out of slices.size(), of the optimizer slice that rank r has. Owners
+  /// are chosen greedily: the costliest parameter goes to the rank with the least cost so far, or
+  /// to the lowest of several such ranks.
   WholeTensorPlan(const UnitPlan& plan, const std::vector<Parameter>& parameters,
                   const std::vector<int>& slices);
 
-  /// In the order of `parameters`.
+  /// Returns the entries, in the order of `parameters`.
   const std::vector<Entry>& entries() const { return entries_; }
   int ranks() const { return static_cast<int>(scratch_bytes_.size()); }
 
@@ -83,9 +86,10 @@ class WholeTensorPlan {
   }
   /// Additional memory where ranks cannot read each other's memory.
   int64_t gathered_bytes() const { return ranks() * std::max(travelling_bytes_, results_bytes_); }
-  /// Bytes that a rank receives in a step that uses all parameters: for what it owns, others'
-  /// pieces of the directions, and of the values where these travel; for what others own, its
-  /// pieces of the results. More where ranks cannot read each other's memory.
+  /// Returns the bytes that a rank receives in a step that uses all parameters. For parameters that
+  /// it owns, it receives other ranks' pieces of the directions, and of the values if these travel;
+  /// for other parameters, its own pieces of the results. More where ranks cannot read each other's
+  /// memory.
   int64_t received_bytes(int rank) const;
 
  private:
