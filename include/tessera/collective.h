@@ -25,7 +25,8 @@ enum class Op : uint8_t {
   kBarrier,
   kSend,
   kRecv,
-  kHostGather,  ///< ProcessGroup::all_gather_on_host() over a channel beside the group's
+  kHostGather,  ///< ProcessGroup::all_gather_on_host() over a channel other than the group's
+                ///< collectives
   kSubgroup,
   kMakeWindow,
   kSharedBuffer,
@@ -66,9 +67,9 @@ struct CallSignature {
   ReduceOp reduce = ReduceOp::kSum;
   SumOrder order = SumOrder::kRanks;
   at::ScalarType dtype = at::kByte;
-  /// The root; the other rank of a message, or kAnySource; kNoPeer where there is none.
+  /// The root of a collective; for a message the other rank, or kAnySource; otherwise kNoPeer.
   int32_t peer = kNoPeer;
-  int64_t numel = -1;  ///< -1 where no tensor takes part; kVaries where it may differ
+  int64_t numel = -1;  ///< -1 where no tensor takes part; kVaries where it may differ between ranks
   double divisor = 0.0;
 
   static constexpr int64_t kVaries = -2;  ///< the numel of an all_to_all with counts
@@ -83,29 +84,29 @@ std::string describe(const CallSignature& call, std::string_view tag);
 /// ProcessGroup.
 struct Collective {
   Op op = Op::kBarrier;
-  /// The tensor that is written; undefined where no tensor takes part, and where only the root has
-  /// one (gather).
+  /// The tensor that is written; undefined where no tensor takes part, and on ranks of a gather
+  /// other than the root.
   at::Tensor output = {};
-  /// The tensor that is read: `output` itself for operations in place and messages; undefined as
-  /// above (scatter).
+  /// The tensor that is read: `output` itself for operations in place and messages; undefined where
+  /// no tensor takes part, and on ranks of a scatter other than the root.
   at::Tensor input = {};
   ReduceOp reduce = ReduceOp::kSum;
   /// The divisor of kAvg, applied in the precision in which sums are accumulated; 0: the number of
   /// ranks. NCCL takes 0 only.
   double divisor = 0.0;
   SumOrder order = SumOrder::kRanks;
-  /// The root of a broadcast, reduce, gather or scatter; of a message the rank that it goes to or
-  /// comes from, or kAnySource.
+  /// The root of a broadcast, reduce, gather or scatter; for a message the destination or source
+  /// rank, or kAnySource.
   int peer = kNoPeer;
   int slice = -1;  ///< which slice of a (reduce_)scatter's input comes to this rank
-  /// The call may return before the collective has run, even where collectives run in the calls;
-  /// Work::wait(), is_completed() and this rank's other waits continue it. Has an effect on
-  /// all_reduce, reduce_scatter and all_gather of memory from ProcessGroup::allocate(). Equal on
-  /// all ranks.
+  /// If true, the call may return before the collective has run, even on a backend that runs
+  /// collectives inside the calls. Work::wait(), is_completed() and this rank's other waits
+  /// continue the collective. Only affects all_reduce, reduce_scatter and all_gather of memory from
+  /// ProcessGroup::allocate(). Equal on all ranks.
   bool posted = false;
-  /// For collectives: a call of another group of this world whose result this one uses. This one
-  /// starts by itself on this rank when that call has finished, and fails if it fails. Null on all
-  /// ranks or on none.
+  /// For collectives: a collective of another group of this world whose result this collective
+  /// uses. This one starts by itself on this rank when `after` has finished, and fails if `after`
+  /// fails. Null on all ranks or on none.
   std::shared_ptr<Work> after = {};
   /// For all_to_all: how many elements go to and come from each rank; empty: equal slices.
   std::vector<int64_t> input_counts = {};
@@ -116,8 +117,8 @@ struct Collective {
   CallSignature signature() const;
 };
 
-/// One message of ProcessGroup::batch_isend_irecv(): kSend `tensor` to rank `peer`, or kRecv it
-/// from `peer`.
+/// One message of ProcessGroup::batch_isend_irecv(): kSend sends `tensor` to rank `peer`, kRecv
+/// receives it from `peer`.
 struct Message {
   Op op = Op::kSend;
   at::Tensor tensor;

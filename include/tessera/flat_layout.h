@@ -39,7 +39,8 @@ struct Segment {
 /// alignment. Padding holds zeros in parameter and gradient buffers alike.
 class FlatLayout {
  public:
-  /// Elements that every offset is a multiple of: max(64, 256 / element size).
+  /// Returns the number of elements of which every offset is a multiple: max(64, 256 / element
+  /// size).
   static int64_t alignment_numel(c10::ScalarType dtype);
 
   /// Lays out parameters of the given sizes one after the other and cuts the buffer into `slices`

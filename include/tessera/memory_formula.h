@@ -20,20 +20,22 @@ struct MemorySetting {
   bool adds_as_tree = false;         ///< Reproducible::kAnyWorldSize
   /// The most units whose gradients may be arriving or in reduction at once.
   int units_in_reduction = 1;
-  int ranks_after_forward = 0;  ///< Options::reshard_after_forward, resolved: 1 keeps units whole,
-                                ///< degrees.parameters frees them, between: a second shard
+  /// Options::reshard_after_forward, resolved: 1 keeps units whole, degrees.parameters frees them,
+  /// a value in between keeps a second shard.
+  int ranks_after_forward = 0;
   Offload offload = Offload::kNone;  ///< Options::offload
   /// The optimizer's states per element or block of elements (AdamW: two moments), each with the
   /// parameters that have it.
   std::vector<KeptState> states = {};
-  /// This rank's slice of the optimizer's state, of degrees.optimizer. States differ in size
-  /// between ranks where only some parameters of a unit have them.
+  /// Index of this rank's slice of the optimizer's state, below degrees.optimizer. A state's size
+  /// differs between ranks where only some parameters of a unit have the state.
   int optimizer_slice = 0;
   bool has_average = false;  ///< Options::average
-  /// Memory for treating parameters as a whole (Muon, LAMB, whole_tensor()): beside the optimizer's
-  /// states, but including states that this rank keeps whole; and, where ranks cannot read each
-  /// other's memory, at the group's device.
+  /// Memory for updating parameters as a whole (Muon, LAMB, whole_tensor()), besides the
+  /// optimizer's split states; includes states that this rank keeps whole.
   int64_t whole_tensor_bytes = 0;
+  /// Further memory for that, on the group's device, if ranks cannot read each other's memory; 0
+  /// otherwise.
   int64_t gathered_direction_bytes = 0;
   int64_t comm_hook_bytes = 0;  ///< what a communication hook keeps: CommHook::bytes()
 };
@@ -51,8 +53,8 @@ struct MemorySetting {
 ///   They have none under zero1 (g = 1, o > 1) with one micro-step and equal dtypes of
 ///   communication and sums, where the reduced slice stays in the gradient buffer; none for frozen
 ///   units; none where backward updates and each unit has all its gradients on this rank.
-///   optimizer:  T / o, (T + M) / o with masters; none for frozen units. Once whole_tensor_bytes
-///   and gathered_direction_bytes.
+///   optimizer:  T / o, (T + M) / o with masters; none for frozen units. Plus whole_tensor_bytes
+///   and gathered_direction_bytes, once.
 ///   unsharded parameters:      two of the largest unit of each dtype that is not root (one if
 ///   there is only one such unit); every such unit's own where units stay whole after forward.
 ///   root:       P of root units.
@@ -62,10 +64,10 @@ struct MemorySetting {
 ///   gradients' copies: (T + M + S) / o ((T + S) / o under kParameters where M and P have one
 ///   dtype), M / o of the largest unit whose S and M differ in dtype, and under kOptimizer twice P
 ///   / o of the largest whose P and M do. Under kParameters P / p as well, instead of parameters.
-/// gradients have comm_hook_bytes besides, once.
-/// Process groups hold memory beside all this: over MPI 8 MiB for each group that reduces (32 KiB
-/// for each of its ranks, if that is more). docs/memory.md, "What groups hold".
-/// control is 0 here: it is small and depends on the number of parameters, not on P.
+/// gradients also include comm_hook_bytes, once. The formula leaves out the memory of process
+/// groups: over MPI 8 MiB for each group that reduces (32 KiB for each of its ranks, if that is
+/// more). docs/memory.md, "What groups hold". control is 0 here: it is small and depends on the
+/// number of parameters, not on P.
 MemoryBytes memory_formula(const UnitPlan& plan, const MemorySetting& setting);
 
 /// The most bytes per rank that training holds at once: memory_formula() and the pooled gradient
@@ -80,10 +82,10 @@ MemoryBytes memory_formula(const UnitPlan& plan, const MemorySetting& setting);
 /// Options::units_in_reduction; on a GPU two, or three where gradients are gathered over replicas
 /// after the reduction.
 ///
-/// With one buffer it is exact if gradients come in the order of reductions, one unit after the
-/// other. With more it is a bound, reached when reductions lag that far behind backward. More is
-/// held under no_sync(), which keeps every unit's gradients, for a module used twice in one
-/// backward, and where Precision::reduce is not the masters' dtype.
+/// With one buffer the formula is exact if gradients come in the order of reductions, one unit
+/// after the other. With more buffers it is a bound, reached when reductions lag that far behind
+/// backward. More is held under no_sync(), which keeps every unit's gradients, for a module used
+/// twice in one backward, and where Precision::reduce is not the masters' dtype.
 MemoryBytes memory_peak_formula(const UnitPlan& plan, const MemorySetting& setting);
 
 }  // namespace tessera

@@ -43,11 +43,11 @@ bool keeps_gradient_buffers(const Degrees& degrees);
 /// parameters: p = 1 or p = o, and o > 1.
 bool can_share_parameters(const Degrees& degrees);
 
-/// One row of the table behind flags, help texts and messages.
+/// One row of the table that flags, help texts and messages use.
 struct StrategyName {
   Strategy strategy;
   std::string_view name;   ///< what to_string prints and flags take
-  std::string_view alias;  ///< a second spelling flags take, or empty
+  std::string_view alias;  ///< a second spelling that flags take, or empty
   std::string_view summary;
 };
 
