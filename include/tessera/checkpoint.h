@@ -82,16 +82,16 @@ struct LoadedCheckpoint {
   /// and buffers were loaded, and the optimizer's state, the number of updates and tracked values
   /// are unchanged.
   bool is_model_alone = false;
-  /// A line for each newer step that is damaged and was passed over: file and reason. Rank 0 has
-  /// written them to stderr.
+  /// One line, with file and reason, for each newer step that was passed over because it is
+  /// damaged. Rank 0 has written these lines to stderr.
   std::vector<std::string> rejected;
 };
 
 /// Restores the run from a checkpoint in `directory`, bit for bit, whatever strategy, number of
-/// ranks and backend saved it. Each rank reads the part that it keeps, and verifies all of it first
-/// and again while it loads. A step with only a model (LoadedCheckpoint::is_model_alone) may have
-/// other dtypes. Returns nothing, and changes nothing, if `directory` does not exist or has no
-/// checkpoint.
+/// ranks and backend saved it. Each rank reads its own part of the state. It verifies that whole
+/// part first, and again while it loads. A step with only a model
+/// (LoadedCheckpoint::is_model_alone) may have other dtypes. Returns nothing, and changes nothing,
+/// if `directory` does not exist or has no checkpoint.
 ///
 /// Collective, blocking. A newer step that is damaged on any rank (incomplete, altered, a fault of
 /// the disk) is passed over for an older one. Throws c10::Error on every rank, with nothing

@@ -83,8 +83,9 @@ class Checkpoints final {
   Checkpoints(const Checkpoints&) = delete;
   Checkpoints& operator=(const Checkpoints&) = delete;
 
-  // --- State of the run besides the engine's --- Local. Call them on all ranks alike, before
-  // load(). Objects tracked by reference must outlive this. A name may be used only once.
+  // --- State of the run besides the engine's ---
+  // Local. Call track() on all ranks alike, before load(). Objects tracked by reference must
+  // outlive this. A name may be used only once.
 
   /// Tracks which samples have been consumed. A save throws c10::Error on every rank if the
   /// samplers differ between ranks. It warns once if steps were made and the sampler gave out

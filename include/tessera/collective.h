@@ -37,11 +37,11 @@ enum class Op : uint8_t {
 /// "all_reduce", "make_window", ...
 const char* to_string(Op op);
 
-/// kAvg is the sum divided once, by the number of ranks unless Collective::divisor says otherwise;
+/// kAvg is the sum divided once, by Collective::divisor or, if that is 0, by the number of ranks;
 /// floating dtypes only. Backend "hosts" divides each host's sum of bf16 or fp16 before it rounds
 /// it, to avoid overflow. kMin and kMax keep NaN, but may lose it over NCCL. kProduct multiplies in
-/// rank order as kSum adds. The bit-wise ones take integers and bool; nccl lacks them. For bool,
-/// kSum and kMax are "or", kProduct and kMin are "and".
+/// rank order as kSum adds. The bit-wise operations take integers and bool; backend nccl lacks
+/// them. For bool, kSum and kMax are "or", kProduct and kMin are "and".
 enum class ReduceOp : uint8_t { kSum, kAvg, kMin, kMax, kProduct, kBitAnd, kBitOr, kBitXor };
 
 /// Values of Collective::peer and CallSignature::peer that are no rank.

@@ -78,9 +78,10 @@ class CommHook {
   /// Collective. Called in backward (or in the call that reduces after no_sync()), for one bucket
   /// after the other in the same order on all ranks. Returns the gradients that the engine uses,
   /// already divided, as in PyTorch: [numel] of the buffer's dtype, in memory like the buffer, or
-  /// the buffer itself. They should have the same bits on all ranks. The hook may run collectives
-  /// on `group`, the engine's, in the same order on all ranks, and must wait for them before it
-  /// returns. An exception, or a result of another size or dtype, ends the engine on all ranks.
+  /// the buffer itself. These gradients should have the same bits on all ranks. The hook may run
+  /// collectives on `group`, the engine's, in the same order on all ranks, and must wait for them
+  /// before it returns. An exception, or a result of another size or dtype, ends the engine on all
+  /// ranks.
   virtual at::Tensor run(const GradBucket& bucket, ProcessGroup& group) = 0;
 
   /// Local. State to be saved and loaded with the engine's: the same names, shapes and dtypes on

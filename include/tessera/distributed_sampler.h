@@ -119,8 +119,8 @@ class DistributedSampler final : public torch::data::samplers::Sampler<> {
   // --- torch::data::samplers::Sampler ---
 
   /// Begins a pass. If the epoch is finished, the pass is empty right after set_epoch() or
-  /// load_state(), and reset() throws otherwise. A `new_size` of the data set takes effect only at
-  /// the beginning of an epoch.
+  /// load_state(), and reset() throws otherwise. A `new_size` changes the size of the data set; if
+  /// samples of the epoch are consumed already, another size throws.
   void reset(std::optional<size_t> new_size = std::nullopt) override;
   /// Returns the next samples of this pass, at most `batch_size`; nothing at its end.
   std::optional<std::vector<size_t>> next(size_t batch_size) override;

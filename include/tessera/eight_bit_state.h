@@ -33,7 +33,7 @@ StateDict quantize_state(StateDict state, const EightBitPart& part = {});
 /// The reverse of quantize_state(). Moments are exactly those that the 8-bit run works with.
 /// Quantizing the result rounds again, because a block whose largest magnitude is negative gets
 /// another scale. Local. Throws c10::Error that names the entry, if codes lack the scale of a
-/// block, an entry is malformed or `part.dtype` is another dtype.
+/// block, an entry is malformed, or `part.dtype` is neither kFloat nor kDouble.
 StateDict dequantize_state(StateDict state, const EightBitPart& part = {});
 
 }  // namespace tessera

@@ -14,8 +14,8 @@ namespace tessera {
 /// elements, such as a moment, or the scales of a moment's codes.
 struct ElementState {
   std::string name;  ///< what a StateDict calls it: "exp_avg"
-  std::optional<c10::ScalarType> dtype =
-      std::nullopt;  ///< of its values; unset: the masters' dtype
+  /// Of its values; unset: the masters' dtype.
+  std::optional<c10::ScalarType> dtype = std::nullopt;
   /// How many elements share one value, counted from the parameter's start in memory order; the
   /// parameter's last block may be shorter. 1 or 64, so that no block straddles two slices (Note
   /// [Padding]).
@@ -32,8 +32,8 @@ struct ElementState {
 /// A state that an optimizer keeps, and the parameters that have it, because the algorithm and
 /// options of their group use it.
 struct KeptState : ElementState {
-  std::vector<uint8_t> parameters =
-      {};  ///< for each entry of the table 1 if the parameter has the state; empty: all have it
+  /// For each entry of the table 1 if the parameter has the state, else 0; empty: all have it.
+  std::vector<uint8_t> parameters = {};
 
   bool has(size_t parameter) const { return parameters.empty() || parameters[parameter] != 0; }
 };

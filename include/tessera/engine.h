@@ -196,9 +196,9 @@ class Engine final {
 
   /// Collective, blocking. Calls `evaluate_batch(batch, mean)` on each batch of this rank's
   /// `loader`, without autograd and in evaluation mode, and returns the mean over all ranks. If
-  /// `evaluate_batch` throws on one rank, all ranks throw. On GPUs, where ranks gather split
-  /// parameters together, all ranks need the same number of batches or a full_parameters() scope;
-  /// otherwise all throw c10::Error.
+  /// `evaluate_batch` throws on one rank, that rank throws the same, and the others throw
+  /// c10::Error with its text. On GPUs, where ranks gather split parameters together, all ranks
+  /// need the same number of batches or a full_parameters() scope; otherwise all throw c10::Error.
   template <typename Loader, typename EvaluateBatch>
   Mean evaluate(Loader& loader, EvaluateBatch&& evaluate_batch) {
     std::optional<decltype(loader.begin())> batch;
@@ -374,7 +374,7 @@ class Engine final {
   Strategy strategy() const;
   const ParameterTable& parameters() const;
   ProcessGroup& group();
-  /// Over how many ranks each kind of state is split.
+  /// Returns over how many ranks each kind of state is split.
   const Degrees& degrees() const;
   /// Returns the units (or buckets) that parameters are communicated in.
   const UnitPlan& units() const;

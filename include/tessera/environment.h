@@ -41,16 +41,14 @@ namespace tessera {
 ///
 /// Others, all optional:
 /// - TESSERA_JOB_PAGE: where ranks record for tessera-run or launch() why they fail and how far
-/// they
-///   have come (JobPage)
+///   they have come (JobPage)
 /// - TESSERA_LAUNCHER_PID: the process whose launch() has started this rank
 /// - TESSERA_FLIGHT_DUMP: a directory into which a rank that fails first on CPUs, and every rank
-/// that
-///   fails over NCCL, writes the last calls of the ranks (docs/flight-recorder.md)
+///   that fails over NCCL, writes the last calls of the ranks (docs/flight-recorder.md)
 /// - TESSERA_BACKEND: what ProcessGroupOptions::backend takes, for programs that leave it open
 /// - TESSERA_MPI: which MPI the mpi backend uses, "openmpi", "mpich" (also Intel MPI, MVAPICH) or
-/// the
-///   path of a libmpi, in place of the one that the program has loaded or its launcher belongs to
+///   the path of a libmpi, in place of the one that the program has loaded or its launcher belongs
+///   to
 /// - TESSERA_MPI_MODULE: the path of Tessera's module for that MPI (docs/hosts.md)
 /// - TESSERA_HOST: a name of up to 64 letters, digits, '.', '_' and '-' by which backend "hosts"
 ///   decides which ranks are on one host, in place of the kernel's host name; for trying two hosts

@@ -10,7 +10,7 @@
 
 namespace tessera {
 
-/// The inputs of the formula besides the units.
+/// The inputs of memory_formula() besides the units.
 struct MemorySetting {
   Degrees degrees;
   int micro_steps = 1;     ///< backwards per step, each reduced by itself; at least 1

@@ -42,7 +42,8 @@ class MemoryMeter {
   void add(MemoryClass memory_class, int64_t bytes);
   void remove(MemoryClass memory_class, int64_t bytes);
   MemoryBytes now() const;
-  /// Returns the largest value each class had, and the largest total, since the last reset.
+  /// The most bytes since the last reset_peak(): peak() for each class by itself,
+  /// peak_total_bytes() for all classes together.
   MemoryBytes peak() const;
   int64_t peak_total_bytes() const;
   void reset_peak();

@@ -11,8 +11,8 @@ namespace tessera {
 /// Muon (Jordan et al., kellerjordan.github.io/posts/muon, 2024), which LibTorch does not have,
 /// with the formulas and defaults of PyTorch's torch.optim.Muon, except for ns_in_bfloat16: a step
 /// is the momentum of a matrix made (nearly) orthogonal by a Newton-Schulz iteration. One state per
-/// element, momentum_buffer. For parameters of two dimensions; others need a group or defaults of
-/// another algorithm in the same OptimizerPlan.
+/// element, momentum_buffer. For parameters of two dimensions; other parameters need a group or
+/// defaults with another algorithm in the same OptimizerPlan.
 ///
 /// With buffer B, gradient G, m the momentum and O(D) the iteration's result:
 ///   B <- lerp(B, G, 1 - m);  D = nesterov ? lerp(G, B, m) : B;

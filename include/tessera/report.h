@@ -50,14 +50,14 @@ struct Report {
   /// count.
   struct Times {
     int64_t sampled_steps = 0;
-    double forward = 0.0;  ///< from the step before, or the last backward, to the first
-                           ///< gradient: also what the program does in between
-    double backward =
-        0.0;  ///< from the first gradient until autograd has ended, with the reductions in between
+    double forward = 0.0;   ///< from the step before, or the last backward, to the first
+                            ///< gradient: also what the program does in between
+    double backward = 0.0;  ///< from the first gradient until autograd has ended, including the
+                            ///< reductions in between
     double communication = 0.0;  ///< while at least one reduction was under way
-    double overlap =
-        0.0;  ///< the part of `communication` that backward did not wait for: almost nothing where
-              ///< the ranks' own threads communicate (ProcessGroupOptions::lane)
+    /// The part of `communication` that backward did not wait for: almost nothing where the ranks'
+    /// own threads communicate (ProcessGroupOptions::lane).
+    double overlap = 0.0;
     double update = 0.0;              ///< inside step()
     double communicated_bytes = 0.0;  ///< bytes of gradients given to collectives per step
   };
@@ -71,8 +71,8 @@ struct Report {
   struct Memory {
     MemoryBytes now, peak;  ///< Engine::memory(); each class at its own peak
     int64_t peak_total = 0;
-    int micro_steps =
-        1;  ///< reducing backwards of the last step; the predictions are for this number
+    /// Reducing backwards of the last step; the predictions are for this number.
+    int micro_steps = 1;
     MemoryBytes predicted, predicted_peak;  ///< predicted_memory(), predicted_peak_memory()
   };
 

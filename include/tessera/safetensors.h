@@ -15,7 +15,7 @@ class Engine;
 
 /// How tensors of files are matched to a model's.
 struct SafetensorsOptions {
-  /// Returns the model's name for a tensor of the files ("wte.weight" for
+  /// Returns the model's name for the tensor `name` of the files ("wte.weight" for
   /// "transformer.wte.weight"), or "" to leave the tensor out. Unset: names are the same.
   std::function<std::string(const std::string& name)> rename = {};
   /// If true, parameters and buffers that no file has stay as they are; if false, they are an

@@ -39,8 +39,9 @@ class Trace {
   Trace& operator=(const Trace&) = delete;
 
   /// Keeps a span of [begin_ns, end_ns], times of now_ns(); an end before the begin counts as equal
-  /// to it. `bytes` is what was moved, 0 if that has no meaning. Every distinct name is copied once
-  /// and cut after 255 bytes. A span for which there is no memory is counted as dropped.
+  /// to it. `bytes` is the number of bytes moved, or 0 if that has no meaning. Every distinct name
+  /// is copied once and cut after 255 bytes. If there is no memory for a span, it is counted as
+  /// dropped.
   void record(TraceTrack track, std::string_view name, int64_t begin_ns, int64_t end_ns,
               int64_t bytes = 0) noexcept;
 

@@ -65,7 +65,8 @@ class UnitPlan {
   /// table is used.
   bool is_used(size_t unit, const std::vector<uint8_t>& used) const;
 
-  /// Sum of the units' padded sizes. numel mixes dtypes only if units do.
+  /// Returns the sum of the units' padded sizes. If units differ in dtype, numel() adds elements of
+  /// different dtypes.
   int64_t numel() const;
   int64_t bytes() const;
 
