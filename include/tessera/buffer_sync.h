@@ -17,7 +17,7 @@ enum class BufferSync : uint8_t {
                ///< (num_batches_tracked), which have no mean, get rank 0's values
 };
 
-/// "once", "broadcast", "mean".
+/// Returns "once", "broadcast" or "mean".
 std::string_view to_string(BufferSync sync);
 
 }  // namespace tessera

@@ -34,7 +34,7 @@ enum class Op : uint8_t {
   kAllocate,
 };
 
-/// "all_reduce", "make_window", ...
+/// Returns the name of `op`: "all_reduce", "make_window", ...
 const char* to_string(Op op);
 
 /// kAvg is the sum divided once, by Collective::divisor or, if that is 0, by the number of ranks;
@@ -57,7 +57,8 @@ enum class SumOrder : uint8_t {
                 ///< over 2^n ranks
 };
 
-/// "float32", "int64", ...: the dtypes of collectives as messages name them; "unknown" for others.
+/// Returns the name of a dtype that collectives take, as used in messages: "float32", "int64", ...;
+/// "unknown" for other dtypes.
 const char* dtype_name(at::ScalarType dtype);
 
 /// The properties of a call, besides the tag, that must be equal on all ranks. Plain bytes: ranks
@@ -77,7 +78,7 @@ struct CallSignature {
   friend bool operator==(const CallSignature&, const CallSignature&) = default;
 };
 
-/// "all_reduce SUM float32[1024] 'bucket 3'".
+/// Returns text such as "all_reduce SUM float32[1024] 'bucket 3'".
 std::string describe(const CallSignature& call, std::string_view tag);
 
 /// One rank's part in a collective or a message, as a value. Made and checked by the calls of

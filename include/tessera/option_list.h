@@ -21,7 +21,7 @@ struct OptionDescription {
   bool has_text = false;   ///< true if set_option() can set it
 };
 
-/// All fields of Options, in their order. docs/options.md is this list. Local.
+/// Returns all fields of Options, in their order. docs/options.md is this list. Local.
 const std::vector<OptionDescription>& option_list();
 
 /// Returns OptionDescription::doc of the field `name`. Throws c10::Error if there is no such field.

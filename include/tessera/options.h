@@ -62,7 +62,7 @@ enum class Offload : uint8_t {
   kParameters,  ///< the same, and this rank's shards of parameters
 };
 
-/// "none", "optimizer", "parameters".
+/// Returns "none", "optimizer" or "parameters".
 std::string_view to_string(Offload offload);
 
 /// Returns true if the masters are a copy rather than the parameters' shards themselves, because

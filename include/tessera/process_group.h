@@ -82,9 +82,9 @@ class ProcessGroup {
   /// Returns this process's number in the group, 0 <= rank() < size().
   virtual int rank() const = 0;
   virtual int size() const = 0;
-  /// Unique among the groups of one world; "world" for the outermost.
+  /// Returns the group's name: unique among the groups of one world; "world" for the outermost.
   virtual std::string_view name() const = 0;
-  /// "loopback", "shm", "nccl", "mpi" or "hosts".
+  /// Returns "loopback", "shm", "nccl", "mpi" or "hosts".
   virtual std::string_view backend() const = 0;
   virtual Capabilities can() const = 0;
   /// Returns the device on which tensors of its collectives lie: the CPU, or this rank's device.

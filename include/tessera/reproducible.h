@@ -13,7 +13,7 @@ enum class Reproducible : uint8_t {
                   ///< all micro-batches
 };
 
-/// "one world size", "any world size".
+/// Returns "one world size" or "any world size".
 std::string_view to_string(Reproducible reproducible);
 
 }  // namespace tessera

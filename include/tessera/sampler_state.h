@@ -16,7 +16,8 @@ struct SamplerState {
   int64_t cursor = 0;  ///< the first `cursor` samples of the epoch's order have been consumed;
                        ///< `size` once the epoch is finished
 
-  /// Named numbers, for checkpoints: "version", "size", "seed", "shuffle", "epoch", "cursor".
+  /// Returns the state as named numbers, for checkpoints: "version", "size", "seed", "shuffle",
+  /// "epoch", "cursor".
   std::map<std::string, int64_t> numbers() const;
   /// Returns the state with these numbers. Throws c10::Error that names what is missing, unknown or
   /// out of range.

@@ -51,7 +51,7 @@ struct StrategyName {
   std::string_view summary;
 };
 
-/// All strategies in order of rising sharding.
+/// Returns all strategies, in the order of the enum.
 const std::vector<StrategyName>& strategy_names();
 
 std::string_view to_string(Strategy strategy);
@@ -64,7 +64,7 @@ absl::StatusOr<Strategy> parse_strategy(std::string_view text);
 bool AbslParseFlag(absl::string_view text, Strategy* strategy, std::string* error);
 std::string AbslUnparseFlag(Strategy strategy);
 
-/// "p,g,o", as flags take it: "2,4,4".
+/// Returns "p,g,o", as flags take it: "2,4,4".
 std::string to_string(const Degrees& degrees);
 absl::StatusOr<Degrees> parse_degrees(std::string_view text);
 bool AbslParseFlag(absl::string_view text, Degrees* degrees, std::string* error);

@@ -15,7 +15,7 @@ namespace tessera {
 /// What a span of a trace was spent on; viewers show the tracks in this order.
 enum class TraceTrack : uint8_t { kCompute, kGather, kReduce, kOptimizer, kVote };
 
-/// "compute", "gather", ...
+/// Returns "compute", "gather", ...
 std::string_view to_string(TraceTrack track);
 
 /// Spans of time of one rank, kept in memory until they are asked for. Safe to use from several
