@@ -18,18 +18,20 @@ namespace tessera {
 
 /// How checkpoint() recomputes.
 struct CheckpointOptions {
-  /// If true (the default), the recomputation sees the default generators of the CPU and of the
-  /// inputs' GPU as the forward saw them, so that dropout drops the same elements. Costs a copy of
-  /// the generator's state (5 KiB kept per checkpoint, a few microseconds in forward and in
-  /// backward); set it to false only when `fn` draws no random numbers.
+  /// If true (the default), the recomputation starts from the random state that the forward started
+  /// from, in the default generators of the CPU and of the inputs' GPU, so that dropout drops the
+  /// same elements. Costs a copy of the generator's state (5 KiB kept per checkpoint, a few
+  /// microseconds in forward and in backward); set it to false only when `fn` draws no random
+  /// numbers.
   bool preserve_random_state = true;
 };
 
-/// The part of checkpoint() that knows tensors only.
+/// The implementation of checkpoint().
 namespace internal {
 
-/// Replaces, or reads, every tensor in a value made of at::Tensor and std:: containers; anything
-/// else holds none.
+/// TensorsIn<T>::visit(value, visit) calls `visit` on every tensor in `value`; `visit` may replace
+/// the tensor. TensorsIn<T>::value is true for at::Tensor and std:: containers of it. Values of
+/// other types hold no tensors.
 template <typename T>
 struct TensorsIn : std::false_type {
   template <typename Visit>
@@ -100,15 +102,15 @@ std::vector<at::Tensor> take_tensors(T& value) {
   return tensors;
 }
 
-/// Puts `tensors` where take_tensors() found its own.
+/// Puts `tensors`, in order, into the places that take_tensors() emptied.
 template <typename T>
 void put_tensors(T& value, const std::vector<at::Tensor>& tensors) {
   size_t next = 0;
   TensorsIn<T>::visit(value, [&](at::Tensor& tensor) { tensor = tensors.at(next++); });
 }
 
-/// Calls fn->forward(inputs...) if that exists, else std::invoke. A module holder's own operator()
-/// cannot tell what a Sequential returns.
+/// Calls fn->forward(inputs...) if that exists, else std::invoke(fn, inputs...). Does not use a
+/// module holder's operator(), because it cannot deduce what a Sequential returns.
 template <typename Fn, typename... Inputs>
 decltype(auto) call_module_or_function(Fn& fn, Inputs&... inputs) {
   if constexpr (requires { fn->forward(inputs...); }) {
@@ -143,7 +145,7 @@ class CheckpointedCall {
   std::tuple<Inputs...> inputs_;
 };
 
-/// From input tensors to output tensors.
+/// Computes output tensors from input tensors.
 using TensorFunction = std::function<std::vector<at::Tensor>(const std::vector<at::Tensor>&)>;
 
 /// Runs `first` on `inputs` without a graph and returns its outputs, with one autograd node that
@@ -155,44 +157,45 @@ std::vector<at::Tensor> run_checkpointed(const CheckpointOptions& options,
 }  // namespace internal
 
 /// Activation checkpointing: runs `fn(inputs...)` without a graph and keeps only its inputs. When
-/// backward reaches it, runs `fn` again with a graph, and backward through that graph (re-entrant,
-/// as torch.utils.checkpoint with use_reentrant=True). So activations of `fn` live only during its
-/// own backward, at the cost of one more forward. Local, blocking; works under every strategy and
-/// without an engine. Returns what `fn` returns:
+/// backward reaches this call, it runs `fn` again with a graph, and then backward through that
+/// graph (re-entrant, as torch.utils.checkpoint with use_reentrant=True). So the activations of
+/// `fn` live only during the backward of `fn`, at the cost of one more forward. Local, blocking;
+/// works under every strategy and without an engine. Returns what `fn` returns:
 ///
 ///     x = tessera::checkpoint(block, x);                            // a module holder
 ///     x = tessera::checkpoint([this](const at::Tensor& x) { return attend(norm(x)); }, x);
 ///     auto [h, c] = tessera::checkpoint(&Net::cell, this, h, c, 3);  // any number and kind
 ///
 /// `fn` (copied or moved) is a module holder, a pointer to a module or anything that std::invoke
-/// takes; it and what it refers to must live until backward. Parameters may be used inside it
-/// without being inputs. It must do the same when run again: same branches, no writes to its
-/// inputs. Buffers such as BatchNorm's running statistics are updated twice.
+/// takes; it and what it refers to must live until backward. `fn` may use parameters that are not
+/// among its inputs. Its second run must do the same as its first (take the same branches), and it
+/// must not write to its inputs. Both runs update buffers such as BatchNorm's running statistics.
 ///
 /// Inputs: tensors (defined or not, any dtype, requiring grad or not), std::vector, tuple, pair,
 /// array and optional of them, and any other copyable value. `fn` is handed lvalues of copies. A
-/// tensor with a graph of its own must be an input, not captured: that is refused in backward.
+/// tensor that has a graph must be passed as an input: if `fn` captures one, backward throws.
 ///
-/// Outputs: a tensor, or std::vector, tuple, pair, array or optional of tensors. Those of floating
-/// or complex dtype require grad afterwards, even if nothing in `fn` does, because no graph is
-/// built that would show it. No input needs to require grad for the parameters in `fn` to get their
-/// gradients.
+/// Outputs: a tensor, or std::vector, tuple, pair, array or optional of tensors. Outputs of
+/// floating or complex dtype require grad, even if nothing in `fn` does, because the forward builds
+/// no graph that would show it. No input needs to require grad for the parameters in `fn` to get
+/// their gradients.
 ///
-/// The recomputation runs with the generators (see CheckpointOptions) and the autocast state of the
-/// forward, on whatever thread it runs; both are restored before gradients are computed, and after
-/// an exception. Autocast's cache of cast parameters is not used in the forward (a parameter used
-/// n times in `fn` is cast n times there) and is cleared before and after the recomputation, so at
-/// most the casts of one `fn` are alive.
+/// On whatever thread it runs, the recomputation uses the generator states (see CheckpointOptions)
+/// and the autocast state of the forward. The previous states are restored before gradients are
+/// computed, and after an exception. Autocast's cache of cast parameters is not used in the forward
+/// (a parameter used n times in `fn` is cast n times there) and is cleared before and after the
+/// recomputation, so at most the casts of one `fn` are alive.
 ///
 /// If grad mode is off, it just calls `fn`. Checkpoints nest to any depth. A second backward needs
 /// retain_graph=true in the first and recomputes again.
 ///
 /// Throws c10::Error: in forward if `fn` writes to an input, or if inputs lie on two GPUs or on a
 /// device that is neither CPU nor GPU while the random state is to be preserved; in backward if an
-/// input was modified in between (autograd's own check), for create_graph=true, for
-/// autograd::grad() and backward(inputs=...), which cannot reach parameters inside `fn`, if `fn`
-/// returns other shapes or dtypes than before, and if it captured a tensor with a graph of its own.
-/// An exception of `fn` reaches the caller of forward or backward as it is.
+/// input was modified after the forward (autograd's own check), for create_graph=true, for
+/// autograd::grad() and backward(inputs=...), which cannot reach parameters inside `fn`, if the
+/// second run of `fn` returns other shapes or dtypes than the first, and if `fn` captured a tensor
+/// that has a graph. An exception that `fn` throws reaches the caller of forward or backward
+/// unchanged.
 ///
 /// Source: Chen et al., "Training Deep Nets with Sublinear Memory Cost", 2016.
 template <typename Fn, typename... Inputs>

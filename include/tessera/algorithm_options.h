@@ -46,16 +46,16 @@ class AlgorithmOptions {
   AlgorithmOptions& operator=(AlgorithmOptions&&) noexcept = default;
   ~AlgorithmOptions() = default;
 
-  /// Null for none.
+  /// Returns the options; null if there are none.
   const torch::optim::OptimizerOptions* get() const { return options_.get(); }
   /// Returns the algorithm given to the constructor; null if the type of the options determines it.
   const internal::Algorithm* algorithm() const { return algorithm_.get(); }
-  /// A copy; null for none.
+  /// Returns a copy of the options; null if there are none.
   std::unique_ptr<torch::optim::OptimizerOptions> clone() const {
     return options_ == nullptr ? nullptr : options_->clone();
   }
 
-  /// The options as the type that was given:
+  /// Returns the options as the type that the constructor got:
   /// `plan.defaults.as<torch::optim::AdamWOptions>().lr(0.1)`. Throws c10::Error for another type.
   template <OptimizerOptionsType Options>
   Options& as() {

@@ -11,13 +11,13 @@ namespace tessera {
 /// memory that a process may only read (a program's constant, a file mapped read-only) must not
 /// change on any rank. If it has changed and steps make buffers equal, step() throws on all ranks.
 enum class BufferSync : uint8_t {
-  kOnce,       ///< nothing: each rank keeps its own
-  kBroadcast,  ///< all ranks get rank 0's (DistributedDataParallel's broadcast_buffers)
-  kMean,       ///< floating and complex ones become the mean over ranks; others
-               ///< (num_batches_tracked), which have no mean, become rank 0's
+  kOnce,       ///< nothing: each rank keeps its own buffers
+  kBroadcast,  ///< all ranks get rank 0's buffers (DistributedDataParallel's broadcast_buffers)
+  kMean,       ///< floating and complex buffers become the mean over ranks; others
+               ///< (num_batches_tracked), which have no mean, get rank 0's values
 };
 
-/// "once", "broadcast", "mean".
+/// Returns "once", "broadcast" or "mean".
 std::string_view to_string(BufferSync sync);
 
 }  // namespace tessera

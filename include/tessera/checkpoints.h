@@ -25,23 +25,23 @@ class Tracked;
 
 /// When a run saves, and what it keeps. Equal on all ranks.
 struct CheckpointsOptions {
-  /// Steps between two saves of after_step(); 0: it saves only when the run is to end.
+  /// Number of steps between two saves by after_step(); 0: it saves only when the run is to end.
   int64_t every = 0;
-  /// After a save older steps are deleted, except the newest `keep`, those whose number is a
-  /// multiple of `keep_every`, and always one that is known to be whole. 0: nothing is deleted.
+  /// A save deletes older steps, except the newest `keep`, those whose number is a multiple of
+  /// `keep_every`, and always one that is known to be whole. If `keep` is 0, nothing is deleted.
   int64_t keep = 3;
-  int64_t keep_every = 0;  ///< 0: none
-  /// A save copies this rank's part of the state, and a thread writes the copy while training goes
-  /// on. The copy takes 1/N of the state's memory, kept from the first save on
-  /// (MemoryClass::kHost). false: a save writes from where the state lies; so it does, with a
-  /// warning, if a rank cannot start the thread.
+  int64_t keep_every = 0;  ///< see `keep`; 0: no steps are kept for their number
+  /// If true, a save copies this rank's part of the state, and a thread writes the copy while
+  /// training goes on. On N ranks the copy takes 1/N of the state's memory, kept from the first
+  /// save on (MemoryClass::kHost). If false, or (with a warning) if a rank cannot start the thread,
+  /// a save writes directly from the state's memory.
   bool asynchronous = true;
-  /// A failed save throws in the next after_step(), save() or finish() on all ranks. false: rank 0
-  /// reports it on stderr, and training goes on.
+  /// If true, a failed save throws in the next after_step(), save() or finish() on all ranks. If
+  /// false, rank 0 reports the failure on stderr, and training goes on.
   bool stop_on_error = true;
   std::map<std::string, std::string> notes = {};  ///< SaveOptions::notes
   bool group_access = false;                      ///< SaveOptions::group_access
-  /// SaveOptions::files, for load() too. The saving thread may use it at the same time as the
+  /// SaveOptions::files; load() uses it, too. The saving thread may use it at the same time as the
   /// training thread.
   std::shared_ptr<FileSystem> files = nullptr;
 };
@@ -67,14 +67,15 @@ struct CheckpointsOptions {
 ///
 /// One save is under way at a time: the next one waits for it. No other job, and no other object,
 /// may save into the directory meanwhile. All calls but durable_step() belong to the thread that
-/// trains, between steps, and are collective unless they say otherwise; a call that one rank leaves
-/// by an error of its own, or where a rank dies, throws CommError on the others.
+/// trains, between steps, and are collective unless they say otherwise; if one rank leaves a
+/// collective call with an error that only this rank has, or dies, the call throws CommError on the
+/// others.
 class Checkpoints final {
  public:
   /// Collective, blocking. Makes `directory` as save_checkpoint() does, locks it and checks that it
-  /// can be written and that all ranks see it. Throws c10::Error on every rank if not, if another
-  /// job holds it, and if something in the engine's state or the notes (a name, a dtype) cannot be
-  /// saved. `engine` must outlive this.
+  /// can be written and that all ranks see it. Throws c10::Error on every rank if one of these
+  /// fails, if another job holds the lock, and if something in the engine's state or the notes (a
+  /// name, a dtype) cannot be saved. `engine` must outlive this.
   Checkpoints(Engine& engine, const std::string& directory, CheckpointsOptions options = {});
   /// Local. Waits for a save that is under way, as exit() does; its error is only a line on stderr.
   /// During stack unwinding it poisons the world, as a ProcessGroup's does.
@@ -82,28 +83,29 @@ class Checkpoints final {
   Checkpoints(const Checkpoints&) = delete;
   Checkpoints& operator=(const Checkpoints&) = delete;
 
-  // --- What a run is made of, beside the engine ---
-  // Local; on all ranks alike, before load(). What is tracked by reference must outlive this. A
-  // name is used once.
+  // --- State of the run besides the engine's ---
+  // Local. Call track() on all ranks alike, before load(). Objects tracked by reference must
+  // outlive this. A name may be used only once.
 
-  /// Which samples have been consumed. A save throws c10::Error on every rank where ranks differ,
-  /// and warns once where steps were made, batches given out and none advanced over.
+  /// Tracks which samples have been consumed. A save throws c10::Error on every rank if the
+  /// samplers differ between ranks. It warns once if steps were made and the sampler gave out
+  /// batches, but advance() was not called.
   Checkpoints& track(const std::string& name, const data::DistributedSampler& sampler);
-  /// The state of each rank's generator. Loaded on another number of ranks every generator is
-  /// seeded from rank 0's saved seed, the rank and the step, and rank 0 says so on stderr: training
-  /// goes on with other random numbers.
+  /// Tracks the state of each rank's generator. When a checkpoint is loaded on another number of
+  /// ranks, every generator is seeded from rank 0's saved seed, the rank and the step. Training
+  /// then goes on with other random numbers, and rank 0 says so on stderr.
   Checkpoints& track(const std::string& name, const at::Generator& generator);
-  /// Saves rank 0's value; loads it on all ranks into the tensor that `tensor` is then, which keeps
-  /// its sizes, dtype and device. Throws c10::Error unless it is dense and writable, without
-  /// elements that share memory, and not made in InferenceMode.
+  /// Saves rank 0's value. load() copies it, on all ranks, into the tensor that the variable
+  /// `tensor` holds then; sizes, dtype and device stay. Throws c10::Error unless the tensor is
+  /// dense and writable, without elements that share memory, and not made in InferenceMode.
   Checkpoints& track(const std::string& name, at::Tensor& tensor);
   Checkpoints& track(const std::string& name, int64_t& number);
   Checkpoints& track(const std::string& name, double& number);
   Checkpoints& track(const std::string& name, std::string& text);
 
-  /// State of the program's own: `save` returns it, `load` gets it back. Names get the prefix
-  /// "<name>/" in the checkpoint. If `load` throws, load() throws on all ranks, after the engine
-  /// has been loaded.
+  /// Tracks other state of the program: `save` returns it, `load` gets it back. In the checkpoint
+  /// its names have the prefix "<name>/". If `load` throws, load() throws on all ranks, after the
+  /// engine has been loaded.
   struct Functions {
     std::function<CheckpointExtras()> save;
     std::function<void(const CheckpointExtras&)> load;
@@ -112,10 +114,11 @@ class Checkpoints final {
 
   // --- Loading ---
 
-  /// Blocking. Loads as load_checkpoint() does, and also what is tracked. Also throws c10::Error on
-  /// every rank, with nothing changed, if something tracked is missing in the checkpoint, unknown,
-  /// or of another kind. If newer steps are left, because options.step is older or they are
-  /// damaged, the next save sets them aside, as "step-<N>.replaced-<nonce>".
+  /// Blocking. Loads the engine's state as load_checkpoint() does, and the tracked state. Also
+  /// throws c10::Error on every rank, with nothing changed, if something tracked is missing in the
+  /// checkpoint, unknown, or of another kind. If the directory has steps newer than the loaded one,
+  /// because options.step is older or they are damaged, the next save sets the newer ones aside, as
+  /// "step-<N>.replaced-<nonce>".
   std::optional<LoadedCheckpoint> load(const LoadOptions& options = {});
   /// Local. Call it instead of load() to begin the run from the start: the next save sets existing
   /// steps aside. If the directory has steps, a save without load() or start_over() is an error.
@@ -126,17 +129,17 @@ class Checkpoints final {
   /// Call it after each step. Saves if options.every says so, and reports an earlier save that has
   /// failed. Returns true if any rank has passed `stop`: the step is then saved and durable, and
   /// the run should end. (With stop_on_error = false that save may have failed: see
-  /// durable_step().) Costs one small exchange between ranks; over NCCL only every 16th call has
-  /// one, so a stop may take 16 steps.
+  /// durable_step().) Costs one small exchange between ranks. Over NCCL only every 16th call makes
+  /// this exchange, so a stop may take 16 steps.
   bool after_step(bool stop = false);
   /// Saves the present step: returns when it is durable, or under options.asynchronous once it is
   /// copied. No effect if the present step is saved already.
   void save();
-  /// Blocking. Waits for a save that is under way, and reports it.
+  /// Blocking. Waits for a save that is under way, and reports its failure, if any.
   void finish();
 
-  /// Local, from any thread. The newest step that this object has saved and that survives a kill
-  /// and a power failure; -1 while there is none.
+  /// Local; any thread may call it. Returns the newest step that this object has saved and that
+  /// survives a kill and a power failure; -1 while there is none.
   int64_t durable_step() const;
 
  private:
@@ -147,10 +150,10 @@ class Checkpoints final {
   std::unique_ptr<Run> run_;
 };
 
-/// Local. LibTorch's schedulers cannot be saved. Call it after Checkpoints::load(), on all ranks,
-/// with a new scheduler of engine.optimizer() that has been stepped `steps` times in the run that
-/// was saved: it is stepped that often, and the rates are put back. Engine::set_schedule() needs
-/// nothing like it.
+/// Local. Steps `scheduler` `steps` times, then restores the learning rates. For resuming a run,
+/// because LibTorch's schedulers cannot be saved: call it after Checkpoints::load(), on all ranks,
+/// with a new scheduler of engine.optimizer() and the number of times that the saved run had
+/// stepped its scheduler. Engine::set_schedule() needs nothing like it.
 void step_forward(torch::optim::LRScheduler& scheduler, Engine& engine, int64_t steps);
 
 }  // namespace tessera

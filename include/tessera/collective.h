@@ -25,7 +25,8 @@ enum class Op : uint8_t {
   kBarrier,
   kSend,
   kRecv,
-  kHostGather,  ///< ProcessGroup::all_gather_on_host() over a channel beside the group's
+  kHostGather,  ///< ProcessGroup::all_gather_on_host() over a channel other than the group's
+                ///< collectives
   kSubgroup,
   kMakeWindow,
   kSharedBuffer,
@@ -33,14 +34,14 @@ enum class Op : uint8_t {
   kAllocate,
 };
 
-/// "all_reduce", "make_window", ...
+/// Returns the name of `op`: "all_reduce", "make_window", ...
 const char* to_string(Op op);
 
-/// kAvg is the sum divided once, by the number of ranks unless Collective::divisor says otherwise;
+/// kAvg is the sum divided once, by Collective::divisor or, if that is 0, by the number of ranks;
 /// floating dtypes only. Backend "hosts" divides each host's sum of bf16 or fp16 before it rounds
 /// it, to avoid overflow. kMin and kMax keep NaN, but may lose it over NCCL. kProduct multiplies in
-/// rank order as kSum adds. The bit-wise ones take integers and bool; nccl lacks them. For bool,
-/// kSum and kMax are "or", kProduct and kMin are "and".
+/// rank order as kSum adds. The bit-wise operations take integers and bool; backend nccl lacks
+/// them. For bool, kSum and kMax are "or", kProduct and kMin are "and".
 enum class ReduceOp : uint8_t { kSum, kAvg, kMin, kMax, kProduct, kBitAnd, kBitOr, kBitXor };
 
 /// Values of Collective::peer and CallSignature::peer that are no rank.
@@ -56,7 +57,8 @@ enum class SumOrder : uint8_t {
                 ///< over 2^n ranks
 };
 
-/// "float32", "int64", ...: the dtypes of collectives as messages name them; "unknown" for others.
+/// Returns the name of a dtype that collectives take, as used in messages: "float32", "int64", ...;
+/// "unknown" for other dtypes.
 const char* dtype_name(at::ScalarType dtype);
 
 /// The properties of a call, besides the tag, that must be equal on all ranks. Plain bytes: ranks
@@ -66,9 +68,9 @@ struct CallSignature {
   ReduceOp reduce = ReduceOp::kSum;
   SumOrder order = SumOrder::kRanks;
   at::ScalarType dtype = at::kByte;
-  /// The root; the other rank of a message, or kAnySource; kNoPeer where there is none.
+  /// The root of a collective; for a message the other rank, or kAnySource; otherwise kNoPeer.
   int32_t peer = kNoPeer;
-  int64_t numel = -1;  ///< -1 where no tensor takes part; kVaries where it may differ
+  int64_t numel = -1;  ///< -1 where no tensor takes part; kVaries where it may differ between ranks
   double divisor = 0.0;
 
   static constexpr int64_t kVaries = -2;  ///< the numel of an all_to_all with counts
@@ -76,36 +78,36 @@ struct CallSignature {
   friend bool operator==(const CallSignature&, const CallSignature&) = default;
 };
 
-/// "all_reduce SUM float32[1024] 'bucket 3'".
+/// Returns text such as "all_reduce SUM float32[1024] 'bucket 3'".
 std::string describe(const CallSignature& call, std::string_view tag);
 
 /// One rank's part in a collective or a message, as a value. Made and checked by the calls of
 /// ProcessGroup.
 struct Collective {
   Op op = Op::kBarrier;
-  /// The tensor that is written; undefined where no tensor takes part, and where only the root has
-  /// one (gather).
+  /// The tensor that is written; undefined where no tensor takes part, and on ranks of a gather
+  /// other than the root.
   at::Tensor output = {};
-  /// The tensor that is read: `output` itself for operations in place and messages; undefined as
-  /// above (scatter).
+  /// The tensor that is read: `output` itself for operations in place and messages; undefined where
+  /// no tensor takes part, and on ranks of a scatter other than the root.
   at::Tensor input = {};
   ReduceOp reduce = ReduceOp::kSum;
   /// The divisor of kAvg, applied in the precision in which sums are accumulated; 0: the number of
   /// ranks. NCCL takes 0 only.
   double divisor = 0.0;
   SumOrder order = SumOrder::kRanks;
-  /// The root of a broadcast, reduce, gather or scatter; of a message the rank that it goes to or
-  /// comes from, or kAnySource.
+  /// The root of a broadcast, reduce, gather or scatter; for a message the destination or source
+  /// rank, or kAnySource.
   int peer = kNoPeer;
   int slice = -1;  ///< which slice of a (reduce_)scatter's input comes to this rank
-  /// The call may return before the collective has run, even where collectives run in the calls;
-  /// Work::wait(), is_completed() and this rank's other waits continue it. Has an effect on
-  /// all_reduce, reduce_scatter and all_gather of memory from ProcessGroup::allocate(). Equal on
-  /// all ranks.
+  /// If true, the call may return before the collective has run, even on a backend that runs
+  /// collectives inside the calls. Work::wait(), is_completed() and this rank's other waits
+  /// continue the collective. Only affects all_reduce, reduce_scatter and all_gather of memory from
+  /// ProcessGroup::allocate(). Equal on all ranks.
   bool posted = false;
-  /// For collectives: a call of another group of this world whose result this one uses. This one
-  /// starts by itself on this rank when that call has finished, and fails if it fails. Null on all
-  /// ranks or on none.
+  /// For collectives: a collective of another group of this world whose result this collective
+  /// uses. This one starts by itself on this rank when `after` has finished, and fails if `after`
+  /// fails. Null on all ranks or on none.
   std::shared_ptr<Work> after = {};
   /// For all_to_all: how many elements go to and come from each rank; empty: equal slices.
   std::vector<int64_t> input_counts = {};
@@ -116,8 +118,8 @@ struct Collective {
   CallSignature signature() const;
 };
 
-/// One message of ProcessGroup::batch_isend_irecv(): kSend `tensor` to rank `peer`, or kRecv it
-/// from `peer`.
+/// One message of ProcessGroup::batch_isend_irecv(): kSend sends `tensor` to rank `peer`, kRecv
+/// receives it from `peer`.
 struct Message {
   Op op = Op::kSend;
   at::Tensor tensor;

@@ -25,10 +25,10 @@ class DeviceMesh {
   int row() const { return place_[0]; }
   int column() const { return place_[1]; }
 
-  /// Local. Dimension 0 is along the rows' index: the ranks of this rank's column, rows() of them.
-  /// Dimension 1: the ranks of its row, columns() of them.
+  /// Local. Returns this rank's group along `dimension`. 0: the rows() ranks of this rank's column.
+  /// 1: the columns() ranks of its row.
   const std::shared_ptr<ProcessGroup>& group(int dimension) const;
-  /// Local. By name.
+  /// Local. The same by the dimension's name.
   const std::shared_ptr<ProcessGroup>& group(std::string_view name) const;
 
  private:

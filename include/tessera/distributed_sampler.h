@@ -23,7 +23,8 @@ namespace tessera::data {
 /// How an epoch's last samples are treated if they do not divide evenly over the ranks.
 enum class Remainder : uint8_t {
   kPad,     ///< the order is padded with its first samples (PyTorch's drop_last=False)
-  kDrop,    ///< they are left out (PyTorch's drop_last=True)
+  kDrop,    ///< the last samples that do not make one for each rank are left out (PyTorch's
+            ///< drop_last=True)
   kUneven,  ///< the first ranks have one sample more than the others: for evaluation
 };
 
@@ -37,14 +38,15 @@ struct SamplerOptions {
 /// Says which samples of a data set this rank takes. A sampler of LibTorch, for make_data_loader().
 ///
 /// An epoch has one order for all ranks, which depends on size, seed and epoch only: the same on
-/// every machine and for every number of ranks. Rank r takes its elements r, r + world, r + 2 world
-/// and so on, as PyTorch's DistributedSampler does. So if each rank has consumed k samples, all
-/// together have consumed the first k * world of the order, whatever the batches were.
+/// every machine and for every number of ranks. Rank r takes the order's elements r, r + world, r +
+/// 2 world and so on, as PyTorch's DistributedSampler does. So if each rank has consumed k samples,
+/// the ranks together have consumed the first k * world samples of the order, whatever the batches
+/// were.
 ///
 /// A handle: copies, such as the one in a loader, share one state. A loader fetches batches ahead
-/// of the loop, so the loop says what it has consumed: advance() after each step. state() counts
-/// what was consumed, not what was fetched; loaded into samplers of any number of ranks it goes on
-/// with the next sample of the order.
+/// of the loop, so the loop must report what it has consumed by calling advance() after each step.
+/// state() counts consumed samples, not fetched ones. A state can be loaded into samplers for any
+/// number of ranks, which continue with the next sample of the order.
 ///
 ///     tessera::data::DistributedSampler sampler(*data.size(), *world);
 ///     auto loader = torch::data::make_data_loader(data, sampler, /*batch_size=*/64);
@@ -62,9 +64,9 @@ struct SamplerOptions {
 /// calls are local and may come from any thread, check_ranks() excepted. Misuse throws c10::Error.
 class DistributedSampler final : public torch::data::samplers::Sampler<> {
  public:
-  /// `size` samples, this being rank `rank` of `world`.
+  /// Makes the sampler of rank `rank` of `world` ranks for a data set of `size` samples.
   DistributedSampler(int64_t size, int world, int rank, const SamplerOptions& options = {});
-  /// The rank and world of `group`, which is not kept.
+  /// The same with rank and number of ranks from `group`, which is not kept.
   DistributedSampler(int64_t size, const ProcessGroup& group, const SamplerOptions& options = {});
   DistributedSampler(const DistributedSampler&) = default;  // moving copies, too
   DistributedSampler& operator=(const DistributedSampler&) = default;
@@ -72,8 +74,8 @@ class DistributedSampler final : public torch::data::samplers::Sampler<> {
   // --- Epochs ---
 
   int64_t epoch() const;
-  /// Between passes. If `epoch` differs from epoch(), the new epoch begins, with all its samples;
-  /// otherwise nothing changes, so a loop over epochs can begin in the middle of one.
+  /// Call it between passes only. If `epoch` differs from epoch(), the new epoch begins, with all
+  /// its samples; otherwise nothing changes, so a loop over epochs can begin in the middle of one.
   void set_epoch(int64_t epoch);
 
   // --- Consumption ---
@@ -83,21 +85,22 @@ class DistributedSampler final : public torch::data::samplers::Sampler<> {
   /// if the step was skipped. A batch that is thrown away counts, too. Loaders must keep their
   /// order (DataLoaderOptions::enforce_ordering, the default).
   void advance(int64_t batches = 1);
-  /// The same in samples of this rank, for loops over indices().
+  /// Like advance(), but counts samples of this rank; for loops over indices().
   void advance_samples(int64_t samples);
 
   SamplerState state() const;
-  /// Between passes. Throws c10::Error, with nothing changed, for the state of another size, seed
-  /// or kind of order.
+  /// Call it between passes only. Throws c10::Error, with nothing changed, if `state` has another
+  /// size, seed or kind of order.
   void load_state(const SamplerState& state);
 
   /// True if next() has given out batches and advance() was never called: then state() is still
-  /// where it began.
+  /// what it was at the beginning.
   bool is_never_advanced() const;
 
-  /// Collective, blocking. Throws c10::Error on every rank of `group`, naming one that differs,
-  /// unless all have this sampler with the same size, options and state: it finds batch sizes that
-  /// differ between ranks. Under kUneven cursors may differ, and rank 0's counts.
+  /// Collective, blocking. Throws c10::Error on every rank of `group` unless this sampler has the
+  /// same size, options and state on all of them; the error names a rank that differs. So it
+  /// detects batch sizes that differ between ranks. Under kUneven cursors may differ, and rank 0's
+  /// is used.
   void check_ranks(ProcessGroup& group) const;
 
   // --- Samples ---
@@ -105,18 +108,19 @@ class DistributedSampler final : public torch::data::samplers::Sampler<> {
   /// Returns the samples of this rank that are not consumed yet in this epoch, in order.
   std::vector<size_t> indices() const;
 
-  /// Samples in the data set.
+  /// Returns the number of samples in the data set.
   int64_t size() const;
-  /// Samples of this rank in a whole epoch. Under kPad and kDrop equal on all ranks.
+  /// Returns the number of samples of this rank in a whole epoch. Under kPad and kDrop it is equal
+  /// on all ranks.
   int64_t num_samples() const;
-  /// Samples of all ranks in a whole epoch.
+  /// Returns the number of samples of all ranks together in a whole epoch.
   int64_t total_size() const;
 
   // --- torch::data::samplers::Sampler ---
 
-  /// Begins a pass. A finished epoch has no samples left: an empty pass right after set_epoch() or
-  /// load_state(), an error otherwise. A `new_size` of the data set is taken only at the beginning
-  /// of an epoch.
+  /// Begins a pass. If the epoch is finished, the pass is empty right after set_epoch() or
+  /// load_state(), and reset() throws otherwise. A `new_size` changes the size of the data set; if
+  /// samples of the epoch are consumed already, another size throws.
   void reset(std::optional<size_t> new_size = std::nullopt) override;
   /// Returns the next samples of this pass, at most `batch_size`; nothing at its end.
   std::optional<std::vector<size_t>> next(size_t batch_size) override;

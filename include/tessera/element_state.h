@@ -10,13 +10,14 @@
 
 namespace tessera {
 
-/// One state of an optimizer with a value for each element that it updates, or for each block of
-/// elements: a moment, a momentum, the scales of its codes.
+/// One optimizer state that has a value for each element of a parameter, or for each block of
+/// elements, such as a moment, or the scales of a moment's codes.
 struct ElementState {
-  std::string name;                                     ///< what a StateDict calls it: "exp_avg"
-  std::optional<c10::ScalarType> dtype = std::nullopt;  ///< of its values; none: the masters'
+  std::string name;  ///< what a StateDict calls it: "exp_avg"
+  /// Of its values; unset: the masters' dtype.
+  std::optional<c10::ScalarType> dtype = std::nullopt;
   /// How many elements share one value, counted from the parameter's start in memory order; the
-  /// parameter's last value may be of fewer. 1 or 64, so that no block straddles two slices (Note
+  /// parameter's last block may be shorter. 1 or 64, so that no block straddles two slices (Note
   /// [Padding]).
   int64_t block_numel = 1;
   /// True if values are valid only in the parameter's own memory order. Codes are an example,
@@ -28,10 +29,11 @@ struct ElementState {
   int64_t values_of(int64_t numel) const { return (numel + block_numel - 1) / block_numel; }
 };
 
-/// A state that an optimizer keeps, and the parameters that have it: their group's algorithm and
-/// options use it.
+/// A state that an optimizer keeps, and the parameters that have it, because the algorithm and
+/// options of their group use it.
 struct KeptState : ElementState {
-  std::vector<uint8_t> parameters = {};  ///< by entry of the table, 1: it has it; empty: all do
+  /// For each entry of the table 1 if the parameter has the state, else 0; empty: all have it.
+  std::vector<uint8_t> parameters = {};
 
   bool has(size_t parameter) const { return parameters.empty() || parameters[parameter] != 0; }
 };

@@ -35,7 +35,7 @@ using ElementwiseForm = OptimizerForm<OptionsType, StateType>;
 template <typename Optimizer>
 struct ElementwiseTraits;
 
-/// The options of an optimizer, as its ElementwiseTraits say.
+/// The options type of `Optimizer`, as its ElementwiseTraits say.
 template <typename Optimizer>
 using ElementwiseOptions = typename decltype(ElementwiseTraits<Optimizer>::form())::Options;
 
@@ -61,22 +61,23 @@ std::shared_ptr<const Algorithm> make_elementwise(ErasedForm form,
 ///     auto engine = parallelize(model, elementwise<AdaBelief>(AdaBeliefOptions(1e-3)), ...);
 ///
 /// Each rank runs it over the slices that it updates: flat pieces of parameters that begin on
-/// multiples of 64 elements, each with an Optimizer of its own that is made for one step from
-/// options, states and count. So `Optimizer` must be elementwise: an element's update may depend
-/// only on its value, gradient and states, the count and the options. engine->optimizer() has its
-/// options, whose get_lr() and set_lr() must work; schedulers work. The states are saved by name,
-/// move between strategies and worlds, and count in the memory formula.
+/// multiples of 64 elements. For each piece and step it makes an Optimizer from the options, the
+/// states and the step count. So `Optimizer` must be elementwise: an element's update may depend
+/// only on the element's value, gradient and states, the count and the options. engine->optimizer()
+/// has these options, whose get_lr() and set_lr() must work; schedulers work. The states are saved
+/// by name, can be loaded under another strategy and world size, and count in the memory formula.
 ///
 /// Unless `probe` is kSkip, this call tries the optimizer out on two small parameters for three
-/// steps: whole, in pieces, beside each other and alone, with states handed on as above. All must
-/// give the same bits. The CPU's default generator is left as it was; no other thread may draw from
-/// it during the call. The probe proves nothing: it misses errors that show only in later steps or
-/// on larger tensors. The set of states may depend on bools and integers among `numbers`, and on
-/// the signs of other numbers (negative, zero, positive). The first step() with other such values
-/// runs the optimizer on these parameters again, even under kSkip, and does not restore the
-/// generator, which other threads may use. With new values of the same kind it only constructs the
-/// optimizer. Local, throws nothing: parallelize() throws the problems found, on all ranks. An
-/// Optimizer that throws in a step fails the engine.
+/// steps: whole, in pieces, together and alone, with states passed from step to step as above. All
+/// these ways must give the same bits. The CPU's default generator is left as it was; no other
+/// thread may draw from it during the call. The probe is no proof, because it misses errors that
+/// show only in later steps or on larger tensors. The set of states may depend on bools and
+/// integers among `numbers`, and on the signs of other numbers (negative, zero, positive). If one
+/// of these bools, integers or signs changes, the next step() runs the optimizer on the small
+/// parameters again, even under kSkip, and does not restore the generator, which other threads may
+/// use. If numbers change otherwise, step() only constructs the optimizer. Local, throws nothing:
+/// parallelize() throws the problems found, on all ranks. An Optimizer that throws in a step fails
+/// the engine.
 template <ElementwiseOptimizerType Optimizer>
 AlgorithmOptions elementwise(ElementwiseOptions<Optimizer> options,
                              ElementwiseProbe probe = ElementwiseProbe::kRun) {

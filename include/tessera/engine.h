@@ -70,17 +70,18 @@ enum class FrozenState : uint8_t { kDropped, kReturned };
 /// call the engine for training or state: such a call throws c10::Error.
 ///
 /// Errors: misuse throws c10::Error. A failed collective throws CommError and poisons the engine:
-/// every later call throws that error. So does an exception on one rank in a collective part of a
-/// call that the other ranks cannot finish without it. A backward that reduces throws c10::Error on
-/// all ranks if one of them wrote a parameter outside modify_parameters() since the last step (with
-/// another optimizer, say), as far as version counters and first elements show it. The gradients
-/// are valid then, and modify_parameters() makes the parameters equal again. Under asynchronous
-/// steps the next step() throws it, and a second backward before that ends the engine. On a
-/// non-finite gradient step() throws c10::Error on all ranks and applies nothing, unless
-/// Options::on_non_finite skips the step. If ranks differ in what they have reduced or dropped,
-/// backward and each step() after it throw c10::Error until all ranks call zero_grad(). Under
-/// Options::asynchronous_step (the default on a GPU) the errors of a step are thrown by the next
-/// step() or by wait(), and the gradients since then are dropped.
+/// every later call throws that error. An exception on one rank in a collective part of a call does
+/// the same, because the other ranks cannot finish that part without this rank. A backward that
+/// reduces throws c10::Error on all ranks if one of them wrote a parameter outside
+/// modify_parameters() since the last step (with another optimizer, say), as far as version
+/// counters and first elements show it. The gradients are valid then, and modify_parameters() makes
+/// the parameters equal again. Under asynchronous steps the next step() throws this error, and a
+/// second backward before that step() ends the engine. On a non-finite gradient step() throws
+/// c10::Error on all ranks and applies nothing, unless Options::on_non_finite skips the step. If
+/// ranks differ in what they have reduced or dropped, backward and each step() after it throw
+/// c10::Error until all ranks call zero_grad(). Under Options::asynchronous_step (the default on a
+/// GPU) the errors of a step are thrown by the next step() or by wait(), and the gradients computed
+/// since that step are dropped.
 ///
 /// Destroying an engine is local: its hooks are removed; the parameters stay whole in memory of
 /// their own, or, where they are split, throw when they are read. In a child of fork(), calls on an
@@ -100,20 +101,21 @@ class Engine final {
   /// when trainable parameters were added to or removed from the model since parallelize.
   StepResult step();
 
-  /// For learning rate schedulers and for reading or changing hyper-parameters (to the same values
-  /// on all ranks). Its step() throws. Its zero_grad() has the effect of Engine::zero_grad() at the
-  /// next backward or step.
+  /// Returns the optimizer, for learning rate schedulers and for reading or changing
+  /// hyper-parameters (to the same values on all ranks). Its step() throws. Its zero_grad() has the
+  /// effect of Engine::zero_grad() at the next backward or step.
   torch::optim::Optimizer& optimizer();
 
-  /// Returns the learning rate of the update after `step` others, for the parameters of `group`:
-  /// "defaults" or the OptimizerGroup's name, as in StateDict.
+  /// Returns the learning rate of the update that follows the first `step` updates, for the
+  /// parameters of `group`: "defaults" or the OptimizerGroup's name, as in StateDict.
   using Schedule = std::function<double(int64_t step, std::string_view group)>;
 
-  /// Local; pass the same function on all ranks. From now on it gives the rates of each update.
-  /// They are set by step(), or under Options::optimizer_in_backward at the first gradient. `step`
-  /// is the number of updates applied so far (StepResult::step), 0 at the first. Skipped steps do
-  /// not count, and load_state_dict() sets the count, so a schedule has nothing to save; it must
-  /// depend on its arguments only. An empty function ends the schedule; the rates stay.
+  /// Local; pass the same function on all ranks. From now on `rate` gives the learning rates of
+  /// each update. step() sets them, or under Options::optimizer_in_backward the first gradient
+  /// does. `step` is the number of updates applied so far (StepResult::step), 0 at the first.
+  /// Skipped steps do not count, and load_state_dict() sets the count, so a schedule has nothing to
+  /// save; it must depend on its arguments only. An empty function ends the schedule; the rates
+  /// stay.
   ///
   /// step() throws c10::Error on all ranks, with nothing applied, if the function throws, if rates
   /// are out of range or differ between ranks, and if something else has changed a rate since (a
@@ -140,31 +142,32 @@ class Engine final {
   void backward(const at::Tensor& loss, const BackwardOptions& options = {});
 
   /// Collective, blocking; once, before the first backward. From now on `hook`
-  /// (tessera/comm_hook.h; power_sgd_hook() in tessera/power_sgd.h) communicates gradients instead
-  /// of the engine, wherever the engine would: its result is what the step uses. Throws c10::Error
-  /// on every rank if the hooks' name() or settings() differ between ranks, the hook refuses this
-  /// engine, or gradients are split over ranks (zero2, zero3, a hybrid's `gradients` above 1), and
-  /// on a GPU. An exception of the hook on one rank ends the engine on all. docs/comm-hooks.md says
-  /// what else changes.
+  /// (tessera/comm_hook.h; power_sgd_hook() in tessera/power_sgd.h) communicates gradients wherever
+  /// the engine would, and the step uses the hook's result. Throws c10::Error on every rank if the
+  /// hooks' name() or settings() differ between ranks, the hook refuses this engine, or gradients
+  /// are split over ranks (zero2, zero3, a hybrid's `gradients` above 1), and on a GPU. An
+  /// exception of the hook on one rank ends the engine on all. docs/comm-hooks.md says what else
+  /// changes.
   void register_comm_hook(std::shared_ptr<CommHook> hook);
 
-  /// Local. The loss to call backward on: `loss`, times loss_scale() under Options::loss_scale.
+  /// Local. Returns the loss to call backward on: `loss`, times loss_scale() under
+  /// Options::loss_scale.
   at::Tensor scale(const at::Tensor& loss);
   double loss_scale() const;
 
   /// Acts as a backward with gradients that the user has computed: by torch::autograd::grad(), an
-  /// adjoint solver, an evolution strategy. Each rank passes its own, by any of a parameter's
-  /// names. A parameter without an entry, or with an undefined tensor, is unused on this rank in
-  /// this backward; `gradients` may be empty. Each has its parameter's full shape, dtype and
-  /// device, and is dense or sparse, with any strides. They are averaged over ranks and added to
-  /// this step's gradients, with the bits that they would have had from backward. Parameters that
-  /// are split are not gathered. Under Options::loss_scale pass gradients of a scaled loss: of
-  /// scale(loss), or scale(gradient). `weight` is BackwardOptions::weight.
+  /// adjoint solver, an evolution strategy. Each rank passes its own gradients, each under any name
+  /// of its parameter. A parameter without an entry, or with an undefined tensor, is unused on this
+  /// rank in this backward; `gradients` may be empty. Each gradient has its parameter's full shape,
+  /// dtype and device, and is dense or sparse, with any strides. They are averaged over ranks and
+  /// added to this step's gradients, with the bits that they would have had from backward.
+  /// Parameters that are split are not gathered. Under Options::loss_scale pass gradients of a
+  /// scaled loss: of scale(loss), or scale(gradient). `weight` is BackwardOptions::weight.
   ///
-  /// Collective as a backward is: outside no_sync() all ranks call it, inside it only adds locally
-  /// and sends nothing. It runs one all-gather of one word more than a backward. Blocking; under
-  /// asynchronous steps it waits for the last step and may throw its error. It must not be called
-  /// inside micro_step() under Options::cuda_graphs.
+  /// Collective as a backward is: outside no_sync() all ranks call it; inside no_sync() it only
+  /// adds locally and sends nothing. It runs one more all-gather (of one word) than a backward.
+  /// Blocking; under asynchronous steps it waits for the last step and may throw that step's error.
+  /// It must not be called inside micro_step() under Options::cuda_graphs.
   ///
   /// Throws c10::Error on every rank, with nothing added on any, naming the rank and every wrong
   /// gradient: an unknown name, another shape, dtype or device, memory that cannot be read, a
@@ -186,16 +189,16 @@ class Engine final {
     return JoinedBatches<Loader>(loader, begin_join(std::move(options)));
   }
 
-  /// To be called first in functions that are collective over the ranks of this engine and not its
-  /// members. In a loop over join() it throws c10::Error on every rank, naming `call`, if a rank
-  /// without batches follows, because that rank cannot make the call. Elsewhere it does nothing.
+  /// Call it first in functions that are collective over the ranks of this engine and are not its
+  /// members. In a loop over join() it throws c10::Error on every rank, naming `call`, if some rank
+  /// has no batches left, because that rank cannot make the call. Elsewhere it does nothing.
   void begin_call(const char* call);
 
-  /// Collective, blocking. Each rank calls `evaluate_batch(batch, mean)` on the batches of its own
-  /// `loader`, without autograd and in evaluation mode; returns the mean over all ranks. What
-  /// `evaluate_batch` throws on one rank, all ranks throw. On GPUs, where ranks gather split
-  /// parameters together, they need equally many batches or a full_parameters() scope; otherwise
-  /// all throw c10::Error.
+  /// Collective, blocking. Calls `evaluate_batch(batch, mean)` on each batch of this rank's
+  /// `loader`, without autograd and in evaluation mode, and returns the mean over all ranks. If
+  /// `evaluate_batch` throws on one rank, that rank throws the same, and the others throw
+  /// c10::Error with its text. On GPUs, where ranks gather split parameters together, all ranks
+  /// need the same number of batches or a full_parameters() scope; otherwise all throw c10::Error.
   template <typename Loader, typename EvaluateBatch>
   Mean evaluate(Loader& loader, EvaluateBatch&& evaluate_batch) {
     std::optional<decltype(loader.begin())> batch;
@@ -255,10 +258,10 @@ class Engine final {
     ~AverageScope();
 
     /// Collective, blocking. Gives the parameters their own values back, to the bit; where masters
-    /// are a copy, the values are rounded from them as in a step. Throws c10::Error on every rank,
-    /// and the average stays, while a full_parameters() or gather() scope is open on any. Throws
-    /// c10::Error on every rank if a parameter was written inside: the engine can be used again
-    /// after load_state_dict(). Call it once.
+    /// are a copy, by rounding the masters as a step does. If a full_parameters() or gather() scope
+    /// is open on any rank, throws c10::Error on every rank, and the average stays. Throws
+    /// c10::Error on every rank if a parameter was written inside the scope; then the engine can be
+    /// used again only after load_state_dict(). Call it once.
     void end();
 
    private:
@@ -294,25 +297,26 @@ class Engine final {
 
   /// Collective, blocking. From now on trains exactly the parameters that `trains` accepts, and
   /// sets their requires_grad. `trains` gets a parameter's first name, and the tensor if it takes
-  /// one; it must not read the values. Units, buffers and optimizer are rebuilt as in a new engine.
-  /// Everything else is kept with its bits: values, masters, states, counts and averages of
-  /// parameters that stay, loss scale, schedule, hyper-parameters in force. A parameter that starts
-  /// to train starts as in a new engine: with states of zero or the algorithm's initial value,
-  /// master and average equal to its value, in the first group of the plan that selects it. A
-  /// parameter that is frozen keeps its value as the model shows it. Its state is dropped; under
+  /// one; `trains` must not read the tensor's values. Units, buffers and optimizer are rebuilt as
+  /// in a new engine. Everything else is kept with its bits: values, masters, states, counts and
+  /// averages of parameters that stay, loss scale, schedule, hyper-parameters in force. A parameter
+  /// that starts to train starts as in a new engine: with states of zero or the algorithm's initial
+  /// value, master and average equal to its value, in the first group of the plan that selects it.
+  /// A parameter that is frozen keeps its value as the model shows it. Its state is dropped; under
   /// FrozenState::kReturned this rank's part of it is returned instead (otherwise the result is
-  /// empty). load_state_dict() takes that back once the parameter is trained again, if
-  /// PartialState::may_lack accepts everything.
+  /// empty). load_state_dict() takes the returned state back once the parameter is trained again,
+  /// if PartialState::may_lack accepts everything.
   ///
   /// References into parameters() and units() become invalid. Other references that the engine gave
   /// stay valid, such as optimizer()'s, so schedulers keep working. gather_counts() restarts at
   /// zero. No operator may read the model during the call, on any thread. CUDA graphs are captured
   /// again.
   ///
-  /// Peak memory: what the engine holds, before or after, and this rank's 1/N of the state that
-  /// stays or is returned (without values of parameters that are not split), and, while it is put
-  /// back, one tensor of the largest unit's. Parameters that are not split exist twice at first,
-  /// while there is no optimizer. Sends 2(N-1)/N of the state. Does nothing if nothing changes.
+  /// Peak memory: what the engine holds before or after the call, and this rank's 1/N of the state
+  /// that stays or is returned (without values of parameters that are not split). While that state
+  /// is put back, also one tensor of the largest unit. Parameters that are not split exist twice at
+  /// first, while there is no optimizer. Sends 2(N-1)/N of the state. Does nothing if nothing
+  /// changes.
   ///
   /// Throws c10::Error on every rank, with nothing changed: if there are gradients that no step()
   /// has used; inside backward, begin_average() or a full_parameters() or gather() scope; on
@@ -334,10 +338,10 @@ class Engine final {
   void add_group(OptimizerGroup group);
 
   /// Collective. Returns a copy of the run's state (see StateDict), without ignored parameters and
-  /// buffers. Under kOneRank ranks other than `rank` get an empty one. Throws c10::Error on every
-  /// rank if parameters or buffers were added or removed since parallelize, because they would be
-  /// missing in it. kEveryRank sends 2(N-1)/N of the state on every rank, kOneRank half of that;
-  /// both take temporary memory for this rank's part of the state and for the largest unit.
+  /// buffers. Under kOneRank ranks other than `rank` get an empty StateDict. Throws c10::Error on
+  /// every rank if parameters or buffers were added or removed since parallelize, because they
+  /// would be missing in it. kEveryRank sends 2(N-1)/N of the state on every rank, kOneRank half of
+  /// that; both take temporary memory for this rank's part of the state and for the largest unit.
   /// kSharded sends only a check.
   [[nodiscard]] StateDict state_dict(StateScope scope, int rank = 0);
 
@@ -356,7 +360,7 @@ class Engine final {
   /// other ranks. Sends only a check.
   void write_state(StateSink& sink);
   /// Collective. Returns the entries that write_state() would announce to its sink, without ranges.
-  /// Throws as write_state().
+  /// Throws as write_state() does.
   std::vector<StateOutline> state_entries();
 
   /// Collective. As load_state_dict(), but each rank reads its own part of the state from `source`,
@@ -370,7 +374,7 @@ class Engine final {
   Strategy strategy() const;
   const ParameterTable& parameters() const;
   ProcessGroup& group();
-  /// Over how many ranks each kind of state is split.
+  /// Returns over how many ranks each kind of state is split.
   const Degrees& degrees() const;
   /// Returns the units (or buckets) that parameters are communicated in.
   const UnitPlan& units() const;
@@ -398,15 +402,15 @@ class Engine final {
   std::unique_ptr<internal::RebuildableEngine> implementation_;
 };
 
-/// Local. memory_formula() of `engine`, for `micro_steps` backwards per step.
+/// Local. Returns memory_formula() of `engine`, for `micro_steps` backwards per step.
 MemoryBytes predicted_memory(const Engine& engine, int micro_steps);
 
-/// Local. memory_peak_formula() of it.
+/// Local. Returns memory_peak_formula() of `engine`, for `micro_steps` backwards per step.
 MemoryBytes predicted_peak_memory(const Engine& engine, int micro_steps);
 
-/// Collective. A hash over the names and values of all parameters in registration order and logical
-/// element order; equal values give equal hashes whatever the strategy and world size. Throws
-/// c10::Error naming the first rank that differs from rank 0.
+/// Collective. Returns a hash over the names and values of all parameters in registration order and
+/// logical element order; equal values give equal hashes whatever the strategy and world size.
+/// Throws c10::Error naming the first rank that differs from rank 0.
 uint64_t parameter_hash(Engine& engine);
 
 /// Local. Returns the trace of this rank, which the engine owns; null unless Options::trace.

@@ -20,48 +20,52 @@ namespace tessera {
 /// - OMPI_COMM_WORLD_RANK, _SIZE, _LOCAL_RANK, _LOCAL_SIZE (Open MPI's mpirun)
 /// - MV2_COMM_WORLD_RANK, _SIZE, _LOCAL_RANK, _LOCAL_SIZE (MVAPICH's mpirun)
 /// - PMI_RANK, PMI_SIZE, MPI_LOCALRANKID, MPI_LOCALNRANKS (mpiexec of MPICH and Intel MPI)
-/// Families that each tell of several processes but differ in rank or size are an error (Note
-/// [Launchers]). So is a process that shows signs of being one of several and has no rank. Without
-/// any of this a process is a world of one.
+/// It is an error if several families each give a world of several processes but differ in rank or
+/// size (Note [Launchers]), and if a process shows signs of being one of several but has no rank.
+/// If none of these variables is set, the process is a world of one.
 ///
 /// Place:
 /// - TESSERA_STORE: file:///dir/name: where ranks of one host meet, at a Unix socket of that path,
 ///   in a directory of mode 0700 that belongs to this user; or tcp://host:port, as MASTER_* below
 /// - MASTER_ADDR, MASTER_PORT: alternatively, address and port at which rank 0 listens; both or
 ///   neither
-/// - neither, under srun and mpirun: on one host at a socket of the job's own (docs/clusters.md);
-///   tasks of srun on several hosts at rank 0's host
+/// - neither, under srun and mpirun: ranks on one host meet at a socket of the job's own
+///   (docs/clusters.md), srun tasks on several hosts at rank 0's host
 /// - TORCHELASTIC_USE_AGENT_STORE: if True, torchrun's agent has a store at MASTER_*, in which
 ///   rank 0 publishes where it listens
 /// - TESSERA_JOB_TOKEN: a secret that all ranks of a job share; required if they meet at an address
 ///   that other machines reach
 /// - TORCHELASTIC_RUN_ID, TORCHELASTIC_RESTART_COUNT: the launcher's name of the job, and which
-///   attempt this is; ranks of another job or attempt are not admitted at an address (optional),
-///   and those of another job of srun or mpirun neither there nor at a path
+///   attempt this is (optional). Ranks of another job or attempt are not admitted at an address;
+///   ranks of another srun or mpirun job are not admitted at a path either
 ///
-/// TESSERA_JOB_PAGE: where ranks record for tessera-run or launch() why they fail and how far they
-/// have come (JobPage; optional). TESSERA_LAUNCHER_PID: the process whose launch() has started this
-/// rank.
-/// TESSERA_FLIGHT_DUMP: a directory into which a rank that fails first on CPUs, and every rank that
-/// fails over NCCL, writes the last calls of the ranks (docs/flight-recorder.md; optional).
-/// TESSERA_BACKEND: what ProcessGroupOptions::backend takes, for programs that leave it open
-/// (optional). For the mpi backend, all optional: TESSERA_MPI: which MPI, "openmpi", "mpich" (also
-/// Intel MPI, MVAPICH) or the path of a libmpi, in place of the one that the program has loaded or
-/// its launcher belongs to; TESSERA_MPI_MODULE: the path of Tessera's module for it
-/// (docs/hosts.md).
-/// TESSERA_HOST: a name of up to 64 letters, digits, '.', '_' and '-' that tells backend hosts
-/// which ranks are on one host, in place of the kernel's name: for trying two hosts on one machine.
-/// TESSERA_VERBOSE: 1 makes init_process_group say on stderr who this process is and which
-/// variables say so. Integers are read strictly: digits only, the whole string.
+/// Others, all optional:
+/// - TESSERA_JOB_PAGE: where ranks record for tessera-run or launch() why they fail and how far
+///   they have come (JobPage)
+/// - TESSERA_LAUNCHER_PID: the process whose launch() has started this rank
+/// - TESSERA_FLIGHT_DUMP: a directory into which a rank that fails first on CPUs, and every rank
+///   that fails over NCCL, writes the last calls of the ranks (docs/flight-recorder.md)
+/// - TESSERA_BACKEND: what ProcessGroupOptions::backend takes, for programs that leave it open
+/// - TESSERA_MPI: which MPI the mpi backend uses, "openmpi", "mpich" (also Intel MPI, MVAPICH) or
+///   the path of a libmpi, in place of the one that the program has loaded or its launcher belongs
+///   to
+/// - TESSERA_MPI_MODULE: the path of Tessera's module for that MPI (docs/hosts.md)
+/// - TESSERA_HOST: a name of up to 64 letters, digits, '.', '_' and '-' by which backend "hosts"
+///   decides which ranks are on one host, in place of the kernel's host name; for trying two hosts
+///   on one machine
+/// - TESSERA_VERBOSE: 1 makes init_process_group say on stderr who this process is and which
+///   variables say so
+/// Integers are read strictly: digits only, the whole string.
 struct Environment {
   int rank = 0;
   int world_size = 1;
   int local_rank = 0;
   int local_world_size = 1;
-  /// True if variables give the two above, or the process is alone; otherwise they are defaults.
+  /// True if variables give local_rank and local_world_size, or the process is alone; otherwise the
+  /// two are defaults.
   bool has_local = false;
-  std::string launcher;        ///< who says so: "Open MPI's mpirun"; "" for nobody
-  std::string rank_variable;   ///< that holds the rank: "OMPI_COMM_WORLD_RANK"; "" for none
+  std::string launcher;        ///< that set the variables: "Open MPI's mpirun"; "" for none
+  std::string rank_variable;   ///< that gave the rank: "OMPI_COMM_WORLD_RANK"; "" for none
   std::string job_id;          ///< the scheduler's name of the job, if it has one: "slurm-17.0"
   std::string host_of_rank_0;  ///< "" if no variable says it
   std::string store_url;       ///< "" unless TESSERA_STORE is set
@@ -85,7 +89,7 @@ struct Environment {
 /// Gives the value of a variable, or nothing if it is not set.
 using EnvironmentLookup = std::function<std::optional<std::string>(const char* name)>;
 
-/// The process's own environment.
+/// Looks up `name` in the process's own environment.
 std::optional<std::string> process_environment(const char* name);
 
 /// The parts that must be read from the environment; the caller has the others.
@@ -98,13 +102,13 @@ struct EnvironmentNeeds {
 absl::StatusOr<Environment> read_environment(const EnvironmentLookup& lookup = process_environment,
                                              EnvironmentNeeds needs = {});
 
-/// Local. One line for people: "rank 2 of 4, 2 of 4 on this host, by Open MPI's mpirun
+/// Local. Returns one line for people: "rank 2 of 4, 2 of 4 on this host, by Open MPI's mpirun
 /// (OMPI_COMM_WORLD_RANK)". Contains no secret.
 std::string describe_identity(const Environment& environment);
 
-/// Local. The path in a file:// url, if it is absolute and lies in a directory that exists, belongs
-/// to this user and is closed to all others. The error says how to make such a directory, and never
-/// advises to close a directory that others may use.
+/// Local. Returns the path in a file:// url, if it is absolute and lies in a directory that exists,
+/// belongs to this user and is closed to all others. The error says how to make such a directory,
+/// and never advises to close a directory that others may use.
 absl::StatusOr<std::string> parse_store_url(const std::string& url);
 
 /// An address at which rank 0 listens.
@@ -113,10 +117,10 @@ struct StoreAddress {
   int port = 0;
 };
 
-/// Local. Whether `url` begins with tcp://.
+/// Local. Returns true if `url` begins with tcp://.
 bool is_tcp_url(const std::string& url);
 
-/// Local. Host and port of "tcp://host:port" or "tcp://[::1]:port", without any query.
+/// Local. Returns host and port of "tcp://host:port" or "tcp://[::1]:port", without any query.
 absl::StatusOr<StoreAddress> parse_tcp_url(const std::string& url);
 
 }  // namespace tessera

@@ -39,8 +39,8 @@ class CommError : public std::runtime_error {
   const CommErrorContext& context() const { return context_; }
 
   /// Returns the text without its context: equal on every rank of the group, so that a log of all
-  /// ranks names one cause. Ranks of different hosts that find failures at the same moment may each
-  /// name their own.
+  /// ranks names one cause. Ranks of different hosts that find failures at the same moment may name
+  /// different causes.
   const std::string& cause() const { return cause_; }
 
  private:
@@ -65,8 +65,9 @@ class RankError : public std::runtime_error {
     int rank = 0;
     int exit_code = 1;  ///< of its process, or 128 + signal; for a thread what record_errors()
                         ///< returns
-    int signal = 0;     ///< that ended its process; 0: none did
-    std::exception_ptr exception = nullptr;  ///< that left its body, if it was a thread
+    int signal = 0;     ///< the signal that ended its process; 0 for none
+    /// The exception that left the rank's body, if the rank was a thread.
+    std::exception_ptr exception = nullptr;
   };
   RankError(Ending ending, const std::string& text);
 

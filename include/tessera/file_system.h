@@ -20,22 +20,22 @@ class WritableFile {
 
   /// Appends all of `bytes`. After an error any part of them may be there.
   virtual absl::Status write_all(std::string_view bytes) = 0;
-  /// Returns once the file's content would survive a power failure; its name would not, see
-  /// FileSystem::sync_directory. An error is final: the kernel may have dropped what it could not
-  /// write, so that a second call would succeed without it. Give the file up. The default is for
-  /// object stores, where close() does that.
+  /// Returns once the file's content would survive a power failure; the file's name needs
+  /// FileSystem::sync_directory(), too. An error is final: the kernel may have dropped what it
+  /// could not write, so that a second call would succeed without it. Give the file up. The default
+  /// is for object stores, where close() makes the file durable.
   virtual absl::Status sync() { return absl::OkStatus(); }
-  /// Called once, and last. An object store puts the object here, whole and atomically: only now do
+  /// Called once, and last. An object store puts the object here, whole and atomically: from now on
   /// all ranks see it, and it is durable.
   virtual absl::Status close() = 0;
 };
 
-/// A file that is read, anywhere in it.
+/// A file that is read, at any offset.
 class ReadableFile {
  public:
   virtual ~ReadableFile() = default;
 
-  /// Fills `to` with the bytes from `offset` on. OutOfRange where the file ends earlier.
+  /// Fills `to` with the bytes from `offset` on. Returns OutOfRange if the file ends earlier.
   virtual absl::Status read(int64_t offset, absl::Span<char> to) = 0;
 };
 
@@ -57,20 +57,21 @@ class ReadableFileSystem {
  public:
   virtual ~ReadableFileSystem() = default;
 
-  /// Opens the file `path`; FailedPrecondition where it is a symbolic link or no regular file.
+  /// Opens the file `path`. Returns FailedPrecondition if it is a symbolic link or not a regular
+  /// file.
   virtual absl::StatusOr<std::unique_ptr<ReadableFile>> open(const std::string& path) = 0;
   /// Returns the names in a directory, in ascending order. In an object store, where a directory is
   /// a prefix of names, returns the parts of names between "<path>/" and the next '/', each once.
   virtual absl::StatusOr<std::vector<std::string>> list(const std::string& path) = 0;
-  /// Describes `path` itself if it is a symbolic link. A store without directories may return
-  /// NotFound for them.
+  /// Returns the kind and size of `path`; for a symbolic link those of the link itself. A store
+  /// without directories may return NotFound for a directory.
   virtual absl::StatusOr<FileEntry> entry(const std::string& path) = 0;
   /// Returns true if FileSystem::rename() works. Then a rename commits a step; otherwise the step's
   /// last file, the manifest, commits it.
   virtual bool can_rename() const { return false; }
   /// Locks the file `path`, which must exist, shared with other readers, or exclusively if `alone`;
-  /// the file's content stays. Does not wait: FailedPrecondition if it is locked. Unimplemented if
-  /// files have no locks.
+  /// the file's content stays. Does not wait: returns FailedPrecondition if the file is locked.
+  /// Returns Unimplemented if files have no locks.
   virtual absl::StatusOr<std::unique_ptr<FileLock>> lock_content(const std::string& /*path*/,
                                                                  bool /*alone*/) {
     return absl::UnimplementedError("[checkpoint] this file system has no locks");
@@ -79,21 +80,21 @@ class ReadableFileSystem {
 
 /// The file system of checkpoints: this machine's, unless a program injects its own, such as an
 /// object store (docs/checkpoints.md has an example). An object store overrides the functions that
-/// have no body here: create(), remove_file(), open(), list() and entry(). The others have defaults
-/// that fit it. If one rank has put or removed a file, all ranks must see that immediately, in
-/// list() too.
+/// have no body here: create(), remove_file(), open(), list() and entry(). The other functions have
+/// defaults that fit an object store. If one rank has put or removed a file, all ranks must see
+/// that immediately, in list() too.
 ///
 /// All calls are local and block. They should not throw: an exception counts as an error after
-/// which all ranks stop. Any thread may call; two threads do not use one file. An error's text
-/// names operation and path. Its code matters: NotFound and AlreadyExists have their usual meaning;
-/// OutOfRange, DataLoss and FailedPrecondition mean that a file is damaged, and so does NotFound
-/// for a file of a step; Unavailable means that readers should try again. After any other code the
-/// step may still be whole, so all ranks stop.
+/// which all ranks stop. Calls come from any thread, but no two threads use the same file. An
+/// error's text names operation and path. Its code matters: NotFound and AlreadyExists have their
+/// usual meaning; OutOfRange, DataLoss and FailedPrecondition mean that a file is damaged, and so
+/// does NotFound for a file of a step; Unavailable means that readers should try again. After any
+/// other code the step may still be whole, so all ranks stop.
 class FileSystem : public ReadableFileSystem {
  public:
   /// Makes the file `path`, which must not exist. A store that cannot tell may replace it instead.
   virtual absl::StatusOr<std::unique_ptr<WritableFile>> create(const std::string& path) = 0;
-  /// A store may return OK for a file that does not exist.
+  /// Removes the file `path`. A store may return OK for a file that does not exist.
   virtual absl::Status remove_file(const std::string& path) = 0;
   /// Copies the file `from` to a new file `to`. The default reads and writes the bytes in this
   /// process: override it where the store copies by itself.
@@ -113,8 +114,8 @@ class FileSystem : public ReadableFileSystem {
 
   /// Makes the file `path` if it does not exist, locks it for this object alone, and writes
   /// `holder` into it. Does not wait: if it is locked, returns FailedPrecondition with the text of
-  /// the present holder. Unimplemented if there are no locks: then the user must ensure that only
-  /// one job at a time saves in a directory.
+  /// the present holder. Returns Unimplemented if there are no locks: then the user must ensure
+  /// that only one job at a time saves in a directory.
   virtual absl::StatusOr<std::unique_ptr<FileLock>> lock(const std::string& /*path*/,
                                                          const std::string& /*holder*/) {
     return absl::UnimplementedError("[checkpoint] this file system has no locks");

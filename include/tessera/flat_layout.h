@@ -39,7 +39,8 @@ struct Segment {
 /// alignment. Padding holds zeros in parameter and gradient buffers alike.
 class FlatLayout {
  public:
-  /// Elements that every offset is a multiple of: max(64, 256 / element size).
+  /// Returns the number of elements of which every offset is a multiple: max(64, 256 / element
+  /// size).
   static int64_t alignment_numel(c10::ScalarType dtype);
 
   /// Lays out parameters of the given sizes one after the other and cuts the buffer into `slices`
@@ -59,9 +60,10 @@ class FlatLayout {
 
   /// Returns the range of parameter `index`, without its padding.
   Range parameter_range(size_t index) const { return {offsets_[index], numels_[index]}; }
-  /// Slice `slice` of the buffer, 0 <= slice < slices().
+  /// Returns slice `slice` of the buffer, 0 <= slice < slices().
   Range slice_range(int slice) const { return part(slice, slices_); }
-  /// Part `index` of the buffer cut into `count` equal parts; count divides slices().
+  /// Returns part `index` of the buffer, cut into `count` equal parts; `count` must divide
+  /// slices().
   Range part(int index, int count) const;
 
   /// Returns the pieces of parameters inside `range`, in buffer order, without padding and without

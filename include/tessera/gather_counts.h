@@ -6,7 +6,7 @@ namespace tessera {
 
 /// Counts of gathers and frees of a model's units, if parameters are split. Local.
 struct GatherCounts {
-  int64_t gathers = 0;     ///< units made whole
+  int64_t gathers = 0;     ///< units gathered, that is, made whole
   int64_t prefetched = 0;  ///< of `gathers`, those begun before their first use
   int64_t frees = 0;       ///< units freed
   int64_t bytes = 0;       ///< copied from other ranks

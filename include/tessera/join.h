@@ -14,11 +14,11 @@ struct OpenJoin;
 /// What happens in a loop over Engine::join() when some ranks have no batches left. Equal on all
 /// ranks, except `on_step`.
 struct JoinOptions {
-  /// Divisor of the gradients of losses without weights in such steps. Losses with weights are
-  /// always divided by the sum of the weights.
+  /// The number by which gradients are divided in steps in which some ranks have no batch, if
+  /// losses have no weights. Losses with weights are always divided by the sum of the weights.
   enum class Divide : uint8_t {
     kByActive,  ///< the ranks that had a batch: each batch of a step counts the same
-    kByWorld,   ///< all ranks: the last steps are smaller
+    kByWorld,   ///< all ranks, so that the last updates are smaller
   } divide = Divide::kByActive;
 
   /// If true, all ranks throw c10::Error as soon as one rank has no batches left while another has.
@@ -27,7 +27,7 @@ struct JoinOptions {
   /// Called on a rank without batches after each step() that it follows, to do what the other
   /// ranks' loops do after step(), such as stepping learning rate schedulers. May be empty:
   /// hyper-parameters come from the lowest rank that has batches. It may make only the engine calls
-  /// that the others make after their step().
+  /// that the other ranks make after their step().
   std::function<void()> on_step = {};
 };
 
@@ -56,15 +56,15 @@ class JoinScope {
 /// calls, with zeros for gradients, until no rank has batches. So ranks leave the loop together,
 /// with the hyper-parameters of the ranks that had batches last. The loader may be any range.
 ///
-/// Inside, each backward (under no_sync() too), accumulate(), step() and zero_grad() begins with an
-/// all-gather of one word. A step that some ranks follow also gathers the hyper-parameters, which
-/// those take from the lowest rank that has batches.
+/// Inside the loop, each backward (under no_sync() too), accumulate(), step() and zero_grad()
+/// begins with an all-gather of one word. A step that some ranks follow also gathers the
+/// hyper-parameters, which the ranks without batches take from the lowest rank that has batches.
 ///
-/// Engine::join() throws c10::Error on every rank under asynchronous steps and cuda_graphs, where
-/// ranks gather split parameters together (GPUs) and where options differ. Inside, all ranks throw
+/// Engine::join() throws c10::Error on every rank under asynchronous steps and cuda_graphs, if
+/// ranks gather split parameters together (on GPUs) and if options differ. Inside, all ranks throw
 /// c10::Error that names the ranks if some leave the loop before the others, if ranks that have
 /// batches make different calls, and if they make another collective call of this engine while a
-/// rank has none left; set_trainable() and add_group() throw always.
+/// rank has no batches left. Inside, set_trainable() and add_group() always throw.
 template <typename Loader>
 class JoinedBatches {
  public:

@@ -8,9 +8,9 @@
 namespace tessera {
 
 /// LAMB (You et al., arXiv 1904.00962, algorithm 2, with phi the identity), which LibTorch does not
-/// have: Adam's step with decoupled weight decay, for each parameter scaled by the norm of its
-/// values over the norm of its step. For large batches. States as Adam's, exp_avg and exp_avg_sq;
-/// for parameters of any dimensions.
+/// have: Adam's step with decoupled weight decay, scaled for each parameter by the norm of the
+/// parameter's values divided by the norm of its step. For large batches. Has Adam's states,
+/// exp_avg and exp_avg_sq, and takes parameters of any number of dimensions.
 ///
 /// With Adam's bias-corrected moments m and v:  U = m / (sqrt(v) + eps) + weight_decay W;
 ///   W <- W - lr r U, r = |W| / |U|, 1 where either norm is 0.

@@ -14,7 +14,7 @@ struct LionOptions : torch::optim::OptimizerCloneableOptions<LionOptions> {
   LionOptions(double lr = 1e-4) : lr_(lr) {}
   TORCH_ARG(double, lr) = 1e-4;
   using Betas = std::tuple<double, double>;
-  TORCH_ARG(Betas, betas) = std::make_tuple(0.9, 0.99);  ///< of the step, of the momentum
+  TORCH_ARG(Betas, betas) = std::make_tuple(0.9, 0.99);  ///< for the step, for the momentum
   TORCH_ARG(double, weight_decay) = 0;                   ///< decoupled, as AdamW's
 
  public:

@@ -18,7 +18,7 @@ enum class MemoryClass : uint8_t {
   kRoot,                 ///< the root unit's own buffer, where parameters are split
   kGradientBuffers,      ///< buffers in which gradients are collected before they are reduced
   kControl,              ///< votes and other small buffers; copies for Options::buffers
-  kHost,  ///< the host's: what a GPU's engine keeps there instead (Options::offload), and the copy
+  kHost,  ///< host memory: state that a GPU's engine keeps there (Options::offload), and the copy
           ///< that a checkpoint is written from (CheckpointsOptions::asynchronous)
 };
 inline constexpr size_t kMemoryClasses = 8;
@@ -30,8 +30,8 @@ struct MemoryBytes {
   std::array<int64_t, kMemoryClasses> by_class{};
   int64_t& operator[](MemoryClass c) { return by_class[static_cast<size_t>(c)]; }
   int64_t operator[](MemoryClass c) const { return by_class[static_cast<size_t>(c)]; }
-  /// Returns the sum over all classes; where a GPU trains, kHost is the host's and the rest the
-  /// GPU's.
+  /// Returns the sum over all classes; where a GPU trains, kHost is host memory and all other
+  /// classes are GPU memory.
   int64_t total() const;
   friend bool operator==(const MemoryBytes&, const MemoryBytes&) = default;
 };
@@ -42,11 +42,12 @@ class MemoryMeter {
   void add(MemoryClass memory_class, int64_t bytes);
   void remove(MemoryClass memory_class, int64_t bytes);
   MemoryBytes now() const;
-  /// Returns the largest value each class had, and the largest total, since the last reset.
+  /// The most bytes since the last reset_peak(): peak() for each class by itself,
+  /// peak_total_bytes() for all classes together.
   MemoryBytes peak() const;
   int64_t peak_total_bytes() const;
   void reset_peak();
-  /// How often add() was called: constant over a step that allocates nothing.
+  /// Returns how often add() was called. A step that allocates nothing does not change it.
   int64_t allocations() const;
 
  private:
@@ -57,10 +58,11 @@ class MemoryMeter {
   int64_t allocations_ = 0;
 };
 
-/// Proportional set size of this process in bytes (/proc/self/smaps_rollup): shared pages are
-/// divided by their users. -1 where unknown.
+/// Returns the proportional set size of this process in bytes (/proc/self/smaps_rollup), which
+/// divides shared pages by the number of their users; -1 if it is unknown.
 int64_t process_pss_bytes();
-/// Returns the shared memory within that: on a CPU, the buffers that peers read and write.
+/// Returns the part of process_pss_bytes() that is shared memory: on a CPU, the buffers that peers
+/// read and write.
 int64_t process_shared_bytes();
 
 }  // namespace tessera

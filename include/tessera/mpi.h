@@ -1,7 +1,8 @@
 #pragma once
 
-// For programs that use MPI themselves: compiled with their mpi.h, linked with their MPI. Other
-// programs need none of this: init_process_group() opens MPI at run time.
+// For programs that use MPI themselves: this header is compiled with the program's mpi.h, and the
+// program is linked with its MPI library. Other programs do not need it, because
+// init_process_group() opens MPI at run time.
 #include <mpi.h>
 
 #include <chrono>
@@ -18,15 +19,16 @@ namespace tessera::mpi {
 /// Collective over the ranks of `comm`, an intracommunicator; blocks until all have called it, at
 /// most `timeout`. Returns a group of those ranks, numbered as in `comm`, which is duplicated and
 /// may be freed. Neither initialises nor finalises MPI. The application must have initialised it
-/// with MPI_Init_thread at MPI_THREAD_SERIALIZED or above, because a thread of the group's makes
-/// its MPI calls: at SERIALIZED the application must make none while a call on the group, its
-/// making included, is in flight on this rank (a message until it is received), nor between
-/// destroying it and leave(); at MULTIPLE it may at any time. Call leave() before MPI_Finalize:
-/// MPICH needs that; Open MPI's MPI_Finalize does it, too. Calls of a group that still exists then
-/// throw CommError. Throws c10::Error for MPI_COMM_NULL, an intercommunicator, a time-out that is
-/// not positive, and where MPI is not initialised, has been finalised, or is at a lower level;
-/// CommError if ranks do not come. It cannot name them, for nothing is sent on `comm` itself. After
-/// that the job has to end: the others' part of the duplication cannot be undone.
+/// with MPI_Init_thread at MPI_THREAD_SERIALIZED or above, because a thread of the group makes MPI
+/// calls. At SERIALIZED the application must make no MPI call while a call on the group, including
+/// the one that makes it, is in flight on this rank (a message is in flight until it is received),
+/// nor between destroying the group and leave(). At MULTIPLE it may make MPI calls at any time.
+/// Call leave() before MPI_Finalize: MPICH needs that; Open MPI's MPI_Finalize does it, too. After
+/// that, calls on a group that still exists throw CommError. Throws c10::Error for MPI_COMM_NULL,
+/// an intercommunicator, a time-out that is not positive, and where MPI is not initialised, has
+/// been finalised, or is at a lower level; CommError if some ranks do not make the call. The error
+/// cannot name them, because nothing is sent on `comm` itself. The job must then end, because the
+/// other ranks' part of the duplication cannot be undone.
 inline std::shared_ptr<ProcessGroup> process_group(
     MPI_Comm comm, std::chrono::milliseconds timeout = std::chrono::minutes(10)) {
   TORCH_CHECK(comm != MPI_COMM_NULL,

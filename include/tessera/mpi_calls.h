@@ -8,9 +8,9 @@ namespace tessera::mpi {
 /// An MPI_Comm or MPI_Request of whichever MPI, as bits.
 using Handle = uint64_t;
 
-/// The functions of an MPI library that are called, independent of its ABI: a table that code with
-/// an mpi.h fills (mpi_functions.h). All but the first four functions return 0 or MPI's error code.
-/// Only non-blocking communication; sizes are bytes and may exceed 2^31.
+/// The functions of an MPI library that Tessera calls, independent of its ABI: a table that code
+/// with an mpi.h fills (mpi_functions.h). All but the first four functions return 0 or MPI's error
+/// code. Only non-blocking communication; sizes are bytes and may exceed 2^31.
 struct Calls {
   /// Raised with every change of this struct.
   static constexpr int kVersion = 2;
@@ -28,7 +28,7 @@ struct Calls {
   int (*finalize)();
   /// `callback` runs at the beginning of MPI_Finalize.
   int (*before_finalize)(void (*callback)());
-  /// Collective, does not block. `made` must stay where it is until the request is over.
+  /// Collective, does not block. `made` must stay where it is until the request is complete.
   int (*duplicate)(Handle comm, Handle* made, Handle* request);
   int (*release)(Handle* comm);
   int (*rank)(Handle comm, int* rank);
@@ -37,9 +37,10 @@ struct Calls {
 
   int (*send)(const void* data, size_t bytes, int to, int tag, Handle comm, Handle* request);
   int (*receive)(void* data, size_t bytes, int from, int tag, Handle comm, Handle* request);
-  /// Sets `is_over`; once a receive is over, also `source`, the rank that has sent.
+  /// Sets `is_over` to non-zero if the request is complete, else to 0. For a complete receive also
+  /// sets `source`, the sender's rank.
   int (*test)(Handle* request, int* is_over, int* source);
-  /// Cancels a receive that has not begun; test() must be called until it is over.
+  /// Cancels a receive that has not begun; test() must be called until the request is complete.
   int (*cancel)(Handle* request);
   int (*error_text)(int code, char* text, size_t bytes);
 };

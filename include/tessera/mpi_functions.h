@@ -27,8 +27,8 @@ Handle handle(Native native) {
   return made;
 }
 
-/// A size as count and datatype of MPI. Counts are ints, so more than INT_MAX bytes become one
-/// element of a derived type.
+/// A size in bytes as an MPI count and datatype. Counts are ints, so more than INT_MAX bytes become
+/// one element of a derived type.
 class Amount {
  public:
   explicit Amount(size_t bytes) {
@@ -48,7 +48,7 @@ class Amount {
     is_made_ = true;
   }
   ~Amount() {
-    if (is_made_) MPI_Type_free(&type_);  // pending operations keep it
+    if (is_made_) MPI_Type_free(&type_);  // pending operations keep the type
   }
   Amount(const Amount&) = delete;
   Amount& operator=(const Amount&) = delete;
@@ -109,7 +109,8 @@ inline int run_callback(MPI_Comm, int, void* callback, void*) {
   return MPI_SUCCESS;
 }
 
-/// MPI_Finalize deletes the attributes of MPI_COMM_SELF before anything else.
+/// Attaches an attribute to MPI_COMM_SELF, whose deletion calls `callback`. MPI_Finalize deletes
+/// the attributes of MPI_COMM_SELF before anything else.
 inline int before_finalize(Callback callback) {
   int key = MPI_KEYVAL_INVALID;
   const int code = MPI_Comm_create_keyval(MPI_COMM_NULL_COPY_FN, run_callback, &key, nullptr);

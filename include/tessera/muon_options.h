@@ -11,8 +11,8 @@ namespace tessera {
 /// Muon (Jordan et al., kellerjordan.github.io/posts/muon, 2024), which LibTorch does not have,
 /// with the formulas and defaults of PyTorch's torch.optim.Muon, except for ns_in_bfloat16: a step
 /// is the momentum of a matrix made (nearly) orthogonal by a Newton-Schulz iteration. One state per
-/// element, momentum_buffer. For parameters of two dimensions; others need a group or defaults of
-/// another algorithm in the same OptimizerPlan.
+/// element, momentum_buffer. For parameters of two dimensions; other parameters need a group or
+/// defaults with another algorithm in the same OptimizerPlan.
 ///
 /// With buffer B, gradient G, m the momentum and O(D) the iteration's result:
 ///   B <- lerp(B, G, 1 - m);  D = nesterov ? lerp(G, B, m) : B;
@@ -20,7 +20,7 @@ namespace tessera {
 /// O(D) is X after ns_steps of X <- a X + (b A + c A A) X with A = X X', from X = D / max(|D|,
 /// eps); X is the transpose where there are more rows than columns.
 struct MuonOptions : torch::optim::OptimizerCloneableOptions<MuonOptions> {
-  /// r, for a matrix of `rows` (outputs of a Linear) times `cols`.
+  /// How r is computed for a matrix of `rows` (outputs of a Linear) by `cols`.
   enum class AdjustLr : uint8_t {
     kOriginal,       ///< sqrt(max(1, rows / cols))
     kMatchRmsAdamW,  ///< 0.2 sqrt(max(rows, cols)): rates and weight decay as for AdamW (Moonlight,
@@ -37,8 +37,8 @@ struct MuonOptions : torch::optim::OptimizerCloneableOptions<MuonOptions> {
   TORCH_ARG(int64_t, ns_steps) = 5;  ///< below 100
   TORCH_ARG(double, eps) = 1e-7;     ///< above 0
   TORCH_ARG(AdjustLr, adjust_lr) = AdjustLr::kOriginal;
-  /// The iteration runs in bfloat16, as torch.optim.Muon's always does, instead of the masters'
-  /// dtype (fp32, or fp64). Faster on processors that multiply in bfloat16 only.
+  /// If true, the iteration runs in bfloat16, as torch.optim.Muon's always does, instead of the
+  /// masters' dtype (fp32, or fp64). Faster only on processors that multiply in bfloat16.
   TORCH_ARG(bool, ns_in_bfloat16) = false;
 
  public:

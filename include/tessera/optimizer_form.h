@@ -22,12 +22,12 @@
 
 namespace tessera {
 
-/// Accesses the number of updates in an optimizer's state of a parameter: an integer or a tensor of
-/// one value. Step counts are saved as `optimizer.<parameter>.step`.
+/// Accesses the step count in an optimizer's state of one parameter: an integer or a tensor of one
+/// value. Step counts are saved as `optimizer.<parameter>.step`.
 template <typename State>
 class StepCount {
  public:
-  /// The state has none.
+  /// For a state without a step count.
   StepCount() = default;
   /// access(State&) returns int64_t& or at::Tensor&; a pointer to a member will do, too.
   template <typename Access>
@@ -60,7 +60,7 @@ class StepCount {
   std::function<void(State&, int64_t)> write_;
 };
 
-/// The sizes of a state of one parameter; none: such a parameter does not have it.
+/// The sizes of a parameter's state; std::nullopt if the parameter does not have this state.
 using StateSizes = std::optional<std::vector<int64_t>>;
 
 /// A tensor that an optimizer keeps for each parameter: its name in a StateDict, and an accessor.
@@ -74,7 +74,7 @@ struct StateTensor {
       : name(std::move(name)), tensor(std::move(tensor)), sizes(std::move(sizes)) {}
 
   std::string name;  ///< "exp_avg"
-  Access tensor;     ///< or a pointer to a member
+  Access tensor;     ///< an accessor, or a pointer to a member
   /// For whole_tensor() only: returns the state's sizes for a parameter of sizes `parameter` under
   /// `options`, always the same for equal arguments. Null: the parameter's own sizes.
   Sizes sizes;
@@ -84,9 +84,9 @@ struct StateTensor {
 template <typename Options>
 struct OptionNumber {
   /// access(Options&) returns a reference to a floating-point number, an integer or a bool; a
-  /// pointer to a member will do, too. Integers of 2^53 and more are refused: a StateDict holds
-  /// numbers as fp64. `chooses_states`: the number decides which states there are (amsgrad); a
-  /// StateDict does not hold it.
+  /// pointer to a member will do, too. Integers of 2^53 and more are refused, because a StateDict
+  /// holds numbers as fp64. `chooses_states`: true if the number decides which states there are
+  /// (amsgrad); a StateDict does not hold such a number.
   template <typename Access>
   requires(
       std::is_arithmetic_v<std::remove_reference_t<std::invoke_result_t<const Access&, Options&>>>)
@@ -141,8 +141,8 @@ requires(std::default_initializable<StateType>) struct OptimizerForm {
   int64_t dimensions = 0;
 };
 
-/// Whether elementwise() and whole_tensor() try the optimizer out; kSkip if that takes too long or
-/// is mistaken.
+/// Whether elementwise() and whole_tensor() try the optimizer out. Use kSkip if the trial takes too
+/// long or reports an error by mistake.
 enum class OptimizerProbe : uint8_t { kRun, kSkip };
 
 namespace internal {
@@ -164,10 +164,11 @@ struct ErasedForm {
   struct Tensor {
     std::string name;
     std::function<at::Tensor&(State&)> of;
-    std::function<StateSizes(const Options&, at::IntArrayRef)> sizes;  // null: the parameter's
+    // Null: the parameter's own sizes.
+    std::function<StateSizes(const Options&, at::IntArrayRef)> sizes;
   };
 
-  const char* traits;  // what describes the optimizer, for messages
+  const char* traits;  // name of the traits template, for messages
   std::string name;
   std::string options_name;
   bool (*accepts)(const Options& options);
@@ -176,7 +177,7 @@ struct ErasedForm {
   std::unique_ptr<State> (*make_state)();
   bool (*is_state)(const State& state);
   std::vector<Tensor> states;
-  std::function<double(State&)> read_step;  // null: none
+  std::function<double(State&)> read_step;  // null: no step count
   std::function<void(State&, int64_t)> write_step;
   std::vector<Number> numbers;
   int64_t dimensions;
@@ -211,7 +212,7 @@ ErasedForm erased_form(const Form& form, const char* traits) {
       .numbers = {},
       .dimensions = form.dimensions};
   for (const auto& state : form.states) {
-    std::function<at::Tensor&(ErasedForm::State&)> of;  // null if the form's is
+    std::function<at::Tensor&(ErasedForm::State&)> of;  // null if form.states has no accessor
     if (state.tensor) {
       of = [tensor = state.tensor](ErasedForm::State& any) -> at::Tensor& {
         return tensor(static_cast<State&>(any));

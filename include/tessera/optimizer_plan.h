@@ -41,12 +41,13 @@ struct OptimizerPlan {
   AlgorithmOptions defaults;
   std::vector<OptimizerGroup> groups;
 
-  /// For each parameter of the table the index of its group: 0 the defaults, i + 1 groups[i]; for a
-  /// frozen one the group that it joins once it is trained (Engine::set_trainable()). A group may
-  /// have frozen parameters only. An error lists every problem: an options type without an
-  /// algorithm here; options out of range (AdamW: lr < 0, betas outside [0, 1), eps < 0,
-  /// weight_decay < 0); what the probe of a user's own found; parameters of other than two
-  /// dimensions under Muon; a group that selects no parameter, a group without predicate.
+  /// Returns, for each parameter of `table`, the index of its group: 0 for the defaults, i + 1 for
+  /// groups[i]. A frozen parameter has the group that it joins once it is trained
+  /// (Engine::set_trainable()). A group may have frozen parameters only. An error lists every
+  /// problem: an options type without an algorithm here; options out of range (AdamW: lr < 0, betas
+  /// outside [0, 1), eps < 0, weight_decay < 0); what the probe of a user's own optimizer found;
+  /// parameters of other than two dimensions under Muon; a group that selects no parameter, a group
+  /// without predicate.
   absl::StatusOr<std::vector<size_t>> assign(const ParameterTable& table) const;
 
   /// Returns the options of group `group` as assign() counts them.
@@ -56,8 +57,8 @@ struct OptimizerPlan {
   /// Returns the algorithm of group `group`. Throws c10::Error where assign() finds no algorithm.
   const internal::Algorithm& algorithm(size_t group = 0) const;
 
-  /// One line per group (name, all hyper-parameters) for comparison across ranks. Throws c10::Error
-  /// where assign() finds no algorithm.
+  /// Returns one line per group (name, all hyper-parameters) for comparison across ranks. Throws
+  /// c10::Error where assign() finds no algorithm.
   std::vector<std::string> lines() const;
 };
 

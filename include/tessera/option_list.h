@@ -16,21 +16,22 @@ struct OptionDescription {
   std::string doc;         ///< what it does, in a sentence without its subject
   std::string allowed;     ///< its values
   std::string unset;       ///< the default, as text
-  std::string strategies;  ///< under which it has a meaning; the others refuse it
-  std::string devices;     ///< the same for devices
-  bool has_text = false;   ///< whether set_option() can set it
+  std::string strategies;  ///< under which the field has a meaning; other strategies refuse it
+  std::string devices;     ///< on which the field has a meaning; other devices refuse it
+  bool has_text = false;   ///< true if set_option() can set it
 };
 
-/// All fields of Options, in their order. docs/options.md is this list. Local.
+/// Returns all fields of Options, in their order. docs/options.md is this list. Local.
 const std::vector<OptionDescription>& option_list();
 
-/// OptionDescription::doc of `name`. Throws c10::Error where there is no such field. Local.
+/// Returns OptionDescription::doc of the field `name`. Throws c10::Error if there is no such field.
+/// Local.
 const std::string& option_doc(std::string_view name);
 
 /// Sets the field `name` from text, as a flag gives it: "true", "0.5", "zero3", "1024 2048" (a
-/// list), "optimizer" (an enumerator, as its to_string() says). InvalidArgument that says what is
-/// allowed where the name or the text is wrong, or where only code can set the field; nothing is
-/// changed then. Values are not judged: see validate(). Local.
+/// list), "optimizer" (an enumerator, as its to_string() says). If the name or the text is wrong,
+/// or only code can set the field, returns InvalidArgument that says what is allowed, and changes
+/// nothing. Does not check whether the value is in range: see validate(). Local.
 absl::Status set_option(Options& options, std::string_view name, std::string_view text);
 
 }  // namespace tessera

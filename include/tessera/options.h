@@ -41,17 +41,17 @@ enum class NonFinite : uint8_t {
 struct NonFiniteGradient {
   static constexpr int kAllRanks = -1;
 
-  int rank;  ///< kAllRanks: asynchronous steps know only the sum of `elements` over ranks; or the
-             ///< norm over all ranks is not finite though each rank's part of it is
-  std::string parameter;  ///< the first one on that rank; "" if all gradients are finite, but their
-                          ///< mean over ranks, or its norm, is not
+  int rank;  ///< kAllRanks under asynchronous steps, which know only the sum of `elements` over
+             ///< ranks, and if only the norm over all ranks is not finite
+  std::string parameter;  ///< the first with such a gradient on that rank; "" if all gradients are
+                          ///< finite, but their mean over ranks, or its norm, is not
   int64_t elements;       ///< how many are NaN or infinite; 0 with `parameter` ""
 };
 
 /// The non-finite gradients of a step. Equal on all ranks; `gradients` is ordered by rank.
 struct NonFiniteReport {
   int64_t step = 0;         ///< the step that was about to be made
-  double loss_scale = 1.0;  ///< in force
+  double loss_scale = 1.0;  ///< the loss scale of this step
   std::vector<NonFiniteGradient> gradients;
 };
 
@@ -62,11 +62,11 @@ enum class Offload : uint8_t {
   kParameters,  ///< the same, and this rank's shards of parameters
 };
 
-/// "none", "optimizer", "parameters".
+/// Returns "none", "optimizer" or "parameters".
 std::string_view to_string(Offload offload);
 
-/// Returns true if the masters are a copy rather than the parameters' shards themselves: where the
-/// shards have another dtype, or lie on the device while the host updates.
+/// Returns true if the masters are a copy rather than the parameters' shards themselves, because
+/// the shards have another dtype, or lie on the device while the CPU updates.
 inline bool has_master_copy(const UnitPrecision& precision, Offload offload) {
   return precision.has_masters() || offload == Offload::kOptimizer;
 }
@@ -82,9 +82,10 @@ struct Options {
 
   Strategy strategy = Strategy::kDdp;
 
-  /// The three degrees of Strategy::kHybrid; must be set with it and only with it. Each divides the
-  /// next, and the last one divides the number of ranks: HSDP over S of S * R ranks is {S, S, S}.
-  /// With 1 < gradients < optimizer, sums are formed in another order and so round differently.
+  /// The three degrees of Strategy::kHybrid; must be set with it and only with it. Each degree
+  /// divides the next, and the last one divides the number of ranks: HSDP over S of S * R ranks is
+  /// {S, S, S}. With 1 < gradients < optimizer, sums are formed in another order and so round
+  /// differently.
   std::optional<Degrees> degrees = {};
 
   /// Which modules become units where parameters are split (degree above 1); an error elsewhere.
@@ -97,9 +98,10 @@ struct Options {
   /// are not split. Without effect where ranks share parameters.
   std::optional<int> reshard_after_forward = {};
 
-  /// Parameters for whose (first) name it returns true are left to the user: not synchronised,
-  /// split, hooked or updated. The engine keeps the function and also calls it in step() and
-  /// state_dict(), for parameters that were registered later. An error if it leaves none.
+  /// Returns true for the (first) names of parameters that are left to the user, that is, not
+  /// synchronised, split, hooked or updated. The engine keeps the function and also calls it in
+  /// step() and state_dict(), for parameters that were registered later. An error if no parameter
+  /// remains.
   std::function<bool(std::string_view parameter)> ignores = {};
 
   // --- Numerics (changes results) ---
@@ -164,9 +166,10 @@ struct Options {
   std::function<NonFinite(const NonFiniteReport&)> ask_non_finite = {};
 
   /// If set, the engine keeps an average of the weights (EMA, SWA): one more value per parameter,
-  /// in the masters' dtype, split as the optimizer's states (memory_formula.h).
+  /// in the masters' dtype, split like the optimizer's states (memory_formula.h).
   /// Engine::begin_average() makes the model the average. Training itself is the same to the bit.
-  /// An error where a GPU updates, which has no kernel for it: there set `offload`.
+  /// An error where a GPU updates the parameters, because there is no GPU kernel for averages; set
+  /// `offload` there.
   std::optional<WeightAverage> average = {};
 
   /// What step() does with the model's buffers: see BufferSync. It happens once per step that all
@@ -177,9 +180,9 @@ struct Options {
   /// naming it (added and removed ones at steps 1, 2, 4, 8, ...). Has no effect in a world of one.
   BufferSync buffers = BufferSync::kOnce;
 
-  /// Buffers for whose name it returns true are left to the user: neither compared between ranks
-  /// nor made equal, at parallelize or later, nor saved. A buffer that is ignored under one of its
-  /// names is ignored under all. The engine keeps the function, as it does `ignores`.
+  /// Returns true for the names of buffers that are left to the user: neither compared between
+  /// ranks nor made equal, at parallelize or later, nor saved. A buffer that is ignored under one
+  /// of its names is ignored under all. The engine keeps the function, as it does `ignores`.
   std::function<bool(std::string_view buffer)> ignores_buffers = {};
 
   /// If true, a torch::nn::BatchNorm1d, 2d or 3d in the model, whose statistics are those of one
@@ -244,17 +247,17 @@ struct Options {
 
   /// Keeps the memory that tensors free, in huge pages, instead of returning it to the kernel and
   /// faulting it in again every step: malloc does not return memory, and tensors of 64 KiB and more
-  /// get a heap of their own (a c10 CPU allocator; one that you have set stays). Process-wide and
-  /// permanent. Set it to false if other parts of the program allocate much between steps that
-  /// should go back to the system.
+  /// get a heap of their own (a c10 CPU allocator; an allocator that the program has set stays).
+  /// Process-wide and permanent. Set it to false if other parts of the program allocate much
+  /// between steps that should go back to the system.
   bool keep_freed_memory = true;
 
   // --- Device (what a GPU, its host and other ranks wait for, and where memory lies) ---
 
   /// Keeps part of the state in pinned host memory instead of GPU memory; the CPU updates it, and
-  /// copies run beside the computation. Results have the bits of training without it. Each step
-  /// copies each rank's slice of the gradients (once per backward) and of the new values, or its
-  /// shards (kParameters, per gather). An error where parameters lie on the CPU, with
+  /// copies run beside the computation. Results are the same to the bit as without offload. Each
+  /// step copies each rank's slice of the gradients (once per backward) and of the new values, or
+  /// its shards (kParameters, per gather). An error where parameters lie on the CPU, with
   /// optimizer_in_backward and asynchronous_step, and (kParameters) where a strategy does not split
   /// parameters or splits the optimizer over more ranks.
   Offload offload = Offload::kNone;
@@ -263,7 +266,7 @@ struct Options {
   /// decides whether the step is applied; its result (applied or skipped), its norm and its errors
   /// are returned or thrown by the next step() or by wait(). False waits in step(), as on a CPU.
   /// Unset: true on a GPU unless ask_non_finite or offload is set or the degrees keep partial sums
-  /// (1 < gradients < optimizer). True is an error on a CPU and with one of these.
+  /// (1 < gradients < optimizer). True is an error on a CPU and with one of these settings.
   std::optional<bool> asynchronous_step = {};
 
   /// Lets Engine::micro_step() capture what a forward and a backward queue on a GPU into a CUDA
@@ -283,8 +286,9 @@ struct Options {
   /// test of a model's accesses. An error where the strategy does not split parameters.
   bool free_eagerly = false;
 
-  /// Gathering a unit is an error, instead of growing the pool, if no unsharded-parameter buffer is
-  /// free. An error where parameters are not split. Without effect where ranks share parameters.
+  /// If true, gathering a unit while no unsharded-parameter buffer is free is an error; otherwise
+  /// the pool of buffers grows. An error where parameters are not split. Without effect where ranks
+  /// share parameters.
   bool fixed_unsharded_buffers = false;
 
   /// Records a trace of what the engine does (trace_of(), write_trace()).

@@ -11,10 +11,11 @@
 
 namespace tessera {
 
-/// Chooses parameters by name, or by name and tensor: a callable that takes
-/// `(std::string_view name)` or `(std::string_view name, const at::Tensor& parameter)` and returns
-/// bool. The tensor is the model's own: its sizes may decide, and at parallelize() its dtype, which
-/// may be converted there; its values must not, for they may differ between ranks or be freed.
+/// Chooses parameters by name, or by name and tensor: a callable that takes `(std::string_view
+/// name)` or `(std::string_view name, const at::Tensor& parameter)` and returns bool. The tensor is
+/// the model's own. The result may depend on its sizes, and at parallelize(), which may convert it,
+/// on its dtype. It must not depend on the values, because they may differ between ranks or be
+/// freed.
 class ParameterPredicate {
  public:
   /// Empty; refused where a predicate is needed.

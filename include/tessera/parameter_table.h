@@ -23,12 +23,12 @@ struct Parameter {
   std::vector<std::string> other_names;  ///< further names of the same tensor (tied parameters)
   at::Tensor tensor;                     ///< the user's own tensor, not a copy
   at::ScalarType dtype;                  ///< the tensor's when it was first put into a table
-  bool is_trainable;                     ///< requires_grad then, or what with_trainable() says
+  bool is_trainable;  ///< its requires_grad at that time, or as with_trainable() says
   /// True if the parameter keeps its own dtype where Precision::parameters is narrower: in a
   /// BatchNorm, which computes with statistics in fp32.
   bool keeps_dtype = false;
 
-  /// `wanted` as it applies to this parameter.
+  /// Returns `wanted` as it applies to this parameter.
   Precision precision(const Precision& wanted) const;
 };
 
@@ -55,8 +55,8 @@ class ParameterTable {
   std::vector<Parameter>::const_iterator begin() const { return parameters_.begin(); }
   std::vector<Parameter>::const_iterator end() const { return parameters_.end(); }
 
-  /// One line per parameter (index, all names, dtype, shape, strides, trainable) for comparison
-  /// across ranks.
+  /// Returns one line per parameter (index, all names, dtype, shape, strides, trainable) for
+  /// comparison across ranks.
   std::vector<std::string> lines() const;
 
  private:

@@ -47,14 +47,14 @@ struct UnitPrecision {
   friend bool operator==(const UnitPrecision&, const UnitPrecision&) = default;
 };
 
-/// `precision` for parameters that the user made in `dtype`, with unset fields filled in.
+/// Returns `precision` for parameters that the user made in `dtype`, with unset fields filled in.
 UnitPrecision resolve(const Precision& precision, c10::ScalarType dtype);
 
 /// Returns the problems of `precision` for parameters that the user made in `dtype`, one line each:
 /// "precision.FIELD: got X; allowed Y; what to do".
 std::vector<std::string> problems_of(const Precision& precision, c10::ScalarType dtype);
 
-/// One line for comparison across ranks.
+/// Returns one line for comparison across ranks.
 std::string to_string(const Precision& precision);
 
 }  // namespace tessera

@@ -29,7 +29,7 @@ struct Capabilities {
   bool has_host_channel = false;
   /// Ranks read each other's memory without the owner taking part: make_window() works.
   bool one_sided_reads = false;
-  /// Data may cross a network, which is slower than memory and carries it while ranks compute.
+  /// Data may cross a network, which is slower than memory and carries data while ranks compute.
   bool crosses_network = false;
   /// SumOrder::kBinaryTree is possible, for the dtypes and numbers of ranks that it takes.
   bool tree_sums = true;
@@ -38,16 +38,16 @@ struct Capabilities {
 /// Ranks that communicate. Every collective is called by every rank of the group in the same order;
 /// each call is compared across ranks (op, reduce op, order, divisor, root, dtype, numel, sequence,
 /// tag), and a difference raises a CommError on every rank that names both calls, before data is
-/// touched. Over NCCL that happens at the time-out, and only if NCCL hangs on the difference.
+/// touched. Over NCCL the error comes at the time-out, and only if the difference makes NCCL hang.
 ///
 /// Tensors are contiguous, lie at device() and are of fp32, fp64, bf16, fp16, int64, int32, int16,
 /// int8, uint8 or bool. Sums and products run in rank order, or as SumOrder says; bf16 and fp16 are
 /// accumulated in fp32 and rounded once. So every rank receives the same bits, and reduce_scatter
-/// gives the same bits as the matching slice of all_reduce. Backend "hosts" sums the ranks of each
-/// host in their order and then the hosts in theirs, and rounds bf16 and fp16 once in each. Over
-/// NCCL the order and the rounding are NCCL's, and none of this is promised. If a backend lacks an
-/// operation, a ReduceOp or a dtype, every rank throws a c10::Error that names it and the backend,
-/// before anything is sent.
+/// gives the same bits as the matching slice of all_reduce. Backend "hosts" sums over the ranks of
+/// each host in rank order, then over the hosts in order, and rounds bf16 and fp16 once in each of
+/// these two sums. Over NCCL the order and the rounding are NCCL's, and none of this is promised.
+/// If a backend lacks an operation, a ReduceOp or a dtype, every rank throws a c10::Error that
+/// names it and the backend, before anything is sent.
 ///
 /// Messages (send, recv, isend, irecv) concern two ranks only and take no number in the sequence of
 /// collectives. A message matches a receive from its sender with an equal tag; if several fit, they
@@ -63,10 +63,11 @@ struct Capabilities {
 /// groups of its world): every later call on it, on every rank, throws the same cause.
 ///
 /// A group is used by one thread at a time. Destroying it is local and waits for no rank. Wait for
-/// its calls first: one that is under way may fail, here and on the others. Destroying it marks
-/// this rank as having left, so that errors of calls that miss it name it; during stack unwinding
-/// it poisons the world. A child of fork() is not a rank: calls on an inherited group
-/// throw CommError at once (on GPUs they are undefined), and destroying it has no effect on others.
+/// its calls first, because a call that is under way may fail, here and on other ranks. Destroying
+/// it marks this rank as having left, so that the errors of calls that need this rank name it;
+/// during stack unwinding it poisons the world. A child of fork() is not a rank: calls on an
+/// inherited group throw CommError at once (on GPUs they are undefined), and destroying it has no
+/// effect on others.
 class ProcessGroup {
  public:
   /// For reduce_scatter: the slice with this rank's number.
@@ -81,17 +82,17 @@ class ProcessGroup {
   /// Returns this process's number in the group, 0 <= rank() < size().
   virtual int rank() const = 0;
   virtual int size() const = 0;
-  /// Unique among the groups of one world; "world" for the outermost.
+  /// Returns the group's name: unique among the groups of one world; "world" for the outermost.
   virtual std::string_view name() const = 0;
-  /// "loopback", "shm", "nccl", "mpi" or "hosts".
+  /// Returns "loopback", "shm", "nccl", "mpi" or "hosts".
   virtual std::string_view backend() const = 0;
   virtual Capabilities can() const = 0;
-  /// Returns the device of the tensors of its collectives: the CPU, or this rank's device.
+  /// Returns the device on which tensors of its collectives lie: the CPU, or this rank's device.
   virtual at::Device device() const { return at::kCPU; }
 
-  /// Combines `tensor` over ranks in place; all ranks receive the result.
-  /// `tag` names what is reduced in errors and traces and must be equal on all ranks. All
-  /// collectives take one. `divisor` and `order`, equal on all ranks: as in Collective.
+  /// Combines `tensor` over ranks in place; all ranks receive the result. `tag` names the data in
+  /// errors and traces and must be equal on all ranks. All collectives take a tag. `divisor` and
+  /// `order`, equal on all ranks: as in Collective.
   std::shared_ptr<Work> all_reduce(const at::Tensor& tensor, ReduceOp op, std::string_view tag = {},
                                    double divisor = 0.0, SumOrder order = SumOrder::kRanks) {
     return check_and_run({.op = Op::kAllReduce,
@@ -106,9 +107,9 @@ class ProcessGroup {
   /// Combines `input` [size() * n] over ranks and stores slice `slice` in `output` [n]: by default
   /// (kOwnRank) slice rank(). The ranks' slices must be a permutation; if two ranks ask for the
   /// same slice, every rank throws CommError that names both. Over NCCL all reduce_scatters of a
-  /// group must use the slices of its first; others throw CommError. `output` may be that slice of
-  /// `input` itself; the rest of `input` is not changed. A sum has the same bits whichever rank
-  /// receives it.
+  /// group must use the slices of the group's first reduce_scatter; other slices throw CommError.
+  /// `output` may be that slice of `input` itself; the rest of `input` is not changed. A sum has
+  /// the same bits whichever rank receives it.
   std::shared_ptr<Work> reduce_scatter(const at::Tensor& output, const at::Tensor& input,
                                        ReduceOp op, std::string_view tag = {}, int slice = kOwnRank,
                                        double divisor = 0.0, SumOrder order = SumOrder::kRanks) {
@@ -148,7 +149,8 @@ class ProcessGroup {
   }
 
   /// Concatenates every rank's `input` [n] in rank order into `output` [size() * n] of rank `root`,
-  /// which may hold its own `input` in place. Elsewhere `output` may be undefined and is not used.
+  /// whose `input` may be its own slice of `output`. On other ranks `output` may be undefined and
+  /// is not used.
   std::shared_ptr<Work> gather(const at::Tensor& output, const at::Tensor& input, int root,
                                std::string_view tag = {}) {
     return check_and_run({.op = Op::kGather,
@@ -158,8 +160,9 @@ class ProcessGroup {
                           .tag = tag});
   }
 
-  /// Stores slice r of rank `root`'s `input` [size() * n] in rank r's `output` [n]; the root's own
-  /// may be that slice itself. Elsewhere `input` may be undefined and is not used.
+  /// Stores slice r of rank `root`'s `input` [size() * n] in rank r's `output` [n]; the root's
+  /// `output` may be its own slice of `input`. On other ranks `input` may be undefined and is not
+  /// used.
   std::shared_ptr<Work> scatter(const at::Tensor& output, const at::Tensor& input, int root,
                                 std::string_view tag = {}) {
     return check_and_run({.op = Op::kScatter,
@@ -209,10 +212,11 @@ class ProcessGroup {
                                                  std::string_view tag = {}, double divisor = 0.0);
 
   /// Exchange objects as bytes, of any size, which may differ between ranks. Collective, blocking;
-  /// for set-up, not for the training loop: two collectives each (all_gather_bytes() one if all are
-  /// empty) and fresh memory. broadcast_bytes() gives rank `root`'s to all; all_gather_bytes()
-  /// gives every rank's to all, by rank; gather_bytes() to the root, and nothing to the others;
-  /// scatter_bytes() gives rank r the root's `bytes`[r], which the others leave empty.
+  /// for set-up, not for the training loop: each call runs two collectives (all_gather_bytes() one
+  /// if all objects are empty) and allocates memory. broadcast_bytes() gives rank `root`'s bytes to
+  /// all ranks. all_gather_bytes() returns every rank's bytes, by rank, on all ranks;
+  /// gather_bytes() returns them on the root, and nothing on other ranks. scatter_bytes() returns
+  /// the root's `bytes`[r] on rank r; other ranks pass no bytes.
   void broadcast_bytes(std::string& bytes, int root, std::string_view tag = {});
   std::vector<std::string> all_gather_bytes(std::string_view bytes, std::string_view tag = {});
   std::vector<std::string> gather_bytes(std::string_view bytes, int root,
@@ -250,8 +254,8 @@ class ProcessGroup {
   /// Local. Starts isend() or irecv() for all `messages` together, in this order. They cannot
   /// deadlock, whatever the order on either side. Over NCCL messages outside a batch run one after
   /// the other, in one order with the group's gathers and broadcasts, so an exchange needs a batch.
-  /// Messages between two ranks match in the order of the calls there, and tags, dtypes and sizes
-  /// that differ are named at the time-out at best.
+  /// Over NCCL messages between two ranks match in the order of the calls, and tags, dtypes and
+  /// sizes that differ are reported at the time-out, if at all.
   std::vector<std::shared_ptr<Work>> batch_isend_irecv(const std::vector<Message>& messages);
 
   /// Blocks until every rank has called it.
@@ -260,10 +264,10 @@ class ProcessGroup {
   }
 
   /// all_gather() of control data: CPU tensors, wherever device() is, that the host reads when the
-  /// call returns. Blocks until all ranks' parts are in `output`. Same sequence and errors as
-  /// all_gather(), and compared at once, over NCCL too. It is all_gather() unless the group has a
-  /// host channel (Capabilities::has_host_channel): over NCCL the store, which takes milliseconds
-  /// and is not meant for gradients.
+  /// call returns. Blocks until all ranks' parts are in `output`. It has the sequence and the
+  /// errors of all_gather(), and calls are compared at once, over NCCL too. It runs all_gather()
+  /// unless the group has a host channel (Capabilities::has_host_channel). Over NCCL that channel
+  /// is the store, which takes milliseconds and is not meant for gradients.
   void all_gather_on_host(const at::Tensor& output, const at::Tensor& input,
                           std::string_view tag = {}) {
     start_gather_on_host(output, input, tag)->wait();

@@ -16,8 +16,8 @@ namespace tessera {
 /// How a process finds its peers. Everything left out is read from the environment (environment.h
 /// lists the variables of each launcher); with no variable set the process is a world of one.
 struct ProcessGroupOptions {
-  /// The device of the job's tensors: at::kCPU, or at::kCUDA for a GPU of this rank's own. Without
-  /// an index that is GPU number LOCAL_RANK, which tessera-run and torchrun set, and GPU 0 in a
+  /// The device of the job's tensors: at::kCPU, or at::kCUDA for a GPU of this rank's own. A GPU
+  /// without an index is number LOCAL_RANK, which tessera-run and torchrun set, and GPU 0 in a
   /// world of one; if rank and world_size are given, the index must be, too. With backend "shm"
   /// ranks may share a GPU: number LOCAL_RANK modulo the number of GPUs, unless there is an index.
   at::Device device = at::kCPU;
@@ -34,10 +34,10 @@ struct ProcessGroupOptions {
   /// met.
   c10::intrusive_ptr<c10d::Store> store = {};
   /// How long ranks wait for each other, at start and in every collective. Range: > 0; larger
-  /// values than kMaxTimeOut (24 days), such as milliseconds::max(), count as that. On CPUs a
-  /// dead peer is noticed at once, whatever the time-out (over plain MPI by its launcher). The
-  /// time-out is for a peer that is alive
-  /// but does not make the call (stuck, stopped, in an endless loop).
+  /// values than kMaxTimeOut (24 days), such as milliseconds::max(), count as kMaxTimeOut. On CPUs
+  /// a dead peer is noticed at once, whatever the time-out (over plain MPI by its launcher). The
+  /// time-out is for a peer that is alive but does not make the call (stuck, stopped, in an endless
+  /// loop).
   std::chrono::milliseconds timeout = std::chrono::minutes(10);
   /// "auto", "loopback", "mpi", "hosts", "shm" or "nccl". auto: TESSERA_BACKEND, if that is set;
   /// else loopback for one rank, whatever its device, nccl for GPUs, hosts for CPUs where mpirun or
@@ -51,8 +51,8 @@ struct ProcessGroupOptions {
   /// Only for CPUs: on GPUs anything but kAuto is an error.
   enum class Lane : uint8_t { kAuto, kInline, kThread } lane = Lane::kAuto;
   /// A collective or message that waits longer than this (not over NCCL) warns once which ranks
-  /// have not come, where they were last seen, and whether their processes run, are stopped or are
-  /// gone. 0: never. Range: >= 0.
+  /// have not made the call, where they were last seen, and whether their processes run, are
+  /// stopped or are gone. 0: never. Range: >= 0.
   std::chrono::milliseconds report_after = std::chrono::seconds(5);
   /// Memory and copy engines of backend nccl. Ignored in a world of one that "auto" makes; with
   /// other backends anything but the defaults is an error.

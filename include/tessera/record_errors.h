@@ -4,19 +4,18 @@
 
 namespace tessera {
 
-/// For main(): runs `body` and returns what it returns. An exception that leaves it ends here: its
-/// text is written to TORCHELASTIC_ERROR_FILE, from where torchrun shows it, told to tessera-run or
-/// launch() if one of them has started this rank, and printed on stderr, and the exit code is
-/// returned. That is 64 (EX_USAGE) for std::invalid_argument, which means wrong input to the
-/// program; the rank's for RankError; and 1 otherwise. Local. A failure to write the file is
-/// ignored.
+/// For main(): runs `body` and returns what it returns. If an exception leaves `body`, writes its
+/// text to TORCHELASTIC_ERROR_FILE, from where torchrun shows it, passes it to tessera-run or
+/// launch() if one of them has started this rank, prints it on stderr, and returns an exit code: 64
+/// (EX_USAGE) for std::invalid_argument, which means wrong input to the program; the failed rank's
+/// exit code for RankError; and 1 otherwise. Local. A failure to write the file is ignored.
 ///
 ///     int main(int argc, char** argv) {
 ///       return tessera::record_errors([&] { return train(argc, argv); });
 ///     }
 ///
 /// If a program does not use it, an exception that leaves main() aborts the process: tessera-run
-/// and launch() learn the text, but torchrun does not, and stacks are not unwound.
+/// and launch() get the text, but torchrun does not, and stacks are not unwound.
 int record_errors(const std::function<int()>& body);
 
 }  // namespace tessera

@@ -12,10 +12,11 @@ namespace tessera {
 /// agree on the world size. Without a launcher it returns a world of one and communicates with
 /// nobody. Throws c10::Error that lists every problem of the environment at once, and CommError
 /// when peers do not come within the time-out (naming the missing ranks; over MPI only those that
-/// have called MPI_Init) or do not match. An error of one rank is thrown on all that are connected.
+/// have called MPI_Init) or do not match. An error on one rank is thrown on all ranks that are
+/// connected.
 ///
-/// Threads that are started here and in parallelize() inherit the calling thread's modes: call
-/// LibTorch's setFlushDenormal(), a mode of each thread, before.
+/// Threads that are started here and in parallelize() inherit the calling thread's modes. So call
+/// LibTorch's setFlushDenormal(), which sets a mode of the calling thread, before this function.
 ///
 /// With a CUDA device it loads LibTorch's CUDA half (docs/gpu.md says from where; takes up to
 /// seconds), makes the device the calling thread's current one, and loads NCCL if the backend is

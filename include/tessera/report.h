@@ -20,7 +20,7 @@ namespace tessera {
 /// the bytes of its elements in its present dtype.
 struct Report {
   struct Model {
-    std::string type;        ///< of the module, its name in C++
+    std::string type;        ///< C++ type of the module
     int64_t parameters = 0;  ///< distinct ones, without ignored ones
     int64_t elements = 0;    ///< of them
     int64_t bytes = 0;       ///< of them, wherever they lie
@@ -45,19 +45,21 @@ struct Report {
   };
 
   /// Means over sampled steps, in seconds, on the thread that trains. The first ten steps since the
-  /// engine was made or built anew (set_trainable(), add_group()) are sampled, and each 100th; none
-  /// on a GPU, where the host's times say little. A step that zero_grad() drops does not count.
+  /// engine was made or rebuilt (set_trainable(), add_group()) are sampled, and every 100th step;
+  /// none on a GPU, where the host's times say little. A step that zero_grad() drops does not
+  /// count.
   struct Times {
     int64_t sampled_steps = 0;
     double forward = 0.0;   ///< from the step before, or the last backward, to the first
                             ///< gradient: also what the program does in between
-    double backward = 0.0;  ///< from there until autograd has ended, with the reductions in between
+    double backward = 0.0;  ///< from the first gradient until autograd has ended, including the
+                            ///< reductions in between
     double communication = 0.0;  ///< while at least one reduction was under way
-    double overlap = 0.0;        ///< of `communication`, what backward did not wait for: next to
-                                 ///< nothing where the ranks' own threads do it
-                                 ///< (ProcessGroupOptions::lane)
-    double update = 0.0;         ///< inside step()
-    double communicated_bytes = 0.0;  ///< of gradients, given to collectives per step
+    /// The part of `communication` that backward did not wait for: almost nothing where the ranks'
+    /// own threads communicate (ProcessGroupOptions::lane).
+    double overlap = 0.0;
+    double update = 0.0;              ///< inside step()
+    double communicated_bytes = 0.0;  ///< bytes of gradients given to collectives per step
   };
 
   struct Hook {
@@ -69,7 +71,8 @@ struct Report {
   struct Memory {
     MemoryBytes now, peak;  ///< Engine::memory(); each class at its own peak
     int64_t peak_total = 0;
-    int micro_steps = 1;  ///< reducing backwards of the last step; the next two are for as many
+    /// Reducing backwards of the last step; the predictions are for this number.
+    int micro_steps = 1;
     MemoryBytes predicted, predicted_peak;  ///< predicted_memory(), predicted_peak_memory()
   };
 
@@ -95,8 +98,8 @@ struct Report {
   Memory memory;
 };
 
-/// One JSON object (RFC 8259) with the fields under the same names. Numbers that are not finite are
-/// null.
+/// Returns one JSON object (RFC 8259) with the fields under the same names. Numbers that are not
+/// finite are null.
 std::string to_json(const Report& report);
 
 /// Returns the report as text for people, some 30 lines.

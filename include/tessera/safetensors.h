@@ -15,12 +15,14 @@ class Engine;
 
 /// How tensors of files are matched to a model's.
 struct SafetensorsOptions {
-  /// Returns the model's name for a tensor of the files ("wte.weight" for
+  /// Returns the model's name for the tensor `name` of the files ("wte.weight" for
   /// "transformer.wte.weight"), or "" to leave the tensor out. Unset: names are the same.
   std::function<std::string(const std::string& name)> rename = {};
-  /// Parameters and buffers that no file has stay as they are; if false, they are an error.
+  /// If true, parameters and buffers that no file has stay as they are; if false, they are an
+  /// error.
   bool allow_missing = false;
-  /// Tensors of the files that the model does not have are left out; if false, they are an error.
+  /// If true, tensors of the files that the model does not have are left out; if false, they are an
+  /// error.
   bool allow_unknown = false;
 };
 
@@ -36,8 +38,9 @@ struct LoadedSafetensors {
 /// parameters are found under each of their names, and the one registered first counts. Reads one
 /// tensor at a time. Local; call it before parallelize(), which gives all ranks rank 0's values.
 ///
-/// Throws c10::Error, with nothing changed, where a file cannot be read or is malformed, a name is
-/// there twice, or shapes differ, tensors are missing or unknown: it lists all of them.
+/// Throws c10::Error, with nothing changed, if a file cannot be read or is malformed, if a name
+/// occurs twice, or if shapes differ or tensors are missing or unknown; the text lists all such
+/// tensors.
 LoadedSafetensors load_safetensors(torch::nn::Module& model, const std::vector<std::string>& paths,
                                    const SafetensorsOptions& options = {});
 
@@ -47,9 +50,10 @@ LoadedSafetensors load_safetensors(torch::nn::Module& model, const std::vector<s
 /// parameters. Takes 1 MiB of temporary memory if dtypes differ, and twice a tensor's memory if the
 /// tensor's order in memory differs. Buffers and ignored parameters are read whole, before anything
 /// is changed. The optimizer's state and the number of updates stay; gradients of this step are
-/// dropped. On the errors above throws c10::Error on every rank, with nothing changed. So it does
-/// if the model has no parameter of the engine, or if ranks differ in files or names (lengths and
-/// samples of the files are compared). A file that is truncated after that ends the engine.
+/// dropped. For the errors above it throws c10::Error on every rank, with nothing changed. It also
+/// does so if the model has no parameter of the engine, or if ranks differ in files or names
+/// (lengths and samples of the files are compared). A file that is truncated after that ends the
+/// engine.
 LoadedSafetensors load_safetensors(torch::nn::Module& model, Engine& engine,
                                    const std::vector<std::string>& paths,
                                    const SafetensorsOptions& options = {});

@@ -6,19 +6,21 @@
 
 namespace tessera::data {
 
-/// How far all ranks together are in a run over a data set. Says nothing of a rank or of the number
-/// of ranks, so it is equal on all ranks and fits any world.
+/// How far all ranks together have come in a run over a data set. It contains neither a rank nor
+/// the number of ranks, so it is equal on all ranks and fits any world.
 struct SamplerState {
   int64_t size = 0;     ///< samples in the data set
-  int64_t seed = 0;     ///< with the epoch, what the order depends on
+  int64_t seed = 0;     ///< seed and epoch determine the order
   bool shuffle = true;  ///< false: the order is 0, 1, 2, ...
   int64_t epoch = 0;
   int64_t cursor = 0;  ///< the first `cursor` samples of the epoch's order have been consumed;
                        ///< `size` once the epoch is finished
 
-  /// Named numbers, for checkpoints: "version", "size", "seed", "shuffle", "epoch", "cursor".
+  /// Returns the state as named numbers, for checkpoints: "version", "size", "seed", "shuffle",
+  /// "epoch", "cursor".
   std::map<std::string, int64_t> numbers() const;
-  /// The other way round. Throws c10::Error that names what is missing, unknown or out of range.
+  /// Returns the state with these numbers. Throws c10::Error that names what is missing, unknown or
+  /// out of range.
   static SamplerState from_numbers(const std::map<std::string, int64_t>& numbers);
 
   friend bool operator==(const SamplerState&, const SamplerState&) = default;

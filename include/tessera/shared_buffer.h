@@ -24,18 +24,20 @@ class SharedBuffer {
   SharedBuffer(const SharedBuffer&) = delete;
   SharedBuffer& operator=(const SharedBuffer&) = delete;
 
-  /// Local, do not block. Elements [0, numel) of `dtype` from byte `offset_bytes` on (aligned for
-  /// the dtype), 1-d. Throw c10::Error for a part that the buffer does not have.
+  /// Local, do not block. Return a 1-d tensor of `numel` elements of `dtype` from byte
+  /// `offset_bytes` on (aligned for the dtype). Throw c10::Error for a part that the buffer does
+  /// not have.
   virtual at::Tensor common(int64_t offset_bytes, int64_t numel, at::ScalarType dtype) = 0;
   virtual at::Tensor view(int64_t offset_bytes, int64_t numel, at::ScalarType dtype) = 0;
 
-  /// Local. The first byte in which view() differs from common() because this rank wrote it through
-  /// view(), if any; pages that it wrote without changing them show the common memory again. No
-  /// rank may write the common memory meanwhile. Costs a few nanoseconds per page. Throws
+  /// Local. Returns the first byte in which view() differs from common() because this rank wrote it
+  /// through view(), if any; pages that it wrote without changing them show the common memory
+  /// again. No rank may write the common memory meanwhile. Costs a few nanoseconds per page. Throws
   /// c10::Error if the system does not show which pages were written.
   virtual std::optional<int64_t> find_own_write() = 0;
 
-  /// Local. Views show the common memory again. Throws c10::Error if the system refuses.
+  /// Local. Makes all views of this rank show the common memory again. Throws c10::Error if the
+  /// system refuses.
   virtual void drop_own_writes() = 0;
 
  protected:

@@ -11,8 +11,8 @@ namespace tessera {
 
 /// A run of elements of a named tensor.
 struct StatePiece {
-  int64_t begin = 0;  ///< of the first element, counted in the memory order that the entry's
-                      ///< strides give
+  /// Index of the first element, counted in the memory order that the entry's strides give.
+  int64_t begin = 0;
   at::Tensor values;  ///< 1-d, contiguous, CPU; memory of its own
 };
 

@@ -7,8 +7,8 @@ namespace tessera {
 /// What one step did. Equal on all ranks. Under Options::asynchronous_step, step() returns the
 /// result of the previous step(); the first call returns one with `committed` false.
 struct StepResult {
-  bool committed = false;  ///< the update was applied; false: non-finite gradients were skipped,
-                           ///< or weights of 0
+  bool committed = false;  ///< true if the update was applied; false if the step was skipped, for
+                           ///< non-finite gradients or weights that are all 0
   int64_t step = 0;        ///< number of updates applied so far, this one included
   double grad_norm = 0.0;  ///< global norm (Options::grad_norm_type) of the averaged gradient after
                            ///< clipping by value and before clipping by norm, without the loss

@@ -6,9 +6,9 @@
 namespace tessera {
 
 /// While a StopRequest lives, the signals that ask a process to end (SIGTERM: from a scheduler that
-/// preempts the job, or from its user) are only noted, so that the program can save before it ends.
-/// Several objects may live; each sees all signals noted while any of them lived. Destroying the
-/// last one restores the previous signal actions. Local.
+/// preempts the job, or from its user) are only recorded, so that the program can save before it
+/// ends. Several objects may live; each sees all signals recorded while any of them lived.
+/// Destroying the last one restores the previous signal actions. Local.
 class StopRequest {
  public:
   /// The calling thread blocks none of the signals afterwards. Throws c10::Error for a signal that
@@ -18,7 +18,7 @@ class StopRequest {
   StopRequest(const StopRequest&) = delete;
   StopRequest& operator=(const StopRequest&) = delete;
 
-  /// Returns true if one of the signals has come. From any thread; costs one load.
+  /// Returns true if one of the signals has come. Any thread may call it; it costs one load.
   bool is_requested() const;
 };
 

@@ -43,15 +43,15 @@ bool keeps_gradient_buffers(const Degrees& degrees);
 /// parameters: p = 1 or p = o, and o > 1.
 bool can_share_parameters(const Degrees& degrees);
 
-/// One row of the table behind flags, help texts and messages.
+/// One row of the table that flags, help texts and messages use.
 struct StrategyName {
   Strategy strategy;
   std::string_view name;   ///< what to_string prints and flags take
-  std::string_view alias;  ///< a second spelling flags take, or empty
+  std::string_view alias;  ///< a second spelling that flags take, or empty
   std::string_view summary;
 };
 
-/// All strategies in order of rising sharding.
+/// Returns all strategies, in the order of the enum.
 const std::vector<StrategyName>& strategy_names();
 
 std::string_view to_string(Strategy strategy);
@@ -64,7 +64,7 @@ absl::StatusOr<Strategy> parse_strategy(std::string_view text);
 bool AbslParseFlag(absl::string_view text, Strategy* strategy, std::string* error);
 std::string AbslUnparseFlag(Strategy strategy);
 
-/// "p,g,o", as flags take it: "2,4,4".
+/// Returns "p,g,o", as flags take it: "2,4,4".
 std::string to_string(const Degrees& degrees);
 absl::StatusOr<Degrees> parse_degrees(std::string_view text);
 bool AbslParseFlag(absl::string_view text, Degrees* degrees, std::string* error);

@@ -31,15 +31,16 @@ namespace tessera::nn {
 /// in the same order, in forward, in backward and in what activation checkpointing runs again; the
 /// sizes of their batches may differ, and be zero: such a rank makes the same calls, with a loss
 /// that depends on its empty outputs. If a rank does not come, the others throw CommError at the
-/// group's time-out. If the number of channels differs, all throw it at once; on CPUs also if the
-/// call differs. In eval mode and in a world of one nothing is sent: it is BatchNorm.
+/// group's time-out. If the number of channels differs, all ranks throw CommError at once; on CPUs
+/// also if the call differs. In eval mode and in a world of one the layer sends nothing and acts as
+/// BatchNorm.
 ///
 /// Statistics are taken in fp64 (fp32 sums of 16-bit inputs included), merged in rank order (Chan,
 /// Golub and LeVeque, "Updating Formulae and a Pairwise Algorithm for Computing Sample Variances",
 /// 1979) and rounded once to the parameters' precision. Inputs: fp32, fp64, or bf16 and fp16 beside
 /// fp32 or 16-bit parameters; contiguous, channels-last or any strides; the output has the input's
-/// dtype and memory format. Gradients of weight and bias are of this rank's samples: the engine
-/// averages them as all others. On a GPU the host waits for the statistics.
+/// dtype and memory format. Gradients of weight and bias are those of this rank's samples; the
+/// engine averages them like all gradients. On a GPU the host waits for the statistics.
 ///
 /// Throws c10::Error if the input has another number of dimensions or channels (on this rank), if
 /// all batches together have fewer than two values per channel (on all ranks), and when backward is

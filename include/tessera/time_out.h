@@ -10,7 +10,7 @@ namespace tessera {
 /// to the current time does not overflow.
 inline constexpr std::chrono::milliseconds kMaxTimeOut(std::numeric_limits<int>::max());
 
-/// `time_out`, but at most kMaxTimeOut. Applied to every time-out that a user passes.
+/// Returns `time_out`, but at most kMaxTimeOut. Applied to every time-out that a user passes.
 constexpr std::chrono::milliseconds bounded(std::chrono::milliseconds time_out) {
   return std::min(time_out, kMaxTimeOut);
 }

@@ -12,8 +12,8 @@
 
 /// @file
 /// ElementwiseTraits of LibTorch's own optimizers. elementwise<torch::optim::AdamW>(options) runs
-/// LibTorch's own code, with its bits; AdamWOptions alone mean Tessera's, which makes one pass over
-/// memory. States have the same names in both, so either continues the other's run.
+/// LibTorch's own code, with its bits; AdamWOptions alone select Tessera's AdamW, which makes one
+/// pass over memory. States have the same names in both, so either continues the other's run.
 
 namespace tessera {
 

@@ -15,7 +15,7 @@ namespace tessera {
 /// What a span of a trace was spent on; viewers show the tracks in this order.
 enum class TraceTrack : uint8_t { kCompute, kGather, kReduce, kOptimizer, kVote };
 
-/// "compute", "gather", ...
+/// Returns "compute", "gather", ...
 std::string_view to_string(TraceTrack track);
 
 /// Spans of time of one rank, kept in memory until they are asked for. Safe to use from several
@@ -39,8 +39,9 @@ class Trace {
   Trace& operator=(const Trace&) = delete;
 
   /// Keeps a span of [begin_ns, end_ns], times of now_ns(); an end before the begin counts as equal
-  /// to it. `bytes` is what was moved, 0 if that has no meaning. Every distinct name is copied once
-  /// and cut after 255 bytes. A span for which there is no memory is counted as dropped.
+  /// to it. `bytes` is the number of bytes moved, or 0 if that has no meaning. Every distinct name
+  /// is copied once and cut after 255 bytes. If there is no memory for a span, it is counted as
+  /// dropped.
   void record(TraceTrack track, std::string_view name, int64_t begin_ns, int64_t end_ns,
               int64_t bytes = 0) noexcept;
 

@@ -28,8 +28,8 @@ struct PlannedUnit {
   UnitKind kind = UnitKind::kPlain;
 };
 
-/// The unit of every trainable parameter and its place in it, and the same for frozen parameters
-/// where they are split. Fixed when the model is parallelized: moving a parameter later would move
+/// Gives every trainable parameter a unit and a place in that unit, and frozen parameters too where
+/// they are split. Fixed when the model is parallelized: moving a parameter later would move
 /// optimizer state between ranks. Trainable units come first, frozen ones last.
 class UnitPlan {
  public:
@@ -61,14 +61,17 @@ class UnitPlan {
   bool has_place(size_t parameter) const;
   Place place(size_t parameter) const;
 
-  /// Returns true if any parameter of `unit` is used; used[i] != 0: parameter i of the table is.
+  /// Returns true if any parameter of `unit` is used; used[i] != 0 means that parameter i of the
+  /// table is used.
   bool is_used(size_t unit, const std::vector<uint8_t>& used) const;
 
-  /// Sum of the units' padded sizes. numel mixes dtypes only if units do.
+  /// Returns the sum of the units' padded sizes. If units differ in dtype, numel() adds elements of
+  /// different dtypes.
   int64_t numel() const;
   int64_t bytes() const;
 
-  /// One line per unit (name, dtype, numel, slices, member names) for comparison across ranks.
+  /// Returns one line per unit (name, dtype, numel, slices, member names) for comparison across
+  /// ranks.
   std::vector<std::string> lines(const ParameterTable& table) const;
 
  private:

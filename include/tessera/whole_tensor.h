@@ -37,7 +37,8 @@ using WholeTensorForm = OptimizerForm<OptionsType, StateType>;
 ///       }
 ///     };
 ///
-/// An optimizer with ElementwiseTraits needs no others, unless it has states of other sizes.
+/// An optimizer with ElementwiseTraits needs no WholeTensorTraits, unless it has states of other
+/// sizes.
 template <typename Optimizer>
 struct WholeTensorTraits;
 
@@ -46,7 +47,7 @@ requires(requires { ElementwiseTraits<Optimizer>::form(); }) struct WholeTensorT
     : ElementwiseTraits<Optimizer> {
 };
 
-/// The options of an optimizer, as its WholeTensorTraits say.
+/// The options type of `Optimizer`, as its WholeTensorTraits say.
 template <typename Optimizer>
 using WholeTensorOptions = typename decltype(WholeTensorTraits<Optimizer>::form())::Options;
 
@@ -80,12 +81,12 @@ std::shared_ptr<const Algorithm> make_whole_tensor(ErasedForm form,
 ///
 /// The Optimizer is made for one step of one parameter from options, states and count. So an update
 /// may depend on all of the parameter, its gradient and states, the count and the options, but not
-/// on other parameters or on anything kept without a name. The optimizer is tried out at once as by
-/// elementwise() (OptimizerProbe), on parameters of [16, 12], [12, 20] and [130], or of
-/// `dimensions`, beside each other and alone. States are saved by name under any strategy and
-/// world; the owner gives them. engine->optimizer() has the options, whose get_lr() and set_lr()
-/// must work. Local, throws nothing; parallelize() throws what it finds, on all ranks. An Optimizer
-/// that throws in a step fails the engine.
+/// on other parameters or on anything kept without a name. This call tries the optimizer out as
+/// elementwise() does (OptimizerProbe), on parameters of sizes [16, 12], [12, 20] and [130], or of
+/// `dimensions` dimensions, together and alone. States are saved by name under any strategy and
+/// world; the owner saves them. engine->optimizer() has the options, whose get_lr() and set_lr()
+/// must work. Local, throws nothing: parallelize() throws the problems found, on all ranks. An
+/// Optimizer that throws in a step fails the engine.
 template <WholeTensorOptimizerType Optimizer>
 AlgorithmOptions whole_tensor(WholeTensorOptions<Optimizer> options,
                               OptimizerProbe probe = OptimizerProbe::kRun) {

@@ -15,13 +15,13 @@ namespace tessera {
 ///
 /// Reads see what the owner wrote before any collective that both ranks have taken part in since.
 /// The caller must ensure that nobody reads while the owner writes (epochs, fences). A window keeps
-/// the buffers readable: after its group is gone, or after an owner has destroyed its own, reads
+/// the buffers readable: after its group is gone, or after an owner has destroyed its window, reads
 /// still work and return what the owner's memory held last, until every rank has destroyed its
-/// window. Where ranks share memory that holds even if the owner's process has ended, and reads do
+/// window. Where ranks share memory this holds even if the owner's process has ended, and reads do
 /// not check for dead peers; the collectives around them do. Over mpi the owner's process answers
-/// reads (while it computes). At its end it waits until the others have destroyed their windows; a
-/// read names an owner that leaves all the same. Thread-safe: several threads of a rank may read at
-/// once.
+/// reads (while it computes). When that process ends, it waits until the other ranks have destroyed
+/// their windows. If it leaves without waiting, reads throw an error that names it. Thread-safe:
+/// several threads of a rank may read at once.
 class Window {
  public:
   /// The version of values that may change between two reads.

@@ -19,11 +19,11 @@ struct WrapPolicy {
   std::string name;  ///< for messages and comparison across ranks; an error without `choose`
 
   /// Returns names of modules ("layers.0"), one inner list per unit; an inner list of several
-  /// modules makes one unit of them. A module inside another chosen one makes its own unit, and the
-  /// outer one keeps the rest. The order of the lists has no meaning. Each name must be that of a
-  /// module below the model that owns parameters, itself or below, and occur once. Every rank must
-  /// choose the same; parallelize compares the units. If it throws on a rank, parallelize throws on
-  /// all ranks.
+  /// modules makes one unit of them. A chosen module inside another chosen module makes its own
+  /// unit, and the outer module keeps its other parameters. The order of the lists has no meaning.
+  /// Each name must be that of a module below the model that owns parameters, itself or below, and
+  /// occur once. Every rank must choose the same; parallelize compares the units. If it throws on a
+  /// rank, parallelize throws on all ranks.
   std::function<std::vector<std::vector<std::string>>(const torch::nn::Module& model)> choose;
 };
 

@@ -30,11 +30,11 @@ namespace tessera {
 ///   units: layers.2, layers.1, layers.0, root (embed and head)
 WrapPolicy wrap_blocks();
 
-/// Every module for which `accepts` is true. `name` is the module's ("layers.0.attention"). Modules
-/// that own no parameters, neither themselves nor below, are not asked about. An accepted module
-/// inside another accepted one makes its own unit. `rule` names the rule in messages and is
-/// compared across ranks. Throws c10::Error if `accepts` is empty or, later in parallelize, if
-/// nothing is accepted (wrap_whole() says that this is meant).
+/// Chooses every module for which `accepts` returns true. `name` is the module's
+/// ("layers.0.attention"). Modules that own no parameters, neither themselves nor below, are not
+/// asked about. An accepted module inside another accepted one makes its own unit. `rule` names the
+/// rule in messages and is compared across ranks. Throws c10::Error if `accepts` is empty or, later
+/// in parallelize, if nothing is accepted (use wrap_whole() if that is intended).
 ///
 ///   options.wrap = tessera::wrap_if("stages", [](std::string_view name, const auto&) {
 ///     return name.starts_with("stage") && name.find('.') == name.npos;
@@ -43,17 +43,17 @@ WrapPolicy wrap_if(
     std::string rule,
     std::function<bool(std::string_view name, const torch::nn::Module& module)> accepts);
 
-/// Every module of one of these types or derived from one, nested ones included. A type is the
-/// module's or its holder's: torch::nn::Linear and torch::nn::LinearImpl mean the same. An error in
-/// parallelize if the model has none that owns parameters.
+/// Chooses every module that has one of these types or derives from one of them, nested modules
+/// included. A type is the module's or its holder's: torch::nn::Linear and torch::nn::LinearImpl
+/// mean the same. An error in parallelize if the model has none that owns parameters.
 ///
 ///   options.wrap = tessera::wrap_by_type<torch::nn::TransformerEncoderLayer>();
 template <typename... Modules>
 WrapPolicy wrap_by_type();
 
-/// From the leaves upwards, every module with at least `least_numel` parameter elements that no
-/// chosen module below it owns; so units have about that size or more, for any model. Never a
-/// ModuleList or ModuleDict; never a part of a MultiheadAttention, whose parameters one operator
+/// Chooses, from the leaves upwards, every module with at least `least_numel` parameter elements
+/// that no chosen module below it owns; so units have about that size or more, for any model. Never
+/// a ModuleList or ModuleDict; never a part of a MultiheadAttention, whose parameters one operator
 /// reads together. An element counts for a module if all names of its parameter lie in that module.
 /// The rest joins the next chosen module above, or the root. Throws c10::Error unless least_numel
 /// is 1 or more. Source: PyTorch's size_based_auto_wrap_policy; unlike that one, it makes a large
@@ -62,9 +62,9 @@ WrapPolicy wrap_by_type();
 ///   options.wrap = tessera::wrap_by_size(10'000'000);  // 40 MB of float each, or more
 WrapPolicy wrap_by_size(int64_t least_numel);
 
-/// Exactly these units, each a list of module names; the modules of one list share a unit named "a
-/// + b". parallelize throws c10::Error that lists every name which is unknown, occurs twice or owns
-/// no parameters, and all valid names.
+/// Makes exactly these units, each a list of module names; the modules of one list share a unit
+/// named "a + b". parallelize throws c10::Error that lists every name which is unknown, occurs
+/// twice or owns no parameters, and all valid names.
 ///
 ///   options.wrap = tessera::wrap_modules({{"encoder"}, {"decoder.0", "decoder.1"}});
 WrapPolicy wrap_modules(std::vector<std::vector<std::string>> units);
