@@ -26,10 +26,10 @@ struct NumberedCall {
   std::string text() const { return describe(signature, tag); }
 };
 
-/// How far this rank has come on one group. Ranks tell each other at a time-out. Thread-safe.
+/// How far this rank has come on one group. Ranks exchange this at a time-out. Thread-safe.
 class Progress {
  public:
-  /// `world_ranks`: of the group's ranks, in order.
+  /// `world_ranks[r]` is the world rank of the group's rank r.
   Progress(std::string group, std::vector<int> world_ranks)
       : group_(std::move(group)), world_ranks_(std::move(world_ranks)) {}
 
