@@ -130,7 +130,7 @@ Environment environment_for(const ProcessGroupOptions& options) {
   return *std::move(environment);
 }
 
-/// In one write, as ranks share the terminal.
+/// Prints the line in one write, because the ranks share the terminal.
 void say_identity(const ProcessGroupOptions& options, const Environment& environment) {
   std::string line = absl::StrCat("[rendezvous] ", describe_identity(environment), "; pid ",
                                   ::getpid(), " on ", machine_name());
