@@ -38,11 +38,11 @@ struct ReadKey {
 /// written, if the rank that fetches fails or takes longer than kPatience, or if a process that has
 /// ended holds the lock.
 ///
-/// Two ranks never wait for each other's parts: a rank waits for a batch of reads in the order in
-/// which it started them, so each of the two would have found the other's part before it was
-/// claimed. But a rank may fetch a part ahead and then wait in a collective for a rank that needs
-/// this part now. So a rank waits only kPatienceUnawaited for a part that the fetching rank does
-/// not itself wait for.
+/// Two ranks never wait for each other's parts. A rank waits for a batch of reads in the order in
+/// which it started them, so before it claimed its own part it had found the other rank's part
+/// claimed. That cannot be true of both ranks. But a rank may fetch a part ahead and then wait in a
+/// collective for a rank that needs this part now. So a rank waits only kPatienceUnawaited for a
+/// part that the fetching rank does not itself wait for.
 class ReadCache {
  public:
   /// The most memory of a host that the cache takes.

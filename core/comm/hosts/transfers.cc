@@ -215,7 +215,7 @@ CollectiveTask broadcast(CollectiveContext context) {
   co_await give(*subgroups.last, tensor, root_local, call.tag);
 }
 
-/// For collectives that gain nothing from two levels.
+/// Runs a collective that gains nothing from two levels on the link of all ranks.
 CollectiveTask move_flat(CollectiveContext context) {
   const std::shared_ptr<Work> work = context.subgroups.flat->start(context.call);
   co_yield CollectiveTask::Given();

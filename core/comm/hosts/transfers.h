@@ -22,9 +22,9 @@ struct CollectiveContext {
 ///
 /// Note [Traffic between hosts]
 /// ~~~~~~~~~~~~~~~~~~~~~~~~~~~~
-/// For H hosts of L ranks, and a tensor of n bytes. all_reduce: the ranks of a host first sum it
-/// among themselves, 1/L of it each. Each rank then all-reduces its part with its column, and
-/// shares the result inside. So a host sends 2 n (H-1)/H: once, and not once per rank.
+/// For H hosts of L ranks, and a tensor of n bytes. all_reduce: the ranks of a host first sum the
+/// tensor among themselves, 1/L of it each. Each rank then all-reduces its part with its column,
+/// and shares the result inside. So a host sends 2 n (H-1)/H: once, and not once per rank.
 /// reduce_scatter of n: a host sends n (H-1)/H. all_gather into n: every part goes to every other
 /// host once, so a host sends n (H-1)/H. broadcast: the root's host sends n (H-1), or less where
 /// MPI passes parts on. all_reduce of at most kSmallBytes: every column reduces the whole tensor,

@@ -72,7 +72,7 @@ std::shared_ptr<Call> start_link(const HostSubgroups& subgroups, const Call& cal
 CollectiveTask make_subgroup(const HostSubgroups& subgroups, const GroupSetting& setting,
                              Call& call) {
   const std::vector<int> ranks = call.ranks();
-  std::vector<int> host_of_rank, locals;  // of this host
+  std::vector<int> host_of_rank, locals;  // locals: those of this host
   for (const int rank : ranks) {
     host_of_rank.push_back(subgroups.layout.host_of(rank));
     if (subgroups.is_here(rank)) locals.push_back(subgroups.layout.local_of(rank));

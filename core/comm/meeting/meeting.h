@@ -25,9 +25,9 @@ namespace tessera::internal {
 /// ranks have come, rank 0 opens the transport and tells the others how to enter it. Each rank says
 /// when it has entered; when all have, rank 0 says "go". Whatever goes wrong before that is one
 /// error on all ranks: a rank number that was given twice, ranks that differ, a death, a rank that
-/// gives up or whose time-out is over, a transport that cannot be opened or entered. Rank 0 finds
-/// the error or is told it, and tells all ranks. The end of a process closes its connection, so
-/// both sides notice it at once.
+/// gives up or whose time-out has passed, a transport that cannot be opened or entered. Rank 0
+/// finds the error or is told it, and tells all ranks. The end of a process closes its connection,
+/// so both sides notice it at once.
 ///
 /// Nothing in this folder uses LibTorch: a launcher may meet in the same way.
 

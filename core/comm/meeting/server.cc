@@ -133,7 +133,7 @@ void Server::stop_listening() {
   }
 }
 
-/// Drops connections that are over, and rejects those that have not proved themselves in time.
+/// Drops connections that have ended, and rejects those that have not proved themselves in time.
 void Server::sweep() {
   const auto now = Clock::now();
   for (Session& session : sessions_) {

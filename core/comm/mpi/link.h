@@ -99,7 +99,7 @@ class Link final : public internal::Link {
     return rounds_.find(sequence)->second;
   }
   at::Tensor& scratch() { return scratch_; }
-  /// Returns how many calls are over.
+  /// Returns how many calls have finished on this rank.
   int64_t finished() const { return finished_; }
   /// Makes the window or the subgroup's link that `call` asks for. Called once all ranks have
   /// called.

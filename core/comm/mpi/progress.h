@@ -17,8 +17,7 @@
 
 namespace tessera::internal::mpi {
 
-/// The cause with which calls fail that are under way, or begin, after the progress thread has
-/// ended.
+/// Cause of the failure of calls that are under way, or begin, after the progress thread has ended.
 inline constexpr const char* kProcessEnds = "this process ends";
 
 /// The only thread of the process that calls MPI, so MPI_THREAD_SERIALIZED is enough. While no call
@@ -36,7 +35,7 @@ inline constexpr const char* kProcessEnds = "this process ends";
 /// others.
 ///
 /// After a failure some ranks may never leave. So the wait is short, and MPI_Abort then ends all
-/// ranks. The wait for MPI_Finalize is short, too. It is short even without a failure, once all
+/// ranks. The wait for MPI_Finalize is short, too. Without a failure it is also short once all
 /// ranks have come to MPI_Finalize, because MPICH 4.0 over UCX and TCP may not return from it; the
 /// process then ends without it.
 ///

@@ -19,7 +19,7 @@ namespace tessera::internal::mpi {
 namespace {
 
 constexpr int kEnvelopeTag = 0;
-constexpr auto kBetweenLooks = std::chrono::milliseconds(20);  // for late ranks
+constexpr auto kBetweenLooks = std::chrono::milliseconds(20);  // looks for late ranks
 constexpr auto kBetweenLooksAtHost = std::chrono::milliseconds(100);
 // After a failure on another host, how long the ranks of this host may go on with a collective of
 // several hosts. Less than kGrace, after which the rank that throws may end all ranks.

@@ -27,7 +27,7 @@ namespace tessera::internal::mpi {
 
 class Link;
 
-/// The cause of calls that are under way, or begin, when MPI has been finalised.
+/// Cause of the failure of calls that are under way, or begin, after MPI has been finalised.
 inline constexpr const char* kFinalised = "MPI has been finalised";
 
 /// State that all groups of one rank share: the communicator, and the envelopes sent and received
@@ -42,7 +42,7 @@ class World : public std::enable_shared_from_this<World> {
     std::string host;
   };
 
-  /// Any thread. For the ranks of `comm`, which begin() duplicates.
+  /// Any thread. Makes the world of the ranks of `comm`, which begin() duplicates.
   World(const Calls& calls, Handle comm, Member::Patience patience)
       : calls_(calls), comm_(comm), patience_(patience) {}
   World(const World&) = delete;
@@ -92,7 +92,7 @@ class World : public std::enable_shared_from_this<World> {
   void send_to_others(const Envelope& envelope);
   /// Adds a group of this rank. The group is removed once Link::is_over().
   void add(const std::shared_ptr<Member>& member, Link& link);
-  /// Keeps `exchange`, and tests it until it is over.
+  /// Keeps `exchange`, and tests it until all its messages have completed.
   void keep(std::shared_ptr<Exchange> exchange) { kept_.push_back(std::move(exchange)); }
   /// Receives and drops the data of a message that no call receives, so that the sender's request
   /// completes.
@@ -131,7 +131,7 @@ class World : public std::enable_shared_from_this<World> {
   bool advance(Clock::time_point now);
   /// Returns true while anything is under way, so that advance() must be called.
   bool is_busy() const;
-  /// Returns true if one of its groups is to leave.
+  /// Returns true if a group of this world is about to be left.
   bool is_closing() const;
   /// Returns false if a call must not be reported as finished yet, because envelopes of this rank
   /// are still being sent and the application may call MPI once the call has finished.

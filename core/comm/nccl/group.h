@@ -60,7 +60,8 @@ class Group final : public ProcessGroup {
   at::Tensor allocate(int64_t numel, at::ScalarType dtype) override;
   /// Returns null; throws CommError if the world has failed.
   std::unique_ptr<SharedBuffer> make_shared_buffer(int64_t bytes, std::string_view name) override;
-  /// Waits until this rank's reductions and barriers on the group are over, as ncclCommSplit asks.
+  /// Waits until this rank's reductions and barriers on the group have finished, as ncclCommSplit
+  /// requires.
   std::shared_ptr<ProcessGroup> subgroup(const std::vector<int>& ranks,
                                          std::string_view name) override;
   void abort(std::string_view cause) noexcept override;

@@ -45,7 +45,7 @@ class Progress {
   void begin(NumberedCall& call) { call.sequence = begun_++; }
   void leave() { has_left_ = true; }
 
-  /// For the table: how many calls this rank has begun, and whether it has left.
+  /// Returns text for the table: whether this rank has left, and how many calls it has begun.
   std::string report() const { return absl::StrCat(has_left_ ? "left" : "in", " ", begun_.load()); }
 
  private:

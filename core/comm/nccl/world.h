@@ -95,7 +95,7 @@ class World : public std::enable_shared_from_this<World> {
   std::optional<std::string> failure();
   bool is_failed() const { return failed_.load(std::memory_order_acquire); }
 
-  /// Watches a call until it is over.
+  /// Watches a call until it has finished.
   void watch(std::shared_ptr<Pending> pending);
 
   /// Registers a new group (enter()) or a new communicator (adopt()) of this world.
@@ -133,7 +133,7 @@ class World : public std::enable_shared_from_this<World> {
   bool has_pending(const std::string& group);
 
   const WorldOptions options_;
-  const std::shared_ptr<Progress> all_;  // of the group of all ranks
+  const std::shared_ptr<Progress> all_;  // this rank's progress on the group of all ranks
   std::atomic<bool> failed_{false};
   const std::shared_ptr<FlightRing> flights_ = std::make_shared<FlightRing>();
 

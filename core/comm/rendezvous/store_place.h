@@ -57,7 +57,7 @@ class StorePlace final : public Place {
   Store store_;
   const Options options_;
   // The note that rank 0 has written into the store, or that another rank has last read there.
-  std::string secret_;              // of this meeting; known to all who read the store
+  std::string secret_;              // this meeting's secret; whoever reads the store knows it
   int port_ = 0;                    // 0 if rank 0 listens at a socket of its host
   std::vector<std::string> hosts_;  // its addresses, the best one first; or the socket's name
 };
