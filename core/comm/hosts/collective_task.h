@@ -10,9 +10,9 @@
 
 namespace tessera::internal::hosts {
 
-/// One rank's part of a collective of several hosts, step by step: a coroutine, which waits by
-/// `co_await` without keeping a thread. `co_yield Given()` says that the group's next collective
-/// may begin. Put no braced aggregate into the expression of a co_await: GCC 12 destroys it twice.
+/// One rank's part in a collective of several hosts: a coroutine, which waits with `co_await`
+/// without blocking a thread. `co_yield Given()` says that the group's next collective may begin.
+/// Put no braced aggregate into the expression of a co_await: GCC 12 destroys it twice.
 class CollectiveTask {
  public:
   struct promise_type;
@@ -20,7 +20,7 @@ class CollectiveTask {
   using Condition = std::function<bool()>;
   struct Given {};
 
-  /// Waits until the condition is true; then throws what the Work has failed with, if it has.
+  /// Waits until the condition is true. Then rethrows the error of `work`, if it has failed.
   class Awaiter {
    public:
     Awaiter(Condition is_so, std::shared_ptr<Work> work)
@@ -52,7 +52,7 @@ class CollectiveTask {
     void unhandled_exception() { error = std::current_exception(); }
 
     Awaiter await_transform(Condition condition) { return {std::move(condition), nullptr}; }
-    /// Null is not waited for.
+    /// Waits for `work`, unless it is null.
     Awaiter await_transform(std::shared_ptr<Work> work) {
       return {[work] { return work == nullptr || work->is_completed(); }, work};
     }
@@ -70,7 +70,8 @@ class CollectiveTask {
     return *this;
   }
 
-  /// Goes on as far as it can; rethrows. Returns true if it is over, as an empty one is.
+  /// Resumes the coroutine as far as it can go. Rethrows its error. Returns true if the coroutine
+  /// has finished, or if the task is empty.
   bool go_on() {
     if (!handle_) return true;
     promise_type& promise = handle_.promise();

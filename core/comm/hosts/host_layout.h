@@ -12,7 +12,8 @@ struct HostLayout {
   int hosts = 1;
   int locals = 1;  ///< ranks per host
 
-  /// `host_of_rank[r]` says which host rank r is on, by any numbers. Else nullopt.
+  /// Returns the layout, or nullopt if the ranks are placed otherwise. `host_of_rank[r]` is any
+  /// number that identifies the host of rank r.
   static std::optional<HostLayout> of(const std::vector<int>& host_of_rank);
 
   int ranks() const { return hosts * locals; }
@@ -34,7 +35,8 @@ struct HostLayout {
 
   /// Returns true if two levels are a gain: several hosts with several ranks each.
   bool is_two_level() const { return hosts > 1 && locals > 1; }
-  /// Returns true if binary trees inside hosts, and then over hosts, are the tree over all ranks.
+  /// Returns true if a binary tree inside each host and then one over the hosts sum in the same
+  /// order as one tree over all ranks.
   bool sums_are_one_tree() const {
     return std::has_single_bit(static_cast<unsigned>(hosts)) &&
            std::has_single_bit(static_cast<unsigned>(locals));

@@ -19,18 +19,19 @@ namespace tessera::internal::hosts {
 struct Links {
   /// All ranks: messages, windows, failures, and collectives that gain nothing from two levels.
   std::unique_ptr<internal::Link> flat;
-  std::unique_ptr<internal::Link> calls;   ///< one rank per host: what ranks call
-  std::unique_ptr<internal::Link> across;  ///< the same ranks: data
+  std::unique_ptr<internal::Link> calls;   ///< one rank per host: exchanges the calls
+  std::unique_ptr<internal::Link> across;  ///< one rank per host: moves data
   std::unique_ptr<internal::Link> inside;  ///< this host's ranks: before data goes between hosts
-  std::unique_ptr<internal::Link> last;    ///< this host's ranks: after that
+  std::unique_ptr<internal::Link> last;    ///< this host's ranks: after data has come
 };
 
 inline constexpr int64_t kEveryCall = std::numeric_limits<int64_t>::max();
 
-/// This rank's calls of each of these links. All its ranks make the same calls in one order.
+/// One Member per link, which makes this rank's calls on that link. All ranks of a link make the
+/// same calls in the same order.
 class HostSubgroups {
  public:
-  /// `patience`: for messages and reads.
+  /// `patience` applies to messages and reads.
   HostSubgroups(Links links, HostLayout layout, const std::string& group,
                 Member::Patience patience);
   /// Fails the other links when `flat` has failed. Begun calls may still end well within kGrace.
@@ -60,12 +61,12 @@ class HostSubgroups {
   std::vector<Member::Awaited> awaited() const;
 };
 
-/// Starts the next call of one of these links.
+/// Starts an all_gather of `own` into `all`, as the next call of `member`.
 std::shared_ptr<Call> start_all_gather(Member& member, const at::Tensor& all, const at::Tensor& own,
                                        std::string_view tag);
 
-/// Returns elements [begin, begin + numel) of `tensor`, which they keep alive. Not an operator, so
-/// that observers of operators do not take it for the model's.
+/// Returns elements [begin, begin + numel) of `tensor`, as a view that keeps it alive. Calls no
+/// slicing operator, so that operator observers do not take it for a part of the model.
 at::Tensor part_of(const at::Tensor& tensor, int64_t begin, int64_t numel);
 
 }  // namespace tessera::internal::hosts

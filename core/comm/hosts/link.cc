@@ -18,8 +18,8 @@
 namespace tessera::internal::hosts {
 namespace {
 
-// How much longer than the time-out a rank waits for a rank of another host, which that host's
-// ranks should name first, and for a rank of its own host that waits itself.
+// How much longer than the time-out this rank waits for a rank of another host, so that the ranks
+// of that host can name it first, and for a rank of this host that is itself waiting.
 constexpr auto kForOtherHost = std::chrono::seconds(1);
 constexpr auto kForWaiting = std::chrono::seconds(2);
 
@@ -87,7 +87,7 @@ class Link final : public internal::Link {
     rounds_.erase(sequence);
     finished_ = sequence + 1;
   }
-  /// The calls that it is made of keep their tensors, and fail with the group.
+  /// The calls that `transfer` consists of keep their tensors alive, and fail with the group.
   void abandon(std::unique_ptr<Transfer> transfer, const Collective& /*collective*/) override {
     transfer.reset();
     if (has_failed()) subgroups_.fail(failure().cause);
@@ -127,7 +127,7 @@ class Link final : public internal::Link {
     pass_on_failure();
     return is_first;
   }
-  /// Tells the ranks of this host, too.
+  /// flat() also fails the ranks of this host.
   bool fail_world(std::string_view cause) noexcept override { return flat().fail_world(cause); }
   void pass_on_failure() noexcept override;
   void look_for_dead(const std::function<std::string(const std::string&)>& describe) override {
@@ -135,7 +135,8 @@ class Link final : public internal::Link {
   }
   void dump_flights(std::string_view cause) noexcept override { inside().dump_flights(cause); }
 
-  /// Tells the ranks of this host. Other hosts are told when this is destroyed, or at MPI's end.
+  /// Tells the ranks of this host. Other hosts are told when this link is destroyed, or when MPI
+  /// ends.
   void leave() noexcept override { subgroups_.leave(); }
 
   void before_look(Rest& rest) override { inside().before_look(rest); }
@@ -147,7 +148,7 @@ class Link final : public internal::Link {
   void advance_others() override { inside().advance_others(); }
 
  private:
-  /// The ranks' calls with one number.
+  /// The calls of all ranks with one sequence number.
   struct Round {
     std::vector<std::optional<CallRecord>> calls;  // by rank
     int64_t inside = 0;        // the number of the exchange among the calls of `inside`
@@ -220,7 +221,7 @@ CollectiveTask Link::exchange_calls(Round& round, CallRecord own) {
     round.calls[static_cast<size_t>(layout.rank_of(host, local))] = call;
     round.is_complete = round.is_complete || !call.is_same_call(own);
   }
-  if (round.is_complete) co_return;  // they differ
+  if (round.is_complete) co_return;  // calls inside this host differ
 
   const int64_t of_host = kRecord + kSlice * locals;
   const at::Tensor of_hosts = subgroups_.scratch(of_host * subgroups_.hosts(), at::kByte);
@@ -303,8 +304,8 @@ std::chrono::milliseconds Link::extra_patience(int rank, const Call& call) const
   return waits ? kForWaiting : std::chrono::milliseconds();
 }
 
-/// Prefers the failure of `flat`, which is more exact. The ranks of this host learn of each other's
-/// failures through `inside` before that one arrives.
+/// Prefers the failure of `flat`, which is more exact. A failure of a rank of this host is known
+/// through `inside` before it arrives through `flat`.
 Failure Link::failure() const {
   if (flat().has_failed()) return flat().failure();
   Failure failure = inside().failure();

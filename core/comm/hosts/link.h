@@ -18,7 +18,7 @@ struct GroupSetting {
   std::shared_ptr<ReadCache> cache;  ///< shared by all groups of this rank's host
   uint64_t id = 0;                   ///< equal on all ranks, different for each group
 
-  /// Returns the id of the group or window that its call with this number makes.
+  /// Returns the id of the group or window that call number `sequence` of this group makes.
   uint64_t id_of_made(int64_t sequence) const;
 };
 
@@ -28,20 +28,21 @@ struct GroupSetting {
 ///
 /// Note [Calls of two levels]
 /// ~~~~~~~~~~~~~~~~~~~~~~~~~~
-/// If ranks called different collectives, a comparison of these links' calls would name sizes that
-/// no program passed. So the ranks of a host first exchange their calls. If these are equal, each
-/// rank exchanges its host's call, and the slices that the host's ranks ask for, with its column.
-/// Then every rank knows all calls, and all find the same difference. If calls differ inside a
-/// host, its ranks fail the group, and the others, which wait for them, throw the same cause. A
-/// barrier is this exchange and nothing else.
+/// If ranks called different collectives, a comparison of the calls on these links would name sizes
+/// that the program never passed. So the ranks of a host first exchange their calls. If these are
+/// equal, each rank exchanges its host's call, and the slices that the host's ranks ask for, with
+/// its column. Then every rank knows all calls, and all find the same difference. If calls differ
+/// inside a host, its ranks fail the group. The ranks of the other hosts wait for them, so they
+/// throw the same cause. A barrier is only this exchange.
 ///
-/// Calls inside a host need the same order on all its ranks. So a collective is announced when the
-/// one before has handed on what goes between hosts. It shares what has come from other hosts when
-/// all collectives before it are over.
+/// All ranks of a host must make their calls inside the host in the same order. So a collective is
+/// announced only once the previous one has handed its data to the links between hosts. It shares
+/// data from other hosts inside the host only once all earlier collectives have finished.
 std::unique_ptr<internal::Link> make_link(Links links, const std::string& group,
                                           GroupSetting setting);
 
-// Calls that make something (window.cc, world_group.cc). References must outlive the task.
+// Tasks that make a window or a subgroup (window.cc, world_group.cc). The references must outlive
+// the task.
 
 CollectiveTask make_window(const HostSubgroups& subgroups, const GroupSetting& setting, Call& call);
 CollectiveTask make_subgroup(const HostSubgroups& subgroups, const GroupSetting& setting,

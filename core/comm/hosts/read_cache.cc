@@ -25,7 +25,7 @@ constexpr int kYields = 100;
 constexpr auto kSleep = std::chrono::microseconds(50);
 constexpr auto kBetweenChecks = std::chrono::milliseconds(20);
 constexpr auto kPatience = std::chrono::seconds(30);
-// For a rank that does not wait for what it fetches, and may wait for this one instead.
+// For a part that the fetching rank does not wait for; it may be waiting for this rank instead.
 constexpr auto kPatienceUnawaited = std::chrono::milliseconds(500);
 
 int64_t rounded(int64_t bytes) { return round_up(bytes, kAlignment); }
@@ -51,8 +51,8 @@ struct Entry {
   void unpin() { pins.fetch_sub(1, std::memory_order_release); }
 };
 
-/// The beginning of the segment, zero at first; the data follows. Entries [first, end) are a queue
-/// in a ring, which is used with the lock held.
+/// The beginning of the segment, initially zero; the data follows it. Entries [first, end) are a
+/// queue in a ring. Hold the lock to use them.
 struct Ring {
   std::atomic<uint32_t> lock;
   std::atomic<int64_t> capacity;
@@ -63,7 +63,7 @@ struct Ring {
   static Ring& in(const shm::Segment& segment) { return *reinterpret_cast<Ring*>(segment.data()); }
   Entry& entry(int64_t number) { return entries[number % kEntries]; }
 
-  /// Fails if the holder has died.
+  /// Returns false if the lock is never released, because its holder has died.
   bool try_lock() {
     for (int i = 0; i < kTries; ++i) {
       uint32_t expected = 0;
@@ -93,8 +93,8 @@ Entry* Ring::find(const ReadKey& key) {
   return nullptr;
 }
 
-/// Returns where the next part of this size begins, after the newest, and drops the older parts
-/// that lie there. Negative if they cannot be dropped.
+/// Returns the offset of a new part of `bytes` bytes, after the newest part, and drops the older
+/// parts that lie there. Negative if these cannot be dropped.
 int64_t Ring::place_for(int64_t bytes) {
   const int64_t room = capacity.load();
   if (bytes > room) return -1;
@@ -107,7 +107,8 @@ int64_t Ring::place_for(int64_t bytes) {
   const auto is_in_the_way = [&](const Entry& one) {
     return one.offset < begin + bytes && begin < one.offset + rounded(one.key.bytes);
   };
-  // The oldest go first: those that lie after the newest are the oldest.
+  // Drops the oldest parts first, because the parts after the newest one in the ring are the
+  // oldest.
   const auto blocks = [&] {
     if (end - first == kEntries) return true;
     for (int64_t number = first; number < end; ++number) {
@@ -138,7 +139,7 @@ Entry* Ring::claim(const ReadKey& key) {
 /// A part that this rank fetches, for itself and the others.
 class Fetching final : public Work {
  public:
-  /// If this fails, here or later, the others read for themselves.
+  /// If the fetch fails, here or later, the other ranks read for themselves.
   Fetching(std::shared_ptr<shm::Segment> segment, Entry& entry, at::Tensor to,
            const ReadCache::Fetch& fetch)
       : segment_(std::move(segment)), entry_(entry), to_(std::move(to)) {
@@ -163,7 +164,7 @@ class Fetching final : public Work {
     return lock.owns_lock() && (is_over_ || inner_->is_completed());  // else a thread is in wait()
   }
 
-  /// From then on, other ranks that wait for this one have more patience.
+  /// From this call on, other ranks that wait for this part wait longer.
   bool wait_for(std::chrono::milliseconds longest) override {
     {
       const std::lock_guard<std::mutex> lock(mutex_);
@@ -282,7 +283,7 @@ std::shared_ptr<ReadCache> ReadCache::make(ProcessGroup& inside) {
   }
   inside.broadcast(word, 0, "read cache")->wait();
   if (!is_first) segment = shm::Segment::open(range);
-  inside.barrier("read cache");  // the first keeps it until all have opened it
+  inside.barrier("read cache");  // the first rank keeps the segment until all have opened it
   return std::shared_ptr<ReadCache>(new ReadCache(std::move(segment), is_first));
 }
 
@@ -318,7 +319,7 @@ std::shared_ptr<Work> ReadCache::start_read(const ReadKey& key, const at::Tensor
   if (is_own) return std::make_shared<Fetching>(segment_, *entry, to, fetch);
   auto waiting =
       std::make_shared<Waiting>(segment_, *entry, to, std::move(fetch), std::move(check));
-  if (waiting->is_completed()) waiting->wait();  // it is there: copies it
+  if (waiting->is_completed()) waiting->wait();  // the part is in the ring: copies it
   return waiting;
 }
 

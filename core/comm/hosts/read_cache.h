@@ -14,7 +14,7 @@
 
 namespace tessera::internal::hosts {
 
-/// The bytes that a read returns. Equal keys mean equal bytes.
+/// Identifies the bytes that a read returns. Equal keys mean equal bytes.
 struct ReadKey {
   int64_t window = 0;
   int64_t rank = 0;
@@ -30,17 +30,19 @@ struct ReadKey {
 ///
 /// Note [One copy for a host]
 /// ~~~~~~~~~~~~~~~~~~~~~~~~~~
-/// The first rank that needs a part fetches it into the ring. Ranks that need it meanwhile wait for
-/// that; later ones copy it. The oldest parts make room for new ones, even if some ranks have not
-/// had them yet: ranks that wait for the network stay close to each other, because those that fell
-/// back are served from memory. A rank reads for itself if there is no room, as all of it is being
-/// read or written; if the rank that fetches fails, or takes longer than kPatience; or if a process
-/// that has ended holds the lock.
+/// The first rank that needs a part fetches it into the ring. Ranks that need the part meanwhile
+/// wait for the fetch; later ranks copy the part from the ring. The oldest parts make room for new
+/// ones, even if some ranks have not read them yet. Ranks stay close to each other all the same,
+/// because a rank that has fallen back reads from memory while the others wait for the network. A
+/// rank reads from the other host itself if there is no room because all parts are being read or
+/// written, if the rank that fetches fails or takes longer than kPatience, or if a process that has
+/// ended holds the lock.
 ///
-/// Two ranks never wait for each other's parts: a rank waits for a batch of reads in the order in
-/// which it started them, so each of the two would have found the other's part before it was
-/// claimed. But a rank that fetches ahead may be in a collective, which waits for a rank that needs
-/// the part now. That rank waits only kPatienceUnawaited until the other waits for its part, too.
+/// Two ranks never wait for each other's parts. A rank waits for a batch of reads in the order in
+/// which it started them, so before it claimed its own part it had found the other rank's part
+/// claimed. That cannot be true of both ranks. But a rank may fetch a part ahead and then wait in a
+/// collective for a rank that needs this part now. So a rank waits only kPatienceUnawaited for a
+/// part that the fetching rank does not itself wait for.
 class ReadCache {
  public:
   /// The most memory of a host that the cache takes.

@@ -10,7 +10,7 @@ namespace {
 
 constexpr int64_t kSmallBytes = 512;
 
-/// The parts of each level in a reduction: Note [Sums of two levels].
+/// Starts the reductions of each level. See Note [Sums of two levels].
 class TwoLevels {
  public:
   TwoLevels(const HostSubgroups& subgroups, const Collective& call)
@@ -25,7 +25,7 @@ class TwoLevels {
     dividing.divisor = call.divisor != 0.0 ? call.divisor : subgroups.layout.ranks();
   }
 
-  /// `which`: the root, or for a reduce_scatter the slice of `input` that goes to `output`.
+  /// `which` is the root or, for a reduce_scatter, the slice of `input` that goes to `output`.
   std::shared_ptr<Work> inside(Op op, const at::Tensor& output, const at::Tensor& input,
                                int which = -1) const {
     return start(*subgroups_.inside, inside_, op, output, input, which);
@@ -50,8 +50,8 @@ class TwoLevels {
   Collective across_;
 };
 
-/// How the ranks of a host share out a tensor: an equal part for each, and a rest of fewer elements
-/// than ranks that all of them take.
+/// How a tensor is divided among the ranks of a host: an equal part for each rank, and a rest, with
+/// fewer elements than there are ranks, which every rank takes.
 struct Shares {
   Shares(const HostSubgroups& subgroups, const at::Tensor& tensor)
       : part(tensor.numel() / subgroups.locals()),
@@ -159,13 +159,13 @@ CollectiveTask reduce_scatter(CollectiveContext context) {
   const TwoLevels two(subgroups, call);
   const int locals = subgroups.locals();
   const at::Tensor sums = subgroups.scratch(numel * subgroups.hosts(), call.output.scalar_type());
-  if (std::is_sorted(slices.begin(), slices.end())) {  // those of each host are adjacent
+  if (std::is_sorted(slices.begin(), slices.end())) {  // each host's slices are adjacent
     for (int host = 0; host < subgroups.hosts(); ++host) {
       co_await two.inside(Op::kReduceScatter, part_of(sums, host * numel, numel),
                           part_of(call.input, host * locals * numel, locals * numel),
                           subgroups.local());
     }
-  } else {  // otherwise they are brought together first
+  } else {  // otherwise brings them together first
     const at::Tensor packed = packed_by_column(subgroups, call, slices);
     co_await two.inside(Op::kReduceScatter, sums, packed, subgroups.local());
   }
@@ -215,7 +215,7 @@ CollectiveTask broadcast(CollectiveContext context) {
   co_await give(*subgroups.last, tensor, root_local, call.tag);
 }
 
-/// For collectives that gain nothing from two levels.
+/// Runs a collective that gains nothing from two levels on the link of all ranks.
 CollectiveTask move_flat(CollectiveContext context) {
   const std::shared_ptr<Work> work = context.subgroups.flat->start(context.call);
   co_yield CollectiveTask::Given();

@@ -13,7 +13,8 @@ struct CollectiveContext {
   const HostSubgroups& subgroups;
   Collective call;
   std::vector<int> slices;  ///< the slice that each rank asks for
-  /// Returns true once all earlier collectives are over, as HostSubgroups::last needs it.
+  /// Returns true once all earlier collectives have finished. Only then may the task use
+  /// HostSubgroups::last.
   CollectiveTask::Condition is_first;
 };
 
@@ -21,9 +22,9 @@ struct CollectiveContext {
 ///
 /// Note [Traffic between hosts]
 /// ~~~~~~~~~~~~~~~~~~~~~~~~~~~~
-/// For H hosts of L ranks, and a tensor of n bytes. all_reduce: the ranks of a host first sum it
-/// among themselves, 1/L of it each. Each rank then all-reduces its part with its column, and
-/// shares the result inside. So a host sends 2 n (H-1)/H: once, and not once per rank.
+/// For H hosts of L ranks, and a tensor of n bytes. all_reduce: the ranks of a host first sum the
+/// tensor among themselves, 1/L of it each. Each rank then all-reduces its part with its column,
+/// and shares the result inside. So a host sends 2 n (H-1)/H: once, and not once per rank.
 /// reduce_scatter of n: a host sends n (H-1)/H. all_gather into n: every part goes to every other
 /// host once, so a host sends n (H-1)/H. broadcast: the root's host sends n (H-1), or less where
 /// MPI passes parts on. all_reduce of at most kSmallBytes: every column reduces the whole tensor,
@@ -32,10 +33,11 @@ struct CollectiveContext {
 ///
 /// Note [Sums of two levels]
 /// ~~~~~~~~~~~~~~~~~~~~~~~~~
-/// Each element is summed inside each host in the order of its ranks, and then over hosts in their
-/// order, wherever the tensor is cut. So reduce_scatter has the bits of all_reduce. kAvg divides
-/// once, at the end. bf16 and fp16 are rounded once by each level, and kAvg divides inside, so that
-/// no partial sum overflows unless the result would. In kBinaryTree both are trees.
+/// Each element is summed inside each host in the order of its ranks, and then over the hosts in
+/// their order, wherever the tensor is split. So reduce_scatter gives the same bits as all_reduce.
+/// kAvg divides once, between hosts. bf16 and fp16 are rounded once by each level; for them kAvg
+/// divides inside the host, so that no partial sum overflows unless the result would. With
+/// kBinaryTree both levels sum as trees.
 CollectiveTask collective_task(CollectiveContext context);
 
 }  // namespace tessera::internal::hosts

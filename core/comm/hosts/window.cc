@@ -18,7 +18,7 @@ namespace {
 /// parts over the network. A part with a version is read once per host: Note [One copy for a host].
 class Memory final : public RemoteMemory {
  public:
-  /// `number`: of the window, among those that share the cache.
+  /// `number` identifies the window among those that share `cache`.
   Memory(const HostSubgroups& subgroups, std::string group, std::shared_ptr<RemoteMemory> inside,
          std::shared_ptr<RemoteMemory> flat, std::shared_ptr<ReadCache> cache, int64_t number)
       : layout_(subgroups.layout),
@@ -105,8 +105,9 @@ CollectiveTask make_window(const HostSubgroups& subgroups, const GroupSetting& s
   const std::shared_ptr<Call> flat = subgroups.flat->start(made);
   co_yield CollectiveTask::Given();
   co_await flat;
-  // Room for four units: one that some ranks still read, one that is read, one that comes and one
-  // that is asked for. Each takes a part as large as this from every rank of another host.
+  // Room for four units: one that some ranks still read, one that the others read, one that is
+  // arriving, and one that has been requested. Each unit has a part as large as `own` from every
+  // rank of the other hosts.
   constexpr int64_t kUnits = 4;
   const int64_t others = subgroups.layout.ranks() - subgroups.locals();
   setting.cache->reserve(kUnits * others * static_cast<int64_t>(own.nbytes()));

@@ -15,11 +15,11 @@
 
 namespace tessera::internal::hosts {
 
-/// One of the links of a group, which the link inside the host or the one of all ranks makes. A
-/// coroutine keeps it, so it is not in the anonymous namespace.
+/// A link of the new group, made by the parent's link `inside` or `flat`. It is not in the
+/// anonymous namespace, because a coroutine holds it.
 struct LinkPart {
-  bool is_inside;          // else of all ranks
-  std::vector<int> ranks;  // of the link
+  bool is_inside;          // made by `inside`, else by `flat`
+  std::vector<int> ranks;  // the ranks of the link
   std::unique_ptr<internal::Link> Links::*place;
 };
 
@@ -72,7 +72,7 @@ std::shared_ptr<Call> start_link(const HostSubgroups& subgroups, const Call& cal
 CollectiveTask make_subgroup(const HostSubgroups& subgroups, const GroupSetting& setting,
                              Call& call) {
   const std::vector<int> ranks = call.ranks();
-  std::vector<int> host_of_rank, locals;  // of this host
+  std::vector<int> host_of_rank, locals;  // locals: those of this host
   for (const int rank : ranks) {
     host_of_rank.push_back(subgroups.layout.host_of(rank));
     if (subgroups.is_here(rank)) locals.push_back(subgroups.layout.local_of(rank));
@@ -94,7 +94,7 @@ CollectiveTask make_subgroup(const HostSubgroups& subgroups, const GroupSetting&
     co_await made;
     if (made->made().link != nullptr) links.*place = std::move(made->made().link);
   }
-  if (links.flat == nullptr) co_return;  // this rank is not in it
+  if (links.flat == nullptr) co_return;  // this rank is not in the new group
   const std::string name =
       absl::StrCat(call.group(), "/", call.tag().substr(0, call.tag().rfind(" [")));
   GroupSetting made = setting;

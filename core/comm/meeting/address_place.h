@@ -21,10 +21,10 @@ class AddressPlace final : public Place {
         credentials_(std::move(credentials)),
         warn_(std::move(warn)) {}
 
-  /// FailedPrecondition if the host is unknown or no address of this machine, or if there is no
-  /// token although other machines reach it. Warns if there is no token and none is required.
+  /// Returns FailedPrecondition if the host is unknown or is not this machine, or if other machines
+  /// can reach the address and there is no token. Warns if there is no token and none is required.
   absl::StatusOr<std::unique_ptr<Listener>> listen(Deadline deadline) override;
-  /// NotFound if the network does not know the name yet.
+  /// Returns NotFound if the network does not know the host name yet.
   absl::StatusOr<FileDescriptor> connect(Deadline deadline) override;
   Credentials credentials() const override { return credentials_; }
   std::string text() const override;
@@ -41,8 +41,7 @@ class AddressPlace final : public Place {
   std::optional<TcpAddress> address_;  // once it is known
 };
 
-/// Local. FailedPrecondition if there is no token although machines other than this one reach the
-/// address.
+/// Local. Returns FailedPrecondition if `token` is empty and other machines can reach the address.
 absl::Status check_token(const TcpAddress& address, const std::string& token);
 
 }  // namespace tessera::internal

@@ -16,10 +16,10 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// After a conflict, how long to wait for ranks that have not connected yet, so that they learn of
-// it.
+// After a conflict, how long to wait for ranks that have not connected yet, so that they are told
+// the conflict.
 constexpr auto kConflictLinger = std::chrono::seconds(2);
-// Time before it first says which ranks it waits for.
+// Time before rank 0 first says which ranks it waits for.
 constexpr auto kSilenceBeforeNames = std::chrono::seconds(5);
 
 }  // namespace
@@ -187,7 +187,7 @@ class Meeting::Admission {
     return ranks;
   }
 
-  /// At this rank's time-out, or at the first one of another rank.
+  /// Called at this rank's time-out, or when another rank first reports its time-out.
   void time_out(int64_t milliseconds) {
     if (!conflicts_.empty()) fail(conflicts_.begin()->second);
     const std::string begin = absl::StrCat("timed out after ", milliseconds, " ms: ");

@@ -19,7 +19,7 @@ constexpr auto kPauseAfterRefusal = std::chrono::milliseconds(200);
 constexpr auto kSilentSearch = std::chrono::seconds(5);  // before a rank says what it waits for
 // A server answers in microseconds, or in seconds if it is flooded with connections.
 constexpr auto kMaxProof = std::chrono::seconds(10);
-// Time to learn whether a rank 0 of this job or another program has taken the place.
+// Time to find out whether a rank 0 of this job or another program has taken the place.
 constexpr auto kTimeToTell = std::chrono::seconds(2);
 
 }  // namespace
@@ -82,7 +82,7 @@ class Meeting::Search {
     auto connection =
         Connection::enter(*std::move(socket), place_.credentials(), options_.own, deadline);
     if (connection.ok()) return *std::move(connection);
-    // An error that the time-out cuts short says less than the one before.
+    // If the time-out cuts the attempt short, its error says less than the earlier refusal.
     const bool is_cut = absl::IsDeadlineExceeded(connection.status()) && !refusal_.empty();
     if (!is_cut)
       problem_ = absl::StrCat(peer_name(), " ", std::string(connection.status().message()));
@@ -93,7 +93,7 @@ class Meeting::Search {
     return nullptr;
   }
 
-  /// "rank 0 (pid 12), which listens at /tmp/job,".
+  /// Returns "rank 0 (pid 12), which listens at /tmp/job,".
   std::string peer_name() const {
     if (pid_ == 0) return absl::StrCat("what listens at ", place_.text());
     return absl::StrCat("rank 0 (pid ", pid_, "), which listens at ", place_.text(), ",");
@@ -120,10 +120,10 @@ class Meeting::Search {
   const MeetingOptions& options_;
   const Deadline start_ = Clock::now();
   const Deadline end_;
-  int pid_ = 0;  // the process that listens, if the kernel says it
+  int pid_ = 0;  // the process that listens, if the kernel reports it
   bool has_warned_ = false;
   std::string problem_ = "nobody came";
-  std::string refusal_;  // of a process that turned this rank away
+  std::string refusal_;  // the error when a process turned this rank away
   std::chrono::milliseconds pause_{1};
 };
 

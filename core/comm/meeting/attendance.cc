@@ -36,7 +36,7 @@ class Meeting::Attendance {
   }
 
  private:
-  /// Waits for what rank 0 says, and acts on it. Returns true if the ranks have met.
+  /// Waits for a message from rank 0, and acts on it. Returns true if the ranks have met.
   bool hear_until(Deadline deadline) {
     const auto received = connection_.receive(deadline);
     if (received.ok()) return hear(*received);
@@ -59,7 +59,7 @@ class Meeting::Attendance {
   void enter(const std::string& text) {
     const absl::Status entered = transport_.enter(text);
     if (!entered.ok()) {
-      hear_until(Clock::now() + kAnswerGrace);  // rank 0 may be gone, and what it shared with it
+      hear_until(Clock::now() + kAnswerGrace);  // the cause may be that rank 0 has ended
       const std::string cause(entered.message());
       options_.report(-1, cause);
       tell(Message::of(MessageKind::kGaveUp, {cause}));
@@ -69,7 +69,7 @@ class Meeting::Attendance {
     tell(Message::of(MessageKind::kEntered));
   }
 
-  /// Ignores errors: if rank 0 has gone, receive() says so, after what rank 0 has said.
+  /// Ignores errors: if rank 0 has gone, receive() reports that, after rank 0's last messages.
   void tell(const Message& message) {
     static_cast<void>(connection_.send(message, Clock::now() + kAnswerGrace));
   }

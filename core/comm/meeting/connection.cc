@@ -34,7 +34,7 @@ absl::Status rejected() {
 Connection::Connection(FileDescriptor socket) : socket_(std::move(socket)) {}
 
 Connection::~Connection() {
-  // The other side notices, even if a child of this process has the socket, too.
+  // Closes the connection for the other side, even if a child process has inherited the socket.
   ::shutdown(socket_.get(), SHUT_RDWR);
 }
 

@@ -17,12 +17,13 @@ namespace tessera::internal {
 /// A member's connection to rank 0, where its job meets. Both sides have proved that they belong to
 /// the job, as far as its token proves it (Note [Message authentication]). One thread at a time.
 ///
-/// Errors of all calls; their texts continue "rank 0 (pid 12 on node7) ": Unavailable if the other
-/// side has closed, DeadlineExceeded if it does not answer, DataLoss if what it sends does not
-/// verify or is not a message.
+/// All calls return these errors, whose texts continue "rank 0 (pid 12 on node7) ": Unavailable if
+/// the other side has closed, DeadlineExceeded if it does not answer, DataLoss if what it sends
+/// does not verify or is not a message.
 class Connection {
  public:
-  /// Local, but waits for the other side until `deadline`. `socket` is connected.
+  /// Local, but waits for rank 0 until `deadline`. Proves both sides to each other on `socket`,
+  /// which is connected.
   static absl::StatusOr<std::unique_ptr<Connection>> enter(FileDescriptor socket,
                                                            const Credentials& credentials,
                                                            const Hello& own, Deadline deadline);
@@ -30,7 +31,7 @@ class Connection {
   Connection(const Connection&) = delete;
   Connection& operator=(const Connection&) = delete;
 
-  /// Rank 0, as it describes itself.
+  /// Returns rank 0's description of itself.
   const Hello& server() const { return server_; }
 
   absl::Status send(const Message& message, Deadline deadline);

@@ -10,7 +10,7 @@ namespace tessera::internal {
 /// When to stop waiting.
 using Deadline = std::chrono::steady_clock::time_point;
 
-/// Returns the time that is left, for poll(): rounded up, 0 if none is left.
+/// Returns the milliseconds until `deadline`, as poll() takes them: rounded up, 0 if it has passed.
 inline int milliseconds_until(Deadline deadline) {
   const auto left =
       std::chrono::ceil<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now());

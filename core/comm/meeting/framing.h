@@ -10,12 +10,13 @@
 
 namespace tessera::internal {
 
-/// One side of a connection as frames: a length (32 bits, little-endian), that many bytes, and,
-/// once both sides have a key, their MAC. See Note [Message authentication].
+/// Encodes and decodes frames for one side of a connection. A frame is a length (32 bits,
+/// little-endian), that many bytes, and, once both sides have a key, the frame's MAC. See Note
+/// [Message authentication].
 class Framing {
  public:
   enum class Side : uint8_t { kMember, kServer };
-  /// The most that a frame may hold before the other side has proved anything, and after.
+  /// The most bytes that a frame may hold before the other side has proved itself, and after.
   static constexpr size_t kMaxUnproven = 1024;
   static constexpr size_t kMax = size_t{64} << 20;
 
@@ -23,10 +24,10 @@ class Framing {
 
   /// From now on frames carry a MAC, both ways.
   void authenticate_with(const MacKey& key) { key_ = key; }
-  /// The other side has proved itself: its frames may be long.
+  /// Accepts frames of up to kMax bytes from now on, because the other side has proved itself.
   void trust() { is_trusted_ = true; }
 
-  /// Returns the bytes to send. `payload` is at most kMax bytes.
+  /// Returns the frame that carries `payload`, which has at most kMax bytes.
   std::string wrap(std::string_view payload);
 
   /// Takes bytes that were received.
@@ -43,7 +44,7 @@ class Framing {
   std::optional<MacKey> key_;
   bool is_trusted_ = false;
   uint64_t sent_ = 0;   // frames with a MAC
-  uint64_t taken_ = 0;  // likewise
+  uint64_t taken_ = 0;  // frames with a MAC
   std::string received_;
   bool is_broken_ = false;
 };

@@ -23,12 +23,13 @@ struct Hello {
                                const std::string& build);
 
   std::string to_text() const;
-  /// nullopt unless every field is valid: 0 <= rank < world_size <= kMaxRanks, a positive pid.
+  /// Returns nullopt unless every field is valid: 0 <= rank < world_size <= kMaxRanks, a positive
+  /// pid.
   static std::optional<Hello> from_text(const std::string& text);
 
-  /// Local. "rank 1 (pid 12)", or "rank 1 (pid 12 on node7)" if it is on another machine.
+  /// Local. Returns "rank 1 (pid 12)", or "rank 1 (pid 12 on node7)" if it is on another machine.
   std::string name() const;
-  /// Local. The same and what the process does, where that is known: "rank 1 (pid 12), which is
+  /// Local. Returns name() and, if it is known, what the process does: "rank 1 (pid 12), which is
   /// stopped (SIGSTOP or a debugger)".
   std::string state() const;
 };

@@ -14,10 +14,10 @@ class JobTable : public SharedTable {
  public:
   static constexpr size_t kMaxBytes = size_t{1} << 30;
 
-  /// For keys and texts of at most `most_bytes` bytes together.
+  /// Makes a table whose keys and texts have at most `most_bytes` bytes together.
   explicit JobTable(size_t most_bytes = kMaxBytes) : most_bytes_(most_bytes) {}
 
-  /// Copies no keys, because rank 0 calls it again and again.
+  /// Copies no keys, unlike the base class, because rank 0 polls it.
   bool has(const std::vector<std::string>& keys) override;
   Message reply(const Message& request) override;
 

@@ -8,7 +8,7 @@
 namespace tessera::internal {
 namespace {
 
-/// For other sockets than Unix sockets: process 0, of no user.
+/// Returns the process and user at the other end; process 0 of no user if it is not a Unix socket.
 ucred peer_of(int socket) {
   ucred peer{.pid = 0, .uid = static_cast<uid_t>(-1), .gid = static_cast<gid_t>(-1)};
   socklen_t length = sizeof(peer);
@@ -33,7 +33,7 @@ FileDescriptor Listener::accept() {
 void Listener::close() {
   if (!socket_.is_open()) return;
   if (!path_.empty()) ::unlink(path_.c_str());
-  // A child of this process may have the socket, too: this ends it for all.
+  // Ends the socket even if a child process has inherited it.
   ::shutdown(socket_.get(), SHUT_RDWR);
   socket_.close();
 }

@@ -8,7 +8,7 @@
 
 namespace tessera::internal {
 
-/// Local. Returns the process at the other end of a Unix socket, 0 for other sockets.
+/// Local. Returns the pid of the process at the other end of a Unix socket; 0 for other sockets.
 int peer_pid(int socket);
 
 /// Local. Returns true if the process at the other end of a Unix socket is this user's.
@@ -26,7 +26,8 @@ class Listener {
   Listener& operator=(const Listener&) = delete;
 
   int fd() const { return socket_.get(); }
-  /// Local, never blocks. Returns a waiting connection that is admitted; else one that is not open.
+  /// Local, never blocks. Returns a waiting connection that is admitted; if there is none, a
+  /// FileDescriptor that is not open.
   FileDescriptor accept();
   /// Local. Closes the socket and removes its file.
   void close();

@@ -24,17 +24,17 @@ class MacKey {
   static constexpr size_t kBytes = 32;
   using Bytes = std::array<unsigned char, kBytes>;
 
-  /// Local. The key that is derived from `token`, of any length.
+  /// Local. Returns the key that is derived from `token`, which may have any length.
   static MacKey of_token(std::string_view token);
   /// Local. Derives a key from this one and `parts`.
   MacKey derive(std::initializer_list<std::string_view> parts) const;
 
-  /// Local. The MAC of the parts. Other boundaries between parts give another MAC.
+  /// Local. Returns the MAC of `parts`. The same bytes, split into other parts, have another MAC.
   Bytes compute(std::initializer_list<std::string_view> parts) const;
-  /// Local. Whether `mac` is the MAC of the parts. Constant time.
+  /// Local. Returns true if `mac` is the MAC of `parts`. Takes constant time.
   bool verify(std::string_view mac, std::initializer_list<std::string_view> parts) const;
 
-  /// Local. 128 random bits, hexadecimal.
+  /// Local. Returns 128 random bits, in hexadecimal.
   static std::string new_nonce();
 
  private:

@@ -13,9 +13,9 @@ namespace tessera::internal {
 /// The protocol's name and version, which both sides of a connection must have.
 inline constexpr const char* kMeetingProtocol = "tessera meeting 2";
 
-/// What is said in a meeting, as Message::kind. A connection begins with the first four, in order:
-/// both sides send a nonce, then the member and then the server prove, by a frame with a MAC, that
-/// they know the key.
+/// The kinds of messages in a meeting (Message::kind). A connection begins with the first four, in
+/// order: both sides send a nonce, then the member and then the server prove, by a frame with a
+/// MAC, that they know the key.
 enum class MessageKind : uint8_t {
   kMemberNonce = 101,  ///< protocol, nonce
   kServerNonce = 102,  ///< protocol, nonce
@@ -25,12 +25,13 @@ enum class MessageKind : uint8_t {
   kEntered = 106,      ///< from a member: it has entered the transport
   kGo = 107,           ///< from the server: all ranks have entered
   kGaveUp = 108,       ///< from a member: why it leaves
-  kTimedOut = 109,     ///< from a member: its time-out, which is over, in milliseconds
+  kTimedOut = 109,     ///< from a member: its time-out in milliseconds, which has passed
   kFailure = 110,      ///< from the server: why the ranks do not meet
   kNote = 111,         ///< in a store: a secret, rank 0's port, its addresses (StorePlace)
 };
 
-/// Local. Appends 32 bits, little-endian, and takes them off the front, if there are as many.
+/// Local. append_number() appends 32 bits, little-endian. take_number() removes such a number from
+/// the front, or returns nullopt if there are fewer bits.
 void append_number(std::string& bytes, uint32_t number);
 std::optional<uint32_t> take_number(std::string_view& bytes);
 
@@ -42,7 +43,7 @@ struct Message {
   uint8_t kind = 0;
   std::vector<std::string> fields;
 
-  /// `Kind` is the enumeration of who speaks: MessageKind, or a table's.
+  /// `Kind` is MessageKind, RequestKind or ReplyKind.
   template <typename Kind>
   static Message of(Kind kind, std::vector<std::string> fields = {}) {
     return {.kind = static_cast<uint8_t>(kind), .fields = std::move(fields)};
@@ -57,12 +58,12 @@ struct Message {
 
   std::string to_bytes() const;
 
-  /// nullopt unless `bytes` are exactly one message. Whatever the input, uses no more memory than a
-  /// few times its size.
+  /// Returns nullopt unless `bytes` are exactly one message. Whatever the input, uses no more
+  /// memory than a few times its size.
   static std::optional<Message> from_bytes(std::string_view bytes);
 };
 
-/// Local. Returns the nonce in a message that is valid.
+/// Local. Returns the nonce in `message`, or nullopt if this is not a valid message of that kind.
 std::optional<std::string> parse_nonce(const Message& message, MessageKind kind);
 
 }  // namespace tessera::internal

@@ -28,7 +28,8 @@ class Place {
  public:
   virtual ~Place() = default;
 
-  /// Rank 0 listens there. AlreadyExists, with a text as above, if another process does already.
+  /// Makes rank 0 listen there. Returns AlreadyExists, with a text as above, if another process
+  /// listens there already.
   virtual absl::StatusOr<std::unique_ptr<Listener>> listen(Deadline deadline) = 0;
 
   /// Connects once to the process that listens there.

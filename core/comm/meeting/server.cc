@@ -24,7 +24,7 @@ using Clock = std::chrono::steady_clock;
 
 constexpr auto kServerLinger = std::chrono::seconds(1);
 constexpr auto kPauseAtLimit = std::chrono::milliseconds(10);
-// The longest wait of serve(): then connections that have not proved themselves are looked at.
+// The longest wait inside serve() between two looks at connections that have not proved themselves.
 constexpr auto kServerSlice = std::chrono::milliseconds(50);
 
 }  // namespace
@@ -133,7 +133,7 @@ void Server::stop_listening() {
   }
 }
 
-/// Drops connections that are over, and rejects those that have not proved themselves in time.
+/// Drops connections that have ended, and rejects those that have not proved themselves in time.
 void Server::sweep() {
   const auto now = Clock::now();
   for (Session& session : sessions_) {
@@ -148,7 +148,8 @@ void Server::receive(Session& session) {
   std::array<char, 65536> bytes;
   const ssize_t count = ::recv(session.socket.get(), bytes.data(), bytes.size(), MSG_DONTWAIT);
   if (count < 0 && (errno == EAGAIN || errno == EINTR)) return;
-  // It is no news if a process leaves without a proof: it may have looked whether a server is here.
+  // A process that leaves without a proof is not counted as rejected, because it may only have
+  // looked whether a server is here.
   if (count <= 0) return lose(session);
   session.framing.add({bytes.data(), static_cast<size_t>(count)});
   while (session.stage != Session::Stage::kLost) {
@@ -161,7 +162,7 @@ void Server::receive(Session& session) {
   if (session.framing.is_broken()) drop(session);
 }
 
-/// Ends a connection that sends what is not a message.
+/// Ends a connection that has sent something other than a message.
 void Server::drop(Session& session) { session.is_unproven() ? reject(session) : lose(session); }
 
 void Server::understand(Session& session, Message message) {

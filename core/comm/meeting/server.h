@@ -19,8 +19,9 @@ namespace tessera::internal {
 /// Rank 0's side of a meeting. It listens, admits processes that prove that they belong to the job
 /// (members), and exchanges messages with them. Any process may connect and send anything: a
 /// connection that does not prove within seconds that it belongs to the job is closed. The number
-/// of such connections is limited; others wait until they are accepted. They are counted, and
-/// `warn` hears of the first; they never end the job. One thread at a time.
+/// of connections without a proof is limited; further connections wait until they are accepted.
+/// Connections that fail to prove themselves are counted, and `warn` is called for the first; they
+/// never end the job. One thread at a time.
 class Server {
  public:
   static constexpr size_t kMaxUnproven = 128;
@@ -55,7 +56,7 @@ class Server {
   void stop_listening();
 
   /// Local. Waits up to a second for the members to disconnect, because they may have a message to
-  /// read, and answers what they still send. Then closes what is left.
+  /// read, and answers what they still send. Then closes the remaining connections.
   void finish(const std::function<void(const Event&)>& answer);
 
   /// Returns how many connections were closed without a proof that they belong to the job.

@@ -20,23 +20,23 @@ enum class RequestKind : uint8_t {
 
 /// Message::kind of a reply.
 enum class ReplyKind : uint8_t {
-  kNo = 0,     ///< there is no such key; not all of these keys
-  kYes = 1,    ///< done; the text, if there is one
-  kWrong = 2,  ///< no such request, or no room: a text that says why
+  kNo = 0,     ///< there is no such key, or not all of the keys are there
+  kYes = 1,    ///< done; with the text, if the request asks for one
+  kWrong = 2,  ///< unknown request, or no room; with a text that says why
 };
 
 /// Texts under keys that all ranks of a job read and write. No call waits for a rank to do
-/// something. All throw std::runtime_error if the table cannot be reached or takes no more.
+/// something. All calls throw std::runtime_error if the table cannot be reached or is full.
 /// Thread-safe.
 class SharedTable {
  public:
   virtual ~SharedTable() = default;
 
   virtual void set(const std::string& key, const std::string& text);
-  /// Sets it unless the key is there. Returns the text that is there then.
+  /// Sets the text unless the key exists already. Returns the text that the key has then.
   virtual std::string set_first(const std::string& key, const std::string& text);
   virtual std::optional<std::string> get(const std::string& key);
-  /// Returns true if all of them are there.
+  /// Returns true if all `keys` exist.
   virtual bool has(const std::vector<std::string>& keys);
   virtual void erase(const std::string& key);
 

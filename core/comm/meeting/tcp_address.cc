@@ -39,7 +39,8 @@ FileDescriptor new_socket(int family, int type) {
       above_standard_streams(::socket(family, type | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)));
 }
 
-/// Has the system notice in half a minute that a peer's machine has gone, and send at once.
+/// Sets socket options, so that the system notices within half a minute that the peer's machine is
+/// gone, and sends small messages at once.
 void set_up(int socket) {
   const auto set = [socket](int level, int option, int value) {
     ::setsockopt(socket, level, option, &value, sizeof(value));
@@ -117,7 +118,7 @@ absl::StatusOr<FileDescriptor> TcpAddress::connect(Deadline deadline) const {
   absl::Status last = absl::UnavailableError("there is no address");
   for (size_t i = 0; i < sockets_.size(); ++i) {
     const Socket& far = sockets_[i];
-    // An address that swallows packets leaves time for the others.
+    // Leaves time for the other addresses, because this one may drop packets without an answer.
     const auto now = Clock::now();
     const auto others = static_cast<int64_t>(sockets_.size() - i);
     const Deadline until = others == 1 ? deadline : now + (deadline - now) / others;

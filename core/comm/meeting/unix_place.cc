@@ -27,7 +27,7 @@ std::string short_path(const std::string& path, int directory) {
 }
 
 /// Returns a socket that never blocks, for which `call` (bind, connect) has been called with this
-/// name; not open, with errno set, if the system refuses one or the other.
+/// name; not open, with errno set, if the system refuses the socket or `call`.
 template <typename Call>
 FileDescriptor socket_at(std::string name, bool is_path, Call call) {
   sockaddr_un address{};
@@ -92,13 +92,14 @@ absl::StatusOr<FileDescriptor> UnixPlace::connect(Deadline /*deadline*/) {
 }
 
 absl::StatusOr<std::unique_ptr<Listener>> UnixPlace::listen(Deadline deadline) {
-  // Another process may be between bind() and listen(): its socket is not that of a dead one.
+  // Takes a lock, because another process may be between bind() and listen(), and its socket must
+  // not be taken for that of a dead process.
   FileDescriptor directory;
   if (is_path()) {
     directory = FileDescriptor(above_standard_streams(
         ::open(directory_of(name_).c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)));
     if (!directory.is_open()) return system_error("open");
-    // On a file system without locks this is unguarded.
+    // A file system without locks gives no such protection.
     if (::flock(directory.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
       return absl::UnavailableError("another process listens at a path in this directory just now");
     }

@@ -22,10 +22,11 @@ class UnixPlace final : public Place {
                      Credentials credentials = {})
       : name_(std::move(name)), source_(std::move(source)), credentials_(std::move(credentials)) {}
 
-  /// Does not block. Processes that listen in one directory at the same moment do so one by one:
-  /// Unavailable while another one does.
+  /// Does not block. Processes that begin to listen in one directory at the same moment take turns:
+  /// returns Unavailable while another process has its turn.
   absl::StatusOr<std::unique_ptr<Listener>> listen(Deadline deadline) override;
-  /// Does not block. NotFound if no process listens, Unavailable if it lets nobody in now.
+  /// Does not block. Returns NotFound if no process listens, Unavailable if that process accepts no
+  /// connection now.
   absl::StatusOr<FileDescriptor> connect(Deadline deadline) override;
   Credentials credentials() const override { return credentials_; }
   /// Returns the path, or "@name".

@@ -15,12 +15,12 @@ namespace tessera::internal::mpi {
 using tessera::mpi::Calls;
 using tessera::mpi::Handle;
 
-/// One rank's end of a communicator: its numbers, and MPI's errors as exceptions. Progress thread
+/// A communicator as this rank sees it. Turns MPI errors into exceptions. For the progress thread
 /// only.
 class Communicator {
  public:
-  /// Takes over `comm`. `before_error` is called before an error of MPI is thrown; it may throw the
-  /// cause.
+  /// Takes over `comm`. Calls `before_error` before it throws an MPI error; `before_error` may
+  /// throw the cause instead.
   Communicator(const Calls& calls, Handle comm, std::function<void()> before_error)
       : calls_(calls), comm_(comm), before_error_(std::move(before_error)) {
     check(calls_.largest_tag(comm_, &largest_tag_), "MPI_Comm_get_attr");
@@ -34,7 +34,7 @@ class Communicator {
   Handle comm() const { return comm_; }
   int rank() const { return rank_; }
   int size() const { return size_; }
-  /// Returns a tag for the data of one call of this rank, unused in thousands of calls before.
+  /// Returns a tag for the data of one call. Tags repeat only after thousands of calls.
   int draw_tag() { return last_tag_ = last_tag_ < largest_tag_ ? last_tag_ + 1 : 1; }
   void release() { calls_.release(&comm_); }
 
@@ -47,7 +47,8 @@ class Communicator {
     TORCH_CHECK(false, function, ": ", text);
   }
 
-  /// If the request is over, returns the rank that it came from (any number for a send).
+  /// Tests the request. If it has completed, returns the rank that sent the message (any number for
+  /// a send).
   std::optional<int> source_if_over(Handle& request) {
     int is_over = 0;
     int source = 0;
@@ -57,7 +58,7 @@ class Communicator {
     return source;
   }
   bool is_over(Handle& request) { return source_if_over(request).has_value(); }
-  /// Returns how many requests have ended so far, which shows whether anything moves.
+  /// Returns how many requests have completed so far, which shows whether there is progress.
   uint64_t ended() const { return ended_; }
 
  private:

@@ -10,29 +10,30 @@
 
 namespace tessera::internal::mpi {
 
-/// A control message between ranks, of fixed size. Plain bytes, because all ranks run the same
-/// program on machines of one kind.
+/// A control message of fixed size between ranks. It is sent as plain bytes, because all ranks run
+/// the same program on machines of one kind.
 ///
 /// Note [Envelopes]
 /// ~~~~~~~~~~~~~~~~
 /// Every rank sends every other rank of the group an envelope with its call before it sends data.
-/// So each knows which ranks have come, compares all calls, and names the missing ranks. Small data
-/// travels in the envelope itself. Other data is sent with a tag that its sender has drawn for this
-/// call and says in the envelope. So groups need no communicators of their own: making one blocks,
-/// in an order that threads of the ranks may not share, and libraries have room for few. A world
-/// has one, whose tag 0 is for envelopes. Only messages between two ranks are used: an MPI
-/// collective cannot be given up when a rank does not come, or say what it moves.
+/// So each rank knows which ranks have called, compares all calls, and names the missing ranks.
+/// Small data travels in the envelope itself. Larger data is sent with a tag that the sender has
+/// drawn for this call and put into the envelope. So groups need no communicators of their own. To
+/// make one blocks, the ranks' threads may make groups in different orders, and MPI libraries have
+/// room for few communicators. A world has one communicator, whose tag 0 is for envelopes. Only
+/// point-to-point messages are used, because an MPI collective cannot be cancelled when a rank does
+/// not come, and does not report its progress.
 struct Envelope {
   enum class Kind : uint32_t {
     kCall = 1,  ///< a collective of the group
     kMessage,   ///< a send to one rank
-    kReceived,  ///< the sender has received what was sent to it with `data_tag`
+    kReceived,  ///< the sender has received the data with tag `data_tag`
     kLeft,      ///< the sender has left the group, after `number` calls
     kFailed,    ///< the group has failed, or the world if `group` is 0; calls before `number` may
                 ///< still end well: Note [Failure]
-    kLost,      ///< a rank has died: the world has failed, and nothing ends well
+    kLost,      ///< a rank has died: the world has failed, and no call ends well
     kEnded,     ///< the sender has left the world; its last envelope
-    kRead,      ///< asks for a part of a window; `number` is the request's
+    kRead,      ///< a request for a part of a window, with number `number`
     kAnswer,    ///< the answer to a kRead
     kClosed,    ///< the sender has destroyed its window `number`
   };
@@ -41,14 +42,14 @@ struct Envelope {
 
   Kind kind = Kind::kCall;
   int32_t data_tag = 0;    ///< tag of the data that follows
-  int64_t data_bytes = 0;  ///< bytes of a message or an answer, also if they are inside
+  int64_t data_bytes = 0;  ///< size of a message or an answer, even if it is inside
   uint64_t group = 0;      ///< group_key()
   int64_t number = -1;
   CallRecord record;
-  uint32_t cause_length = 0;                 ///< of the whole cause, though less may be kept
+  uint32_t cause_length = 0;                 ///< length of the whole cause; `bytes` may cut it
   alignas(int64_t) char bytes[kCauseBytes];  ///< the cause of a failure, or a payload
 
-  /// Returns true if that much data travels inside.
+  /// Returns true if `bytes` bytes of data travel inside the envelope.
   static bool holds(int64_t bytes) { return bytes <= kPayloadBytes; }
   char* payload() { return bytes; }
   const char* payload() const { return bytes; }
@@ -66,7 +67,8 @@ struct Received {
   Envelope envelope;
 };
 
-/// Returns a group's number in envelopes, from how it is made: equal on its ranks, never 0.
+/// Returns the number that identifies a group in envelopes, from the text of how it is made. Equal
+/// on all ranks of the group, never 0.
 inline uint64_t group_key(std::string_view how) { return std::max<uint64_t>(hash_of_tag(how), 1); }
 
 }  // namespace tessera::internal::mpi

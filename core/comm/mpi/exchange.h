@@ -12,36 +12,38 @@
 
 namespace tessera::internal::mpi {
 
-/// Messages with data that are under way with the ranks of one group. For the progress thread only.
+/// The data messages that are under way between this rank and the ranks of one group. For the
+/// progress thread only.
 class Exchange {
  public:
-  /// `world_ranks` by rank of the group; `own_tag` marks what this rank sends. References must
-  /// outlive it.
+  /// `world_ranks[r]` is the world rank of the group's rank r. This rank sends with `own_tag`. The
+  /// references must outlive the exchange.
   Exchange(Communicator& communicator, const std::vector<int>& world_ranks, int own_tag);
   Exchange(const Exchange&) = delete;
   Exchange& operator=(const Exchange&) = delete;
 
-  /// Sets the tag that marks the data of rank `rank`.
+  /// Sets the tag with which rank `rank` sends its data.
   void set_tag_of(int rank, int tag) { tags_[static_cast<size_t>(rank)] = tag; }
 
   static constexpr int64_t kWhole = std::numeric_limits<int64_t>::max();
-  /// The largest message that MPI sends eagerly, without asking the receiver: Open MPI over TCP
-  /// asks from 64 KiB on. Note [Steps under way].
+  /// The largest message that MPI sends eagerly, without asking the receiver first. Open MPI over
+  /// TCP asks from 64 KiB on. Note [Steps under way].
   static constexpr int64_t kUnaskedBytes = int64_t{60} << 10;
 
-  /// In messages of at most `most` bytes, which must be equal on both ranks.
+  /// Starts to send or receive `bytes` bytes, in messages of at most `most` bytes. `most` must be
+  /// equal on both ranks.
   void send(int to, const char* data, int64_t bytes, int64_t most = kWhole);
   void receive(int from, char* data, int64_t bytes, int64_t most = kWhole);
 
-  /// Returns true if all messages are over. Tests them.
+  /// Tests the messages. Returns true if all have completed.
   bool is_over() { return is_over_but_for(0); }
-  /// Returns true if all messages from before the last `steps` steps are over. Tests them.
+  /// Tests the messages. Returns true if all have completed except those of the last `steps` steps.
   bool is_over_but_for(int64_t steps);
-  /// Messages that begin from now on belong to the next step.
+  /// Begins the next step. Messages that start from now on belong to it.
   void begin_step() { ++step_; }
-  /// Gives up receives that have not begun.
+  /// Cancels receives whose messages have not begun to arrive.
   void cancel();
-  /// Returns the ranks whose messages are not over. Tests them.
+  /// Tests the messages. Returns the ranks whose messages have not completed.
   std::vector<int> open_ranks();
 
  private:
@@ -60,8 +62,8 @@ class Exchange {
   int64_t step_ = 0;
 };
 
-/// An exchange with one rank of the world, which is number 0 here, and the memory of its data. Both
-/// sides mark the data with `tag`.
+/// An exchange with one rank of the world, which has number 0 in it, and the memory of the data.
+/// Both ranks send with `tag`.
 struct PairExchange {
   PairExchange(Communicator& communicator, int world_rank, int tag, at::Tensor kept)
       : ranks{world_rank}, memory(std::move(kept)), exchange(communicator, ranks, tag) {

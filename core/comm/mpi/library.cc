@@ -43,7 +43,7 @@ const std::vector<Abi>& abis() {
   return all;
 }
 
-/// Returns the ABI of the MPI whose symbols are there.
+/// Returns the ABI of the MPI in `library`.
 const Abi& abi_of(void* library) {
   return abis()[::dlsym(library, "ompi_mpi_comm_world") != nullptr ? 0 : 1];
 }
@@ -55,8 +55,8 @@ std::vector<std::string> files_to_try() {
     if (named == abi.name) return abi.files;
   }
   if (!named.empty()) return {named};
-  // With an MPI other than its launcher's, every process would be a world of one. Variables of an
-  // outer launcher may be set, too, so the variable that gives the rank comes first.
+  // With another MPI than the launcher's, every process would be a world of one rank. Variables of
+  // an outer launcher may be set, too, so the variable that gives the rank comes first.
   const auto environment = read_environment(process_environment, {.store = false});
   const std::string says_rank = environment.ok() ? environment->rank_variable : std::string();
   for (const Abi& abi : abis()) {

@@ -18,7 +18,7 @@ struct Abandoned {
   Collective collective;
 };
 
-/// Returns true if the last messages of the op need no memory but the call's.
+/// Returns true if the last messages of `op` use only the call's own memory.
 bool is_stream(Op op) {
   return op == Op::kAllReduce || op == Op::kReduceScatter || op == Op::kAllGather;
 }
@@ -27,9 +27,9 @@ bool is_stream(Op op) {
 ///
 /// Note [Calls that follow]
 /// ~~~~~~~~~~~~~~~~~~~~~~~~
-/// Calls end one after the other. But when all messages of a call have begun, they take a while to
-/// arrive, and the wire would lie idle until both ranks have seen the end. So the next call begins
-/// meanwhile, if the last messages of this call's op need no memory but the call's.
+/// Calls end in order. But the last messages of a call take a while to arrive, and the link would
+/// be idle until both ranks have seen them arrive. So the next call begins once all messages of
+/// this call have been started, if the last of them use only this call's own memory (is_stream()).
 class CallTransfer final : public Transfer {
  public:
   CallTransfer(Link& link, Call& call) : link_(link), call_(call), ranks_(link.ranks()) {}
@@ -107,7 +107,7 @@ Round& Link::make_round(int64_t sequence) {
 
 void Link::announce(const Call& call) {
   const Collective& collective = call.collective();
-  // First, because others may read as soon as they know of this rank's call.
+  // The window opens first, because other ranks may read as soon as they know of this call.
   if (collective.op == Op::kMakeWindow) windows_->open(call.sequence(), collective.input);
   Envelope made = ranks_->envelope(Envelope::Kind::kCall);
   made.record = call.record();
@@ -163,7 +163,8 @@ std::string Link::activity_of(int rank) const {
   return world().is_neighbour(number) ? process_activity(world().place(number).pid) : "";
 }
 
-/// A rank that has announced a call has finished the calls that are over here.
+/// Another rank that has not left counts as having finished the calls that it has begun and that
+/// are finished here.
 int64_t Link::finished_by(int rank) const {
   if (has_left(rank)) return ranks_->told(rank).left_after;
   return rank == this->rank() ? finished_ : std::min(finished_, called_by(rank));
@@ -198,7 +199,8 @@ bool Link::fail_world(std::string_view cause) noexcept {
   return true;
 }
 
-/// Tells the failure first: otherwise ranks would think that this one has just left.
+/// Reports a failure first, because the other ranks would otherwise see only that this one has
+/// left.
 void Link::leave() noexcept {
   if (std::exchange(is_gone_, true)) return;
   world().guard([this] {
@@ -211,7 +213,8 @@ void Link::leave() noexcept {
   });
 }
 
-/// After the progress thread has ended, the caller ends the calls that are under way.
+/// Wakes the progress thread. If that thread has ended, the caller ends the calls that are under
+/// way.
 void Link::wake() {
   if (Progress::instance().wake()) return;
   if (const auto member = member_.lock()) member->go_on();

@@ -19,18 +19,18 @@
 
 namespace tessera::internal::mpi {
 
-/// A transfer whose data MPI may still move after it was given up.
+/// A transfer. MPI may still move its data after the transfer was given up.
 class Transfer : public internal::Transfer {
  public:
-  /// Returns the messages that MPI has not ended; null if there are none.
+  /// Returns the exchange whose messages may still be under way; null if there is none.
   virtual Exchange* exchange() = 0;
 };
 
 /// Ranks that communicate by MPI between CPUs, on any number of hosts. The process's progress
-/// thread (Progress) goes on with its groups. Sums are those of shared memory, to the bit (Note
-/// [Traffic]). Windows are served by the owners' progress threads (Note [Windows over MPI]); there
-/// are no shared buffers. A group that reduces holds 8 MiB, or 32 KiB for each rank if that is
-/// more.
+/// thread (Progress) advances their calls. Sums have the same bits as those of the shm backend
+/// (Note [Traffic]). Windows are served by the owners' progress threads (Note [Windows over MPI]);
+/// there are no shared buffers. A group that reduces holds 8 MiB, or 32 KiB for each rank if that
+/// is more.
 class Link final : public internal::Link {
  public:
   explicit Link(std::shared_ptr<Ranks> ranks);
@@ -99,9 +99,10 @@ class Link final : public internal::Link {
     return rounds_.find(sequence)->second;
   }
   at::Tensor& scratch() { return scratch_; }
-  /// Returns how many calls are over.
+  /// Returns how many calls have finished on this rank.
   int64_t finished() const { return finished_; }
-  /// Opens the window or the link that the call makes, once all ranks have called.
+  /// Makes the window or the subgroup's link that `call` asks for. Called once all ranks have
+  /// called.
   void open(Call& call);
   /// Returns true, once, after rank `rank` has acknowledged the data sent to it with this tag.
   bool take_receipt(int rank, int data_tag) { return receipts_.erase({rank, data_tag}) != 0; }
@@ -110,11 +111,11 @@ class Link final : public internal::Link {
 
   uint64_t key() const { return ranks_->key(); }
   void take(int world_rank, const Envelope& envelope);
-  /// A rank of the world has ended.
+  /// Notes that rank `world_rank` has left the world.
   void note_ended(int world_rank);
   void end_at_once() { ranks_->end_at_once(); }
   Windows& windows() const { return *windows_; }
-  /// Returns true if this rank has left, and nothing is read any more.
+  /// Returns true if this rank has left, serves no window and has no read under way.
   bool is_over() const { return is_gone_ && windows_->is_empty(); }
 
  private:
@@ -130,7 +131,7 @@ class Link final : public internal::Link {
   std::map<int64_t, std::shared_ptr<Round>> rounds_;  // by sequence
   int64_t finished_ = 0;
   std::map<const void*, std::unique_ptr<Received>> arrived_;  // messages that no call has received
-  std::deque<Received*> new_;               // those of them that were not handed out yet
+  std::deque<Received*> new_;               // in arrived_, not returned by next_arrival() yet
   std::set<std::pair<int, int>> receipts_;  // rank and tag
   bool is_gone_ = false;                    // this rank has left
 };

@@ -13,15 +13,16 @@ namespace tessera::internal::mpi {
 
 namespace {
 
-/// One message. A large send is over when the receiver says so. It is not enough that MPI has moved
-/// the data: it also moves data that a failed receiver drains.
+/// One message. A large send has finished when the receiver acknowledges it. MPI's completion is
+/// not enough, because MPI also moves data that a failed receiver drains.
 class MessageTransfer final : public Transfer {
  public:
   /// `data_tag` is the sender's.
   MessageTransfer(Link& link, int peer, int data_tag, bool sends, bool is_large)
       : link_(link), peer_(peer), data_tag_(data_tag), sends_(sends), is_large_(is_large) {}
 
-  /// Moves the data that follows. Otherwise the data has come inside the envelope, or never comes.
+  /// Starts to move the data that follows the envelope. Not called if the data came inside the
+  /// envelope or never comes.
   void move(const at::Tensor& tensor) {
     const auto bytes = static_cast<int64_t>(tensor.nbytes());
     data_.emplace(link_.world().communicator(), link_.number_of(peer_), data_tag_, tensor);

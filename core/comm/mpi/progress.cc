@@ -17,28 +17,29 @@
 namespace tessera::internal::mpi {
 namespace {
 
-// How often the thread yields its core before it sleeps between looks, and how long it sleeps.
-// Ranks often outnumber cores, and the ranks that are waited for need them.
+// How often the thread yields its core between polls before it sleeps, and how long it sleeps.
+// Ranks often outnumber cores, and the ranks that this one waits for need the cores.
 constexpr int kYields = 100;
 constexpr auto kShortSleep = std::chrono::microseconds(50);
 constexpr int kLongAfter = 2000;
 constexpr auto kLongSleep = std::chrono::milliseconds(1);
-// While only others may want something: their requests come in clumps. A look costs about 12 us of
-// a core that may have more to do; a look that is late delays a reader.
+// While this rank only serves other ranks, whose requests come in clumps. A poll costs about 12 us
+// of a core that may have other work; a late poll delays a reader.
 constexpr int kClump = 40;
 constexpr auto kRequestSleep = std::chrono::microseconds(500);
 // While nothing is expected.
 constexpr auto kIdleSleep = std::chrono::milliseconds(50);
-constexpr std::chrono::milliseconds kMaxWait = kMaxTimeOut;  // as MPI_Finalize waits
-// How long others have to leave, too, after a failure of the world, or of one of its groups, after
-// which they may go on for some time. Longer than calls may still end well.
+constexpr std::chrono::milliseconds kMaxWait = kMaxTimeOut;  // MPI_Finalize has no limit
+// How long the other ranks may take to leave after a failure of the world (kLinger) or of one of
+// its groups (kLingerOfGroup). After the failure of a group they may still have work to do. Both
+// times are longer than kGrace, within which calls may still end well.
 constexpr auto kLinger = internal::Link::kGrace + std::chrono::seconds(1);
 constexpr auto kLingerOfGroup = std::chrono::seconds(3);
-// Time for the launcher to read what this rank has written: MPICH's drops the rest at the end (4 of
-// 14 runs).
+// Time for the launcher to read this rank's output. MPICH's launcher drops output that it has not
+// read when the rank ends (4 of 14 runs).
 constexpr auto kBeforeAbort = std::chrono::milliseconds(100);
-// How much later rank 0 finalises MPI. The ranks of MPICH 4.0 over UCX and TCP may wait for each
-// other in MPI_Finalize for ever; with this they were not seen to (docs/hosts.md).
+// How much later than the others rank 0 finalises MPI. With MPICH 4.0 over UCX and TCP, ranks may
+// wait for each other in MPI_Finalize forever; with this delay that was never seen (docs/hosts.md).
 constexpr auto kLastOne = std::chrono::milliseconds(200);
 // Time for MPI_Finalize when all ranks have come to it.
 constexpr auto kPatience = std::chrono::seconds(5);
@@ -85,7 +86,7 @@ void Progress::run_soon(std::function<void()> job) {
 
 bool Progress::wake() {
   if (std::this_thread::get_id() == thread_.load(std::memory_order_relaxed)) {
-    has_moved_ = true;  // without another look, because an application may call MPI now
+    has_moved_ = true;  // forces no other poll, because an application may call MPI now
     return true;
   }
   {
@@ -97,10 +98,10 @@ bool Progress::wake() {
   return true;
 }
 
-/// Waits between two looks; not where something has just moved.
+/// Waits between two polls, unless something under way has just moved.
 void Progress::pause(int idle_rounds) {
-  bool is_busy = false;   // something under way ends
-  bool is_asked = false;  // others ask for parts of windows
+  bool is_busy = false;   // something is under way
+  bool is_asked = false;  // other ranks may request parts of windows
   for (const auto& world : worlds_) {
     is_busy = is_busy || world->is_busy();
     is_asked = is_asked || world->is_asked();
@@ -126,8 +127,8 @@ void Progress::pause(int idle_rounds) {
   }
 }
 
-/// A thread that was woken for a call may find that call over already. If an application may call
-/// MPI then, this thread must not touch it.
+/// Returns true if the thread may poll. A thread that was woken for a call may find the call
+/// finished already. If the application may call MPI then, this thread must not.
 bool Progress::has_to_look() const {
   return !gives_way() || std::any_of(worlds_.begin(), worlds_.end(), [](const auto& world) {
     return world->is_busy() || world->is_asked() || world->is_closing();
@@ -170,7 +171,8 @@ void Progress::ask_to_end() {
   changed_.notify_one();
 }
 
-/// After it, nothing is under way that a thread of this process could wait for.
+/// If the process ends, ends all calls, so that no thread waits for one. Returns true once no job
+/// is left.
 bool Progress::has_to_end() {
   {
     const std::lock_guard<std::mutex> lock(mutex_);
@@ -189,7 +191,7 @@ void Progress::own(const Calls& calls) {
 }
 
 void Progress::leave_to_application(const Calls& calls) {
-  if (owned_ != nullptr) return;  // it is not the application's: an earlier world initialised it
+  if (owned_ != nullptr) return;  // an earlier world has initialised this MPI
   may_look_ = calls.level() == Calls::kMultiple;
   if (std::exchange(hears_finalize_, true)) return;
   calls.before_finalize([] {
@@ -199,7 +201,7 @@ void Progress::leave_to_application(const Calls& calls) {
 }
 
 /// Returns true once all worlds have retired. Ends all ranks if a world has failed and its ranks do
-/// not leave in time. `failed`: when one was first seen to have failed.
+/// not leave in time. `failed`: when a failure was first seen; set here.
 bool Progress::is_over(std::optional<Clock::time_point>& failed) {
   for (const auto& world : worlds_) {
     const std::string cause = world->any_failure();
@@ -253,7 +255,8 @@ void Progress::leave_hosts() {
   }
 }
 
-/// Waits until all ranks end: each then duplicates MPI_COMM_WORLD, too.
+/// Waits until all ranks have come here, by duplicating MPI_COMM_WORLD. Rank 0 then waits for
+/// kLastOne, too.
 void Progress::await_ends() {
   Handle copy = 0;
   Handle request = 0;
@@ -269,7 +272,8 @@ void Progress::await_ends() {
   }
 }
 
-/// Returns true if these times were enough: for all ranks to end, and for MPI_Finalize.
+/// Waits for all ranks to end, at most for `others`, and for MPI_Finalize, at most for `own`.
+/// Returns true if both times were enough.
 bool Progress::finalizes(std::chrono::milliseconds others, std::chrono::milliseconds own) {
   if (!run([this] { await_ends(); }, others)) return false;
   return run([this] { owned_->finalize(); }, own);
@@ -280,7 +284,8 @@ void Progress::end() {
   leave_hosts();
   leave(kFinalised);
   if (has_failed_) {
-    // MPI_Finalize waits for the others, and for the launcher's daemons, whose network may be gone.
+    // MPI_Finalize waits for the other ranks, and for the launcher's daemons, whose network may be
+    // gone.
     if (finalizes(kLinger, kLinger)) return;
     std::fprintf(stderr,
                  "[mpi] this rank ends after a failure, without MPI_Finalize, which waits\n");

@@ -17,30 +17,32 @@
 
 namespace tessera::internal::mpi {
 
-/// The cause of calls that are under way, or begin, when the progress thread has ended.
+/// Cause of the failure of calls that are under way, or begin, after the progress thread has ended.
 inline constexpr const char* kProcessEnds = "this process ends";
 
-/// The one thread of the process that calls MPI, so MPI_THREAD_SERIALIZED is enough. While nothing
-/// is under way it looks for requests of others twenty times a second, or a thousand times and more
-/// where they may read windows. But where an application has an MPI of its own at
-/// MPI_THREAD_SERIALIZED it sleeps, for the application may call MPI then. Started by the first
-/// call.
+/// The only thread of the process that calls MPI, so MPI_THREAD_SERIALIZED is enough. While no call
+/// is under way, it polls for other ranks' requests: at least a thousand times a second if they may
+/// read windows, otherwise twenty times. In the latter case it sleeps instead if the application
+/// uses MPI itself at MPI_THREAD_SERIALIZED, because the application may then call MPI. The first
+/// call starts the thread.
 ///
 /// Note [End of MPI]
 /// ~~~~~~~~~~~~~~~~~
 /// MPI can be initialised once in a process, so an MPI that was initialised here stays until the
-/// process ends. Then (atexit) this rank leaves its worlds and waits until the others have, as
-/// MPI_Finalize would. Before that it tells the ranks of its host, which may wait for a collective
-/// that this rank will never start, that nothing follows what it has begun. If a rank crashes
-/// instead, mpirun ends all others.
+/// process ends. Then (atexit) this rank leaves its worlds and waits until the other ranks have
+/// left, as MPI_Finalize would. Before that it tells the ranks of its host that it starts no more
+/// collectives, because they may be waiting for one. If a rank crashes instead, mpirun ends all
+/// others.
 ///
-/// After a failure some rank may never come. So the wait is short, and MPI_Abort then ends all
-/// ranks; the wait for MPI_Finalize is short, too. It is also short once all ranks have come to
-/// MPI_Finalize: MPICH 4.0 over UCX and TCP may not return from it; the process ends by itself.
+/// After a failure some ranks may never leave. So the wait is short, and MPI_Abort then ends all
+/// ranks. The wait for MPI_Finalize is short, too. Without a failure it is also short once all
+/// ranks have come to MPI_Finalize, because MPICH 4.0 over UCX and TCP may not return from it; the
+/// process then ends without it.
 ///
-/// An application's own MPI is left to it: this thread lets go at mpi::leave(), or else in the
-/// application's MPI_Finalize. After all that the thread ends (Note [End of the process]). If an
-/// application finalises its MPI even later, its own thread does what is left.
+/// An MPI that the application has initialised is finalised by the application. This thread leaves
+/// its worlds in mpi::leave(), or else in the application's MPI_Finalize. The thread ends when the
+/// process does (Note [End of the process]). If the application calls MPI_Finalize even later, the
+/// calling thread leaves the worlds.
 class Progress {
  public:
   /// Never destroyed.
@@ -49,24 +51,26 @@ class Progress {
   /// Any thread. Runs `job` on the thread, after earlier ones. It must not throw. Returns false,
   /// and runs nothing, once the thread has ended.
   bool post(std::function<void()> job);
-  /// Runs `job` and waits, at most that long; false if it has not ended by then (it may yet).
-  /// Throws what `job` throws. Once the thread has ended, the calling thread runs it.
+  /// Runs `job` on the thread and waits for at most `timeout`. Returns false if `job` has not
+  /// finished by then; it may still finish later. Throws what `job` throws. Once the thread has
+  /// ended, the calling thread runs `job`.
   bool run(std::function<void()> job, std::chrono::milliseconds timeout);
-  /// Any thread. Runs `job` at once if this is the thread, else posts it.
+  /// Any thread. Runs `job` at once if called on the thread, else posts it.
   void run_soon(std::function<void()> job);
   /// Any thread. Has the thread look at the worlds soon. Returns false once it has ended.
   bool wake();
-  /// Any thread. Leaves all worlds, whose calls then fail with `cause`, and waits until their other
-  /// ranks have left, too. Then nothing calls MPI until a world is made.
+  /// Any thread. Leaves all worlds, whose calls then fail with `cause`, and waits until the other
+  /// ranks have left them, too. After that, Tessera does not call MPI until the next world is made.
   void leave(const char* cause);
-  /// On the thread. From now on `world` is looked at.
+  /// On the thread. Advances `world` from now on.
   void attach(std::shared_ptr<World> world) { worlds_.push_back(std::move(world)); }
-  /// On the thread. Returns true if an application may call MPI when nothing is under way, and this
-  /// thread must not.
+  /// On the thread. Returns true if the application may call MPI while nothing is under way, so
+  /// that this thread must not.
   bool gives_way() const { return !may_look_; }
-  /// On the thread. It has initialised this MPI, as on all ranks, and finalises it at exit.
+  /// On the thread. Notes that the thread has initialised this MPI, as on all ranks, and finalises
+  /// it at exit.
   void own(const Calls& calls);
-  /// On the thread. An application finalises this MPI, unless it is owned.
+  /// On the thread. Notes that the application finalises this MPI. Has no effect after own().
   void leave_to_application(const Calls& calls);
 
  private:
@@ -98,8 +102,8 @@ class Progress {
   std::vector<std::shared_ptr<World>> worlds_;
   const Calls* owned_ = nullptr;
   bool hears_finalize_ = false;  // an application's MPI_Finalize calls leave()
-  bool may_look_ = false;        // also while nothing is under way: no application calls MPI then
-  bool has_moved_ = false;       // the thread has woken itself
+  bool may_look_ = false;        // may call MPI even while nothing is under way
+  bool has_moved_ = false;       // wake() was called on the thread
   bool has_failed_ = false;      // a world had failed when this process ended
 };
 

@@ -14,11 +14,11 @@
 
 namespace tessera::internal::mpi {
 
-/// The ranks of one group: their numbers in the world, what each has told, and why they have
-/// failed. Any thread, but for send().
+/// The ranks of one group: their numbers in the world, what each has reported, and why the group
+/// has failed. Any thread may call all functions except those for the progress thread.
 class Ranks {
  public:
-  /// `world_ranks` in ascending order; `key`: the group's in envelopes.
+  /// `world_ranks` is in ascending order; `key` is the group's group_key().
   Ranks(std::shared_ptr<World> world, uint64_t key, std::vector<int> world_ranks, int rank)
       : world_(std::move(world)),
         key_(key),
@@ -49,7 +49,7 @@ class Ranks {
   Told& told(int rank) { return told_[static_cast<size_t>(rank)]; }
   const Told& told(int rank) const { return told_[static_cast<size_t>(rank)]; }
 
-  // Failure of the group, else of the world.
+  // The failure of the group or, if it has none, of the world.
 
   bool has_failed() const { return has_failed_ || world_->has_failed(); }
   Failure failure() const {
@@ -77,7 +77,7 @@ class Ranks {
     has_failed_ = true;
     return true;
   }
-  /// From now on, no call ends well after a failure.
+  /// From now on, a failure fails all calls, even those that could still have ended well.
   void end_at_once() { ends_at_once_ = true; }
 
   // For the progress thread.
@@ -89,7 +89,8 @@ class Ranks {
     return made;
   }
   void send(const Envelope& envelope, int rank) const { world_->send(envelope, world_rank(rank)); }
-  /// Begins with the next rank, so that ranks do not all send to rank 0 at once.
+  /// Sends to all other ranks, beginning with the next one, so that ranks do not all send to rank 0
+  /// at once.
   void send_to_others(const Envelope& envelope) const {
     for (int peer = 1; peer < size(); ++peer) send(envelope, (rank_ + peer) % size());
   }

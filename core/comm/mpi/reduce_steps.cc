@@ -13,15 +13,16 @@ constexpr int64_t kMostPiece = Exchange::kUnaskedBytes;
 constexpr int64_t kLeastPiece = int64_t{8} << 10;
 constexpr int64_t kAlignment = 64;  // elements
 
-/// Returns at least that many bytes of `scratch`, whose content is lost.
+/// Returns `scratch`, with room for at least `bytes` bytes. Its content may be lost.
 at::Tensor kept_memory(at::Tensor& scratch, int64_t bytes) {
   if (!scratch.defined() || scratch.numel() < bytes) scratch = at::empty({bytes}, at::kByte);
   return scratch;
 }
 
-/// A step sends pieces to the ranks that reduce them, and reduces the pieces that came some steps
-/// before. Each piece has a place of its own. It is reduced, and its place is reused, only when all
-/// messages of its step are over. Note [Steps under way]; many ranks take more.
+/// A step sends pieces to the ranks that reduce them, and reduces the pieces that arrived some
+/// steps before. Each piece is received at a place of its own. A piece is reduced, and its place
+/// reused, only when all messages of the piece's step have completed. With many ranks, the places
+/// take more memory than kHeldBytes. See Note [Steps under way].
 class ReduceSteps final : public Steps {
  public:
   explicit ReduceSteps(const CollectiveContext& context)
@@ -77,7 +78,7 @@ class ReduceSteps final : public Steps {
     return {data_ + (begin + from) * element_, std::min((rank + 1) * share, length) - from};
   }
 
-  /// Returns where the piece of a rank arrives in a step.
+  /// Returns where the piece of `rank` arrives in step `step`.
   char* place(int64_t step, int rank) const {
     return data_of(memory_) + (step % places_ * context_.size + rank) * piece_ * element_;
   }
@@ -95,7 +96,7 @@ class ReduceSteps final : public Steps {
     }
   }
 
-  /// Reduces what came in that step. For all_reduce and reduce it then sends the result on.
+  /// Reduces the pieces that came in step `step`. For all_reduce and reduce, then sends the result.
   void take(Exchange& exchange, int64_t step) {
     const Range own = range(step, context_.rank);
     if (scatters_) {
@@ -114,7 +115,8 @@ class ReduceSteps final : public Steps {
     }
   }
 
-  /// Combines what came in that step with this rank's `own`, in rank order.
+  /// Reduces the pieces that came in step `step` and this rank's `own` into `target`, in rank
+  /// order.
   void reduce(int64_t step, const Range& own, char* target) {
     sources_.clear();
     for (int rank = 0; rank < context_.size; ++rank) {

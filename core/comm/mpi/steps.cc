@@ -10,7 +10,7 @@
 namespace tessera::internal::mpi {
 namespace {
 
-/// For a call whose data is all in the envelopes.
+/// Copies the data out of the envelopes, for a call whose data is all there.
 void take_payloads(const CollectiveContext& context) {
   const Collective& call = context.call;
   const OpTraits traits = traits_of(call.op);
@@ -39,13 +39,13 @@ void take_payloads(const CollectiveContext& context) {
 // Up to this size the root of a broadcast sends to every rank itself.
 constexpr int64_t kDirectBytes = int64_t{64} << 10;
 
-/// Data that goes to and comes from other ranks, one piece for each of them in a step.
+/// Data to and from other ranks. A step moves one piece to and from each rank.
 class Flow {
  public:
   void send(int to, char* data, int64_t bytes) { sends_.push_back({to, data, bytes}); }
   void receive(int from, char* data, int64_t bytes) { receives_.push_back({from, data, bytes}); }
 
-  /// Starts the next step; false if there is none.
+  /// Starts the next step and returns true. Returns false if no step is left.
   bool advance(Exchange& exchange) {
     bool goes_on = false;
     for (const Data& one : receives_) {
@@ -64,7 +64,7 @@ class Flow {
 
  private:
   struct Data {
-    int rank;  // the rank that it goes to or comes from
+    int rank;  // the destination or the source
     char* data;
     int64_t bytes;
   };
@@ -73,12 +73,13 @@ class Flow {
 
   std::vector<Data> sends_;
   std::vector<Data> receives_;
-  int64_t at_ = 0;  // position in each
+  int64_t at_ = 0;  // how many bytes of each Data have been started
 };
 
-/// Moves data that no rank combines. Two operations need something first, and all of it: a large
-/// broadcast, whose root gives each rank a part that it passes on; and all_to_all with counts,
-/// where all ranks see all counts and find the same mismatch.
+/// Moves data without reducing it. Two operations have a first stage that must complete before the
+/// second begins: a large broadcast, whose root sends each rank a part that the rank then passes
+/// on; and all_to_all with counts, whose ranks first exchange all counts, so that all find the same
+/// mismatch.
 class MoveSteps final : public Steps {
  public:
   explicit MoveSteps(const CollectiveContext& context)
@@ -183,7 +184,7 @@ class MoveSteps final : public Steps {
     }
   }
 
-  /// Compares the counts of all ranks, which have come; then moves the data.
+  /// Compares the counts of all ranks. If they match, prepares the transfer of the data.
   void compare_counts() {
     const int ranks = context_.size;
     const auto at = [&](int rank, int index) {
@@ -222,7 +223,7 @@ class MoveSteps final : public Steps {
 
   const CollectiveContext context_;
   const int64_t lag_;
-  std::vector<int64_t> counts_;  // by rank: how much it gives each rank, and takes from each
+  std::vector<int64_t> counts_;  // by rank: what it sends to each rank, then what it receives
   std::string problem_;
   Flow first_;
   Flow then_;

@@ -35,28 +35,30 @@ class Round {
 
 // Note [Steps under way]
 // ~~~~~~~~~~~~~~~~~~~~~~
-// MPI asks the receiver before it sends a large message. Over TCP both the question and the answer
-// queue after what is being sent: at 100 Mbit/s for a third of a second. So data goes in pieces
-// that MPI sends eagerly (Exchange::kUnaskedBytes), one to each peer in a step. As many steps are
-// under way at a time as fill a link, but no more than kHeldBytes in all.
+// MPI asks the receiver before it sends a large message. Over TCP the request and the reply queue
+// after the data that is being sent, which takes a third of a second at 100 Mbit/s. So data goes in
+// pieces that MPI sends eagerly (Exchange::kUnaskedBytes), one to each peer in a step. Enough steps
+// are under way at a time to fill a link: as many as fit into kHeldBytes, but at least kLeastSteps.
 constexpr int64_t kMostSteps = 32;
 constexpr int64_t kLeastSteps = 4;
 constexpr int64_t kHeldBytes = int64_t{8} << 20;
 
-/// Returns how many steps, of a piece for each of `ranks` ranks, are under way at a time.
+/// Returns how many steps are under way at a time if a step has a piece for each of `ranks` ranks.
 int64_t steps_under_way(int ranks);
 
-/// Moves the data of one collective, after the ranks' calls were found equal, in steps. A step
-/// starts messages; the next one begins when all are over but those of the last lag() steps.
+/// Moves the data of one collective in steps, once the ranks' calls are known to match. A step
+/// starts messages. The next step begins when all messages have completed except those of the last
+/// lag() steps.
 ///
 /// Note [Traffic]
 /// ~~~~~~~~~~~~~~
-/// Bytes that a rank sends, for N ranks and n bytes. all_reduce: 2 n (N-1)/N, as every rank reduces
-/// the N-th part and gives the result to all. reduce_scatter and all_gather: N-1 slices. broadcast:
-/// at most 2 n (N-1)/N, as ranks pass the root's parts on; up to kDirectBytes the root sends n to
-/// every rank. Every element is summed by one rank, in rank order, with the kernels of shared
-/// memory, so the bits are the same. Up to Envelope::kPayloadBytes the data is in the envelopes, so
-/// an operation costs one exchange.
+/// Bytes that each rank sends, for N ranks and a tensor of n bytes. all_reduce: 2 n (N-1)/N,
+/// because every rank reduces 1/N of the tensor and sends the result to all. reduce_scatter and
+/// all_gather: N-1 slices. broadcast: at most 2 n (N-1)/N, because ranks pass the root's parts on;
+/// if n is at most kDirectBytes, the root sends the whole tensor to every rank. Every element is
+/// summed by one rank, in rank order, with the kernels of the shm backend, so the sums have the
+/// same bits. Data of at most Envelope::kPayloadBytes is in the envelopes, so such a collective
+/// costs one exchange of envelopes.
 class Steps {
  public:
   virtual ~Steps() = default;
@@ -65,7 +67,8 @@ class Steps {
   virtual bool advance(Exchange& exchange) = 0;
   /// Returns how many of the last steps may still be under way when the next one starts.
   virtual int64_t lag() const = 0;
-  /// Returns why the ranks' calls do not fit, if found only now; equal on all ranks; "" if they do.
+  /// Returns how the ranks' calls differ, if only the steps have found it; "" if they match. The
+  /// text is equal on all ranks.
   virtual std::string problem() const { return ""; }
 };
 
@@ -76,14 +79,15 @@ struct CollectiveContext {
   int rank;
   int size;
   const internal::Link& link;  ///< for names
-  at::Tensor& scratch;  ///< memory into which the group's reductions receive, kept between them
+  at::Tensor& scratch;         ///< receive buffer of the group's reductions, kept between them
 };
 
-/// Bytes of data that go into the envelope of this call; -1 if it follows in messages. Equal on
-/// ranks whose calls match.
+/// Returns how many bytes of data travel in the envelope of `call`; -1 if the data follows in
+/// messages. Equal on all ranks whose calls match.
 int64_t payload_bytes(const Collective& call);
 
-/// Returns null if nothing is to be moved, or all data came with the calls and is in place.
+/// Returns the steps of a collective, or null if there is no data left to move. Data that came in
+/// the envelopes is then in place.
 std::unique_ptr<Steps> make_steps(const CollectiveContext& context);
 
 std::unique_ptr<Steps> make_reduce_steps(const CollectiveContext& context);

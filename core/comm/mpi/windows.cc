@@ -13,7 +13,7 @@
 namespace tessera::internal::mpi {
 namespace {
 
-// Together what a link of 10 Gbit/s carries in half a millisecond.
+// The parts under way together are what a 10 Gbit/s link carries in half a millisecond.
 constexpr int64_t kPartBytes = 4 * Exchange::kUnaskedBytes;
 constexpr int kPartsUnderWay = 3;
 constexpr auto kLong = std::chrono::seconds(1);
@@ -81,7 +81,7 @@ class Memory final : public RemoteMemory {
 // The owner's side.
 
 void Windows::open(int64_t number, at::Tensor own) {
-  if (ranks_->has_failed()) return;  // nothing would end it
+  if (ranks_->has_failed()) return;  // nothing would end the serving
   Served& served = served_[number];
   served.memory = std::move(own);
   for (int rank = 0; rank < ranks_->size(); ++rank) served.users.insert(rank);
@@ -157,12 +157,12 @@ void Windows::read(const std::shared_ptr<Call>& call, int owner, const ReadReque
   if (ranks_->has_failed()) return call->fail(ranks_->failure().cause);
   owners_[owner].waiting.push_back(
       std::make_shared<Read>(Read{call, call->collective().output, owner, request}));
-  // Words, on which others wait, do not queue after large reads.
+  // A small read, such as of a word that a rank waits for, does not queue after large reads.
   if (Envelope::holds(request.bytes)) return ask_for_part(owners_[owner].waiting.back());
   ask(owner);
 }
 
-/// Asks for as many parts as may be under way.
+/// Requests parts from `owner` until as many are under way as may be.
 void Windows::ask(int owner) {
   Owner& asked = owners_[owner];
   while (asked.open < kPartsUnderWay && !asked.waiting.empty()) {
@@ -205,7 +205,7 @@ void Windows::take(int owner, const Envelope& answer) {
   part->data->exchange.receive(0, part->target(), part->bytes, Exchange::kUnaskedBytes);
 }
 
-/// Called when the data of a part is there.
+/// Called when the data of `part` has arrived.
 void Windows::finish(const Part& part) {
   Read& read = *part.read;
   read.come_bytes += part.bytes;
@@ -239,7 +239,7 @@ void Windows::look_for_late(const Read& read, bool is_answered, const internal::
                             Call::Clock::time_point now) const {
   const Member::Patience patience = ranks_->world().patience();
   const auto waited = read.call->waited(now);
-  // A rank that waits for this one then sees what delays it.
+  // The record shows a rank that waits for this one what delays it.
   if (waited >= kLong) read.call->record(ranks_->world().flights());
   if (waited >= patience.timeout) {
     const std::string& tag = read.call->tag();

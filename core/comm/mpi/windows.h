@@ -20,7 +20,7 @@
 
 namespace tessera::internal::mpi {
 
-/// A request for a part of a window, which lies inside it; the payload of a kRead.
+/// A request for a part of a window; the payload of a kRead. The part lies inside the window.
 struct ReadRequest {
   int64_t window;  ///< its number in the group
   int64_t begin_bytes;
@@ -30,33 +30,38 @@ struct ReadRequest {
 static_assert(std::is_trivially_copyable_v<ReadRequest>);
 static_assert(sizeof(ReadRequest) <= Envelope::kPayloadBytes);
 
-/// The windows of one group: this rank's parts, and its reads of others'. Progress thread only.
+/// The windows of one group: the parts that this rank serves, and its reads from other ranks. For
+/// the progress thread only.
 ///
 /// Note [Windows over MPI]
 /// ~~~~~~~~~~~~~~~~~~~~~~~
-/// A read is a request to the owner. The owner's progress thread answers while its other threads
-/// compute: with the data inside the envelope, or with the tag of a message that it sends from the
-/// window's memory. The reader posts its receive when it has the answer. So a reader that gives up
-/// has no memory that data could come to; what comes later is received and dropped. MPI's own
-/// one-sided operations are not used: an owner makes progress on them only inside other MPI calls,
-/// and they cannot be given up.
+/// To read, a rank sends a request to the rank that owns the memory. The owner's progress thread
+/// answers while its other threads compute. The answer has small data inside; for larger data it
+/// has the tag of a message that the owner sends from the window's memory. The reader posts its
+/// receive only when it has the answer. So if a reader gives up before that, no data can arrive in
+/// its memory; data that comes later is received elsewhere and dropped. MPI's one-sided operations
+/// are not used, because an owner makes progress on them only inside other MPI calls, and they
+/// cannot be cancelled.
 ///
-/// A window has the number of the make_window() that made it, and is served before the others know
-/// of this rank's call. Each rank says when it has destroyed its own (kClosed). Until all others
-/// have, or have ended, the memory stays and is served, even after the group is gone: the group's
-/// Link stays in its World until then, and the World does not end before. So a rank that has done
-/// its work waits at the end of its process for ranks that may still read. A failure of the group
-/// ends all this. Its ranks tell each other, so a rank that asks hears of the failure instead.
+/// A window has the number of the make_window() call that made it. A rank serves its part before
+/// the other ranks know of its call. Each rank tells the others when it has destroyed its window
+/// (kClosed). A rank keeps and serves its memory until all other ranks have destroyed the window or
+/// have ended, even if the group is destroyed earlier: until then the group's Link stays in its
+/// World, and the World does not end. So a rank that has finished its work waits at the end of its
+/// process for ranks that may still read. A failure of the group ends all this. The ranks tell each
+/// other of the failure, so a reader gets the failure instead of an answer.
 ///
-/// A reader has all of its data before it enters a fence. MPI then has no more to read in the
-/// owner's memory, even if it reports the end of the send later. The owner may write then.
+/// A reader has received all of its data before it enters a fence. So after the fence the owner may
+/// write: MPI does not read the owner's memory any more, even if it reports the send as complete
+/// only later.
 ///
 /// Note [Reads in parts]
 /// ~~~~~~~~~~~~~~~~~~~~~
-/// A large read is asked for in parts, and few parts are under way from each owner, whatever has
-/// been asked of it. What an owner sends at once goes before all that it wants to say later, its
-/// own requests included. Where ranks read from each other over a slow link, each would learn too
-/// late what the other wants, and the link would be idle half of the time.
+/// A large read is requested in parts, and only a few parts from each owner are under way at a
+/// time, however much is to be read. Everything that an owner later sends, its own requests
+/// included, queues after the data that it is already sending. Where ranks read from each other
+/// over a slow link, each would otherwise get the other's requests too late, and the link would be
+/// idle half of the time.
 class Windows {
  public:
   explicit Windows(std::shared_ptr<const Ranks> ranks) : ranks_(std::move(ranks)) {}
@@ -65,38 +70,38 @@ class Windows {
 
   // The owner's side.
 
-  /// This rank's part of window `number` is served from now on.
+  /// Serves `own`, this rank's part of window `number`, from now on.
   void open(int64_t number, at::Tensor own);
-  /// This rank has destroyed this window, or all of its windows.
+  /// Notes that this rank has destroyed window `number`, or all its windows, and tells the others.
   void close(int64_t number);
   void close_all();
   void answer(int reader, const Envelope& request);
-  /// `reader` has destroyed its window.
+  /// Notes that `reader` has destroyed its window `number`.
   void note_closed(int reader, int64_t number) { drop_user(reader, number); }
-  /// Returns true if others may ask at any time.
+  /// Returns true if other ranks may request parts at any time.
   bool is_asked() const;
 
   // The reader's side.
 
-  /// Asks rank `owner` for data, which goes to the output of `call`.
+  /// Requests data from rank `owner`. The data goes to the output of `call`.
   void read(const std::shared_ptr<Call>& call, int owner, const ReadRequest& request);
   void take(int owner, const Envelope& answer);
   bool has_reads() const { return !parts_.empty(); }
 
-  // Both.
+  // Both sides.
 
-  /// Goes on with reads, reports long ones, and ends all of it if the group has failed. `link` is
-  /// the group's. Throws Fault if a read waits too long.
+  /// Advances the reads and reports those that take long. If the group has failed, fails the reads
+  /// and stops serving. `link` is the group's link. Throws Fault if a read waits too long.
   void advance(const internal::Link& link, Call::Clock::time_point now);
-  /// A rank has left the world, and asks no more.
+  /// Notes that `rank` has left the world and sends no more requests.
   void note_ended(int rank);
-  /// Returns true if no other rank may read from this one, and this one reads from none.
+  /// Returns true if this rank serves no window and none of its reads is under way.
   bool is_empty() const { return served_.empty() && parts_.empty(); }
 
  private:
   struct Served {
     at::Tensor memory;
-    std::set<int> users;  // ranks that have not destroyed their part
+    std::set<int> users;  // ranks that have not destroyed the window
   };
   struct Read {
     std::shared_ptr<Call> call;
@@ -108,15 +113,15 @@ class Windows {
   };
   struct Part {
     std::shared_ptr<Read> read;
-    int64_t begin_bytes;  // in the read
+    int64_t begin_bytes;  // offset in the read
     int64_t bytes;
-    std::shared_ptr<PairExchange> data;  // once the answer is there
+    std::shared_ptr<PairExchange> data;  // set once the answer has arrived
 
     char* target() const;
   };
-  /// The reads that wait for one owner.
+  /// This rank's reads from one owner.
   struct Owner {
-    std::deque<std::shared_ptr<Read>> waiting;  // reads with parts that were not asked for yet
+    std::deque<std::shared_ptr<Read>> waiting;  // reads with parts not requested yet
     int open = 0;                               // parts under way
   };
 
@@ -136,9 +141,9 @@ class Windows {
   int64_t last_ = 0;
 };
 
-/// Returns the ranks' parts of the window that the call makes, which has the call's number. Reads
-/// are calls of the same member. Its destructor gives up this rank's part, which others may still
-/// read.
+/// Returns access to all ranks' parts of the window that `made_by` makes. The window has the number
+/// of that call. Reads are calls of the same member. The destructor closes this rank's window;
+/// other ranks may still read this rank's part.
 std::shared_ptr<RemoteMemory> open_memory(std::shared_ptr<Windows> windows, const Call& made_by);
 
 }  // namespace tessera::internal::mpi

@@ -19,13 +19,13 @@ namespace tessera::internal::mpi {
 namespace {
 
 constexpr int kEnvelopeTag = 0;
-constexpr auto kBetweenLooks = std::chrono::milliseconds(20);  // for late ranks
+constexpr auto kBetweenLooks = std::chrono::milliseconds(20);  // looks for late ranks
 constexpr auto kBetweenLooksAtHost = std::chrono::milliseconds(100);
-// How long a collective of several hosts may go on inside this one; less than kGrace, after which
-// the rank that throws may end all.
+// After a failure on another host, how long the ranks of this host may go on with a collective of
+// several hosts. Less than kGrace, after which the rank that throws may end all ranks.
 constexpr auto kUntilHostFails = internal::Link::kGrace * 3 / 4;
-// How long the host of a rank that died may take to tell of it. A rank that sends to the dead one
-// may get an error of MPI sooner.
+// How long to wait for a report of a rank's death, which the ranks of the dead rank's host send. A
+// rank that sends to the dead rank may get an MPI error before the report.
 constexpr auto kUntilTold = 3 * kBetweenLooksAtHost;
 
 }  // namespace
@@ -189,7 +189,7 @@ void World::look_at_outgoing() {
   kept_.remove_if([](const auto& exchange) {
     try {
       return exchange->is_over();
-    } catch (...) {  // it was given up, and its other side may be gone
+    } catch (...) {  // the exchange was given up, and the other rank may be gone
       return true;
     }
   });
@@ -251,7 +251,7 @@ void World::retire(Clock::time_point now) {
     patient_until_ = now + patience_.timeout;
     return;
   }
-  // The other side of a transfer may have given it up.
+  // A transfer does not end if the other rank has given it up.
   if (!outgoing_.empty() || !kept_.empty()) {
     if (now > patient_until_) set_failure("what was under way when all ranks left has not ended");
     return;
@@ -328,7 +328,8 @@ void World::tell_failure() {
   fail_host();
 }
 
-/// This host's ranks are told a little later: a collective of hosts may still end well there.
+/// Takes over the failure of another rank. Unless a rank has died, the ranks of this host are told
+/// a little later, because a collective of several hosts may still end well there.
 void World::take_failure(int from, const Envelope& envelope) {
   const bool is_lost = envelope.kind == Envelope::Kind::kLost;
   if (!set_failure(envelope.cause(), is_lost ? -1 : from)) return;
@@ -337,7 +338,7 @@ void World::take_failure(int from, const Envelope& envelope) {
   host_fails_at_ = Clock::now() + kUntilHostFails;
 }
 
-/// Fails the world because of an error of MPI, or in this rank's part of a call.
+/// Fails the world because of `error`, an MPI error or an error in this rank's part of a call.
 void World::fail_by(const std::exception& error) {
   if (!has_failed()) await_cause();
   const std::string cause = absl::StrCat(
@@ -346,33 +347,36 @@ void World::fail_by(const std::exception& error) {
   report_failure(-1, cause);
   try {
     if (is_ready()) tell_failure();
-  } catch (...) {  // what failed once may fail again; peers then time out
+  } catch (...) {  // MPI may fail again; the other ranks then time out
   }
 }
 
-/// MPI does not tell that a process has ended, and ranks may wait for others that wait for it. Not
-/// after this rank has ended: the first rank that has seen the end of all ranks may be gone.
+/// Checks at intervals whether a rank of this host has died, because MPI does not report that, and
+/// ranks may wait for others that wait for the dead rank. Stops once this rank has ended, because a
+/// rank that has seen all ranks end may then exit.
 void World::look_at_host(Clock::time_point now) {
   if (now < next_look_at_host_ || !is_ready() || ended_) return;
   next_look_at_host_ = now + kBetweenLooksAtHost;
   fail_if_lost();
 }
 
-/// Also passes on a failure that began among the ranks of this host.
+/// Fails the world, and tells all ranks, if the ranks of this host have failed or one of them has
+/// died.
 void World::fail_if_lost() {
   const std::shared_ptr<HostRanks> host = this->host();
   const std::string cause = host == nullptr ? "" : host->failure();
   if (!cause.empty() && set_failure(cause)) tell_failure();
 }
 
-/// An error of MPI may be due to the end of a rank, of which that rank's host tells.
+/// Waits briefly for the cause of an MPI error: a rank may have died, which the ranks of its host
+/// report.
 void World::await_cause() {
   if (!is_ready() || host() == nullptr) return;
   for (const auto end = Clock::now() + kUntilTold; !has_failed() && Clock::now() < end;) {
     try {
       fail_if_lost();
       look();
-    } catch (...) {  // another error of MPI
+    } catch (...) {  // another MPI error
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
@@ -385,8 +389,8 @@ void World::fail_host() {
 }
 
 void World::abort_all() {
-  // With a duplicate, MPICH tells its ranks one by one, and a rank that does not call MPI misses
-  // it. With MPI_COMM_WORLD it tells the launcher, which ends all ranks.
+  // MPI_Abort on a duplicate makes MPICH tell the ranks one by one, and a rank that does not call
+  // MPI misses it. On MPI_COMM_WORLD, MPICH tells the launcher, which ends all ranks.
   const bool is_of_all = comm_ == calls_.world();
   calls_.abort(is_ready() && !is_of_all ? communicator_->comm() : comm_, 1);
 }

@@ -27,7 +27,7 @@ namespace tessera::internal::mpi {
 
 class Link;
 
-/// The cause of calls that are under way, or begin, when MPI has been finalised.
+/// Cause of the failure of calls that are under way, or begin, after MPI has been finalised.
 inline constexpr const char* kFinalised = "MPI has been finalised";
 
 /// State that all groups of one rank share: the communicator, and the envelopes sent and received
@@ -42,7 +42,7 @@ class World : public std::enable_shared_from_this<World> {
     std::string host;
   };
 
-  /// Any thread. For the ranks of `comm`, which begin() duplicates.
+  /// Any thread. Makes the world of the ranks of `comm`, which begin() duplicates.
   World(const Calls& calls, Handle comm, Member::Patience patience)
       : calls_(calls), comm_(comm), patience_(patience) {}
   World(const World&) = delete;
@@ -60,22 +60,23 @@ class World : public std::enable_shared_from_this<World> {
   bool has_failed() const { return has_failed_.load(std::memory_order_acquire); }
   /// Returns why calls fail; "" if they do not.
   std::string failure() const;
-  /// Returns the rank that failed the world; its earlier calls may still end well. -1: no call may.
+  /// Returns the rank that failed the world, or -1. Calls that this rank made before its failure
+  /// may still end well; with -1, no call may.
   int author_of_failure() const { return author_.load(std::memory_order_relaxed); }
-  /// Sets the cause, shortened to the length that is sent to other ranks. Returns false if there
-  /// was one before.
+  /// Sets the cause of the world's failure, cut to Envelope::kCauseBytes. Returns false if the
+  /// world had failed before.
   bool set_failure(std::string_view cause, int author = -1);
   /// Sets where ranks are, for messages.
   void set_places(std::vector<Place> places);
-  /// Returns {} if the place is not known.
+  /// Returns the place of `rank`, or {} if it is not known.
   Place place(int rank) const;
-  /// " (pid 7 on nodeB)"; "" if that is not known.
+  /// Returns " (pid 7 on nodeB)", or "" if the place is not known.
   std::string place_of(int rank) const;
   /// Returns true if the rank is known to be another process of this rank's host.
   bool is_neighbour(int rank) const;
   /// Returns this rank's flight recorder: host()'s, if there is a host().
   std::shared_ptr<FlightRing> flights() const;
-  /// The ranks of this host. They fail with this world, and it fails with them.
+  /// Sets the ranks of this host. If they fail, this world fails, and vice versa.
   void watch(std::weak_ptr<HostRanks> host);
   std::shared_ptr<HostRanks> host() const;
   /// Notes that a group of this rank has been made and that add() will follow. Until then this rank
@@ -89,17 +90,18 @@ class World : public std::enable_shared_from_this<World> {
   Communicator& communicator() { return *communicator_; }
   void send(const Envelope& envelope, int to);
   void send_to_others(const Envelope& envelope);
-  /// Adds a group of this rank, until Link::is_over().
+  /// Adds a group of this rank. The group is removed once Link::is_over().
   void add(const std::shared_ptr<Member>& member, Link& link);
-  /// Keeps `exchange`, and tests it until it is over.
+  /// Keeps `exchange`, and tests it until all its messages have completed.
   void keep(std::shared_ptr<Exchange> exchange) { kept_.push_back(std::move(exchange)); }
-  /// Receives and drops the data of a message that no call receives, so that its send ends.
+  /// Receives and drops the data of a message that no call receives, so that the sender's request
+  /// completes.
   void drain(int from, const Envelope& message);
-  /// Writes this rank's calls, once, where TESSERA_FLIGHT_DUMP says.
+  /// Writes this rank's last calls into the directory TESSERA_FLIGHT_DUMP, once.
   void dump_flights(std::string_view cause);
   /// Tells the others the cause of failure.
   void tell_failure();
-  /// Notes that a group of this world has failed, whose other ranks may never leave.
+  /// Notes that a group of this world has failed. Its other ranks may never leave.
   void note_failed_group(const std::string& cause) { failed_group_ = cause; }
   /// Returns the failure of the world or of one of its groups; "" if there was none.
   std::string any_failure() const {
@@ -108,10 +110,11 @@ class World : public std::enable_shared_from_this<World> {
   }
   /// Fails this rank's calls under way, without telling the other ranks.
   void end_calls(std::string_view cause);
-  /// This rank leaves. Tells the others when its calls under way are over and no other rank may
-  /// read its memory any more.
+  /// Makes this rank leave the world. The other ranks are told once no call of this rank is under
+  /// way and no rank may read its memory any more.
   void end();
-  /// This rank makes no more calls, because of `cause`. Tells the ranks of every group.
+  /// Closes every group, because of `cause`, and tells its ranks that this rank makes no more
+  /// calls.
   void make_no_calls(const char* cause);
 
   /// Runs `body`. An exception fails the world, because the others wait for this rank.
@@ -126,23 +129,23 @@ class World : public std::enable_shared_from_this<World> {
   }
   /// Advances the calls that are under way. Returns true if anything moved.
   bool advance(Clock::time_point now);
-  /// Returns true if it has to be looked at.
+  /// Returns true while anything is under way, so that advance() must be called.
   bool is_busy() const;
-  /// Returns true if one of its groups is to leave.
+  /// Returns true if a group of this world is about to be left.
   bool is_closing() const;
-  /// Returns true if a call may end. If an application may call MPI as soon as the call has ended,
-  /// all that this rank sends must be over first.
+  /// Returns false if a call must not be reported as finished yet, because envelopes of this rank
+  /// are still being sent and the application may call MPI once the call has finished.
   bool has_sent() const;
-  /// Returns true if others may ask for something at any time.
+  /// Returns true if other ranks may request parts of windows at any time.
   bool is_asked() const;
-  /// Returns true if all ranks have ended: MPI has no more to do with it.
+  /// Returns true once all ranks have left and the communicator is freed.
   bool is_retired() const { return retired_; }
-  /// Ends the other ranks, too.
+  /// Ends all ranks with MPI_Abort.
   void abort_all();
 
  private:
   static constexpr size_t kReceives = 8;
-  /// An envelope that comes or goes.
+  /// An envelope that is being received or sent.
   struct UnderWay {
     Handle request = 0;
     Envelope envelope;
@@ -174,7 +177,7 @@ class World : public std::enable_shared_from_this<World> {
   std::atomic<bool> ready_{false};
   std::atomic<bool> has_failed_{false};
   std::atomic<int> author_{-1};
-  std::atomic<int> made_groups_{0};  // not in groups_ yet
+  std::atomic<int> made_groups_{0};  // groups that are not in groups_ yet
   mutable std::mutex mutex_;
   std::string failure_;
   std::vector<Place> places_;
@@ -185,7 +188,7 @@ class World : public std::enable_shared_from_this<World> {
   bool is_making_ = false;
   std::optional<Communicator> communicator_;
   std::array<UnderWay, kReceives> incoming_;
-  size_t next_ = 0;  // the one of incoming_ that MPI fills next
+  size_t next_ = 0;  // index in incoming_ of the next envelope to arrive
   bool is_looking_ = false;
   std::list<UnderWay> outgoing_;
   std::list<std::shared_ptr<Exchange>> kept_;
@@ -201,7 +204,7 @@ class World : public std::enable_shared_from_this<World> {
   const std::shared_ptr<FlightRing> flights_ = std::make_shared<FlightRing>();
   bool has_dumped_ = false;
   bool is_leaving_ = false;
-  Clock::time_point patient_until_;  // while leaving, for what is under way
+  Clock::time_point patient_until_;  // while leaving: deadline for what is under way
   bool ended_ = false;
   bool retired_ = false;
 };

@@ -28,7 +28,7 @@ void require_level(Calls::Level level, const char* source) {
               "call MPI_Init_thread with that, and use an MPI that was built for threads");
 }
 
-/// On the progress thread.
+/// Runs on the progress thread. Initialises MPI, or checks how the application has.
 void initialize(const Calls& calls, MpiOwner owner) {
   Progress& progress = Progress::instance();
   Calls::Level level = calls.level();

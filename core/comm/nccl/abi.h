@@ -5,7 +5,7 @@
 #include <cstdint>
 
 /// NCCL's binary interface as of 2.28, declared here because machines without CUDA have no nccl.h
-/// and must build this all the same. Where nccl.h is present, the build compares the two
+/// but must build this code, too. Where nccl.h is present, the build compares the two
 /// (tests/core/comm/nccl/abi_check.cc). Values and layouts are NCCL's and never change within
 /// version 2: newer libraries read older configurations by their `version`.
 namespace tessera::internal::nccl {
@@ -13,7 +13,7 @@ namespace tessera::internal::nccl {
 /// The oldest library that is accepted, as ncclGetVersion codes it.
 inline constexpr int kOldestVersion = 22800;
 
-/// An ncclComm_t is a pointer to one.
+/// ncclComm_t is a pointer to an OpaqueComm.
 struct OpaqueComm;
 
 enum class Result : int {
@@ -41,7 +41,7 @@ enum class DataType : int {
 /// Values from 5 on are operators made at run time.
 enum class RedOp : int { kSum = 0, kProd = 1, kMax = 2, kMin = 3, kAvg = 4 };
 
-/// An ncclWindow_t is a pointer to one.
+/// ncclWindow_t is a pointer to an OpaqueWindow.
 struct OpaqueWindow;
 
 inline constexpr int kSymmetricWindow = 0x01;      ///< NCCL_WIN_COLL_SYMMETRIC

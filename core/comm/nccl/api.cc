@@ -18,7 +18,7 @@ constexpr const char* kRemedy =
     "install NCCL 2.28 or newer (the package libnccl2, or the wheel nvidia-nccl-cu13) or set "
     "TESSERA_NCCL to the path of its libnccl.so.2";
 
-/// "2.28.9" of 22809.
+/// Returns "2.28.9" for 22809.
 std::string version_text(int version) {
   return absl::StrCat(version / 10000, ".", version % 10000 / 100, ".", version % 100);
 }
@@ -28,7 +28,7 @@ std::string version_text(int version) {
 absl::StatusOr<std::shared_ptr<const Api>> load_api(const EnvironmentLookup& lookup) {
   const std::optional<std::string> named = lookup("TESSERA_NCCL");
   const std::string wanted = named && !named->empty() ? *named : "libnccl.so.2";
-  // By its name alone, the loader gives the NCCL that LibTorch has loaded, if there is one.
+  // Given only a file name, the loader returns the NCCL that LibTorch has loaded, if there is one.
   void* const library = ::dlopen(wanted.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) {
     return absl::NotFoundError(absl::StrCat("[nccl] library: got none, looked for '", wanted, "' (",

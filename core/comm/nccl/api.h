@@ -10,8 +10,8 @@
 
 namespace tessera::internal::nccl {
 
-/// The entry points of one NCCL library. Streams are cudaStream_t. Never unloaded: its threads may
-/// outlive every user.
+/// The entry points of one NCCL library. Streams are cudaStream_t. The library is never unloaded,
+/// because its threads may outlive every user.
 struct Api {
   std::string path;  ///< what was loaded
   int version = 0;   ///< as ncclGetVersion codes it: 22809 is 2.28.9
@@ -56,10 +56,10 @@ struct Api {
   Result (*comm_window_deregister)(OpaqueComm* comm, OpaqueWindow* window);
 };
 
-/// Local; opens a library, which for the real one takes a tenth of a second. The library that
-/// TESSERA_NCCL names, or libnccl.so.2: the one that is loaded already, if there is one, else where
-/// the loader looks. The error says what was looked for, where, and what to do, when there is no
-/// library, when it lacks an entry point (all of them are listed), and when it is older than 2.28.
+/// Local. Opens the library that TESSERA_NCCL names, or else libnccl.so.2, which takes a tenth of a
+/// second. If that library is loaded already, uses it; otherwise searches where the dynamic loader
+/// does. Returns an error if there is no library, if it lacks entry points (the error lists all of
+/// them), or if it is older than 2.28. The error says what was looked for, where, and what to do.
 absl::StatusOr<std::shared_ptr<const Api>> load_api(
     const EnvironmentLookup& lookup = process_environment);
 

@@ -110,9 +110,9 @@ bool Communicator::finish() {
 
 void Communicator::abort() {
   const std::lock_guard<std::mutex> lock(mutex_);
-  // A split may have ended, though nobody has polled its parent since.
+  // A split may have finished even if no thread has polled its parent since.
   if (comm_ == nullptr) comm_ = take_split_off();
-  // NCCL forgets what was registered. registered_ stays, because NCCL may still write to it.
+  // NCCL deregisters the memory. registered_ stays, because NCCL may still write to it.
   if (comm_ != nullptr) api_->comm_abort(std::exchange(comm_, nullptr));
 }
 

@@ -14,12 +14,13 @@
 namespace tessera::internal::nccl {
 
 /// One NCCL communicator of this rank, made with blocking=0: no call waits for a peer, and poll()
-/// says when an operation has finished. Thread-safe: one thread issues operations, another polls
-/// for errors and finishes or aborts the communicator, after which calls do nothing. The owner must
-/// do that; the destructor does not, because both may take long.
+/// says when an operation has finished. Thread-safe: one thread may issue operations while another
+/// polls for errors and finishes or aborts the communicator. After finish() or abort(), calls do
+/// nothing. The owner must call one of the two; the destructor does not, because both may take
+/// long.
 class Communicator {
  public:
-  /// `name` is what NCCL's own logs call it. `uses_copy_engines`: for all-gathers in windows.
+  /// `name` appears in NCCL's logs. `uses_copy_engines`: all-gathers in windows use copy engines.
   Communicator(std::shared_ptr<const Api> api, std::string name, bool uses_copy_engines = false);
 
   const std::string& name() const { return name_; }
@@ -29,23 +30,23 @@ class Communicator {
   Result init(int size, int rank, const UniqueId& id);
 
   /// Collective over this communicator's ranks; nothing may be in flight on it. Begins to make
-  /// `child` of the ranks with the same colour, ordered by key; a rank with kNoColor leaves it
-  /// empty. `child` must stay alive until this one's poll() has an answer; when that is kSuccess,
-  /// child.complete_split() opens it.
+  /// `child` from the ranks with the same `color`, ordered by `key`; on a rank with kNoColor,
+  /// `child` stays empty. `child` must stay alive until poll() of this communicator no longer
+  /// returns kInProgress. When poll() returns kSuccess, call child.complete_split().
   std::optional<Result> split(int color, int key, Communicator& child);
   void complete_split();
 
-  /// Registers memory from ncclMemAlloc. kBuffer is local; kWindow is collective over its ranks,
-  /// with equal sizes, and finished when poll() says so.
+  /// Registers memory from ncclMemAlloc. kBuffer is local; kWindow is collective over the
+  /// communicator's ranks, with equal sizes, and complete when poll() returns kSuccess.
   enum class Registration : uint8_t { kBuffer, kWindow };
   std::optional<Result> register_memory(void* data, size_t bytes, Registration kind);
-  /// Local. Whether NCCL has made the window, once poll() says kSuccess.
+  /// Local. Returns true if NCCL has made the window. Valid once poll() has returned kSuccess.
   bool has_window(void* data);
   /// Local. Undoes the registration. Finishing or aborting the communicator does so, too.
   void deregister_memory(void* data);
 
-  /// Returns call(OpaqueComm*), a Result; nothing if the communicator has been finished or aborted.
-  /// No thread does that meanwhile.
+  /// Returns the Result of function(OpaqueComm*), or nullopt if the communicator has been finished
+  /// or aborted. No thread can finish or abort it while `function` runs.
   template <typename Function>
   std::optional<Result> call(Function&& function) {
     const std::lock_guard<std::mutex> lock(mutex_);
@@ -53,15 +54,16 @@ class Communicator {
     return std::forward<Function>(function)(comm_);
   }
 
-  /// kInProgress while an operation is starting or another thread is in a call, kSuccess, or an
-  /// error, which is final. Nothing if the communicator has been finished or aborted.
+  /// Returns kInProgress while an operation is starting or another thread is in a call, otherwise
+  /// kSuccess or an error, which is final. Returns nullopt if the communicator has been finished or
+  /// aborted.
   std::optional<Result> poll();
 
-  /// "unhandled cuda error: <what NCCL said last>".
+  /// Returns "unhandled cuda error: <NCCL's last error>".
   std::string error_text(Result result);
 
-  /// A clean end, which takes several calls: forgets registered memory, waits for what is in
-  /// flight, destroys the communicator, or aborts it after an error. Returns whether it is down.
+  /// Ends the communicator cleanly; call it again until it returns true. Deregisters memory, waits
+  /// for what is in flight, and then destroys the communicator, or aborts it after an error.
   bool finish();
   /// Aborts pending operations and destroys the communicator. May take long.
   void abort();
@@ -69,7 +71,7 @@ class Communicator {
  private:
   struct Registered {
     void* buffer = nullptr;
-    OpaqueWindow* window = nullptr;  // written by NCCL, later
+    OpaqueWindow* window = nullptr;  // NCCL writes it later
   };
 
   Result poll_locked();

@@ -20,8 +20,8 @@
 namespace tessera::internal::nccl {
 namespace {
 
-/// Has NCCL queue what `call` begins on the lane, after what the current stream holds. NCCL's calls
-/// return before their work is on the stream, too early to record an event.
+/// Queues the NCCL work of `call` on the lane, after the work on the current stream. Waits until it
+/// is queued, because NCCL's calls return before that, too early to record an event.
 template <typename Call>
 void queue_on(StreamLane& lane, Communicator& communicator, Pending& pending, Call&& call) {
   lane.follow_current();
@@ -31,7 +31,7 @@ void queue_on(StreamLane& lane, Communicator& communicator, Pending& pending, Ca
   pending.mark_launched();
 }
 
-/// Throws on all ranks if one has a problem; a single rank throws it as it is.
+/// Throws on all ranks if one of them has a problem. In a world of one rank, the text is `problem`.
 void refuse_together(Pending& pending, const std::string& problem) {
   const auto problems = exchange(pending, "problem", problem);
   const std::string text = refusal_text(problems, "init_process_group");
@@ -80,7 +80,7 @@ std::vector<std::shared_ptr<Communicator>> Group::communicators() const {
   return {gather_.communicator(), reduce_.communicator()};
 }
 
-/// Makes a call in which the others take no part, so it has no number.
+/// Makes a call in which not all ranks take part, so it has no number.
 std::shared_ptr<Pending> Group::make_unnumbered(NumberedCall call, std::shared_ptr<Event> end,
                                                 std::vector<at::Tensor> tensors) {
   auto pending = std::make_shared<Pending>(world_, progress_, rank_, std::move(call),
@@ -140,7 +140,7 @@ std::shared_ptr<Work> Group::run_message(const Collective& message) {
 
 std::vector<std::shared_ptr<Work>> Group::run_batch(const std::vector<Collective>& messages) {
   for (const Collective& message : messages) check_supported(message);
-  const auto end = gather_.take_event();  // of all of them
+  const auto end = gather_.take_event();  // of all messages
   std::vector<std::shared_ptr<Work>> works;
   std::vector<std::shared_ptr<Pending>> begun;
   for (const Collective& message : messages) {
@@ -264,7 +264,7 @@ std::shared_ptr<ProcessGroup> Group::subgroup(const std::vector<int>& ranks,
   return made;
 }
 
-/// This rank's part in making a group of `ranks`; null if it is not one of them.
+/// Does this rank's part in making a group of `ranks`. Returns null if this rank is not in it.
 std::shared_ptr<Group> Group::split_off(Pending& pending, const std::vector<int>& ranks,
                                         const std::string& group) {
   const auto found = std::find(ranks.begin(), ranks.end(), rank());
@@ -296,8 +296,8 @@ Communicator& Group::communicator_for(Pending& pending, int slice) {
   return permuted_ == nullptr ? *reduce_.communicator() : *permuted_;
 }
 
-/// NCCL gives rank r slice r, so other slices need a communicator whose ranks are the slices. A
-/// rank cannot see which slices others ask for, so all ranks tell each other, once.
+/// NCCL gives rank r slice r, so other slices need a communicator that numbers the ranks by their
+/// slices. A rank does not know which slices the others ask for, so all ranks exchange them, once.
 void Group::agree_on_slices(Pending& pending, int slice) {
   const auto texts = exchange(pending, "slice", absl::StrCat(slice));
   bool is_usual = true;

@@ -20,19 +20,21 @@ namespace tessera::internal::nccl {
 /// Ranks that communicate by NCCL, each on a device of its own. Differences from the contract of
 /// ProcessGroup:
 /// - Collectives run on the streams of two lanes (reductions and barriers on the reduce lane, the
-///   rest and messages on the gather lane), after what the current stream held at the call.
+///   rest and messages on the gather lane), after the work that the current stream had at the call.
 ///   Work::wait() makes the current stream wait, not the calling thread.
 /// - Calls are not compared in advance, except those that go through the table (Note [Calls that do
 ///   not fit]).
 /// - Sums are NCCL's, in no defined order; kMin and kMax may lose NaN.
-/// - A rank's slice of reduce_scatter stays what the first reduce_scatter on the group asked for.
+/// - Every reduce_scatter of a rank must ask for the slice of its first reduce_scatter on the
+///   group.
 /// - Every failure poisons the world: all its groups, on all ranks.
 /// - There are no windows and no shared buffers.
 /// - Messages to other ranks have no number and are never compared; a time-out names the peer and
 ///   the tag. Messages of a rank to itself are copies.
 class Group final : public ProcessGroup {
  public:
-  /// The world knows `progress` and the communicators already. `rank` within the group.
+  /// `world` knows `progress` and the communicators already. `rank` is this rank's number in the
+  /// group.
   Group(std::shared_ptr<World> world, std::shared_ptr<Progress> progress, int rank,
         std::shared_ptr<Communicator> gather, std::shared_ptr<Communicator> reduce);
   ~Group() override;
@@ -48,21 +50,22 @@ class Group final : public ProcessGroup {
   at::Device device() const override { return world_->options().device->torch_device(); }
 
   /// A barrier is an all_reduce of one element, and blocks until it has run. A gather on the host
-  /// goes through the table and is always compared. After the call the others have this rank's
-  /// part; the time-out counts from wait() on. If the Work is dropped instead, the group stays
-  /// usable, and this rank does not see whether calls differ. Throws c10::Error while another one
-  /// is open.
+  /// goes through the table, and the ranks' calls are always compared. The call publishes this
+  /// rank's part; the time-out counts from wait() on. If the Work is dropped without wait(), the
+  /// group stays usable, but this rank does not see whether calls differ. Throws c10::Error while
+  /// another gather on the host is open.
   std::shared_ptr<Work> run(const Collective& collective) override;
-  /// Local, except for windows: see NcclOptions::Memory. Registered memory is known to the two
-  /// lanes of this group, not to other groups, nor to the communicator of permuted slices.
+  /// Local, except for windows: see NcclOptions::Memory. The memory is registered with the two
+  /// lanes of this group, but not with other groups or with the communicator for permuted slices.
   at::Tensor allocate(int64_t numel, at::ScalarType dtype) override;
   /// Returns null; throws CommError if the world has failed.
   std::unique_ptr<SharedBuffer> make_shared_buffer(int64_t bytes, std::string_view name) override;
-  /// Waits until this rank's reductions and barriers on the group are over, as ncclCommSplit asks.
+  /// Waits until this rank's reductions and barriers on the group have finished, as ncclCommSplit
+  /// requires.
   std::shared_ptr<ProcessGroup> subgroup(const std::vector<int>& ranks,
                                          std::string_view name) override;
   void abort(std::string_view cause) noexcept override;
-  /// Starts all of them in one group of NCCL's calls.
+  /// Starts all messages between one ncclGroupStart and ncclGroupEnd.
   std::vector<std::shared_ptr<Work>> run_batch(const std::vector<Collective>& messages) override;
 
  private:
@@ -91,7 +94,7 @@ class Group final : public ProcessGroup {
   const int rank_;
   StreamLane gather_;
   StreamLane reduce_;
-  std::shared_ptr<Communicator> permuted_;  // on the reduce lane, if slices are not the ranks
+  std::shared_ptr<Communicator> permuted_;  // on the reduce lane, if slices are not in rank order
   std::optional<int> slice_;                // once the ranks have agreed on slices
   std::set<std::string, std::less<>> subgroup_names_;
   const std::shared_ptr<HostChannel> host_channel_ = std::make_shared<HostChannel>();
@@ -100,8 +103,9 @@ class Group final : public ProcessGroup {
   SelfMessages own_messages_;
 };
 
-/// Collective over all ranks; blocks until they have come. A world of NCCL ranks: the id travels
-/// through the table. Throws CommError that names the ranks that do not come within the time-out.
+/// Collective over all ranks; blocks until they have come. Returns the group of all ranks of a new
+/// NCCL world. The communicator's id travels through the table. Throws CommError that names the
+/// ranks that do not come within the time-out.
 std::shared_ptr<Group> make_world(WorldOptions options);
 
 }  // namespace tessera::internal::nccl

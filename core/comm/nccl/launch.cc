@@ -52,7 +52,7 @@ DataType dtype_of(at::ScalarType dtype) {
   }
 }
 
-/// Returns how many elements NCCL sees for one of the tensor's.
+/// Returns how many NCCL elements make up one element of a tensor.
 int64_t scale_of(at::ScalarType dtype) { return dtype == at::kShort ? 2 : 1; }
 
 /// Returns the address of element `begin` of the tensor.
@@ -94,8 +94,8 @@ class Calls {
   Result failure_ = Result::kSuccess;
 };
 
-/// Moves data between the root's whole tensor and every rank's part. The root's own may be in
-/// place.
+/// Moves data between the root's whole tensor and every rank's part. The root's own part may be in
+/// place already.
 void gather_or_scatter(Calls& calls, const Collective& collective, int rank, int size) {
   const bool gathers = collective.op == Op::kGather;
   const at::Tensor& part = gathers ? collective.input : collective.output;

@@ -13,13 +13,13 @@ namespace tessera::internal::nccl {
 Result launch(const Api& api, const Collective& collective, int rank, int size, OpaqueComm* comm,
               void* stream);
 
-/// The same for several messages that NCCL starts together. Messages of a rank to itself are left
-/// out.
+/// Queues several messages, which NCCL starts together. Leaves out messages of a rank to itself.
+/// Returns NCCL's result.
 Result launch_messages(const Api& api, const std::vector<Collective>& messages, int rank,
                        OpaqueComm* comm, void* stream);
 
-/// Returns what NCCL lacks of the collective, as ProcessGroup::refuse() names it: bitwise
-/// operations, sums of int16, messages from any rank. "" if it lacks nothing.
+/// Returns the feature that `collective` needs and NCCL lacks, as ProcessGroup::refuse() names it:
+/// bitwise operations, sums of int16, messages from any rank. "" if it lacks nothing.
 std::string find_lacking(const Collective& collective);
 
 }  // namespace tessera::internal::nccl

@@ -16,7 +16,7 @@ std::string exchange_key(const Pending& pending, std::string_view what, int rank
                       pending.call().sequence, "/", rank);
 }
 
-/// Returns body(), which uses the table. What the table throws fails the world.
+/// Returns body(table). An exception of the table fails the world.
 template <typename Body>
 auto at_table(Pending& pending, Body&& body) {
   try {
@@ -29,7 +29,7 @@ auto at_table(Pending& pending, Body&& body) {
   }
 }
 
-/// Returns the call of a rank, which precedes its text.
+/// Returns the call that precedes the text in `given`.
 absl::string_view call_in(const std::string& given) { return given.c_str(); }
 
 /// Puts this rank's text into the table, even in a world of one. Returns its key there.
@@ -48,7 +48,7 @@ std::vector<std::string> take(Pending& pending, std::string_view what) {
     keys.push_back(exchange_key(pending, what, rank));
   }
   std::vector<std::string> texts = at_table(pending, [&](SharedTable& table) {
-    // The time-out is pending's own: looking at the table must not block.
+    // The time-out is that of `pending`, so a look at the table must not block.
     pending.await([&] { return table.has(keys); });
     std::vector<std::string> found;
     for (const std::string& key : keys) found.push_back(table.get(key).value_or(""));
@@ -94,7 +94,7 @@ class StoreGather final : public Work {
   /// Copies every rank's part into the output.
   void take_parts() {
     const std::vector<std::string> parts = take(*pending_, kHostChannel);
-    // All have given this part, so all are done with the ones before.
+    // All ranks have published this part, so they have read all earlier parts.
     auto& keys = channel_->keys;
     for (; keys.size() > 1; keys.erase(keys.begin())) {
       pending_->world().options().table->erase(keys.front());
@@ -176,7 +176,7 @@ std::shared_ptr<Communicator> meet(Pending& pending) {
   if (options.rank == 0) {
     check_result(pending, *communicator, options.api->get_unique_id(&id));
   }
-  // All ranks must be there before NCCL connects them: it could not say which one is missing.
+  // All ranks must be there before NCCL connects them, because NCCL could not name a missing rank.
   const std::vector<std::string> ids =
       exchange(pending, "id", std::string_view(id.internal, UniqueId::kBytes));
   ids[0].copy(id.internal, UniqueId::kBytes);

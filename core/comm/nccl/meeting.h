@@ -15,40 +15,44 @@
 namespace tessera::internal::nccl {
 
 // Exchanges of a group's ranks through the table, before and besides NCCL's collectives. `pending`
-// stands for the call; all functions throw its CommError when it times out or its world fails.
+// is the call that needs the exchange. All functions throw CommError if `pending` times out or its
+// world fails.
 
-/// Collective, blocks. Returns every rank's text, by rank: through the table, in a few
-/// milliseconds. If the ranks' calls differ, every rank throws CommError that names both calls.
+/// Collective, blocks for a few milliseconds. Exchanges texts through the table. Returns every
+/// rank's text, by rank. If the ranks' calls differ, every rank throws CommError that names both
+/// calls.
 std::vector<std::string> exchange(Pending& pending, std::string_view what, std::string_view text);
 
-/// State that the successive gathers on the host of one group share.
+/// State that a group's successive gathers on the host share.
 struct HostChannel {
   std::vector<std::string> keys;  ///< of this rank's parts that peers may not have read yet
-  bool is_open = false;           ///< one has started and is not over
+  bool is_open = false;           ///< a gather has started and has not ended
 };
 
-/// A gather on the host, of two ranks or more, through the table: one key is written and one read
-/// per rank. This rank's part is published at once; the others get it whatever becomes of the Work,
-/// which may outlive its group. wait() blocks until the others' parts are there, for milliseconds
-/// if they have started; a Work that is dropped instead gives up on them. Used by the thread that
-/// uses the group. The world watches `pending`; `output` and `input` as ProcessGroup asks for.
+/// Starts a gather on the host, of two ranks or more, through the table. Each rank writes one key
+/// and reads one key per rank. This rank's part is published at once, so the other ranks get it
+/// even if the Work is dropped. The Work may outlive its group. Its wait() blocks until the other
+/// ranks' parts are there, which takes milliseconds if these ranks have started. A Work that is
+/// dropped without wait() does not read them. Used by the thread that uses the group. The world
+/// must watch `pending`; `output` and `input` are as ProcessGroup requires.
 std::shared_ptr<Work> start_store_gather(std::shared_ptr<Pending> pending,
                                          std::shared_ptr<HostChannel> channel, at::Tensor output,
                                          const at::Tensor& input);
 
-/// Throws unless a call into NCCL has succeeded so far; no result means that the communicator was
-/// finished or aborted before.
+/// Throws if `result`, of an NCCL call on `communicator`, is an error. kInProgress is none; nullopt
+/// is one, because the communicator has been finished or aborted.
 void check_result(Pending& pending, Communicator& communicator, std::optional<Result> result);
 
 /// Blocks until the operation that was started on `communicator` has finished.
 void await_ready(Pending& pending, Communicator& communicator);
 
-/// Collective, blocks. A communicator of the ranks of `parent` with this colour, ordered by key;
-/// null for kNoColor. Nothing may be in flight on `parent`.
+/// Collective, blocks. Returns a communicator of the ranks of `parent` with the same `color`,
+/// ordered by `key`; null for kNoColor. Nothing may be in flight on `parent`.
 std::shared_ptr<Communicator> split(Pending& pending, Communicator& parent, int color, int key,
                                     const std::string& name, bool uses_copy_engines = false);
 
-/// Collective, blocks. The communicator of the whole world; its id travels through the table.
+/// Collective, blocks. Returns the communicator of all ranks of the world. Its id travels through
+/// the table.
 std::shared_ptr<Communicator> meet(Pending& pending);
 
 }  // namespace tessera::internal::nccl

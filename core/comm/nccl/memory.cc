@@ -13,7 +13,7 @@
 namespace tessera::internal::nccl {
 namespace {
 
-/// Memory of ncclMemAlloc, kept until nothing uses it; see Note [End of registered memory].
+/// Memory from ncclMemAlloc, kept until nothing uses it. See Note [End of registered memory].
 struct Block {
   void* data;
   std::shared_ptr<World> world;
@@ -32,12 +32,13 @@ struct Block {
                                                     ends = std::move(ends),
                                                     communicators = std::move(communicators)] {
         try {
-          // NCCL makes the device current and then restores the one before: in this thread, GPU 0.
+          // NCCL makes its device current and then restores the previous one, which here would be
+          // GPU 0.
           const c10::DeviceGuard here(world->options().device->torch_device());
           for (const auto& end : ends) end->synchronize();
           for (const auto& communicator : communicators) communicator->deregister_memory(data);
           world->options().api->mem_free(data);
-        } catch (...) {  // a device that fails does not need it back
+        } catch (...) {  // the device has failed, and its memory is lost anyway
         }
       }).detach();
     } catch (...) {  // no memory, or a device that is gone: it stays until the process ends

@@ -36,7 +36,7 @@ void Pending::wait() {
   if (!look()) {
     throw_if_failed();
     world_->options().device->current_stream()->wait(*end_);
-    // A stream of the CPU has blocked until the collective's end; if aborted, it has no result.
+    // A CPU stream has blocked until the collective ended. If it was aborted, it has no result.
     throw_if_failed();
   }
   // From here on, the current stream orders whatever reuses the tensors' memory.

@@ -19,9 +19,9 @@
 
 namespace tessera::internal::nccl {
 
-/// A collective on a stream of a lane. Holds its tensors until wait(), or until it is over. After
-/// wait(), what the current stream runs from then on may reuse their memory, as with LibTorch's
-/// allocator for CUDA; the CPU may not.
+/// A collective on a lane's stream. Holds its tensors until wait(), or until the collective has
+/// finished. Later work on the stream that was current in wait() may reuse their memory, as with
+/// LibTorch's CUDA allocator; the CPU may not.
 class Pending final : public Work {
  public:
   /// `end` is recorded after the collective; null for a call without work on the device.
@@ -41,20 +41,20 @@ class Pending final : public Work {
   /// Blocks until the collective has run. Throws CommError if it failed.
   void wait_on_host();
 
-  /// The collective is on its stream, and `end` recorded after it.
+  /// Notes that the collective is on its stream, with `end` recorded after it.
   void mark_launched() { launched_.store(true, std::memory_order_release); }
-  /// Has no time-out until rewind(): for a call that is started now and waited for later.
+  /// Suspends the time-out until rewind(), for a call that is started now and waited for later.
   void hold_clock() { begin_.store(Clock::time_point::max(), std::memory_order_relaxed); }
-  /// The time-out counts from now on.
+  /// Restarts the time-out, which counts from now on.
   void rewind() { begin_.store(Clock::now(), std::memory_order_relaxed); }
-  /// A call without work on the device is over.
+  /// Marks the call as finished. Called from outside for a call without work on the device.
   void mark_finished() {
     if (!finished_.exchange(true, std::memory_order_acq_rel)) flight_.end();
   }
-  /// Sets its place in the flight recorder, before any other thread knows it.
+  /// Sets the call's record in the flight recorder. Called before any other thread knows the call.
   void record(Flight flight) { flight_ = std::move(flight); }
 
-  /// Returns true if it has ended well, as far as it was looked at.
+  /// Polls `end`. Returns true if the call has finished without a failure.
   bool look();
   bool is_late(std::chrono::steady_clock::time_point now) const;
 
@@ -70,11 +70,12 @@ class Pending final : public Work {
 
   /// Throws CommError if the world has failed.
   void throw_if_failed();
-  /// Throws CommError for this call and makes `cause` the cause on all ranks, unless there is one.
+  /// Throws CommError for this call and makes `cause` the cause on all ranks, unless they have one
+  /// already.
   [[noreturn]] void fail(const std::string& cause);
 
-  /// Runs this rank's part of a call that has begun. Any exception of it fails the world, unless
-  /// the call has finished by then, because the others wait for this rank.
+  /// Runs this rank's part of a call that has begun. An exception of `body` fails the world,
+  /// because the other ranks wait for this one, unless the call has finished by then.
   template <typename Body>
   auto carry_out(Body&& body) {
     try {
@@ -87,7 +88,7 @@ class Pending final : public Work {
     }
   }
 
-  /// Blocks until is_done(), which is polled, or throws CommError.
+  /// Blocks until is_done() returns true, and polls it. Throws CommError if the world fails first.
   template <typename Condition>
   void await(Condition&& is_done) {
     WaitReport wait;

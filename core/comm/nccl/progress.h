@@ -26,10 +26,10 @@ struct NumberedCall {
   std::string text() const { return describe(signature, tag); }
 };
 
-/// How far this rank has come on one group. Ranks tell each other at a time-out. Thread-safe.
+/// How far this rank has come on one group. Ranks exchange this at a time-out. Thread-safe.
 class Progress {
  public:
-  /// `world_ranks`: of the group's ranks, in order.
+  /// `world_ranks[r]` is the world rank of the group's rank r.
   Progress(std::string group, std::vector<int> world_ranks)
       : group_(std::move(group)), world_ranks_(std::move(world_ranks)) {}
 
@@ -45,7 +45,7 @@ class Progress {
   void begin(NumberedCall& call) { call.sequence = begun_++; }
   void leave() { has_left_ = true; }
 
-  /// For the table: how many calls this rank has begun, and whether it has left.
+  /// Returns text for the table: whether this rank has left, and how many calls it has begun.
   std::string report() const { return absl::StrCat(has_left_ ? "left" : "in", " ", begun_.load()); }
 
  private:

@@ -28,9 +28,10 @@ class StreamLane {
     stream_->wait(*begin_);
   }
 
-  /// An unused event; it is reused once the last other owner has dropped it.
+  /// Returns an event that only this lane owns. Once all other owners have dropped the event, it
+  /// may be returned again.
   std::shared_ptr<Event> take_event() {
-    // They are dropped in the order in which they were taken, or nearly.
+    // Events are dropped in about the order in which they were taken.
     for (size_t looked = 0; looked < ends_.size(); ++looked) {
       const auto& event = ends_[next_];
       next_ = (next_ + 1) % ends_.size();

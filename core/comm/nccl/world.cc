@@ -62,7 +62,7 @@ void World::propose(std::string_view cause) noexcept {
 std::optional<std::string> World::failure() {
   std::unique_lock<std::mutex> lock(mutex_);
   if (proposal_.empty() && !failed_) return std::nullopt;
-  // Only after that does nothing on the device touch the memory that an unwinding caller frees.
+  // Until then, work on the device may touch memory that an unwinding caller frees.
   if (!gave_up_) gave_up_ = !settled_.wait_for(lock, kTimeToSettle, [this] { return is_down_; });
   return failed_ ? cause_ : proposal_;
 }
@@ -105,8 +105,8 @@ void World::leave(const std::shared_ptr<Progress>& progress,
 }
 
 void World::run() {
-  // NCCL makes the device current where it needs it, and then restores the one before: in this
-  // thread GPU 0, where it would make a context.
+  // NCCL makes its device current and then restores the previous one. In this thread that would be
+  // GPU 0, and a context would be created there.
   c10::OptionalDeviceGuard here;
   if (options_.device != nullptr) here.reset_device(options_.device->torch_device());
   while (sleep()) {
@@ -148,7 +148,7 @@ std::string World::proposal() {
 /// Makes the first published cause this rank's, then aborts.
 void World::settle(const Cause& cause) {
   std::string first = publish(cause);
-  // This rank's own last calls: peers' are on other devices or hosts.
+  // Only this rank's last calls, because other ranks keep their own records.
   const RankFlight own{.rank = options_.rank,
                        .pid = static_cast<int>(::getpid()),
                        .state = "failed",
@@ -209,13 +209,13 @@ void World::take_down() {
 }
 
 // --- Causes ---
-// How the watching thread finds out why a world fails, and tells the other ranks, by the table.
+// How the watch thread finds out why a world fails, and tells the other ranks through the table.
 
 /// One rank's report, read back.
 struct Report {
-  int64_t begun = -1;  // collectives; -1: it does not answer
+  int64_t begun = -1;  // number of collectives; -1 if the rank does not answer
   bool has_left = false;
-  std::string text;  // of the call asked for; "" if it is not known
+  std::string text;  // the call that was asked about; "" if not known
 
   static Report parse(const std::string& text) {
     const std::vector<std::string> parts = absl::StrSplit(text, absl::MaxSplits(' ', 2));
@@ -311,7 +311,7 @@ Cause World::look() {
   return has_lost ? name_lost(std::move(cause)) : cause;
 }
 
-/// A communicator that reports an error, and the error; null if none does.
+/// Returns a communicator that reports an error, or null if none does. Sets `state` to the error.
 std::shared_ptr<Communicator> World::find_failed(Result& state) {
   std::vector<std::shared_ptr<Communicator>> communicators;
   {
@@ -353,7 +353,7 @@ Cause World::look_at_table() {
     if (answered_) return {};
     if (const auto inquiry = options_.table->get(kInquiry)) answer(*inquiry);
   } catch (const std::exception&) {
-    // The rank that serves the table may leave first. What hangs because of that times out.
+    // The rank that serves the table may leave first. A call that hangs because of that times out.
     table_lost_ = true;
   }
   return {};
@@ -367,7 +367,7 @@ void World::answer(const std::string& inquiry) {
   int64_t sequence = -1;
   if (parts.size() != 3 || !absl::SimpleAtoi(parts[1], &sequence)) return;
   const std::string& group = parts[2];
-  std::string report = "in 0";  // where this rank has not made the group
+  std::string report = "in 0";  // if this rank has not made the group
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     const auto found = progress_.find(group);
@@ -381,7 +381,7 @@ void World::answer(const std::string& inquiry) {
   options_.table->set(answer_key(options_.rank), report);
 }
 
-/// This thread may have ended by the time another rank asks.
+/// Writes `report` into the table, because this thread may have ended when another rank asks.
 void World::say_left(const std::string& group, const std::string& report) noexcept {
   try {
     options_.table->set(left_key(options_.rank, group), report);
@@ -389,8 +389,8 @@ void World::say_left(const std::string& group, const std::string& report) noexce
   }
 }
 
-/// Asks all ranks of a group about collective `sequence`, or waits for what the rank that asked
-/// first finds out. Throws what the table throws.
+/// Asks all ranks of a group about collective `sequence`, or, if another rank has asked first,
+/// waits for the failure that the other rank publishes. Throws what the table throws.
 World::Answers World::ask(const Progress& progress, int64_t sequence) {
   SharedTable& table = *options_.table;
   const std::string own = absl::StrCat(options_.rank, " ", sequence, " ", progress.group());
@@ -438,8 +438,8 @@ Cause World::explain(const Pending& pending) {
   }
 }
 
-/// Completes a cause when NCCL has lost a rank and does not say which one: the rank that has left
-/// or does not answer.
+/// Adds a name to `cause` when NCCL has lost a rank and does not name it: the rank that has left or
+/// does not answer.
 Cause World::name_lost(Cause cause) {
   try {
     const Answers answers = ask(*all_, -1);

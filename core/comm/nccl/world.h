@@ -26,36 +26,36 @@ class Pending;
 
 /// Options of a world, for all its groups.
 struct WorldOptions {
-  /// Why this rank cannot take part; then it may have no `api` and no `device`. "": it can.
+  /// Why this rank cannot take part, or "" if it can. If it cannot, `api` and `device` may be null.
   std::string problem = {};
   std::shared_ptr<const Api> api = {};  ///< load_api()
-  /// This rank's own.
+  /// This rank's device.
   std::shared_ptr<Device> device = {};
   /// The ranks agree through this table; kept as long as the world. It must be new for each world,
   /// or ranks would take the id of an earlier world.
   std::shared_ptr<SharedTable> table;
   int rank = 0;
   int size = 1;
-  /// From the call of a collective to its end on the device. Range: > 0, as below, and at most
-  /// kMaxTimeOut.
+  /// Limit from the call of a collective to its end on the device. Range: > 0, at most kMaxTimeOut.
   std::chrono::milliseconds timeout = std::chrono::minutes(10);
   /// How often the table is asked whether another rank has failed. Range: > 0.
   std::chrono::milliseconds table_poll = std::chrono::milliseconds(500);
-  /// How often communicators are asked for errors and events whether they are over, while anything
-  /// is in flight. Range: > 0.
+  /// How often communicators are polled for errors, and events for completion, while anything is in
+  /// flight. Range: > 0.
   std::chrono::milliseconds local_poll = std::chrono::milliseconds(10);
-  /// Memory and copy engines.
+  /// Options for memory and copy engines.
   NcclOptions nccl = {};
 };
 
 /// Why a world fails.
 struct Cause {
-  std::string text;           ///< "": it does not
+  std::string text;           ///< "" if it does not fail
   int culprit = -1;           ///< the rank of the world that caused it; negative: this one
-  bool is_published = false;  ///< by another rank
+  bool is_published = false;  ///< another rank has published it
 };
 
-/// One rank's end of a world: what all its groups share. Owns the thread that watches them.
+/// A world as one rank sees it: the state that all groups of the world share. Owns the thread that
+/// watches the groups.
 ///
 /// Note [Watch]
 /// ~~~~~~~~~~~~
@@ -65,19 +65,19 @@ struct Cause {
 /// to the launcher (Note [First failure]) and publishes it in the table. The first cause published
 /// is the cause on all ranks. Then the thread aborts all communicators of the world, which ends
 /// what hangs on the device. A cause that another rank has published is not reported to the
-/// launcher again. A cause that is proposed while the process ends is still published. Only this
-/// thread destroys and aborts communicators, so a call into NCCL that hangs in doing so hangs no
-/// other thread. No thread joins it; it ends when the last group and the last communicator are
-/// destroyed, or when the process ends (Note [End of the process]), which leaves remaining
-/// communicators alone.
+/// launcher again. A cause that is proposed while the process ends is still published. Only the
+/// watch thread destroys and aborts communicators, so an NCCL call that hangs there hangs no other
+/// thread. No thread joins the watch thread. It ends when the last group and the last communicator
+/// are destroyed, or when the process ends (Note [End of the process]); communicators that remain
+/// then are left alone.
 ///
 /// Note [Calls that do not fit]
 /// ~~~~~~~~~~~~~~~~~~~~~~~~~~~~
 /// shm compares every call before it touches data. With NCCL a comparison would cost a round trip
 /// through the table and block the caller, where the launch itself costs microseconds. So, as in
 /// PyTorch, nothing is compared in advance: every rank keeps a record of its last calls, at a
-/// time-out the ranks tell each other theirs, and the error names the rank that is missing or the
-/// two calls that differ. What goes through the table anyway is compared at once: subgroup(),
+/// time-out the ranks exchange these records, and the error names the rank that is missing or the
+/// two calls that differ. Calls that go through the table anyway are compared at once: subgroup(),
 /// all_gather_on_host(), the first reduce_scatter() of a group, and making a window.
 class World : public std::enable_shared_from_this<World> {
  public:
@@ -87,21 +87,22 @@ class World : public std::enable_shared_from_this<World> {
 
   const WorldOptions& options() const { return options_; }
 
-  /// Any thread. Begins to make `cause` the cause of all ranks' failure, unless there is one.
+  /// Any thread. Begins to make `cause` the cause of failure on all ranks, unless they have one
+  /// already.
   void propose(std::string_view cause) noexcept;
   /// Returns the cause of failure, if there is one, after waiting for a limited time until it is
   /// published and communicators are aborted.
   std::optional<std::string> failure();
   bool is_failed() const { return failed_.load(std::memory_order_acquire); }
 
-  /// Watches a call until it is over.
+  /// Watches a call until it has finished.
   void watch(std::shared_ptr<Pending> pending);
 
-  /// enter(): a group begins to be used. adopt(): a communicator does.
+  /// Registers a new group (enter()) or a new communicator (adopt()) of this world.
   void enter(std::shared_ptr<Progress> progress);
   void adopt(std::shared_ptr<Communicator> communicator);
-  /// The group is gone: takes its communicators down when what is in flight has ended, or aborts
-  /// them. `streams` are kept until then.
+  /// Called when a group is destroyed. Destroys its communicators when nothing is in flight on them
+  /// any more, or else aborts them. Keeps `streams` until then.
   void leave(const std::shared_ptr<Progress>& progress,
              std::vector<std::shared_ptr<Communicator>> communicators,
              std::vector<std::shared_ptr<Stream>> streams) noexcept;
@@ -132,25 +133,25 @@ class World : public std::enable_shared_from_this<World> {
   bool has_pending(const std::string& group);
 
   const WorldOptions options_;
-  const std::shared_ptr<Progress> all_;  // of the group of all ranks
+  const std::shared_ptr<Progress> all_;  // this rank's progress on the group of all ranks
   std::atomic<bool> failed_{false};
   const std::shared_ptr<FlightRing> flights_ = std::make_shared<FlightRing>();
 
   std::mutex mutex_;
-  std::condition_variable changed_;  // there is something for the thread
+  std::condition_variable changed_;  // there is work for the watch thread
   std::condition_variable settled_;
   std::string proposal_;
   std::string cause_;
-  bool is_down_ = false;  // what a failure ends has ended
+  bool is_down_ = false;  // everything in a failed world has been ended
   bool gave_up_ = false;  // no longer waits for is_down_
   std::list<std::shared_ptr<Pending>> pending_;
   std::vector<std::shared_ptr<Communicator>> communicators_;
-  std::map<std::string, std::shared_ptr<Progress>> progress_;  // by group; also of those gone
+  std::map<std::string, std::shared_ptr<Progress>> progress_;  // by group, destroyed ones included
   std::list<Leaving> leaving_;
   int groups_ = 0;
   bool is_ending_ = false;
 
-  // The thread's own.
+  // For the watch thread only.
   Clock::time_point next_look_;
   bool answered_ = false;
   bool table_lost_ = false;

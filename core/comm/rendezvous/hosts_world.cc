@@ -24,8 +24,8 @@ namespace {
 
 using hosts::HostLayout;
 
-// Added to the time-out between hosts. So a rank that does not come is named by its own host, which
-// knows it; other hosts would name the ranks that wait for it.
+// Added to the time-out between hosts. So a missing rank is named by the ranks of its own host;
+// ranks of other hosts would name the ranks that wait for it.
 constexpr auto kGrace = std::chrono::seconds(1);
 
 /// Returns the number of each rank's host, by rank.

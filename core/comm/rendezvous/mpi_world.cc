@@ -61,7 +61,8 @@ std::shared_ptr<Group> make_mpi_world(ProcessGroupOptions options, const Environ
       mpi::MpiOwner::kTessera);
   std::shared_ptr<Group>& group = made.group;
   const int size = group->size();
-  // All ranks find this, each in a world of its own. So the group ends first, and reports nothing.
+  // All ranks find this, each in a world of its own. So the group is destroyed first, and reports
+  // nothing.
   if (size != environment.world_size) group.reset();
   TORCH_CHECK(
       size == environment.world_size, "[mpi] world: got ", size, " ranks from ", calls.library(),

@@ -45,7 +45,7 @@ std::shared_ptr<ProcessGroup> make_nccl_world(ProcessGroupOptions options,
                            .nccl = options.nccl};
   world.problem = thrown_by([&] {
     world.device = take_gpu(gpu_of(options, environment, GpuChoice::Use::kOwn));
-    world.api = take_nccl();  // after LibTorch's, so that it is LibTorch's own NCCL
+    world.api = take_nccl();  // after LibTorch's CUDA libraries, to get their NCCL
   });
   return nccl::make_world(std::move(world));
 }

@@ -15,7 +15,7 @@ RankThreads::RankThreads(int size, std::function<void(int rank)> body) : body_(s
     // With the caller's signal mask, because a body is the program's own code.
     for (int rank = 0; rank < size; ++rank) threads_.emplace_back([this, rank] { run(rank); });
   } catch (const std::system_error& error) {
-    let_go(/*may_begin=*/false);  // otherwise those that are there would wait for the others
+    let_go(/*may_begin=*/false);  // otherwise started threads would wait for the rest
     for (std::thread& thread : threads_) thread.join();
     throw_no_thread(absl::StrCat("rank ", threads_.size(), " of ", size), error);
   }

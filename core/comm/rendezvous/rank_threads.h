@@ -19,7 +19,7 @@ class RankThreads {
     std::exception_ptr error;
   };
 
-  /// Local. Starts `size` threads. Once all are there, each calls `body` with its number. Throws
+  /// Local. Starts `size` threads. Once all threads run, each calls `body` with its rank. Throws
   /// std::runtime_error if the system refuses a thread; then no body has begun.
   RankThreads(int size, std::function<void(int rank)> body);
   /// Blocks until all bodies have ended.

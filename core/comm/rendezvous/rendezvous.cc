@@ -33,7 +33,7 @@ constexpr const char* kBackendNames =
     "'auto', 'loopback' (one rank), 'mpi' (CPUs of any hosts, under mpirun or srun), 'hosts' (mpi, "
     "and shared memory inside each host), 'shm' (ranks of one host) or 'nccl' (GPUs)";
 
-/// For programs that leave the choice open.
+/// Returns the backend for programs that leave the choice open.
 std::string backend_by_environment() {
   const std::string named = process_environment("TESSERA_BACKEND").value_or(kAuto);
   TORCH_CHECK(absl::c_linear_search(kBackends, named), "[rendezvous] TESSERA_BACKEND: got '", named,
@@ -130,7 +130,7 @@ Environment environment_for(const ProcessGroupOptions& options) {
   return *std::move(environment);
 }
 
-/// In one write, as ranks share the terminal.
+/// Prints the line in one write, because the ranks share the terminal.
 void say_identity(const ProcessGroupOptions& options, const Environment& environment) {
   std::string line = absl::StrCat("[rendezvous] ", describe_identity(environment), "; pid ",
                                   ::getpid(), " on ", machine_name());

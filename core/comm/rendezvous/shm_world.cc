@@ -24,7 +24,8 @@ namespace {
 constexpr int kMaxWorld = 4096;
 constexpr int kSpinCount = 2000;
 
-/// How long the ranks of one host wait for each other where they can do without shared memory.
+/// How long the ranks of one host wait for each other to share memory inside a job of several
+/// hosts.
 constexpr auto kMeetingOfPart = std::chrono::seconds(30);
 
 Lane::Mode mode_of(ProcessGroupOptions::Lane lane, int cores, int ranks) {
@@ -33,7 +34,7 @@ Lane::Mode mode_of(ProcessGroupOptions::Lane lane, int cores, int ranks) {
   return is_thread ? Lane::Mode::kThread : Lane::Mode::kInline;
 }
 
-/// `callers`: how many threads of a rank call it at a time.
+/// `callers`: how many threads of a rank use the group at a time.
 std::shared_ptr<Group> group_of(const ProcessGroupOptions& options,
                                 std::shared_ptr<shm::World> world, std::string name = "world",
                                 int callers = 1) {
@@ -52,7 +53,8 @@ std::shared_ptr<Group> group_of(const ProcessGroupOptions& options,
                                  Member::Patience{options.timeout, options.report_after});
 }
 
-/// Throws one text on every rank, each of which knows it from its own variables.
+/// Throws if the ranks are on several hosts. Each rank finds that in its own environment variables,
+/// so all throw the same text.
 void check_one_host(const Environment& environment) {
   TORCH_CHECK(!environment.is_of_scheduler() || environment.is_one_host(), "[rendezvous] ",
               environment.launcher, ": got ranks on several hosts (", environment.local_world_size,

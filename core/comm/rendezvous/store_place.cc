@@ -24,7 +24,7 @@
 namespace tessera::internal {
 namespace {
 
-// For a note of an earlier meeting: its address may never answer.
+// Limit for rank 0's look at a note of an earlier meeting, whose address may never answer.
 constexpr auto kTimeForOldNote = std::chrono::seconds(2);
 constexpr auto kTimeToAnswer = std::chrono::milliseconds(100);
 
@@ -109,7 +109,8 @@ Credentials StorePlace::credentials() const {
   return credentials;
 }
 
-/// Makes the note, and reads it. It is a frame whose MAC also covers the job and the attempt.
+/// Returns the framing that writes or reads the note. The note is a frame whose MAC also covers the
+/// job and the attempt.
 Framing StorePlace::framing(Framing::Side side) const {
   const Credentials& job = options_.credentials;
   Framing framing(side);
@@ -131,7 +132,7 @@ absl::StatusOr<std::unique_ptr<Listener>> StorePlace::open_listener() {
     return socket_called(hosts_.front()).listen({});
   }
   const bool is_anywhere = options_.agent_host.empty();
-  // If there is no IPv6, the second one listens.
+  // If there is no IPv6, rank 0 listens at the second address.
   absl::StatusOr<TcpAddress> own =
       is_anywhere ? TcpAddress::resolve({"::", "0.0.0.0"}, 0)
                   : TcpAddress::resolve({options_.agent_host}, options_.agent_port);
@@ -167,7 +168,7 @@ absl::StatusOr<std::unique_ptr<Listener>> StorePlace::listen(Deadline deadline) 
   return listener;
 }
 
-/// Takes over what rank 0 has left there.
+/// Reads the note that rank 0 has written into the store.
 absl::Status StorePlace::read_note(Deadline deadline) {
   // get() of a key that is not there would block, also for other callers.
   const auto text = ask_store(deadline, [key = options_.key](c10d::Store& store) {
@@ -203,7 +204,7 @@ absl::StatusOr<FileDescriptor> StorePlace::connect(Deadline deadline) {
     return absl::NotFoundError(absl::StrCat("rank 0 is not where it said, or on another host: ",
                                             std::string(socket.status().message())));
   }
-  // Rank 0 names no port then, and a port could lead to another user.
+  // On one host rank 0 names no port, and a port could lead to another user.
   if (options_.is_one_host) {
     return absl::UnavailableError(
         "rank 0's address in the store is not a socket of this host: somebody else wrote it, or "

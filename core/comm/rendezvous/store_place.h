@@ -14,11 +14,11 @@
 
 namespace tessera::internal {
 
-/// Ranks that meet by a c10d store. Rank 0 leaves there where it listens, and a random secret for
-/// this meeting, with a MAC (Note [Message authentication]). All else goes over connections. What
-/// an earlier meeting has left leads to no process, and is read again until it changes. A call of
-/// the store that does not return by its deadline is left behind in a thread of its own, with a
-/// reference to the store.
+/// A place for ranks that meet through a c10d store. Rank 0 writes a note into the store: where it
+/// listens, and a random secret for this meeting, with a MAC (Note [Message authentication]).
+/// Everything else goes over connections. A note of an earlier meeting leads to no process, so the
+/// store is read again until the note changes. A call of the store that does not return by its
+/// deadline goes on in a thread of its own, which holds a reference to the store.
 class StorePlace final : public Place {
  public:
   using Store = c10::intrusive_ptr<c10d::Store>;
@@ -27,11 +27,11 @@ class StorePlace final : public Place {
     std::string text;  ///< the place for people
     Credentials credentials;
     bool is_one_host = false;  ///< rank 0 listens at a socket of its host, else at a port
-    std::string key;           ///< of the note in the store
-    /// The address of the store of torchrun's agent; "" if the program has given the store. Others
-    /// than the job's ranks read the agent's store, so the note's secret proves nothing, and a port
-    /// needs a token. Rank 0 listens at its address on the way to the agent; for a program's store,
-    /// at all.
+    std::string key;           ///< the key of the note in the store
+    /// The address of the store of torchrun's agent; "" if the program has given the store.
+    /// Processes other than the job's ranks can read the agent's store, so the note's secret proves
+    /// nothing, and a port needs a token. Rank 0 listens at its address on the route to the agent;
+    /// with a program's store, at all its addresses.
     std::string agent_host = {};
     int agent_port = 0;
   };
@@ -56,8 +56,8 @@ class StorePlace final : public Place {
 
   Store store_;
   const Options options_;
-  // The note that this rank 0 has left in the store, or that another rank has read there last.
-  std::string secret_;              // of this meeting; known to all who read the store
+  // The note that rank 0 has written into the store, or that another rank has last read there.
+  std::string secret_;              // this meeting's secret; whoever reads the store knows it
   int port_ = 0;                    // 0 if rank 0 listens at a socket of its host
   std::vector<std::string> hosts_;  // its addresses, the best one first; or the socket's name
 };

@@ -14,14 +14,15 @@ namespace tessera::internal {
 
 // How each backend makes the world of a job. All are collective over the ranks of the job.
 
-/// On one host, in shared memory. With GPUs, which ranks may share, it stages through that memory;
-/// if one rank lacks something for that, all throw the same c10::Error, which names the ranks.
+/// On one host, in shared memory. With GPUs, which ranks may share, data is staged through that
+/// memory. If a rank lacks something for that, all ranks throw the same c10::Error, which names the
+/// ranks that lack it.
 std::shared_ptr<ProcessGroup> make_shm_world(ProcessGroupOptions options,
                                              const Environment& environment);
 
-/// On GPUs that communicate by NCCL, one per rank. All ranks meet first. If one of them lacks
-/// something (LibTorch's CUDA half, a driver, its GPU, NCCL), all throw the same c10::Error, which
-/// names the ranks, and none waits for it.
+/// On GPUs that communicate by NCCL, one per rank. All ranks meet first. If a rank lacks something
+/// (LibTorch's CUDA libraries, a driver, its GPU, NCCL), no rank waits for it: all throw the same
+/// c10::Error, which names the ranks that lack something.
 std::shared_ptr<ProcessGroup> make_nccl_world(ProcessGroupOptions options,
                                               const Environment& environment);
 
@@ -30,24 +31,25 @@ std::shared_ptr<ProcessGroup> make_nccl_world(ProcessGroupOptions options,
 /// those that the environment names.
 std::shared_ptr<Group> make_mpi_world(ProcessGroupOptions options, const Environment& environment);
 
-/// The same, in shared memory inside each host and by MPI between hosts. TESSERA_HOST, or else the
-/// kernel, tells hosts apart. If all ranks are on one host: a world in shared memory alone. If
-/// hosts have unequal numbers of ranks, or one each: by MPI alone. Throws as make_mpi_world() does,
-/// and c10::Error on every rank if some host's ranks cannot share memory.
+/// On the CPUs of any number of hosts, in shared memory inside each host and by MPI between hosts;
+/// mpirun or srun has started the ranks. TESSERA_HOST, or else the kernel, tells hosts apart. If
+/// all ranks are on one host, makes a world in shared memory alone. If hosts have unequal numbers
+/// of ranks, or one rank each, uses MPI alone. Throws as make_mpi_world() does, and c10::Error on
+/// every rank if some host's ranks cannot share memory.
 std::shared_ptr<ProcessGroup> make_hosts_world(ProcessGroupOptions options,
                                                const Environment& environment);
 
 /// The ranks of a job that are on this host, if the job has more.
 struct HostPart {
   std::vector<int> ranks;       ///< of the job, ascending
-  int own = 0;                  ///< which of them this rank is
+  int own = 0;                  ///< this rank's index in `ranks`
   std::string host;             ///< its name in messages
-  std::string name;             ///< of the abstract socket at which the first one listens
+  std::string name;             ///< the abstract socket at which the first rank listens
   std::string group = "world";  ///< the group's name
 };
 
 /// Collective over these ranks. Makes their world, in shared memory, for the threads of a group of
-/// several hosts. If it cannot be made they learn of it in seconds.
+/// several hosts. If the world cannot be made, the ranks throw within seconds.
 std::shared_ptr<Group> make_shm_part(const ProcessGroupOptions& options,
                                      const Environment& environment, HostPart part);
 
