@@ -10,8 +10,8 @@ namespace tessera::internal {
 
 /// How the GPU of a rank is chosen.
 struct GpuChoice {
-  std::optional<int> index = {};  ///< as the caller names it
-  int local_rank = 0;             ///< the index, if the caller names none
+  std::optional<int> index = {};  ///< the caller's choice
+  int local_rank = 0;             ///< gives the index if the caller chose none
   /// kShared: several ranks may share a GPU, so local ranks are taken modulo the number of GPUs.
   enum class Use : uint8_t { kOwn, kShared } use = Use::kOwn;
 };

@@ -13,7 +13,7 @@ namespace tessera::internal {
 /// The entry points of one libtessera_cuda_graph.so; graph_module/abi.h says what each does. Never
 /// unloaded.
 struct GraphApi {
-  std::string path;  ///< what was loaded
+  std::string path;  ///< of the loaded module
 
   decltype(&cuda_graph::tessera_cuda_graph_interface_version) interface_version;
   decltype(&cuda_graph::tessera_cuda_graph_torch_version) torch_version;

@@ -18,14 +18,14 @@ namespace tessera::internal {
 /// How a rank failed.
 struct RankFailure {
   int rank = 0;
-  std::string name;  ///< what messages call it
+  std::string name;  ///< name in messages
   pid_t pid = 0;
-  std::optional<ExitStatus> exit_status;  ///< nothing: it has not ended, and holds up the others
-  std::string text;                       ///< what was noted about it; may be empty
-  int64_t step = 0;                       ///< how many steps it had trained; 0: not known
-  bool has_trained = false;               ///< one of them since it was started
-  std::string silence = {};               ///< why it was ended as frozen; "": it was not
-  std::string activity = {};              ///< what it did when it was named, if it had not ended
+  std::optional<ExitStatus> exit_status;  ///< unset: it still runs and blocks the others
+  std::string text;                       ///< the note about its failure; may be empty
+  int64_t step = 0;                       ///< number of steps it had trained; 0: not known
+  bool has_trained = false;               ///< it has trained a step since it was started
+  std::string silence = {};               ///< why it counts as frozen; "": it does not
+  std::string activity = {};              ///< its activity when named, if it still ran
 };
 
 /// The failures of a job, and which of them came first. That is the first failure that the launcher
@@ -34,7 +34,7 @@ struct RankFailure {
 class Failures {
  public:
   using Clock = std::chrono::steady_clock;
-  using Ranks = std::vector<const RankProcess*>;  ///< of the job, by number
+  using Ranks = std::vector<const RankProcess*>;  ///< all ranks of the job, by number
 
   /// `page`, in which the ranks note why they fail, must outlive this.
   explicit Failures(const JobPage& page) : page_(page) {}

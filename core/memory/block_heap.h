@@ -60,7 +60,7 @@ class BlockHeap {
   int64_t reserved_bytes_ = 0;
   char* begin_ = nullptr;     ///< on a huge page
   char* end_ = nullptr;       ///< end of all blocks
-  char* writable_ = nullptr;  ///< may be written up to here
+  char* writable_ = nullptr;  ///< memory is writable up to here
   char* limit_ = nullptr;
   std::vector<Hole> holes_;  ///< by address; no two touch
 };

@@ -9,8 +9,8 @@ inline constexpr int64_t kHugePageBytes = int64_t{2} << 20;
 
 /// Visibility of writes to mapped memory.
 enum class Writes : uint8_t {
-  kShared,   ///< all who map the file
-  kPrivate,  ///< this process only; pages of a file are copied at the first write
+  kShared,   ///< every process that maps the file sees them
+  kPrivate,  ///< only this process sees them; a file's pages are copied at the first write
 };
 
 /// Maps `bytes` bytes at the start of a huge page. With a file `fd`, touches all its pages at once;

@@ -27,9 +27,9 @@ class BackwardAgreement {
 
   /// A rank's report on its backwards since the last exchange, besides their gradients.
   struct Report {
-    bool objects = false;       ///< it has found an error
-    bool has_plain = false;     ///< one of them had no weight
-    bool has_weighted = false;  ///< one of them had a weight
+    bool objects = false;       ///< this rank has found an error
+    bool has_plain = false;     ///< a backward had no weight
+    bool has_weighted = false;  ///< a backward had a weight
     double weight = 0.0;        ///< the sum of the weights
   };
   /// Sets this rank's report, before exchange().

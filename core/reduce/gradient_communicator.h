@@ -30,7 +30,7 @@ class GradientCommunicator {
   /// twice.
   enum class Level : uint8_t {
     kMicroStep,  ///< the contributions of one backward
-    kStep,       ///< partial sums of all its micro-steps
+    kStep,       ///< the partial sums over a step's micro-steps
   };
 
   /// References and `registered`, null if there never is a hook, must outlive it. A backward

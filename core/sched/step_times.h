@@ -54,7 +54,7 @@ class StepTimes {
     int64_t communication = 0;
     int64_t overlap = 0;
     int64_t update = 0;
-    int64_t bytes = 0;  ///< communicated
+    int64_t bytes = 0;  ///< bytes communicated
   };
   /// Sums over the sampled steps so far.
   const Sums& sums() const { return sums_; }

@@ -12,9 +12,9 @@ struct Clipping {
   static constexpr double kNever = std::numeric_limits<double>::infinity();
 
   double norm_type = 2.0;                    ///< p, above 0; infinity: the largest magnitude
-  double max_value = kNever;                 ///< of every element, without the loss scale
+  double max_value = kNever;                 ///< limit of every element, without the loss scale
   std::vector<double> max_norms = {kNever};  ///< for all parameters, or one for each group
-  std::vector<size_t> group_of = {};         ///< per table entry; empty if there is one max norm
+  std::vector<size_t> group_of = {};  ///< group per table entry; empty if there is one max norm
 
   /// Returns the index in `max_norms` for parameter `parameter` of the table.
   size_t group(size_t parameter) const { return group_of.empty() ? 0 : group_of[parameter]; }

@@ -23,24 +23,24 @@ class StepVote {
  public:
   /// One rank's contribution to the vote on a step.
   struct RankReport {
-    int64_t step = 0;                   ///< the step that it is about to make
-    int64_t backwards = 0;              ///< its backwards since the last step
-    int64_t history = 0;                ///< RollingHash of everything it reduced and dropped
+    int64_t step = 0;                   ///< the step that this rank is about to make
+    int64_t backwards = 0;              ///< number of backwards since the last step
+    int64_t history = 0;                ///< RollingHash of everything reduced and dropped
     int64_t gathers = 0;                ///< RollingHash of the units gathered by collectives
     int64_t non_finite = 0;             ///< NaN or infinite gradient elements of this rank
-    int64_t non_finite_parameter = -1;  ///< the first parameter among them, -1 if none
+    int64_t non_finite_parameter = -1;  ///< the first parameter with such elements; -1 if none
     /// Its part of the norm of the scaled gradients, or of each group's; the same p and number on
     /// all ranks.
     std::vector<NormSum> norms = {NormSum()};
-    double loss_scale = 1.0;  ///< the factor of its losses
+    double loss_scale = 1.0;  ///< the factor of this rank's losses
     /// The weights of the step over all ranks; unset if it has none. The divisor is what gradients
     /// must be divided by for them, besides the loss scale. Both are computed alike on all ranks.
     std::optional<double> weight = {};
     double divisor = 1.0;
     double gradient_scale() const { return loss_scale * divisor; }
     int64_t gradient_edits = 0;                  ///< in-place writes to `.grad` by the user
-    std::vector<int64_t> hyper_parameters = {};  ///< bit patterns of doubles, in force
-    std::string misuse;  ///< what it found wrong before the step, "<what>; <remedy>"; or ""
+    std::vector<int64_t> hyper_parameters = {};  ///< present values, as bit patterns of doubles
+    std::string misuse;  ///< problem before the step, "<what>; <remedy>"; or ""
     /// The last sentence of a refusal: what has become of the parameters. Alike on all ranks.
     const char* if_refused = "Nothing was applied.";
   };

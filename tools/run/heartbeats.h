@@ -13,7 +13,7 @@ namespace tessera::internal {
 /// A rank that has been silent for too long.
 struct Silence {
   int rank = 0;
-  std::string text;  ///< what to say of it behind its name
+  std::string text;  ///< follows the rank's name in the message
 };
 
 /// Finds frozen ranks: those in which no step, call or phase has begun or ended for the length of

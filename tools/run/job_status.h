@@ -15,9 +15,9 @@ namespace tessera::internal {
 struct RankStatus {
   enum class State : uint8_t {
     kStarting,  ///< has made no group yet
-    kRunning,   ///< computes, or does whatever does not wait for other ranks
+    kRunning,   ///< computes, or does anything but wait for other ranks
     kWaiting,   ///< waits for other ranks
-    kStopped,   ///< by SIGSTOP or a debugger
+    kStopped,   ///< stopped by SIGSTOP or a debugger
     kSilent,    ///< has begun and finished nothing for a while
     kGone,      ///< its process has ended
   };
@@ -27,14 +27,14 @@ struct RankStatus {
   State state = State::kStarting;
   Phase phase = Phase::kOther;
   int64_t step = 0;
-  std::optional<double> step_age_s;   ///< since the last step that ended
-  std::optional<double> steps_per_s;  ///< over the last ones, 15 at most
-  std::optional<double> own_s;        ///< Note [Straggler ratio]: per step, without waits
-  std::optional<double> ratio;        ///< of that to the median
-  std::optional<double> silent_s;     ///< since it said anything; nothing: it need not
-  std::optional<LongWait> wait;       ///< also of one that is stopped or silent in it
+  std::optional<double> step_age_s;   ///< time since the last step ended
+  std::optional<double> steps_per_s;  ///< over the last 15 steps at most
+  std::optional<double> own_s;        ///< time per step without waits: Note [Straggler ratio]
+  std::optional<double> ratio;        ///< own_s divided by its median over ranks
+  std::optional<double> silent_s;     ///< time since its last sign of life; unset: none is expected
+  std::optional<LongWait> wait;       ///< also set if it is stopped or silent during the wait
   double wait_s = 0.0;
-  std::optional<ExitStatus> exit_status;  ///< of one that is gone, where it is known
+  std::optional<ExitStatus> exit_status;  ///< if it is gone and the status is known
 };
 
 /// Note [Straggler ratio]
@@ -51,7 +51,7 @@ struct RankStatus {
 struct JobStatus {
   JobOutline outline;
   int64_t saved_step = 0;  ///< 0: none, or not known
-  double age_s = 0.0;      ///< of this start of the job
+  double age_s = 0.0;      ///< time since this start of the job
   std::vector<RankStatus> ranks;
 };
 

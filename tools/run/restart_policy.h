@@ -33,7 +33,7 @@ class RestartPolicy {
   struct Decision {
     bool restarts = false;
     std::chrono::milliseconds pause{0};
-    std::string text = {};  ///< what the user is told; "" if nothing
+    std::string text = {};  ///< message for the user; "" if none
   };
   /// Returns what to do after an attempt. Call it after every attempt.
   Decision after(const AttemptEnd& end);

@@ -16,8 +16,8 @@ namespace tessera::internal {
 struct WorkerStream {
   FileDescriptor pipe;
   LinePrefixer lines;
-  LogFile log;           ///< gets all of it, as it comes
-  bool is_shown = true;  ///< whether a sink gets the lines
+  LogFile log;           ///< receives all output, unchanged
+  bool is_shown = true;  ///< true if the lines also go to a sink
 
   /// Appends what the pipe holds now to `out` and the log, at most about `limit_bytes`; never waits
   /// for the worker. Once nobody can write to the pipe any more, closes it and ends the last line.
