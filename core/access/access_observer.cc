@@ -110,8 +110,8 @@ struct OperatorTraits {
 /// declare it. The test HiddenWrites calls every operator that has such arguments.
 void find_statistics(const c10::FunctionSchema& schema, OperatorTraits& traits) {
   const std::string& name = schema.name();
-  const bool gathers = name.find("batch_norm_gather_stats") !=
-                           std::string::npos ||  // also batch_norm_gather_stats_with_counts
+  // The first name also matches batch_norm_gather_stats_with_counts.
+  const bool gathers = name.find("batch_norm_gather_stats") != std::string::npos ||
                        name.find("batch_norm_update_stats") != std::string::npos;
   uint64_t statistics = 0;
   bool has_condition = false;
@@ -125,13 +125,13 @@ void find_statistics(const c10::FunctionSchema& schema, OperatorTraits& traits) 
       has_condition = true;
     }
   }
-  const bool reads = name.find("backward") != std::string::npos ||
-                     name.find("functional") !=
-                         std::string::npos;  // functional variants return the statistics instead
+  // Functional variants return the statistics instead of writing them.
+  const bool reads =
+      name.find("backward") != std::string::npos || name.find("functional") != std::string::npos;
   if (!gathers && (!has_condition || reads)) return;
   traits.statistics = statistics;
-  traits.written_inputs &=
-      ~statistics;  // schemas that declare the write declare it for evaluation, too
+  // Schemas that declare the write declare it for evaluation, too.
+  traits.written_inputs &= ~statistics;
 }
 
 OperatorTraits traits_of(const c10::FunctionSchema& schema) {

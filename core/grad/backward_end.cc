@@ -89,8 +89,8 @@ struct BackwardWatch::Observer {
   std::unordered_map<at::CallbackHandle, std::weak_ptr<Slot>> slots;  // by mark
 
   static Observer& get() {
-    static auto* const observer =
-        make();  // never destroyed: autograd's threads may outlive static objects
+    // Never destroyed, because autograd's threads may outlive static objects.
+    static auto* const observer = make();
     return *observer;
   }
 

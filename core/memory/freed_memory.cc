@@ -90,8 +90,8 @@ class KeepingAllocator final : public c10::Allocator {
 
 void keep_tensor_memory() {
 #ifndef __SANITIZE_ADDRESS__  // the sanitizer sees more in malloc's blocks
-  if (c10::GetCPUAllocator() != c10::GetDefaultCPUAllocator())
-    return;  // installed already, or the user's
+  // The allocator is installed already, or the user has set one.
+  if (c10::GetCPUAllocator() != c10::GetDefaultCPUAllocator()) return;
   static auto* const allocator = new KeepingAllocator;
   c10::SetCPUAllocator(allocator);
 #endif

@@ -86,12 +86,11 @@ constexpr OptionField kFields[] = {
                                          .allowed = "a divisor of p",
                                          .strategies = Strategies::kSplitParameters,
                                          .check = check_reshard}),
-    of<&Options::ignores>(
-        {.name = "ignores",
-         .doc = "which parameters are left to the program",
-         .allowed = "a predicate on names",
-         .check = check_ignores,
-         .is_compared = false}),  // the sets of trained parameters are compared instead
+    of<&Options::ignores>({.name = "ignores",
+                           .doc = "which parameters are left to the program",
+                           .allowed = "a predicate on names",
+                           .check = check_ignores,
+                           .is_compared = false}),  // trained parameters are compared
     of<&Options::max_grad_norm>(
         {.name = "max_grad_norm",
          .doc = "the largest norm of all gradients; larger ones are scaled down to it",
@@ -157,11 +156,10 @@ constexpr OptionField kFields[] = {
     of<&Options::buffers>({.name = "buffers",
                            .doc = "what each step does with the model's buffers",
                            .allowed = "once, broadcast, mean"}),
-    of<&Options::ignores_buffers>(
-        {.name = "ignores_buffers",
-         .doc = "which buffers are left to the program",
-         .allowed = "a predicate on names",
-         .is_compared = false}),  // the sets of synced buffers are compared instead
+    of<&Options::ignores_buffers>({.name = "ignores_buffers",
+                                   .doc = "which buffers are left to the program",
+                                   .allowed = "a predicate on names",
+                                   .is_compared = false}),  // synced buffers are compared
     of<&Options::requires_sync_batch_norm>(
         {.name = "requires_sync_batch_norm",
          .doc = "refuses a model with a BatchNorm whose statistics are those of one rank's samples",

@@ -32,8 +32,8 @@ Quota quota_of(const std::string& folder) {
 }  // namespace
 
 std::vector<int> cores_of(const std::vector<int>& pids) {
-  constexpr size_t kSets =
-      8;  // enough for the cores of any kernel; too small a set makes the kernel refuse to answer
+  // Enough for the cores of any kernel; if the set is too small, the kernel refuses to answer.
+  constexpr size_t kSets = 8;
   cpu_set_t all[kSets];
   cpu_set_t of_one[kSets];
   CPU_ZERO_S(sizeof(all), all);

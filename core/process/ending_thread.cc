@@ -81,8 +81,8 @@ struct EndingThread::All {
       if (entry->is_other_thread() && !entry->is_over && entry->ask_to_end) entry->ask_to_end();
     }
     const auto deadline = std::chrono::steady_clock::now() + kPatience;
-    const auto asked =
-        entries;  // a copy, because owners may join threads and remove them meanwhile
+    // A copy, because owners may join threads and remove them meanwhile.
+    const auto asked = entries;
     for (const auto& entry : asked) {
       if (!entry->is_other_thread()) continue;
       changed.wait_until(lock, deadline, [&] { return entry->is_over; });

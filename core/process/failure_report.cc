@@ -30,8 +30,8 @@ void report_failures(int rank, int world_size) {
   LaunchedRank* const own = LaunchedRank::own();
   if (own == nullptr) return;
   own->page->forget_failure();
-  own->page->own_progress()
-      .note_rest();  // until the ranks have met again, no signs of life are expected
+  // No signs of life are expected until the ranks have met again.
+  own->page->own_progress().note_rest();
   own->is_numbered_alike.store(own->rank == rank && own->world_size == world_size);
 }
 

@@ -6,8 +6,8 @@
 
 namespace tessera::internal {
 
-/// How a step clips the mean gradient: what Options say, for one optimizer's groups. A plain value,
-/// equal on all ranks.
+/// How a step clips the mean gradient, according to Options, for one optimizer's groups. A plain
+/// value, equal on all ranks.
 struct Clipping {
   static constexpr double kNever = std::numeric_limits<double>::infinity();
 
@@ -16,7 +16,7 @@ struct Clipping {
   std::vector<double> max_norms = {kNever};  ///< for all parameters, or one for each group
   std::vector<size_t> group_of = {};  ///< group per table entry; empty if there is one max norm
 
-  /// Returns the index in `max_norms` for parameter `parameter` of the table.
+  /// Returns the index in `max_norms` that applies to parameter `parameter` of the table.
   size_t group(size_t parameter) const { return group_of.empty() ? 0 : group_of[parameter]; }
 };
 
