@@ -41,7 +41,7 @@ namespace {
 /// Never runs; see above.
 std::unique_ptr<at::ObserverContext> mark(const at::RecordFunction&) { return nullptr; }
 
-/// A scope in which no operator of ours runs.
+/// A scope in which the library runs no operators.
 constexpr auto kNoScope = at::RecordScope::LITE_INTERPRETER;
 
 }  // namespace

@@ -147,7 +147,7 @@ void keep_freed_memory(int64_t unused_bytes) {
   }
 #if defined(__GLIBC__)
   // If another malloc replaces glibc's, the first of these calls initialises glibc's heap. Two such
-  // calls at once (from ranks that are threads) make glibc fail an assertion at exit.
+  // calls at once (from ranks that are threads) make glibc fail an assertion when the threads exit.
   static std::mutex one_at_a_time;
   const std::scoped_lock lock(one_at_a_time);
   if (is_worth_a_walk) ::malloc_trim(0);

@@ -69,8 +69,8 @@ int64_t count_non_finite(const at::Tensor& buffer, Range range) {
 }
 
 int64_t copy_counting_non_finite(const at::Tensor& buffer, Range range, const void* from) {
-  constexpr int64_t kBlockBytes = int64_t{16}  // A block stays in L1 from the copy to the count.
-                                  << 10;
+  // A block stays in L1 from the copy to the count.
+  constexpr int64_t kBlockBytes = int64_t{16} << 10;
   const at::ScalarType dtype = buffer.scalar_type();
   const auto element = static_cast<int64_t>(buffer.element_size());
   auto* target = static_cast<char*>(buffer.mutable_data_ptr()) + range.begin * element;

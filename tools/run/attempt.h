@@ -31,7 +31,7 @@ inline constexpr int kNoStoreExit = 73;
 inline constexpr int kCannotRunExit = 126;
 inline constexpr int kNotFoundExit = 127;
 
-/// What to start, and where.
+/// A job: the program to start, and its surroundings.
 struct Job {
   CommandLine line;
   /// The launcher's own environment, as "NAME=value" strings.
