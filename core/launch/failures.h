@@ -47,9 +47,9 @@ class Failures {
   void add_frozen(const RankProcess& rank, std::string silence);
 
   /// Names the first failure, once. Returns messages about it and then about the other failures;
-  /// none if nothing has failed, the first failure is named already, or the rank that caused it has
-  /// yet to end. Waits for that rank until report_deadline() at the latest, and not at all if
-  /// `may_wait` is false.
+  /// none if nothing has failed, or the first failure is named already. Does not block: if the rank
+  /// that caused the failure still runs, returns nothing until report_deadline(), but names the
+  /// failure at once if `may_wait` is false.
   std::vector<std::string> name_first(const Ranks& ranks, bool may_wait);
 
   const std::optional<RankFailure>& first() const { return first_; }

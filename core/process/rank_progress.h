@@ -23,7 +23,7 @@ struct LongWait {
   std::string call;        ///< "all_reduce SUM float32[4] 'tag' #3 on group 'world'"
   std::string group;       ///< the group's name
   int64_t number = -1;     ///< the call's number in its group; -1: it has none
-  std::vector<int> ranks;  ///< the first kRanks awaited ranks, in the job's numbering
+  std::vector<int> ranks;  ///< the first awaited ranks, at most kRanks, in the job's numbering
   int64_t awaited = 0;     ///< number of awaited ranks; 0: not known
   static constexpr size_t kRanks = 8;
 };
