@@ -22,29 +22,31 @@ namespace tessera::internal {
 
 // Note [Access observer]
 // LibTorch calls a global RecordFunction callback at the start and the end of every operator, on
-// the thread that runs it, with the operator's inputs. There a parameter's memory is made ready and
-// released. This works for any model, in forward, backward and recomputation, for TorchScript and
-// for operators inside at::parallel_for, because all of them use the dispatcher. An access that
-// does not (a raw pointer, a fused kernel, RecordFunctionGuard(false)) throws: Note [Throwing
-// storage].
+// the thread that runs it, with the operator's inputs. The callback makes a parameter's memory
+// ready and releases it. This works for any model, in forward, backward and recomputation, for
+// TorchScript and for operators inside at::parallel_for, because all of them use the dispatcher. An
+// access that bypasses the dispatcher (a raw pointer, a fused kernel, RecordFunctionGuard(false))
+// throws: Note [Throwing storage].
 //
-// An operator's pins last until its end callback, so operators nested in it cannot free what it
-// uses. The watched storages are read on every operator and change rarely: each thread keeps a
-// reference to an immutable map and compares one atomic number to see whether there is a newer one.
-// The map owns its targets, and so does each operator that has pinned one: an observer may be
-// destroyed while other threads are between lookup and pin, or between start and end.
+// An operator's pins last until its end callback, so operators nested in it cannot free memory that
+// it uses. Every operator reads the set of watched storages, which changes rarely. So each thread
+// keeps a reference to an immutable map, and compares one atomic number to see whether there is a
+// newer map. The map owns its targets, and so does each operator that has pinned a target: an
+// observer may be destroyed while other threads are between lookup and pin, or between start and
+// end.
 //
-// Operators that read no parameter are observed too, and units that are whole need only a count, so
-// the cost per operator is kept small: a thread's cache of operators takes one comparison, a filter
-// rejects most storages that are not watched, and pins reuse memory of the thread. Most of the cost
-// is LibTorch's (boxing the inputs, calling back), and only at::disableCallback would save it. The
-// callback stays enabled even while every unit is whole, because it also detects writes outside
-// modify_parameters(), which version counters do not always show (a write through .data leaves them
-// unchanged).
+// Operators that read no parameter are observed too, and for a unit that is whole an access is only
+// counted, so the cost per operator is kept small: a thread's cache of operators takes one
+// comparison, a filter rejects most storages that are not watched, and pins reuse memory of the
+// thread. Most of the cost is LibTorch's (boxing the inputs, calling back), and only
+// at::disableCallback would save it. The callback stays enabled even while every unit is whole,
+// because it also detects writes outside modify_parameters(), which version counters do not always
+// show (a write through .data leaves them unchanged).
 
 namespace {
 
-/// Finds the target of a storage. Fast if there is none, because most inputs are no parameters.
+/// Finds the target of a storage. Fast if there is no target, because most inputs are not
+/// parameters.
 class Targets {
  public:
   explicit Targets(size_t count)
@@ -64,8 +66,8 @@ class Targets {
     return found == map_.end() ? nullptr : found->second;
   }
 
-  /// Returns true if no storage is watched, and in a child of fork(): there storages throw, and
-  /// operators must not wait or unpin.
+  /// Returns true if no storage is watched. Also true in a child of fork(), because storages throw
+  /// there, and operators must not wait or unpin.
   bool empty() const { return map_.empty() || !origin_.is_here(); }
 
  private:
@@ -74,7 +76,7 @@ class Targets {
   static constexpr int kFewestPlacesLog2 = 12;
 
   uint64_t place_of(const c10::StorageImpl* storage) const {
-    constexpr uint64_t kGolden = 0x9E3779B97F4A7C15;  // high bits of the product depend on all
+    constexpr uint64_t kGolden = 0x9E3779B97F4A7C15;  // spreads all input bits to the high bits
     return (static_cast<uint64_t>(reinterpret_cast<uintptr_t>(storage)) * kGolden) >>
            (64 - places_log2_);
   }
@@ -85,16 +87,17 @@ class Targets {
   const Origin origin_;
 };
 
-/// Facts about an operator, from its schema, and hidden writes of some operators.
+/// Properties of an operator: those in its schema, and writes that the schema of some operators
+/// hides.
 struct OperatorTraits {
   static constexpr uint8_t kAlways = 255;
 
-  bool makes_views = false;     // and reads nothing itself
+  bool makes_views = false;     // and the operator itself reads nothing
   uint64_t written_inputs = 0;  // a bit per argument; arguments past the 63rd count as read
-  uint64_t statistics = 0;      // the same for running statistics
-  uint8_t when = kAlways;       // statistics are written if this argument is true
+  uint64_t statistics = 0;      // a bit per argument that holds running statistics
+  uint8_t when = kAlways;       // statistics are written if argument number `when` is true
 
-  /// Returns what a call with arguments `inputs` writes.
+  /// Returns the inputs that a call with arguments `inputs` writes, a bit per argument.
   uint64_t written_by(c10::ArrayRef<const c10::IValue> inputs) const {
     if (statistics == 0) return written_inputs;
     const bool writes =
@@ -104,12 +107,12 @@ struct OperatorTraits {
 };
 
 /// Batch and instance normalisation write running statistics, although most of their schemas do not
-/// say so. The test HiddenWrites calls every operator that has such arguments.
+/// declare it. The test HiddenWrites calls every operator that has such arguments.
 void find_statistics(const c10::FunctionSchema& schema, OperatorTraits& traits) {
   const std::string& name = schema.name();
-  const bool gathers =
-      name.find("batch_norm_gather_stats") != std::string::npos ||  // also .._with_counts
-      name.find("batch_norm_update_stats") != std::string::npos;
+  // The first name also matches batch_norm_gather_stats_with_counts.
+  const bool gathers = name.find("batch_norm_gather_stats") != std::string::npos ||
+                       name.find("batch_norm_update_stats") != std::string::npos;
   uint64_t statistics = 0;
   bool has_condition = false;
   const auto& arguments = schema.arguments();
@@ -122,11 +125,13 @@ void find_statistics(const c10::FunctionSchema& schema, OperatorTraits& traits) 
       has_condition = true;
     }
   }
-  const bool reads = name.find("backward") != std::string::npos ||
-                     name.find("functional") != std::string::npos;  // returns them instead
+  // Functional variants return the statistics instead of writing them.
+  const bool reads =
+      name.find("backward") != std::string::npos || name.find("functional") != std::string::npos;
   if (!gathers && (!has_condition || reads)) return;
   traits.statistics = statistics;
-  traits.written_inputs &= ~statistics;  // schemas that say so say it for evaluation, too
+  // Schemas that declare the write declare it for evaluation, too.
+  traits.written_inputs &= ~statistics;
 }
 
 OperatorTraits traits_of(const c10::FunctionSchema& schema) {
@@ -153,8 +158,8 @@ struct RecentOperator {
 constexpr size_t kRecentOperators = 256;
 constinit thread_local std::array<RecentOperator, kRecentOperators> recent_operators{};
 
-/// Each thread caches the traits, because asking for a schema copies it. A registered operator's
-/// name has one address for as long as it is registered.
+/// Each thread caches the traits, because LibTorch copies a schema to return it. A registered
+/// operator's name keeps its address for as long as the operator is registered.
 OperatorTraits look_up_traits(const at::RecordFunction& function, RecentOperator& recent) {
   thread_local std::unordered_map<const void*, OperatorTraits> known;
   const char* const name = function.name();
@@ -162,8 +167,7 @@ OperatorTraits look_up_traits(const at::RecordFunction& function, RecentOperator
   if (found == known.end()) {
     const auto schema = function.operator_schema();
     if (!schema.has_value()) {
-      // A range of the user's own, whose name may be anywhere, or autograd's second record of
-      // detach.
+      // A user's own range, whose name may have any address, or autograd's second record of detach.
       return {.makes_views = std::string_view(name) == "detach"};
     }
     found = known.emplace(name, traits_of(*schema)).first;
@@ -179,7 +183,7 @@ OperatorTraits traits_of(const at::RecordFunction& function) {
   return look_up_traits(function, recent);
 }
 
-/// What is watched until the next change.
+/// The watched storages until the next change.
 struct Snapshot {
   explicit Snapshot(size_t count) : targets(count) {}
 
@@ -187,7 +191,7 @@ struct Snapshot {
   std::vector<std::shared_ptr<AccessTarget>> kept_alive;
 };
 
-/// The watched storages. Process-wide, as the callback is.
+/// The watched storages. Process-wide, because the callback is.
 class Registry {
  public:
   static Registry& get() {
@@ -211,8 +215,8 @@ class Registry {
     });
   }
 
-  /// Returns the present snapshot for the calling thread. Each thread has its own reference count,
-  /// because operators increment it, and a common one would move between the threads' caches.
+  /// Returns the present snapshot for the calling thread. Each thread has its own reference count:
+  /// operators increment it, and a shared count would move between the threads' caches.
   const std::shared_ptr<const Snapshot>& now() {
     thread_local std::shared_ptr<const Snapshot> seen;
     thread_local uint64_t seen_version = 0;
@@ -248,11 +252,11 @@ class Registry {
   std::optional<GlobalCallback> callback_;
 };
 
-/// The memory of the pins that a thread released last, for its next operator. Nested operators find
-/// no spare memory and allocate their own.
+/// The memory of the pins that a thread released last, kept for its next operator. Nested operators
+/// find no spare memory and allocate their own.
 struct SparePins {
   void* block = nullptr;
-  bool is_over = false;  // the thread ends
+  bool is_over = false;  // the thread is ending
 };
 constinit thread_local SparePins spare_pins{};
 
@@ -263,12 +267,12 @@ struct SparePinsRelease {
   }
 };
 
-/// The pins of an operator. LibTorch destroys it.
+/// The pins of an operator. LibTorch destroys the object.
 struct Pins final : at::ObserverContext {
   explicit Pins(std::shared_ptr<const Snapshot> seen) : snapshot(std::move(seen)) {}
 
   using Pin = std::pair<AccessTarget::Pin*, AccessTarget::Use>;
-  const std::shared_ptr<const Snapshot> snapshot;  // keeps what is pinned alive
+  const std::shared_ptr<const Snapshot> snapshot;  // keeps the pinned targets alive
   c10::SmallVector<Pin, 4> pins;
 
   static void* operator new(size_t size_bytes) {
@@ -341,7 +345,7 @@ void on_end(const at::RecordFunction&, at::ObserverContext* context) {
 
 template <typename Change>
 void Registry::change(Change&& change) {
-  std::shared_ptr<const Snapshot> before;  // destroys its targets after the mutex is unlocked
+  std::shared_ptr<const Snapshot> before;  // destroys the old targets after the mutex is unlocked
   const std::lock_guard lock(mutex_);
   const bool was_empty = entries_.empty();
   change(entries_);

@@ -10,41 +10,41 @@
 
 namespace tessera::internal {
 
-/// What hides operators from every observer, for error texts.
+/// Lists, for error texts, what hides operators from every observer.
 inline constexpr const char* kWhatHidesOperators =
     "at::clearCallbacks(), at::RecordFunctionGuard(false) or at::enableRecordFunction(false)";
 
-/// Something whose storage must be made ready before an operator uses it: a unit. Called on the
-/// thread that runs the operator, possibly on several threads at once.
+/// A target of observation, such as a unit: its storage must be made ready before an operator uses
+/// it. Called on the thread that runs the operator, possibly on several threads at once.
 class AccessTarget {
  public:
   virtual ~AccessTarget() = default;
 
   enum class Use : uint8_t { kRead, kWrite };
 
-  /// An operator holds a Pin of each of its targets while it runs.
+  /// Each operator holds a Pin of each of its targets while it runs.
   class Pin {
    public:
-    /// Called when the operator that pinned it, for the same use, has ended.
+    /// Called with the same `use` when the operator that pinned the target has ended.
     virtual void unpin(Use use) noexcept = 0;
 
    protected:
     ~Pin() = default;
   };
 
-  /// Called before an operator uses the storage. Returns what to unpin at its end. Must not throw:
-  /// LibTorch swallows what observers throw, so a failure is left in the storage
-  /// (FreeableBuffer::forbid).
+  /// Called before an operator uses the storage. Returns the pin to release when the operator ends.
+  /// Must not throw, because LibTorch swallows what observers throw; a failure is stored in the
+  /// storage (FreeableBuffer::forbid) instead.
   virtual Pin& pin(Use use) noexcept = 0;
 };
 
-/// Observes, in the whole process, which storages operators read and write: every ATen operator
-/// whose inputs include a storage in `storages`, also a nested operator, pins its target while it
-/// runs. Operators that only make views (t, view, detach, ...) pin nothing. Observation lasts as
-/// long as the object. An operator that started before its end on another thread may still pin and
-/// unpin later, and keeps its targets alive. While any observer lives, each operator of the process
-/// costs about 110 ns more, one with a watched input about 150. Construction and destruction are
-/// thread-safe. Note [Access observer] in access_observer.cc.
+/// Observes in the whole process which storages operators read and write. Every ATen operator,
+/// nested ones included, that has a storage in `storages` among its inputs pins the storage's
+/// target while it runs. Operators that only make views (t, view, detach, ...) pin nothing.
+/// Observation lasts as long as the object; an operator on another thread that started earlier may
+/// still pin and unpin afterwards, and keeps its targets alive. While any observer lives, each
+/// operator of the process costs about 110 ns more, or about 150 with a watched input. Construction
+/// and destruction are thread-safe. Note [Access observer] in access_observer.cc.
 class AccessObserver {
  public:
   struct Watched {

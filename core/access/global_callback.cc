@@ -13,7 +13,7 @@ std::atomic<bool> has_exit_begun{false};
 
 GlobalCallback::GlobalCallback(at::RecordFunctionCallback callback)
     : handle_(at::addGlobalCallback(std::move(callback))) {
-  // Registered after the call that makes the list, so that it runs before the list is destroyed.
+  // Registered after LibTorch's list is made, so that it runs before the list is destroyed.
   static const int registered = std::atexit([] { has_exit_begun = true; });
   static_cast<void>(registered);
 }

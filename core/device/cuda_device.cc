@@ -21,12 +21,12 @@ const c10::impl::DeviceGuardImplInterface& cuda_interface() {
 
 namespace {
 
-/// Makes the device current for a scope; see Note [Current device]. c10's own recording sets and
-/// resets the device by calls that create contexts, unless the device is current already.
+/// Makes a device current for a scope; see Note [Current device]. Unless the device is current
+/// already, c10's own recording sets and resets the device by calls that create contexts.
 class OnDevice {
  public:
   explicit OnDevice(at::Device device) {
-    // Asking is cheap; restoring asks the driver whether there is a context to go back to.
+    // getDevice() is cheap; restoring asks the driver whether there is a context to go back to.
     if (cuda_interface().getDevice() != device) guard_.reset_device(device);
   }
 
@@ -34,7 +34,7 @@ class OnDevice {
   c10::OptionalDeviceGuard guard_;
 };
 
-/// c10's event is for one thread; here one thread may poll while another records.
+/// c10's event may be used by one thread only; here one thread may poll while another records.
 class CudaEvent final : public Event {
  public:
   explicit CudaEvent(at::Device device) : device_(device) { event_.emplace(device.type()); }
@@ -43,7 +43,7 @@ class CudaEvent final : public Event {
     try {
       const OnDevice here(device_);
       event_.reset();
-    } catch (...) {  // a device that fails does not need it back
+    } catch (...) {  // a failed device does not need its event back
     }
   }
 
@@ -53,7 +53,7 @@ class CudaEvent final : public Event {
     return event_->query();
   }
 
-  // Not under the lock, so that other callers do not wait.
+  // Does not hold the lock, so that other callers do not wait.
   void synchronize() override {
     const OnDevice here(device_);
     event_->synchronize();
@@ -88,7 +88,7 @@ class CudaStream final : public Stream {
     if (bytes == 0) return;
     const c10::StreamGuard guard(stream_);
     const at::AutoDispatchBelowADInplaceOrView no_gradients;
-    // Naming the device saves LibTorch a query of the driver.
+    // Naming the device saves LibTorch a driver query.
     const auto bytes_at = [&](void* data) {
       return at::for_blob(data, {bytes})
           .options(at::TensorOptions(at::kByte).device(stream_.device()))

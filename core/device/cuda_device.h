@@ -9,24 +9,26 @@
 
 namespace tessera::internal {
 
-/// Returns what LibTorch's CUDA half, which must be loaded, registers with its CPU half.
+/// Returns the interface that LibTorch's CUDA half registers with its CPU half. The CUDA half must
+/// be loaded.
 const c10::impl::DeviceGuardImplInterface& cuda_interface();
 
-/// A GPU, through what LibTorch's CUDA half registers with its CPU half (c10's device guard): no
-/// header and no symbol of CUDA, so this compiles, links and starts on machines without it.
-/// Streams are LibTorch's: the current one is what its operators use on the calling thread, and
-/// those that are made come from its pools (32 per priority, then the same again). Events have no
-/// timing. Memory is the caching allocator's.
+/// A GPU, used through the device guard that LibTorch's CUDA half registers with c10. Needs no
+/// header or symbol of CUDA, so this compiles, links and starts on machines without CUDA. Streams
+/// are LibTorch's: the current stream is the one that LibTorch's operators use on the calling
+/// thread, and new streams come from LibTorch's pools (32 per priority, then the same streams
+/// again). Events have no timing. Memory comes from the caching allocator.
 ///
 /// Note [Current device]
 /// ~~~~~~~~~~~~~~~~~~~~~
 /// CUDA has a current device per thread, initially 0, and making a device current, even briefly,
 /// creates a context there. A thread that forgets to set its device would cost 500 MB on GPU 0 for
 /// each rank of a host. So every call here restores the calling thread's device, creates no context
-/// but this device's, and may come from any thread.
+/// except on this device, and may come from any thread.
 class CudaDevice final : public Device {
  public:
-  /// GPU `index`. Throws c10::Error unless load_cuda_library() went well and there is such a GPU.
+  /// Uses GPU `index`. Throws c10::Error unless load_cuda_library() has succeeded and there is such
+  /// a GPU.
   explicit CudaDevice(c10::DeviceIndex index);
 
   /// Local. Creates the context, which takes a fraction of a second, and makes the device the

@@ -32,18 +32,18 @@ constexpr const char* kCpuLibrary = "libtorch_cpu.so";
 constexpr const char* kRemedy =
     "run cmake/bootstrap.sh --cuda, or set TESSERA_CUDA_LIBRARIES to the folder of the "
     "libtorch_cuda.so of LibTorch " TORCH_VERSION;
-// Libraries that the CUDA half opens by bare name when it needs them, and then only beside the CPU
+// Libraries that the CUDA half opens by bare name when it needs them, and finds only beside the CPU
 // half.
 constexpr const char* kOpenedLater[] = {"libcaffe2_nvrtc.so", "libtorch_cuda_linalg.so"};
 
 constexpr int kInsufficientDriver = 35;  // cudaErrorInsufficientDriver
 
-/// Returns the path of the CPU half that this process has loaded; "" if it is linked statically.
+/// Returns the path of the loaded CPU half; "" if it is linked statically.
 std::string cpu_library() {
   return path_of_library(::dlopen(kCpuLibrary, RTLD_LAZY | RTLD_NOLOAD));
 }
 
-/// Says why the library at `path`, which the loader has refused, does not open.
+/// Returns why the loader refused to open the library at `path`.
 std::string refusal(const std::string& path, const std::string& reason) {
   if (absl::StrContains(reason, "undefined symbol") || absl::StrContains(reason, "version `")) {
     return absl::StrCat("[cuda] library: got '", path, "', which does not fit '", cpu_library(),
@@ -54,8 +54,8 @@ std::string refusal(const std::string& path, const std::string& reason) {
                       "), expected it with all of NVIDIA's libraries that it needs; ", kRemedy);
 }
 
-/// Says what is wrong with `path` if another CPU half lies beside it than the one that is loaded.
-/// The loader does not notice that as long as all symbols are found.
+/// Returns what is wrong if the CPU half beside `path` is not the one that is loaded. The loader
+/// does not notice that as long as all symbols are found.
 std::string mismatch(const fs::path& path) {
   const fs::path loaded = cpu_library();
   const fs::path beside = path.parent_path() / kCpuLibrary;
@@ -63,7 +63,7 @@ std::string mismatch(const fs::path& path) {
   if (loaded.empty() || !fs::exists(beside, error) || fs::equivalent(beside, loaded, error)) {
     return "";
   }
-  // No release says its version inside the CUDA half, but two builds never have one size.
+  // The CUDA half does not contain its version, but no two builds have the same size.
   const auto loaded_bytes = fs::file_size(loaded, error);
   const auto beside_bytes = fs::file_size(beside, error);
   if (error || loaded_bytes == beside_bytes) return "";
@@ -73,19 +73,20 @@ std::string mismatch(const fs::path& path) {
                       " bytes), expected the CUDA half of LibTorch " TORCH_VERSION "; ", kRemedy);
 }
 
-/// Opens the library at `path`. nullopt if there is no such file.
+/// Opens the library at `path`; returns nullopt if there is no such file.
 std::optional<absl::StatusOr<void*>> open_at(const fs::path& path) {
   std::error_code error;
   if (!fs::exists(path, error)) return std::nullopt;
   const std::string other = mismatch(path);
   if (!other.empty()) return absl::FailedPreconditionError(other);
-  // Resolves all symbols now: one that is missing would end the process at its first use.
+  // Resolves all symbols now: a missing one would end the process at its first use.
   void* library = ::dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) {
     return absl::FailedPreconditionError(refusal(path.string(), loader_error()));
   }
   if (path.parent_path() != fs::path(cpu_library()).parent_path()) {
-    // Best effort: the first cannot open without a driver, and few programs need either.
+    // Best effort: the first library cannot be opened without a driver, and few programs need
+    // either.
     for (const char* name : kOpenedLater) {
       ::dlopen((path.parent_path() / name).c_str(), RTLD_LAZY | RTLD_LOCAL);
     }
@@ -115,7 +116,8 @@ absl::StatusOr<void*> open_anywhere() {
     return library;
   }
   const std::string reason = loader_error();
-  // The loader names what it did not find; only if that is ours, there was none at all.
+  // The loader names the library that it did not find. Only if that is kLibrary, there was none at
+  // all.
   if (!absl::StartsWith(reason, kLibrary) ||
       !absl::StrContains(reason, "cannot open shared object")) {
     return absl::FailedPreconditionError(refusal(kLibrary, reason));
@@ -126,13 +128,13 @@ absl::StatusOr<void*> open_anywhere() {
                    "), expected the CUDA half of LibTorch " TORCH_VERSION "; ", kRemedy));
 }
 
-/// "13.0" of 13000, as CUDA codes versions.
+/// Returns "13.0" for 13000, CUDA's encoding of versions.
 std::string cuda_version(int version) {
   return absl::StrCat(version / 1000, ".", version % 1000 / 10);
 }
 
-/// Returns why no GPU can be used, or "". LibTorch itself only counts, so the CUDA runtime is
-/// asked.
+/// Returns why no GPU can be used, or "". Asks the CUDA runtime, because LibTorch returns only the
+/// number of GPUs.
 std::string problem_of_driver(void* library) {
   int (*count_devices)(int*) = nullptr;
   int (*driver_version)(int*) = nullptr;
@@ -175,7 +177,7 @@ std::string problem_of_driver(void* library) {
 
 /// Returns true if LibTorch had decided that there is no CUDA before the CUDA half was loaded.
 bool came_too_late() {
-  // Asked only now, because asking is what decides.
+  // Checked only now, because the check itself makes LibTorch decide.
   return typeid(at::detail::getCUDAHooks()) == typeid(at::CUDAHooksInterface);
 }
 

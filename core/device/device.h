@@ -7,15 +7,15 @@
 
 namespace tessera::internal {
 
-/// A CUDA-like event: a point in a stream. If it is recorded again, only the last recording counts.
+/// A point in a stream, like a CUDA event. If it is recorded again, only the last recording counts.
 class Event {
  public:
   virtual ~Event() = default;
   Event(const Event&) = delete;
   Event& operator=(const Event&) = delete;
 
-  /// Local, never blocks. Returns true if all that was in the stream when the event was recorded
-  /// last has run, and before the first recording.
+  /// Local, never blocks. Returns true if everything that was in the stream at the last recording
+  /// has run, or if the event was never recorded.
   virtual bool is_done() = 0;
   /// Blocks the calling thread until is_done().
   virtual void synchronize() = 0;
@@ -24,7 +24,7 @@ class Event {
   Event() = default;
 };
 
-/// An ordered queue of work of a device. No call blocks, not even the destructor: queued work still
+/// An ordered queue of work on a device. No call blocks, not even the destructor: queued work still
 /// runs. Used by one thread at a time.
 class Stream {
  public:
@@ -32,16 +32,16 @@ class Stream {
   Stream(const Stream&) = delete;
   Stream& operator=(const Stream&) = delete;
 
-  /// Marks everything queued so far. `event` comes from the same device.
+  /// Records `event`, which comes from the same device, after everything queued so far.
   virtual void record(Event& event) = 0;
   /// Work queued from now on runs after the last recording of `event`.
   virtual void wait(Event& event) = 0;
-  /// Queues a copy of `bytes` bytes between two places in memory of this device that do not
-  /// overlap. Both must stay alive until it has run.
+  /// Queues a copy of `bytes` bytes between two places in this device's memory that do not overlap.
+  /// Both must stay alive until the copy has run.
   virtual void copy(void* to, const void* from, int64_t bytes) = 0;
-  /// Queues a copy of a tensor's elements, contiguous on both sides and of equal dtype and numel;
-  /// each side lies on this device or in memory from allocate_on_host(). Both must stay alive until
-  /// it has run.
+  /// Queues a copy of a tensor's elements. Both tensors are contiguous and have the same dtype and
+  /// numel; each lies on this device or in memory from allocate_on_host(). Both must stay alive
+  /// until the copy has run.
   virtual void copy(const at::Tensor& to, const at::Tensor& from) = 0;
   /// Returns the stream as the device's own libraries take it: a cudaStream_t, or a
   /// HostStreamHandle*.
@@ -51,8 +51,8 @@ class Stream {
   Stream() = default;
 };
 
-/// The streams, events and memory of a device that communication alongside computation needs. One
-/// object per rank. It does not know of other ranks and does not communicate.
+/// The streams, events and memory with which a device communicates and computes at the same time.
+/// One object per rank. It knows no other ranks and does not communicate.
 class Device {
  public:
   enum class Priority : uint8_t { kDefault, kHigh };
@@ -70,18 +70,18 @@ class Device {
   /// Makes `stream`, which comes from this device, the calling thread's current one until the
   /// returned scope ends, on the same thread. Throws c10::Error on a device with only one stream.
   virtual std::shared_ptr<void> use(Stream& stream);
-  /// An uninitialised 1-d tensor of this device. Throws c10::Error if there is no space.
+  /// Returns an uninitialised 1-d tensor on this device. Throws c10::Error if there is no space.
   virtual at::Tensor allocate(int64_t numel, at::ScalarType dtype) = 0;
-  /// An uninitialised 1-d tensor in host memory for asynchronous copies to and from the device
-  /// (pinned, on a GPU). Throws c10::Error if there is no space.
+  /// Returns an uninitialised 1-d tensor in host memory (pinned, for a GPU), for asynchronous
+  /// copies to and from the device. Throws c10::Error if there is no space.
   virtual at::Tensor allocate_on_host(int64_t numel, at::ScalarType dtype) = 0;
 
  protected:
   Device() = default;
 };
 
-/// Returns the device that tensors at `device` lie on, for streams, events and memory: a GPU whose
-/// library is loaded. Throws c10::Error for any other place.
+/// Returns the Device for streams, events and memory at `device`, which must be a GPU. LibTorch's
+/// CUDA half must be loaded. Throws c10::Error for any other place.
 std::shared_ptr<Device> device_at(at::Device device);
 
 }  // namespace tessera::internal

@@ -8,11 +8,11 @@
 
 namespace tessera::internal {
 
-/// Which GPU is a rank's.
+/// How the GPU of a rank is chosen.
 struct GpuChoice {
-  std::optional<int> index = {};  ///< as the caller names it
-  int local_rank = 0;             ///< the index, if the caller names none
-  /// kShared: several ranks may have one, so local ranks are taken modulo the number of GPUs.
+  std::optional<int> index = {};  ///< the caller's choice
+  int local_rank = 0;             ///< gives the index if the caller chose none
+  /// kShared: several ranks may share a GPU, so local ranks are taken modulo the number of GPUs.
   enum class Use : uint8_t { kOwn, kShared } use = Use::kOwn;
 };
 

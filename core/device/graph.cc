@@ -38,12 +38,12 @@ class ModuleGraph final : public Graph {
                 "', expected a graph; build Tessera with the CUDA Toolkit of LibTorch's CUDA");
   }
 
-  // Destroys the graph first: it ends its capture on the stream that is current.
+  // Destroys the graph first, because it ends its capture on the current stream.
   ~ModuleGraph() override {
     api_->destroy(graph_);
     try {
       leave();
-    } catch (...) {  // a device that fails does not need it back
+    } catch (...) {  // a failed device does not need its stream back
     }
   }
 
@@ -133,7 +133,7 @@ std::unique_ptr<Graph> make_graph_beside(const Graph& other) {
 }
 
 bool is_capturing() {
-  using Ask = int(void* stream, int* status);  // of the CUDA runtime
+  using Ask = int(void* stream, int* status);  // a function of the CUDA runtime
   static std::atomic<Ask*> found = nullptr;
 
   if (!c10::impl::hasDeviceGuardImpl(c10::DeviceType::CUDA)) return false;
@@ -144,7 +144,7 @@ bool is_capturing() {
     if (ask == nullptr) return false;
     found.store(ask, std::memory_order_relaxed);
   }
-  // Asking would make a context; without a context nothing is captured.
+  // The query would make a context; without a context nothing is being captured.
   const c10::Device device = cuda_interface().getDevice();
   if (!at::detail::getCUDAHooks().hasPrimaryContext(device.index())) return false;
   int status = 0;

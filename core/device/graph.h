@@ -16,8 +16,8 @@ namespace tessera::internal {
 /// A graph holds kernels and the addresses that they use. What the CPU computes, decides or prints
 /// happens once, during the capture. Tensors from before the capture are read and written at their
 /// addresses and must stay alive: copy inputs into the same tensors before each replay. Tensors
-/// that the capture makes are undefined before the first replay, and hold the results of the last
-/// replay after it; their memory lives as long as the graph and as they do. The code must have run
+/// made during the capture are undefined before the first replay; after a replay they hold its
+/// results. Their memory lives as long as the graph or any of these tensors. The code must have run
 /// a few times before, on stream(), so that libraries have made their handles and chosen their
 /// kernels.
 ///
@@ -30,56 +30,58 @@ namespace tessera::internal {
 /// a c10::StreamGuard. Nodes made on the default stream make the capture fail.
 class Graph {
  public:
-  /// Never throws and never blocks. Gives up a capture that has not ended; the thread that began it
-  /// destroys it. What was replayed runs on.
+  /// Never throws and never blocks. Abandons a capture that has not ended; then the thread that
+  /// began the capture must call it. Replays that were queued still run.
   virtual ~Graph() = default;
   Graph(const Graph&) = delete;
   Graph& operator=(const Graph&) = delete;
 
-  /// Returns the stream on which it captures; never the default stream. The same for its whole
-  /// life.
+  /// Returns the stream on which this graph captures; never the default stream, and always the same
+  /// one.
   virtual c10::Stream stream() const = 0;
 
-  /// Local, non-blocking. Makes stream() the calling thread's current stream, after what the
-  /// current one holds, and captures. Until end(), what is queued on it, or on streams that wait
-  /// for it, is recorded and does not run. What would have to wait for the device (item(), a copy
-  /// to memory that is not pinned, a synchronisation) throws, and so does end() then.
+  /// Local, non-blocking. Makes stream() the calling thread's current stream, ordered after the
+  /// work in the present one, and starts the capture. Until end(), work that is queued on stream(),
+  /// or on streams that wait for it, is recorded and does not run. A call that has to wait for the
+  /// device (item(), a copy to memory that is not pinned, a synchronisation) throws, and then end()
+  /// throws too.
   ///
-  /// Throws c10::Error if this graph has been captured, or the current stream is being captured.
+  /// Throws c10::Error if this graph was captured already, or the current stream is being captured.
   virtual void begin() = 0;
 
-  /// Local. Instantiates the graph, which takes milliseconds. On the thread of begin(). Restores
-  /// the current stream from before begin(), and has it wait for stream(). Every stream that joined
-  /// must have been waited for by stream(). Throws c10::Error if something in between was not
-  /// allowed; the current stream is still restored, and the graph cannot be used.
+  /// Local. Ends the capture and instantiates the graph, which takes milliseconds. Call it on the
+  /// thread of begin(). Restores the current stream from before begin(), and makes it wait for
+  /// stream(). stream() must have waited for every stream that joined the capture. Throws
+  /// c10::Error if an operation in the capture was not allowed; the current stream is still
+  /// restored, and the graph cannot be used.
   virtual void end() = 0;
 
   /// Local, non-blocking; any thread. Queues the whole graph on the calling thread's current
-  /// stream. A replay must not overlap with another one, nor with other users of the same tensors:
-  /// queue them on one stream, or order the streams. Random numbers of the device's default
-  /// generator go on from replay to replay as they would without a graph. Throws c10::Error before
-  /// end() went well.
+  /// stream. A replay must not overlap with another replay, nor with other users of the same
+  /// tensors: queue them on one stream, or order the streams. Random numbers of the device's
+  /// default generator continue from replay to replay as they would without a graph. Throws
+  /// c10::Error unless end() has succeeded.
   virtual void replay() = 0;
 
  protected:
   Graph() = default;
 };
 
-/// Local; loads the module the first time. Captures on a stream of `device` from LibTorch's pool.
-/// `device` is a GPU with an index. Throws c10::Error with the remedy if the module is missing or
-/// does not fit, or load_cuda_library() has not gone well.
+/// Local; loads the module the first time. Makes a graph that captures on a stream of `device`, a
+/// GPU with an index, from LibTorch's pool. Throws c10::Error with the remedy if the module is
+/// missing or does not fit, or load_cuda_library() has not succeeded.
 std::unique_ptr<Graph> make_graph(at::Device device);
 
-/// Local. Makes a graph of the same device, on the same stream and from the same memory as `other`,
-/// which may be destroyed first: two graphs that never run at once need the memory of the larger
-/// one only. A replay of one overwrites what the other left in tensors that nothing refers to any
-/// more. Throws c10::Error as above.
+/// Local. Makes a graph on the same device and stream as `other`, from the same memory; `other` may
+/// be destroyed first. Two graphs that never run at once then need only the memory of the larger
+/// one. A replay of either graph overwrites tensors that the other one made and nothing refers to
+/// any more. Throws c10::Error like make_graph().
 std::unique_ptr<Graph> make_graph_beside(const Graph& other);
 
-/// Local, never blocks; any thread, LibTorch's threads of backward as well. Returns true if what
-/// the calling thread's operators queue now is captured instead of run: the current stream of the
-/// current device is being captured, by a Graph or otherwise. False without LibTorch's CUDA half.
-/// Costs a call of the CUDA runtime.
+/// Local, never blocks; any thread, including LibTorch's backward threads. Returns true if work
+/// that the calling thread's operators queue now is captured instead of run: a Graph or other code
+/// is capturing the current stream of the current device. False without LibTorch's CUDA half. Costs
+/// a call of the CUDA runtime.
 bool is_capturing();
 
 }  // namespace tessera::internal

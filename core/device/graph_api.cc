@@ -28,7 +28,7 @@ constexpr ModuleLibrary kModule = {
 }  // namespace
 
 absl::StatusOr<std::shared_ptr<const GraphApi>> load_graph_api(const EnvironmentLookup& lookup) {
-  // Otherwise the loader would load some libtorch_cuda.so for the module, past the checks.
+  // Otherwise the loader would load some libtorch_cuda.so for the module, bypassing our checks.
   if (!c10::impl::hasDeviceGuardImpl(c10::DeviceType::CUDA)) {
     return absl::FailedPreconditionError(
         "[graph] module: got a process without LibTorch's CUDA half, expected it; call"
@@ -43,7 +43,7 @@ absl::StatusOr<std::shared_ptr<const GraphApi>> load_graph_api(const Environment
   entries.require(api->interface_version, "tessera_cuda_graph_interface_version");
   entries.require(api->torch_version, "tessera_cuda_graph_torch_version");
   if (api->interface_version != nullptr) {
-    // A module of another version may lack entry points, too; its version says why.
+    // A module of another version may lack entry points too, and its version explains why.
     const int version = api->interface_version();
     if (version != cuda_graph::kInterfaceVersion) {
       return other_interface(kModule, api->path, version, cuda_graph::kInterfaceVersion);

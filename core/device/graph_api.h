@@ -13,7 +13,7 @@ namespace tessera::internal {
 /// The entry points of one libtessera_cuda_graph.so; graph_module/abi.h says what each does. Never
 /// unloaded.
 struct GraphApi {
-  std::string path;  ///< what was loaded
+  std::string path;  ///< of the loaded module
 
   decltype(&cuda_graph::tessera_cuda_graph_interface_version) interface_version;
   decltype(&cuda_graph::tessera_cuda_graph_torch_version) torch_version;
@@ -25,13 +25,13 @@ struct GraphApi {
   decltype(&cuda_graph::tessera_cuda_graph_destroy) destroy;
 };
 
-/// Local. Opens the module after LibTorch's CUDA half (load_cuda_library()), from which it takes
-/// at::cuda::CUDAGraph. Looked for in this order: the path in TESSERA_CUDA_GRAPH_MODULE, if it is
-/// set, and nowhere else; beside the program and in ../lib and ../lib64 from there (build trees and
-/// installed prefixes); where the loader looks. The error says what was looked for, where, and what
-/// to do: when there is none, when LibTorch's CUDA half is not loaded, when it lacks entry points
-/// (all of them are listed), and when it was built for another version of this library or of
-/// LibTorch.
+/// Local. Opens the module, which takes at::cuda::CUDAGraph from LibTorch's CUDA half; load that
+/// first (load_cuda_library()). Looks for the module in this order: the path in
+/// TESSERA_CUDA_GRAPH_MODULE, if it is set, and nowhere else; beside the program and in ../lib and
+/// ../lib64 from there (build trees and installed prefixes); where the loader looks. The error says
+/// what was looked for, where, and what to do: if there is no module, if LibTorch's CUDA half is
+/// not loaded, if the module lacks entry points (all of them are listed), and if it was built for
+/// another version of this library or of LibTorch.
 absl::StatusOr<std::shared_ptr<const GraphApi>> load_graph_api(
     const EnvironmentLookup& lookup = process_environment);
 

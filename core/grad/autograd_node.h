@@ -10,8 +10,9 @@
 
 namespace tessera::internal {
 
-/// Makes a node in the kind of pointer by which this LibTorch holds nodes (2.11: std::shared_ptr,
-/// with a deleter that does not recurse along the graph; 2.15: c10::intrusive_ptr).
+/// Makes a node, held by the kind of pointer that this LibTorch uses for nodes (2.11:
+/// std::shared_ptr, with a deleter that does not recurse along the graph; 2.15:
+/// c10::intrusive_ptr).
 template <typename T, typename Pointer = decltype(torch::autograd::Edge::function),
           typename... Arguments>
 auto make_node(Arguments&&... arguments) {

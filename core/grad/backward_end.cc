@@ -19,28 +19,29 @@ namespace tessera::internal {
 // Note [End of backward]
 // A callback queued with Engine::queue_callback runs at the end of the graph task that is current
 // when it is queued. In a gradient hook that could be the inner backward of a re-entrant
-// checkpoint. So it is queued at the very first autograd node of the outermost backward, which a
+// checkpoint. So we queue it at the first autograd node of the outermost backward, which a
 // RecordFunction callback of scope BACKWARD_FUNCTION sees; the `armed` flag keeps inner backwards
-// from queueing again. When backward ends in an exception the callback never runs. So the callback
-// owns a token that dies with the graph task; a token that dies unused reports the failure.
+// from queueing again. If backward ends in an exception, the callback never runs. So the callback
+// owns a token that is destroyed with the graph task; a token that is destroyed unused reports the
+// failure.
 //
 // The flag belongs to the thread that called backward, but nodes may run on other threads: devices
-// have their own threads, and deep re-entrant backwards continue on a pool. A thread_local would be
-// lost there. Autograd propagates the thread-local RecordFunction callbacks of the calling thread.
-// So the thread is marked by a callback that never runs; its handle identifies the caller of
-// backward. (ThreadLocalDebugInfo is propagated too, but it is a stack: our entry would lie on top
-// of a profiler's, which pops its own, and is lost with the guard inside which it was pushed.) Some
-// guards restore all callbacks of a thread; for code that then runs on the rank's own thread there
-// is a thread_local as well. at::launch also propagates the mark, to threads that may call backward
-// themselves, on other models. So only a rank's own thread and autograd's device threads, which are
-// recognised by name, begin a backward of the rank.
+// have their own threads, and deep re-entrant backwards continue on a pool. These threads do not
+// see a thread_local, but autograd propagates the thread-local RecordFunction callbacks of the
+// calling thread to them. So we mark the thread by a callback that never runs; its handle
+// identifies the caller of backward. (ThreadLocalDebugInfo is propagated too, but it is a stack:
+// our entry would lie on top of a profiler's, which pops its own, and our entry is lost with the
+// guard inside which it was pushed.) Some guards restore all callbacks of a thread; for code that
+// then runs on the rank's own thread there is a thread_local as well. at::launch also propagates
+// the mark, to threads that may call backward themselves, on other models. So only a rank's own
+// thread and autograd's device threads, which are recognised by name, begin a backward of the rank.
 
 namespace {
 
 /// Never runs; see above.
 std::unique_ptr<at::ObserverContext> mark(const at::RecordFunction&) { return nullptr; }
 
-/// A scope in which no operator of ours runs.
+/// A scope in which the library runs no operators.
 constexpr auto kNoScope = at::RecordScope::LITE_INTERPRETER;
 
 }  // namespace
@@ -48,7 +49,7 @@ constexpr auto kNoScope = at::RecordScope::LITE_INTERPRETER;
 /// State of a rank's thread: its listeners, and whether a callback is queued for this backward.
 struct BackwardWatch::Slot : std::enable_shared_from_this<Slot> {
   std::vector<BackwardListener*> listeners;
-  // Autograd's threads synchronise by a lock in LibTorch, unseen by the thread sanitizer.
+  // Autograd's threads synchronise by a lock in LibTorch, which the thread sanitizer does not see.
   std::atomic<bool> armed = false;
 };
 
@@ -88,7 +89,8 @@ struct BackwardWatch::Observer {
   std::unordered_map<at::CallbackHandle, std::weak_ptr<Slot>> slots;  // by mark
 
   static Observer& get() {
-    static auto* const observer = make();  // autograd's threads may outlive all else
+    // Never destroyed, because autograd's threads may outlive static objects.
+    static auto* const observer = make();
     return *observer;
   }
 
@@ -114,7 +116,7 @@ struct BackwardWatch::Observer {
     return nullptr;
   }
 
-  /// Returns the slot of the thread whose code runs here; null if it has none.
+  /// Returns the slot of the thread for which the present code runs; null if it has none.
   static Slot* current_slot() {
     Slot* const own = own_slot().get();
     return own != nullptr ? own : marked_slot();

@@ -4,25 +4,25 @@
 
 namespace tessera::internal {
 
-/// Called when an outermost backward on its thread has ended. Note [End of backward] in
+/// Called when an outermost backward on the listener's thread has ended. Note [End of backward] in
 /// backward_end.cc says how that is detected.
 class BackwardListener {
  public:
   virtual ~BackwardListener() = default;
 
-  /// The outermost backward (or autograd::grad) has run to its end; every hook has fired. Runs
-  /// inside backward(), so an exception reaches its caller.
+  /// The outermost backward (or autograd::grad) has finished, and every hook has run. Called inside
+  /// backward(), so an exception reaches its caller.
   virtual void backward_ended() = 0;
 
   /// The outermost backward ended in an exception.
   virtual void backward_failed() noexcept = 0;
 };
 
-/// Watches the backwards of the thread that makes it, for a listener. Local, cheap; a callback per
-/// autograd node (about 10 ns) stays installed process-wide while any watch lives.
+/// Watches, for a listener, every backward that the constructing thread calls. Local, cheap; while
+/// any watch lives, a process-wide callback costs about 10 ns per autograd node.
 class BackwardWatch {
  public:
-  /// Notifies no listener until tell().
+  /// Notifies no listener until tell() sets one.
   BackwardWatch();
   explicit BackwardWatch(BackwardListener& listener) : BackwardWatch() { tell(&listener); }
   ~BackwardWatch();
@@ -39,7 +39,7 @@ class BackwardWatch {
   /// Returns true if the caller is on the thread that made the watch.
   bool is_own_thread() const;
 
-  /// Returns true if such a backward is under way; any thread may ask.
+  /// Returns true if a backward that will notify the listener is under way. Any thread.
   bool is_backward_running() const;
 
  private:

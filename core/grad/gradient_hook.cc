@@ -8,8 +8,8 @@
 
 namespace tessera::internal {
 
-/// Connects hooks and sink. Outlives the GradientHook while a graph still holds the node; `sink` is
-/// null from then on.
+/// Connects the hooks with the sink. Outlives the GradientHook while a graph still holds the node;
+/// `sink` is null from then on.
 struct GradientHook::Target {
   size_t index;
   GradientSink* sink;
@@ -29,7 +29,7 @@ struct GradientHook::Target {
     void operator()(const torch::autograd::Variable& parameter) override {
       if (target->sink == nullptr) return;
       at::Tensor gradient = std::exchange(parameter.mutable_grad(), at::Tensor());
-      if (!gradient.defined()) return;  // a function returned no gradient
+      if (!gradient.defined()) return;  // a function returned an undefined gradient
       target->sink->gradient(target->index, std::move(gradient));
     }
     std::shared_ptr<Target> target;

@@ -7,25 +7,24 @@
 
 namespace tessera::internal {
 
-/// Receives the gradients of an engine's parameters as autograd finishes them. Called on the thread
-/// that runs backward.
+/// Receives the gradients of an engine's parameters as soon as autograd has computed them. Called
+/// on the thread that runs backward.
 class GradientSink {
  public:
   virtual ~GradientSink() = default;
 
-  /// Called before autograd accumulates into parameter `index`. Must take away what `.grad` shows
-  /// the user, or autograd would add to it.
+  /// Called before autograd accumulates into parameter `index`. Must clear the `.grad` that users
+  /// see, because autograd would add to it.
   virtual void before_gradient(size_t index) = 0;
 
-  /// A gradient of parameter `index` is complete; it is moved out of `.grad`. May be sparse; its
-  /// strides may differ from the parameter's.
+  /// Called when a gradient of parameter `index` is complete; it is moved out of `.grad`. It may be
+  /// sparse, and its strides may differ from the parameter's.
   virtual void gradient(size_t index, at::Tensor gradient) = 0;
 };
 
-/// Connects one parameter to a sink for as long as it lives: each gradient that reaches the
-/// parameter's AccumulateGrad node goes to the sink, and `.grad` stays undefined. With `.grad`
-/// undefined autograd hands over the fresh gradient without a copy. Exceptions of the sink reach
-/// the caller of backward().
+/// While it lives, sends each gradient that reaches the parameter's AccumulateGrad node to a sink,
+/// and keeps `.grad` undefined. If `.grad` is undefined, autograd passes the new gradient on
+/// without a copy. Exceptions from the sink reach the caller of backward().
 class GradientHook {
  public:
   /// `parameter` is a leaf that requires grad; `sink` must outlive the hook.
@@ -34,8 +33,7 @@ class GradientHook {
   GradientHook(const GradientHook&) = delete;
   GradientHook& operator=(const GradientHook&) = delete;
 
-  /// Returns true if `parameter`'s only post-accumulate hook is in use, by an engine or by somebody
-  /// else.
+  /// Returns true if an engine or other code uses `parameter`'s only post-accumulate hook.
   static bool is_taken(const at::Tensor& parameter);
 
  private:
@@ -43,7 +41,8 @@ class GradientHook {
 
   at::Tensor parameter_;
   std::shared_ptr<Target> target_;
-  /// Autograd holds the node weakly; without this the pre-hook would be lost between steps.
+  /// Autograd holds the node weakly; without this reference the pre-hook would be lost between
+  /// steps.
   std::shared_ptr<void> accumulator_;
 };
 

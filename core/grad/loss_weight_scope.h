@@ -2,9 +2,9 @@
 
 namespace tessera::internal {
 
-/// While it lives, backwards on this thread are of a loss with `weight` (BackwardOptions::weight).
-/// The engine multiplies gradients when they are complete, but a layer that adds up gradients of
-/// several ranks' losses needs the weight earlier.
+/// While it lives, `weight` is the loss weight of every backward on this thread
+/// (BackwardOptions::weight). The engine multiplies gradients with the weight when they are
+/// complete, but a layer that adds up gradients of several ranks' losses needs the weight earlier.
 class LossWeightScope {
  public:
   explicit LossWeightScope(double weight);
@@ -12,7 +12,7 @@ class LossWeightScope {
   LossWeightScope(const LossWeightScope&) = delete;
   LossWeightScope& operator=(const LossWeightScope&) = delete;
 
-  /// Returns the weight of the backward that runs on this thread; 1 if it has none.
+  /// Returns the loss weight of the backward that runs on this thread; 1 if it has none.
   static double of_backward();
 
  private:

@@ -8,7 +8,7 @@
 namespace tessera::internal {
 namespace {
 
-// What a handler may use.
+// Lock-free and static, because signal handlers use it.
 constinit std::array<std::atomic<int>, NSIG> arrivals = {};
 sem_t arrival;
 
@@ -26,7 +26,7 @@ CaughtSignals::CaughtSignals() {
   for (const int signal : kEnding) take_over(signal, all);
   for (const int signal : kPassedOn) take_over(signal, all);
   take_over(SIGCHLD, all);
-  // Whoever blocks them in all threads would never hear of them.
+  // If all threads block the signals, no handler would ever run.
   ::pthread_sigmask(SIG_UNBLOCK, &all, &mask_before_);
 }
 
@@ -55,12 +55,12 @@ bool CaughtSignals::has_come(int signal) const {
 void CaughtSignals::take_over(int signal, sigset_t& all) {
   struct sigaction before = {};
   ::sigaction(signal, nullptr, &before);
-  // Of children that nobody hears of, the kernel does not keep how they ended.
+  // If SIGCHLD is ignored, the kernel discards how children ended, so catch it anyway.
   if (before.sa_handler == SIG_IGN && signal != SIGCHLD) return;
   struct sigaction action = {};
   action.sa_handler = count_arrival;
   action.sa_flags = SA_RESTART | (signal == SIGCHLD ? SA_NOCLDSTOP : 0);
-  has_come(signal);  // of an earlier launch: forgotten
+  has_come(signal);  // discard a signal from an earlier launch
   ::sigaction(signal, &action, nullptr);
   before_.emplace_back(signal, before);
   sigaddset(&all, signal);

@@ -10,25 +10,26 @@
 
 namespace tessera::internal {
 
-/// While one lives, signals that concern a launch are counted instead of what they did before:
-/// those that end a job, those that are passed on, SIGCHLD. One at a time, in a process that may
-/// have threads that do not block them. Those that are ignored stay ignored, as under nohup. Has no
-/// descriptor, whose number may be another's when a handler in another thread comes to write.
+/// While an object lives, counts the signals that concern a launch instead of taking their previous
+/// action: those that end a job, those that are passed on, and SIGCHLD. Ignored signals stay
+/// ignored, as under nohup. One object at a time; other threads may leave the signals unblocked.
+/// Uses no descriptor, because a handler in another thread could write to it after its number has
+/// been reused.
 class CaughtSignals {
  public:
   static constexpr std::array kEnding = {SIGINT, SIGTERM, SIGHUP, SIGQUIT};
   static constexpr std::array kPassedOn = {SIGUSR1, SIGUSR2};
 
-  /// Local. The calling thread blocks none of them until the end.
+  /// Local. Unblocks these signals in the calling thread until destruction.
   CaughtSignals();
-  /// Puts back what they did, and what the thread blocks.
+  /// Restores the previous actions and the calling thread's signal mask.
   ~CaughtSignals();
   CaughtSignals(const CaughtSignals&) = delete;
   CaughtSignals& operator=(const CaughtSignals&) = delete;
 
-  /// Blocks until one has come or the deadline has passed, or for less.
+  /// Blocks until a signal has come or the deadline has passed; may return early.
   void wait_until(const std::optional<std::chrono::steady_clock::time_point>& deadline) const;
-  /// Whether it has come since this was last asked. Does not block.
+  /// Returns true if `signal` has come since the last call. Does not block.
   bool has_come(int signal) const;
 
  private:

@@ -15,7 +15,8 @@
 namespace tessera::internal {
 namespace {
 
-/// How long ranks may take to say which call they waited in, and the one that they name to end.
+/// How long ranks may take to report which call they waited in, and how long the rank that they
+/// blame may take to end.
 constexpr std::chrono::milliseconds kTimeToReport(3000);
 
 }  // namespace

@@ -18,53 +18,54 @@ namespace tessera::internal {
 /// How a rank failed.
 struct RankFailure {
   int rank = 0;
-  std::string name;  ///< what messages call it
+  std::string name;  ///< name in messages
   pid_t pid = 0;
-  std::optional<ExitStatus> exit_status;  ///< nothing: it has not ended, and holds up the others
-  std::string text;                       ///< what was noted about it; may be empty
-  int64_t step = 0;                       ///< how many steps it had trained; 0: not known
-  bool has_trained = false;               ///< one of them since it was started
-  std::string silence = {};               ///< why it was ended as frozen; "": it was not
-  std::string activity = {};              ///< what it did when it was named, if it had not ended
+  std::optional<ExitStatus> exit_status;  ///< unset: it still runs and blocks the others
+  std::string text;                       ///< the note about its failure; may be empty
+  int64_t step = 0;                       ///< number of steps it had trained; 0: not known
+  bool has_trained = false;               ///< it has trained a step since it was started
+  std::string silence = {};               ///< why it counts as frozen; "": it does not
+  std::string activity = {};              ///< its activity when named, if it still ran
 };
 
-/// The failures of a job, and which one began it. That is the first that was seen, unless ranks
-/// have noted in the job's page who failed before that: it may take longer to end than those who
-/// fail for want of it.
+/// The failures of a job, and which of them came first. That is the first failure that the launcher
+/// saw, unless ranks have noted an earlier one in the job's page: the rank that failed first may
+/// take longer to end than the ranks that fail because of it.
 class Failures {
  public:
   using Clock = std::chrono::steady_clock;
-  using Ranks = std::vector<const RankProcess*>;  ///< of the job, by number
+  using Ranks = std::vector<const RankProcess*>;  ///< all ranks of the job, by number
 
-  /// `page`: where the ranks note why they fail; must outlive this.
+  /// `page`, in which the ranks note why they fail, must outlive this.
   explicit Failures(const JobPage& page) : page_(page) {}
 
-  /// A rank has ended badly. Returns what to say; "" as long as the first failure is not named.
+  /// Records that `rank` has ended badly. Returns the message to print; "" until the first failure
+  /// is named.
   std::string add(const RankProcess& rank);
-  /// A rank is frozen, as `silence` says, and about to be killed: it is the first that failed, if
-  /// none is named yet.
+  /// Records that `rank` is frozen, as `silence` describes, and about to be killed. It counts as
+  /// the first failure unless one is named already.
   void add_frozen(const RankProcess& rank, std::string silence);
 
-  /// Names the first failure, once; returns what to say about it and then about the others, or
-  /// nothing: there is none, or it is named already, or the one that began it has yet to end. That
-  /// one is waited for no longer than until report_deadline(), and not at all where `may_wait` is
-  /// false.
+  /// Names the first failure, once. Returns messages about it and then about the other failures;
+  /// none if nothing has failed, or the first failure is named already. Does not block: if the rank
+  /// that caused the failure still runs, returns nothing until report_deadline(), but names the
+  /// failure at once if `may_wait` is false.
   std::vector<std::string> name_first(const Ranks& ranks, bool may_wait);
 
   const std::optional<RankFailure>& first() const { return first_; }
-  /// When the first failure is named at the latest, and how long ranks that may be waiting for the
-  /// one that failed get to say so; nothing before there is one.
+  /// Returns when the first failure is named at the latest. Until then, ranks that may be waiting
+  /// for the failed rank can report it. nullopt before any failure.
   const std::optional<Clock::time_point>& report_deadline() const { return report_deadline_; }
-  /// Whether a rank that runs may be waiting for another one.
+  /// Returns true if a running rank may be waiting for another one.
   bool any_may_report(const Ranks& ranks) const;
 
-  /// "rank 2 (pid 4711) exited with code 3: <what was noted>".
+  /// Returns "rank 2 (pid 4711) exited with code 3: <the rank's note>".
   std::string describe(const RankFailure& failure) const;
-  /// What the rank that failed first has left in its error file at `path`; "" if there is nothing,
-  /// or describe() says it.
+  /// Returns the message that the rank that failed first left in its error file at `path`; "" if
+  /// there is none, or describe() already includes it.
   std::string left_in(const std::string& path) const;
-  /// That of the rank that failed first, or where that has not ended badly, of the first that has;
-  /// 0 without a failure.
+  /// Returns the exit code of the rank that failed first or, if that rank did not end badly, of the
+  /// first rank that did; 0 without a failure.
   int exit_code() const;
 
  private:

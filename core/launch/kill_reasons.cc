@@ -14,7 +14,7 @@
 namespace tessera::internal {
 namespace {
 
-/// The number that follows "oom_kill" in the file; 0 if nobody counts.
+/// Returns the number after "oom_kill" in the file; 0 if the file has none.
 int64_t oom_kills_in(const std::string& path) {
   std::ifstream file(path);
   std::string name;

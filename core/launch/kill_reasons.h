@@ -6,18 +6,18 @@
 
 namespace tessera::internal {
 
-/// What the system counts and limits that may explain a SIGKILL which the launcher has not sent.
+/// System counters and limits that may explain a SIGKILL that the launcher did not send.
 class KillReasons {
  public:
-  /// Notes what is counted so far. `root` precedes all paths; tests have a made-up tree there.
+  /// Reads the present counts. `root` is prepended to all paths; tests put a made-up tree there.
   explicit KillReasons(std::string root = "");
 
-  /// What suggests why a process has died of `signal` since then, with the remedy, as in "the
-  /// kernel has killed ..."; "" if nothing does.
+  /// Returns what has happened since construction that may explain why a process died of `signal`,
+  /// with the remedy, such as "the kernel has killed ..."; "" if nothing does.
   std::string hint(int signal) const;
 
  private:
-  /// A file that counts the processes killed for lack of memory, and what it has counted before.
+  /// A file that counts the processes killed for lack of memory, and its count at construction.
   struct Count {
     std::string path;
     bool is_of_group;

@@ -25,10 +25,10 @@ namespace internal {
 namespace {
 
 constexpr int kMostRanks = 4096;
-/// Set in ranks: who has started them.
+/// Set in ranks to the pid of the launcher.
 constexpr const char* kLauncherPid = "TESSERA_LAUNCHER_PID";
 
-/// Whether a launcher, or launch() in another process, has made this process a rank.
+/// Returns true if a launcher, or launch() in another process, has made this process a rank.
 bool is_rank() {
   const auto launcher = process_environment(kLauncherPid);
   TORCH_CHECK(!launcher || *launcher == absl::StrCat(::getppid()), "[launch] ", kLauncherPid,
@@ -57,7 +57,7 @@ int run_rank(const char* program, const std::function<int()>& fn) {
               ": got a second call of launch(), expected one, as this process is a rank already; "
               "return from main() what the first one returns");
   const char* const slash = ::strrchr(program, '/');
-  ::prctl(PR_SET_NAME, slash == nullptr ? program : slash + 1);  // exec has called it "exe"
+  ::prctl(PR_SET_NAME, slash == nullptr ? program : slash + 1);  // exec has named it "exe"
   return record_errors(fn);
 }
 
@@ -74,7 +74,7 @@ int launch(int argc, char** argv, const LaunchOptions& options, const std::funct
               "in a process; call one after the other");
   const auto over = c10::make_scope_exit([] { is_under_way = false; });
   open_standard_streams();
-  std::fflush(stdout);  // what was printed before the ranks comes before what they print
+  std::fflush(stdout);  // text printed before the launch must precede the ranks' output
   const CaughtSignals signals;
   LaunchedRanks ranks(bounded(options.grace));
   ranks.start(options.nproc, {argv, argv + argc}, {absl::StrCat(kLauncherPid, "=", ::getpid())});

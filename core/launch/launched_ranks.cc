@@ -23,9 +23,9 @@
 namespace tessera::internal {
 namespace {
 
-/// Some shells send one request twice, as themselves and to a group.
+/// Some shells send one request twice: to the process and to its group.
 constexpr std::chrono::milliseconds kOneRequest(250);
-/// The kernel needs about nothing to end a killed process, unless a device holds it.
+/// The kernel ends a killed process almost at once, unless a device holds it.
 constexpr std::chrono::seconds kTimeToDie(10);
 
 template <typename Value>
@@ -34,7 +34,7 @@ Value value_or_throw(absl::StatusOr<Value> value) {
   throw std::runtime_error(absl::StrCat("[launch] ", std::string(value.status().message())));
 }
 
-/// Which start of this program it is, as tessera-run --supervise counts.
+/// Returns how often tessera-run --supervise has restarted this program.
 int restart_count() {
   int count = 0;
   const std::string text = process_environment("TESSERA_RESTART_COUNT").value_or("");
@@ -78,7 +78,7 @@ void LaunchedRanks::start(int count, std::vector<std::string> arguments,
   std::vector<std::string> inherited;
   for (char** entry = environ; entry != nullptr && *entry != nullptr; ++entry)
     inherited.emplace_back(*entry);
-  // Not the path of this program, which another one may have by now.
+  // The path of this program may name another file by now, so do not use it.
   RankProgram program{.arguments = std::move(arguments), .file = "/proc/self/exe"};
   ranks_.reserve(static_cast<size_t>(count));
   for (place.rank = 0; place.rank < count; ++place.rank) {
@@ -102,7 +102,7 @@ int LaunchedRanks::wait(const CaughtSignals& signals) {
   }
   if (!failures_->first()) return signal_ == 0 ? 0 : 128 + signal_;
   const RankFailure& first = *failures_->first();
-  // As rank 0 of its command, where tessera-run --supervise has started this program.
+  // If tessera-run --supervise has started this program, it reports as rank 0 of the command.
   report_failures(0, 1);
   report_step(first.step);
   if (first.has_trained) report_step_end(/*sees_waits=*/false);
@@ -150,7 +150,8 @@ void LaunchedRanks::reap() {
     page_->note_end(rank.rank(), rank.exit_status()->wait_status());
     ended.push_back(&rank);
   }
-  // Of those that ended at one look, a signal is the likelier cause and an error the consequence.
+  // Among ranks that ended since the last look, a signal is the likelier cause and an error the
+  // consequence.
   std::stable_partition(ended.begin(), ended.end(),
                         [](const RankProcess* rank) { return rank->exit_status()->signal() != 0; });
   for (const RankProcess* rank : ended) {
@@ -161,7 +162,7 @@ void LaunchedRanks::reap() {
   }
 }
 
-/// Ends the others once it is known who failed first and they have had time to say whom they
+/// Ends the other ranks once the first failure is named, and they have had time to report what they
 /// waited for.
 void LaunchedRanks::name_first_failure() {
   Failures::Ranks all;

@@ -15,24 +15,24 @@
 
 namespace tessera::internal {
 
-/// The ranks that this process has started by launch(). What tessera-run does, without what it does
-/// for a terminal: output goes its own way, and nothing is printed.
+/// The ranks that this process has started by launch(). Works like tessera-run, except that output
+/// is not redirected and nothing is printed.
 class LaunchedRanks {
  public:
-  /// Throws std::runtime_error where there is no place for a directory.
+  /// Throws std::runtime_error if no directory can be made.
   explicit LaunchedRanks(std::chrono::milliseconds grace);
-  /// Kills what still runs, and waits for it.
+  /// Kills the ranks that still run, and waits for them.
   ~LaunchedRanks();
   LaunchedRanks(const LaunchedRanks&) = delete;
   LaunchedRanks& operator=(const LaunchedRanks&) = delete;
 
-  /// Starts `count` ranks of this program, which end when the calling thread does, with this
-  /// environment and `variables` ("NAME=value"). Once. Throws std::runtime_error where the system
-  /// refuses what they need.
+  /// Starts `count` ranks of this program with this process's environment and `variables`
+  /// ("NAME=value"). The ranks are killed when the calling thread ends. Call once. Throws
+  /// std::runtime_error if the system refuses a resource.
   void start(int count, std::vector<std::string> arguments,
              const std::vector<std::string>& variables);
 
-  /// Blocks until all have ended. Returns what launch() does, and throws what it throws.
+  /// Blocks until all ranks have ended. Returns and throws what launch() does.
   int wait(const CaughtSignals& signals);
 
  private:
@@ -55,11 +55,11 @@ class LaunchedRanks {
   std::unique_ptr<JobPage> page_;
   std::unique_ptr<Failures> failures_;
   std::vector<RankProcess> ranks_;
-  int signal_ = 0;               // the first that told this process to end
-  Clock::time_point signalled_;  // when it came
-  Deadline kill_at_;             // set once the ranks are being ended
-  Deadline give_up_at_;          // set once they have been killed
-  bool is_abandoned_ = false;    // not waited for any longer
+  int signal_ = 0;               // the first signal that told this process to end
+  Clock::time_point signalled_;  // when signal_ came
+  Deadline kill_at_;             // when to kill; set while the ranks are being ended
+  Deadline give_up_at_;          // when to stop waiting; set once the ranks have been killed
+  bool is_abandoned_ = false;    // the remaining ranks are no longer waited for
 };
 
 }  // namespace tessera::internal

@@ -25,7 +25,8 @@ std::vector<char*> pointers(const std::vector<std::string>& strings) {
   return result;
 }
 
-/// Made before fork(): other threads may hold the allocator's locks there.
+/// Everything that exec needs. Made before fork(), because in the child other threads' locks on the
+/// allocator may stay taken.
 struct Execution {
   explicit Execution(const RankProgram& program)
       : file(program.file.empty() ? program.arguments[0].c_str() : program.file.c_str()),
@@ -37,8 +38,8 @@ struct Execution {
   std::vector<char*> environment;
 };
 
-/// Handlers are of no use in the program that is about to come, and one that runs before it comes
-/// would act in the launcher's name. What is ignored stays ignored.
+/// Resets signal handlers to the default in the child, because one that ran before exec would act
+/// as if in the launcher. Ignored signals stay ignored.
 void drop_handlers() {
   for (int signal = 1; signal < NSIG; ++signal) {
     struct sigaction action;
@@ -49,17 +50,17 @@ void drop_handlers() {
   }
 }
 
-/// The child's half: between fork and exec, with all signals blocked. System calls only.
+/// Runs in the child between fork and exec, with all signals blocked. Makes system calls only.
 [[noreturn]] void become_program(const Execution& execution, const Watcher& watcher, pid_t launcher,
                                  int out, int err, int failure) {
   setpgid(0, 0);
   prctl(PR_SET_PDEATHSIG, SIGKILL);
-  // The launcher may have died before that line.
+  // The launcher may have died before the call above.
   if (getppid() != launcher) _exit(1);
   watcher.add(getpid());
   drop_handlers();
   const int null = open("/dev/null", O_RDONLY | O_CLOEXEC);
-  // Not what the launcher was started with: a rank would be deaf to requests to stop.
+  // Do not inherit the launcher's signal mask: the rank would ignore requests to stop.
   sigset_t none;
   sigemptyset(&none);
   if (null >= 0 && dup2(null, STDIN_FILENO) >= 0 && dup2(out, STDOUT_FILENO) >= 0 &&
@@ -67,7 +68,7 @@ void drop_handlers() {
     execvpe(execution.file, execution.arguments.data(), execution.environment.data());
   }
   const int error = errno;
-  // Eight bytes into an empty pipe: it cannot fail while the launcher lives.
+  // Eight bytes into an empty pipe: this cannot fail while the launcher lives.
   if (write(failure, &error, sizeof(error)) < 0) _exit(126);
   _exit(127);
 }
@@ -79,7 +80,7 @@ absl::Status no_resources(const std::string& name, const char* what, int error =
 }
 
 absl::Status cannot_run(const std::string& name, const std::string& program, int error) {
-  // Of the system's: another program would not run either.
+  // With these errors, no other program could be started either.
   if (error == EMFILE || error == ENFILE) return no_resources(name, "no descriptor", error);
   if (error == EAGAIN || error == ENOMEM) return no_resources(name, "no process", error);
   if (error != ENOENT && error != ENOTDIR) {
@@ -121,7 +122,7 @@ absl::StatusOr<RankProcess> RankProcess::start(int rank, const RankProgram& prog
   int error = 0;
   ssize_t count;
   do {
-    // Ends as soon as the program runs: exec closes the other end.
+    // Returns once the program runs, because exec closes the other end.
     count = read(failure.get(), &error, sizeof(error));
   } while (count < 0 && errno == EINTR);
   if (count == static_cast<ssize_t>(sizeof(error))) {
@@ -148,7 +149,7 @@ bool RankProcess::reap_with_group() {
   const bool is_ours =
       waitid(P_PID, static_cast<id_t>(pid_), &seen, WEXITED | WNOHANG | WNOWAIT) == 0;
   if (is_ours && seen.si_pid != pid_) return false;
-  int status = W_EXITCODE(255, 0);  // where another thread has taken it
+  int status = W_EXITCODE(255, 0);  // if another thread has reaped it
   if (is_ours) {
     signal_group(SIGKILL);
     waitpid(pid_, &status, 0);

@@ -14,50 +14,51 @@
 
 namespace tessera::internal {
 
-/// What to start a rank with.
+/// The program that a rank runs.
 struct RankProgram {
-  /// Path or name, then arguments.
+  /// The program's path or name, then its arguments.
   std::vector<std::string> arguments;
   std::vector<std::string> environment = {};
-  /// What messages call it: "rank 2".
+  /// The name for messages: "rank 2".
   std::string name = {};
-  /// The file to execute where that is not what arguments[0] names; "": that is.
+  /// The file to execute if it is not the one that arguments[0] names; "" if it is.
   std::string file = {};
 };
 
-/// One rank's process: leader of a process group of its own, stdin from /dev/null, no signal
+/// One rank's process: leader of its own process group, with stdin from /dev/null and no signal
 /// blocked. The kernel kills it when the thread that started it ends.
 class RankProcess {
  public:
-  /// Starts rank `rank`, which writes to the descriptors `out` and `err` as stdout and stderr;
-  /// returns once the program runs. The group is known to `watcher` before that. The calling
-  /// process may have other threads. Errors, naming the program: NotFound if there is none of that
-  /// name, PermissionDenied if it cannot be run, ResourceExhausted if the system has no process or
+  /// Starts rank `rank` with the descriptors `out` and `err` as stdout and stderr, and returns once
+  /// the program runs. Registers the process group with `watcher` before that. The calling process
+  /// may have other threads. Errors, naming the program: NotFound if there is no such program,
+  /// PermissionDenied if it cannot be run, ResourceExhausted if the system has no process or
   /// descriptor left.
   static absl::StatusOr<RankProcess> start(int rank, const RankProgram& program,
                                            const Watcher& watcher, int out, int err);
 
   int rank() const { return rank_; }
   const std::string& name() const { return name_; }
-  /// Its process id, which is also the id of its process group.
+  /// Returns the process id, which is also the id of the process group.
   pid_t pid() const { return pid_; }
 
-  /// How the rank ended; nothing while it runs. Its process group may live on.
+  /// Returns how the rank ended; nullopt while it runs. Its process group may outlive it.
   const std::optional<ExitStatus>& exit_status() const { return exit_status_; }
-  /// Called by whoever reaped it.
+  /// Called by the code that reaped the process.
   void set_exit_status(ExitStatus exit_status) { exit_status_ = exit_status; }
 
-  /// Whether a process of its group is left, as far as `notice_group_end` has seen.
+  /// Returns true if notice_group_end() has not yet found the process group empty.
   bool group_is_alive() const { return group_is_alive_; }
-  /// Looks; returns true once, when the rank has been reaped and its group is found empty. The
-  /// group's number may be another's soon after, so look often; signals go nowhere from then on.
+  /// Checks whether the process group is empty. Returns true once, when the rank has been reaped
+  /// and its group is empty; from then on no signals are sent. Call it often, because the group's
+  /// number may soon be reused.
   bool notice_group_end();
-  /// Sends `signal` to every process of its group.
+  /// Sends `signal` to every process of the group.
   void signal_group(int signal);
 
-  /// Looks whether it has ended; if so, kills what is left of its group, reaps it, sets
-  /// exit_status() and returns true, once. Does not block. For who leaves nothing of a group behind
-  /// its leader: the group's number is nobody else's until the leader is reaped.
+  /// If the process has ended, kills the rest of its group, reaps it, sets exit_status() and
+  /// returns true, once. Does not block. Use it if no process of a group may outlive the leader:
+  /// the group's number cannot be reused until the leader is reaped.
   bool reap_with_group();
 
  private:

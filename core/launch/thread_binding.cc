@@ -9,9 +9,9 @@
 namespace tessera::internal {
 namespace {
 
-/// A variable with which the user says himself which cores; "" if there is none.
+/// Returns the name of the variable in which the user lists cores; "" if there is none.
 std::string list_of_cores(const std::vector<std::string>& inherited) {
-  // A word, as in OMP_PLACES=cores, says what a place is and not where.
+  // A word, as in OMP_PLACES=cores, defines what a place is but does not list cores.
   const std::string places = value_of(inherited, "OMP_PLACES");
   if (!places.empty() && !absl::ascii_isalpha(static_cast<unsigned char>(places[0]))) {
     return "OMP_PLACES";

@@ -23,22 +23,23 @@
 namespace tessera::internal {
 namespace {
 
-/// One message.
+/// A message to the watcher.
 struct Record {
   int32_t group;
   int32_t is_alive;
 };
-constexpr int32_t kEnd = 0;  // in place of a group: the launcher needs the watcher no more
+constexpr int32_t kEnd = 0;  // in place of a group: the launcher no longer needs the watcher
 
 void tell(int fd, Record record) {
   ssize_t count;
   do {
-    count = ::send(fd, &record, sizeof(record), MSG_NOSIGNAL);  // it may have been killed
+    count = ::send(fd, &record, sizeof(record), MSG_NOSIGNAL);  // the watcher may have been killed
   } while (count < 0 && errno == EINTR);
 }
 
-/// Blocks for the next record; false at kEnd, or once the launcher has ended and none is left. The
-/// end of the stream alone would not show that: a fork of the launcher may hold its end open.
+/// Blocks until the next record. Returns false at kEnd, or once the launcher has ended and no
+/// record is left. The end of the stream alone would not show that, because a fork of the launcher
+/// may hold its end open.
 bool receive(int fd, int launcher, Record& record) {
   while (true) {
     pollfd ready[] = {{fd, POLLIN, 0}, {launcher, POLLIN, 0}};
@@ -50,12 +51,12 @@ bool receive(int fd, int launcher, Record& record) {
   }
 }
 
-/// The watcher's whole life, with all signals blocked. `pipe` is not one of the three standard
-/// descriptors. `launcher`: its process; -1 where the kernel has no such descriptors.
+/// Runs the watcher, with all signals blocked, until it exits. `pipe` is not a standard descriptor.
+/// `launcher` is a pidfd of the launcher; -1 if the kernel has no pidfds.
 [[noreturn]] void watch(int pipe, int launcher, const std::string& directory) {
   setsid();
   prctl(PR_SET_NAME, "tessera-watch");
-  // Neither the launcher's output nor its folder may stay in use because of this process.
+  // This process must keep neither the launcher's output nor its working directory in use.
   const int null = open("/dev/null", O_RDWR);
   for (const int fd : {0, 1, 2}) dup2(null, fd);
   pipe = fcntl(pipe, F_DUPFD, 5);  // out of the way of both
@@ -111,7 +112,7 @@ void Watcher::add(pid_t group) const { tell(pipe_.get(), {group, 1}); }
 void Watcher::forget(pid_t group) const { tell(pipe_.get(), {group, 0}); }
 
 void Watcher::finish() {
-  // Kernels before 5.3 have none: without the descriptor, wait without limit.
+  // Kernels before 5.3 have no pidfds; then wait without a limit.
   const FileDescriptor process(static_cast<int>(syscall(SYS_pidfd_open, pid_, 0)));
   tell(pipe_.get(), {kEnd, 0});
   pipe_.close();

@@ -11,27 +11,26 @@
 
 namespace tessera::internal {
 
-/// A small process that outlives the launcher, however that dies. It holds one end of a pipe; when
-/// the other end closes it sends SIGKILL to the process groups that it was told of, removes the
-/// job's directory and ends. It has a session of its own, ignores every signal that can be ignored
+/// A small process that outlives the launcher, however the launcher dies. It holds one end of a
+/// pipe. When the other end closes, it sends SIGKILL to the registered process groups, removes the
+/// job's directory and exits. It has a session of its own, ignores every signal that can be ignored
 /// and keeps no other descriptor open.
 class Watcher {
  public:
-  /// Forks it. The calling process may have other threads: what the child does between its start
-  /// and its end takes no lock but the C library's, which are free in a child. Errors:
-  /// ResourceExhausted.
+  /// Forks the watcher. The calling process may have other threads, because the child takes no
+  /// locks except the C library's, which are free in a child. Errors: ResourceExhausted.
   static absl::StatusOr<std::unique_ptr<Watcher>> start(const std::string& directory);
 
   pid_t pid() const { return pid_; }
 
-  /// Tells it to end process group `group` when the launcher is gone. A worker calls this for
-  /// itself between fork and exec, so that no program ever runs unwatched.
+  /// Registers process group `group`, to be killed when the launcher is gone. A worker calls this
+  /// for itself between fork and exec, so that no program ever runs unwatched.
   void add(pid_t group) const;
-  /// Tells it that `group` is empty; its number may soon be another's.
+  /// Removes `group`, which is empty: its number may soon be reused.
   void forget(pid_t group) const;
 
-  /// Lets go of it and waits for it to remove the directory, at most 5 seconds. It may have
-  /// been reaped before.
+  /// Tells the watcher to end, and waits at most 5 seconds for it to remove the directory. It may
+  /// already have been reaped.
   void finish();
 
  private:

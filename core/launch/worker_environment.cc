@@ -13,14 +13,14 @@ namespace {
 
 std::string name_of(const std::string& entry) { return entry.substr(0, entry.find('=')); }
 
-/// Whether OpenMP takes it: "4", or "4,2" for nested regions, of which the first number counts
-/// here.
+/// Returns true if OpenMP accepts `value`: "4", or "4,2" for nested regions, of which the first
+/// number counts here.
 bool is_thread_count(const std::string& value) {
   int count = 0;
   return absl::SimpleAtoi(value.substr(0, value.find(',')), &count) && count > 0;
 }
 
-/// What tells a process which start of the job it belongs to.
+/// Returns the variables that tell a process which start of the job it belongs to.
 std::map<std::string, std::string> attempt_variables(const WorkerPlace& place) {
   const std::string count = absl::StrCat(place.restart_count);
   return {{"TORCHELASTIC_RESTART_COUNT", count},
@@ -29,8 +29,8 @@ std::map<std::string, std::string> attempt_variables(const WorkerPlace& place) {
           {"TESSERA_JOB_PAGE", place.job_page}};
 }
 
-/// `inherited` with `ours` in place of what has their names, and without the entries that are
-/// `unwanted`.
+/// Returns `inherited` without the `unwanted` entries, and with `ours` replacing variables of the
+/// same names.
 std::vector<std::string> changed(const std::vector<std::string>& inherited,
                                  const std::map<std::string, std::string>& ours,
                                  bool (*unwanted)(const std::string& entry)) {
@@ -109,7 +109,7 @@ std::vector<std::string> worker_environment(const std::vector<std::string>& inhe
   if (value_of(inherited, "TESSERA_JOB_TOKEN").empty()) ours["TESSERA_JOB_TOKEN"] = place.job_token;
   return changed(inherited, ours, [](const std::string& entry) {
     const std::string name = name_of(entry);
-    // An address of an outer launcher is not this job's.
+    // An address from an outer launcher does not belong to this job.
     return name == "MASTER_ADDR" || name == "MASTER_PORT" || entry == "GOMP_CPU_AFFINITY=";
   });
 }

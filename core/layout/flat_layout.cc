@@ -59,7 +59,8 @@ std::vector<Segment> FlatLayout::segments(Range range) const {
   // The last parameter that starts at or before the range may reach into it; earlier ones cannot.
   const auto after = std::upper_bound(offsets_.begin(), offsets_.end(), range.begin);
   size_t index = static_cast<size_t>(after - offsets_.begin());
-  // An empty parameter has the offset of the next one, so it hides none that reaches into it.
+  // An empty parameter has the offset of the next one, so it never hides a parameter that reaches
+  // into the range.
   if (index > 0) --index;
   for (; index < offsets_.size() && offsets_[index] < range.end(); ++index) {
     const int64_t begin = std::max(offsets_[index], range.begin);

@@ -16,7 +16,7 @@ namespace {
 
 constexpr int64_t kSampleNumel = 64;
 
-/// Returns a storage for `parameter` alone: its present one if aliases can follow it, else a new
+/// Returns a storage for `parameter` alone: its present storage if aliases can follow, else a new
 /// one. Note [Aliases of parameters] in storage_holders.h.
 c10::Storage storage_of_its_own(const at::Tensor& parameter, at::ScalarType dtype) {
   if (parameter.scalar_type() != dtype || !fills_storage(parameter)) {
@@ -50,7 +50,8 @@ FlatParameters::FlatParameters(const ParameterTable& table, const UnitPlan& plan
   for (const PlannedUnit& unit : plan) {
     const FlatLayout& layout = unit.layout;
     const UnitMemory& memory = memory_.emplace_back(allocate(memory_.size()));
-    // Values come together in a whole buffer and are cut then, unless the shard is all of it.
+    // Collects the values in a whole buffer and then takes this rank's shard, unless the shard is
+    // the whole.
     const bool keeps_all = memory.shard_range.numel == layout.numel();
     const bool is_shard =
         brought == Values::kLater || (keeps_all && memory.shard.device() == device);
@@ -98,7 +99,7 @@ uint64_t FlatParameters::sample(size_t index) const {
   const auto nbytes =
       static_cast<size_t>(std::min(tensor.numel(), kSampleNumel)) * tensor.element_size();
   if (!plan_.has_place(index)) return XXH3_64bits(tensor.const_data_ptr(), nbytes);
-  // Reads the memory itself, because the tensors of a unit that is being all-gathered throw.
+  // Reads the memory itself, because tensors of a unit that is being all-gathered throw.
   const at::Tensor& memory = full_[plan_.place(index).unit].memory();
   const auto* data = static_cast<const char*>(memory.const_data_ptr());
   return XXH3_64bits(data + range_of(index).begin * tensor.element_size(), nbytes);
@@ -116,7 +117,7 @@ bool FlatParameters::lives_here(size_t index) const {
   return tensor.layout() == c10::kStrided && tensor.has_storage() &&
          tensor.storage().unsafeGetStorageImpl() ==
              full.storage(place.position).unsafeGetStorageImpl() &&
-         // Not for split units: operators of other threads may gather and free them now.
+         // Not for split units, because operators on other threads may gather and free them now.
          (is_split() || full.is_intact(place.position)) &&
          tensor.scalar_type() == plan_[place.unit].layout.dtype() &&
          tensor.numel() == range_of(index).numel && tensor.storage_offset() == 0 &&
@@ -137,8 +138,8 @@ FlatParameters::Finding FlatParameters::inspect() const {
   const Finding finding = inspect_places();
   if (finding.violation != Violation::kNone) return finding;
   for (size_t i = 0; i < table_.size(); ++i) {
-    // A protected unit cannot have been written through a tensor, but other ranks may be writing
-    // it.
+    // Nothing can have written a protected unit through a tensor, but other ranks may be writing to
+    // its memory.
     const bool is_protected = plan_.has_place(i) && full_[plan_.place(i).unit].is_protected();
     if (table_[i].tensor._version() != versions_[i] ||
         (!is_protected && sample(i) != samples_[i])) {

@@ -14,8 +14,8 @@
 
 namespace tessera::internal {
 
-/// Whether parameters that move into flat buffers bring their values, or get them later because
-/// they have no readable memory.
+/// Whether the values of parameters are copied when they move into flat buffers, or set later
+/// because the parameters have no readable memory.
 enum class Values : uint8_t { kOfParameters, kLater };
 
 /// The parameters of a plan in one flat buffer per unit, and this rank's shards of them. Detects
@@ -23,12 +23,12 @@ enum class Values : uint8_t { kOfParameters, kLater };
 /// while some is attached).
 class FlatParameters {
  public:
-  /// Moves the parameters of `table` that have a place into memory from `allocate`, converting them
-  /// to their unit's dtype. Parameters whose aliases cannot follow must have none (StorageHolders).
-  /// Whole units lie on `device`, as the parameters do; shards of split units may lie elsewhere
-  /// (Options::offload). Writes shards only: ranks that share whole units must run a barrier and
-  /// call accept() before any of them reads. Values::kLater: shards are zero. References must
-  /// outlive it.
+  /// Moves the parameters of `table` that have a place in `plan` into memory from `allocate`, and
+  /// converts them to their unit's dtype. Parameters whose aliases cannot follow must have no
+  /// aliases (StorageHolders). Whole units lie on `device`, like the parameters; shards of split
+  /// units may lie elsewhere (Options::offload). Writes this rank's shards only: ranks that share
+  /// whole units must run a barrier and call accept() before any of them reads. Under
+  /// Values::kLater shards are zero. References must outlive the object.
   FlatParameters(const ParameterTable& table, const UnitPlan& plan, Residence residence,
                  const AllocateUnit& allocate, at::Device device, MemoryMeter& meter,
                  Values values = Values::kOfParameters);
@@ -50,7 +50,7 @@ class FlatParameters {
 
   bool is_split() const { return residence_ == Residence::kSplit; }
 
-  /// Kinds of problems with a parameter.
+  /// The ways in which a parameter can violate the engine's assumptions.
   enum class Violation : uint8_t {
     kNone,
     kMoved,     ///< no longer lives in its unit: re-assigned, converted or resized
@@ -61,10 +61,10 @@ class FlatParameters {
   /// Returns true if parameter `index` still lives in its unit. Local, a few nanoseconds.
   bool lives_here(size_t index) const;
 
-  /// Returns the first parameter that was changed since accept(), and how. Local. On a CPU reads 64
-  /// elements of each resident parameter, because torch's SGD and others write through .data(),
-  /// which has its own version counter. On a GPU such a write is not noticed, because reading would
-  /// wait for the device.
+  /// Returns the first parameter that was changed since accept(), and how. Local. On a CPU it
+  /// compares 64 elements of each resident parameter, because torch's SGD and others write through
+  /// .data(), which has its own version counter. On a GPU it does not notice such a write, because
+  /// the comparison would wait for the device.
   struct Finding {
     Violation violation = Violation::kNone;
     size_t parameter = 0;
@@ -74,8 +74,8 @@ class FlatParameters {
   /// cannot repair.
   Finding inspect_places() const;
 
-  /// Accepts the current values: records all version counters, and the first elements except those
-  /// of units that are forbidden now (being all-gathered).
+  /// Accepts the current values: records all version counters, and the first elements of each unit
+  /// except units whose access is forbidden now (those being all-gathered).
   void accept();
   /// Records the first elements of `unit`.
   void accept_values(size_t unit);
@@ -92,14 +92,14 @@ class FlatParameters {
   const UnitPlan& plan_;
   const Residence residence_;
   MemoryMeter& meter_;
-  MemoryClass class_ = MemoryClass::kParameters;  // of shards
+  MemoryClass class_ = MemoryClass::kParameters;  // of the shards
   std::vector<FreeableBuffer> full_;
   std::vector<UnitMemory> memory_;
   std::vector<int64_t> versions_;  // per table entry
   std::vector<uint64_t> samples_;  // per table entry: a hash of the first elements
 };
 
-/// Returns the text for the user: "<parameter> <what happened>; <remedy>".
+/// Returns the error text: "<parameter> <what happened>; <remedy>".
 std::string describe(FlatParameters::Violation violation, const std::string& parameter);
 
 }  // namespace tessera::internal

@@ -89,7 +89,7 @@ void FreeableBuffer::set_access_error(std::string error) {
   if (!has_memory() && !is_forbidden_) update_access();
 }
 
-/// Sets the state that applies unless it is forbidden: protected, without memory, or readable. A
+/// Sets the access state unless access is forbidden: protected, without memory, or readable. A
 /// readable storage stays readable throughout, because an operator may be about to read the
 /// address.
 void FreeableBuffer::update_access() {

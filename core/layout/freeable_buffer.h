@@ -13,35 +13,36 @@
 namespace tessera::internal {
 
 /// The memory of some tensors, which can be detached and attached while the tensors live. Each
-/// tensor has its own storage, which points into one block of memory (a unit's). Only the data
-/// pointers change, not sizes, strides and storages, so all views and aliases of the tensors
-/// follow. Without memory, while forbidden and while protected, every access to the data throws
-/// c10::Error with a given message. In a child of fork() it always does. Not thread-safe.
+/// tensor has its own storage, and all storages point into one block of memory (a unit's). Only the
+/// data pointers change, not sizes, strides and storages, so all views and aliases of the tensors
+/// follow. Every access to the data throws c10::Error with a given message while the buffer has no
+/// memory, is forbidden or is protected, and always in a child of fork(). Not thread-safe.
 class FreeableBuffer {
  public:
-  /// For [numel] elements of `dtype` on `device`, without memory and storages. Access without
-  /// memory throws `access_error`.
+  /// Makes a buffer for [numel] elements of `dtype` on `device`, without memory and storages.
+  /// Access without memory throws `access_error`.
   FreeableBuffer(int64_t numel, at::ScalarType dtype, at::Device device, std::string access_error);
   ~FreeableBuffer();
   FreeableBuffer(FreeableBuffer&& other) noexcept = default;
   FreeableBuffer(const FreeableBuffer&) = delete;
   FreeableBuffer& operator=(const FreeableBuffer&) = delete;
 
-  /// Takes `storage` over and releases its data; call it only without memory. From then on its data
-  /// are its nbytes() bytes from element `begin` on. It can no longer be resized.
+  /// Takes `storage` over and releases its data. From then on the storage refers to its nbytes()
+  /// bytes of this buffer from element `begin` on, and cannot be resized. Call it only while the
+  /// buffer has no memory.
   void adopt(c10::Storage storage, int64_t begin);
   size_t size() const { return parts_.size(); }
   const c10::Storage& storage(size_t part) const { return parts_[part].storage.storage(); }
   /// Returns true if storage `part` still points into this buffer's memory.
   bool is_intact(size_t part) const;
 
-  /// has_memory(): true between attach() and detach(). attach() takes `memory` (1-d, contiguous,
-  /// equal numel and dtype) and keeps it alive; detach() returns it.
+  /// has_memory() returns true between attach() and detach(). attach() takes `memory` (1-d,
+  /// contiguous, with the buffer's numel and dtype) and keeps it alive; detach() returns it.
   bool has_memory() const { return memory_.defined(); }
   void attach(at::Tensor memory);
   at::Tensor detach();
   /// Replaces the attached memory by `memory` and returns the old one. The data pointers are valid
-  /// at all times, for operators that have started but not yet read them.
+  /// throughout, because operators may have started but not yet read them.
   at::Tensor replace(at::Tensor memory);
   /// Returns the attached memory, readable also while forbidden; undefined if there is none.
   const at::Tensor& memory() const { return memory_; }
@@ -56,14 +57,14 @@ class FreeableBuffer {
   void unprotect();
   bool is_protected() const { return !protection_error_.empty(); }
 
-  /// From now on an access without memory throws `error`.
+  /// Sets the `error` that an access without memory throws from now on.
   void set_access_error(std::string error);
   const std::string& access_error() const { return access_error_; }
 
  private:
   struct Part {
     ThrowingStorage storage;
-    int64_t begin;  // element of the memory
+    int64_t begin;  // first element in the memory
   };
 
   void deny(const std::string& error);

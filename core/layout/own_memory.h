@@ -4,8 +4,8 @@
 
 namespace tessera::internal {
 
-/// Copies `tensor`, which fills its storage, into ordinary memory. The storage stays, so all views
-/// and aliases follow. Local; nobody may use the tensor meanwhile.
+/// Copies the data of `tensor`, which fills its storage, into ordinary memory. The tensor keeps its
+/// storage, so all views and aliases follow. Local; nobody may use the tensor meanwhile.
 void move_to_own_memory(const at::Tensor& tensor);
 
 }  // namespace tessera::internal

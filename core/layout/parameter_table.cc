@@ -22,7 +22,7 @@ bool is_supported(c10::ScalarType dtype) {
          dtype == c10::kHalf;
 }
 
-/// Returns true if its memory is of a kind that can be trained in.
+/// Returns true if the memory of `tensor` has addresses, as training needs.
 bool has_addresses(const at::Tensor& tensor) {
   return tensor.device().is_cpu() || tensor.device().is_cuda();
 }
@@ -57,7 +57,7 @@ std::vector<std::string> problems_of(const Parameter& parameter) {
   return problems;
 }
 
-/// The addresses from a tensor's first to its last byte.
+/// The addresses from the first to the last byte of a tensor.
 struct Extent {
   uintptr_t begin;
   uintptr_t end;

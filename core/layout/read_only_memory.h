@@ -12,18 +12,19 @@ namespace tessera::internal {
 /// Allocates only if their memory has gaps or another order.
 bool have_same_bits(const at::Tensor& left, const at::Tensor& right);
 
-/// The memory that this process may read but not write when this object is made, such as constants
-/// of a program and files that are mapped read-only. The constructor is local and reads
-/// /proc/self/maps, which takes about a millisecond; without that file no memory counts as such.
+/// The memory that this process may read but not write at construction, such as the program's
+/// constants and files that are mapped read-only. The constructor is local and reads
+/// /proc/self/maps, which takes about a millisecond; without that file no memory counts as
+/// read-only.
 class ReadOnlyMemory {
  public:
   ReadOnlyMemory();
 
-  /// Returns true if an element of `tensor` lies in such memory.
+  /// Returns true if an element of `tensor` lies in read-only memory.
   bool holds(const at::Tensor& tensor) const;
 
-  /// Returns why `tensor` cannot be given `values`, of its sizes and dtype; "" if it can, or has
-  /// these bits already.
+  /// Returns why `values`, with the sizes and dtype of `tensor`, cannot be written to `tensor`; ""
+  /// if they can, or if `tensor` has these bits already.
   std::string problem(const at::Tensor& tensor, const at::Tensor& values) const;
 
  private:

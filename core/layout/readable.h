@@ -7,16 +7,16 @@
 namespace tessera::internal {
 
 /// Returns why the elements of a strided tensor cannot be read from memory, such as "its memory is
-/// free"; "" if they can, and for tensors that are not strided or have no addresses (meta).
-/// Operators may still be able to read the tensor: lazy negation, conjugation and zeros have no
-/// values in memory. Local.
+/// free". Returns "" if they can, and for tensors that are not strided or have no addresses (meta).
+/// Operators may still be able to read the tensor: tensors with lazy negation or conjugation and
+/// lazy zeros do not have their values in memory. Local.
 std::string reading_problem(const at::Tensor& tensor);
 
 /// Returns `tensor`, or a copy with its values in memory if `tensor` is a lazy zero or its negation
-/// or conjugation is lazy (at::_neg_view(), conj(), gradients of real() and imag()); for a sparse
-/// COO tensor the same of its values. Call it, or reading_problem(), before taking the address of a
-/// tensor that was not made here or comparing it with another. Local; costs nothing for tensors
-/// that are in memory.
+/// or conjugation is lazy (at::_neg_view(), conj(), gradients of real() and imag()). For a sparse
+/// COO tensor this applies to its values. Call it, or reading_problem(), before comparing a tensor
+/// that came from outside, or taking its address. Local; costs nothing for tensors that are in
+/// memory.
 at::Tensor in_memory(const at::Tensor& tensor);
 
 }  // namespace tessera::internal

@@ -9,8 +9,8 @@
 
 namespace tessera::internal {
 
-/// Returns why `world_size` ranks cannot be divided by `degrees`: "got ..., expected ...; ..."; ""
-/// if they can.
+/// Returns why `degrees` do not divide `world_size` ranks: "got ..., expected ...; ..."; "" if they
+/// do.
 std::string problem_of(const Degrees& degrees, int world_size);
 
 /// A rank's slices of every unit under degrees p | g | o and a world of N. Pure arithmetic.
@@ -52,10 +52,10 @@ class SliceMap {
   Range optimizer(const FlatLayout& layout) const;
   Range atom(const FlatLayout& layout) const;
 
-  /// Returns the ranks that agree with this one in every coordinate except those of `axes`,
-  /// ascending.
+  /// Returns the ranks that differ from this one only in the coordinates `axes`, ascending.
   std::vector<int> peers(const std::vector<Axis>& axes) const;
-  /// For split(): per rank of the world the lowest rank of its peers along `axes`.
+  /// Returns the colors for split(): for each rank of the world, the lowest of its peers along
+  /// `axes`.
   std::vector<int> colors(const std::vector<Axis>& axes) const;
 
  private:

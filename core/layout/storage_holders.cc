@@ -14,7 +14,7 @@ namespace tessera::internal {
 
 namespace {
 
-/// Bytes of a storage from a tensor's first to the end of its last.
+/// The bytes of a storage from the first element of a tensor to the end of its last.
 struct ByteRange {
   int64_t begin;
   int64_t end;

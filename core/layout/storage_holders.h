@@ -18,28 +18,29 @@ namespace tessera::internal {
 /// A model may keep views and aliases of its parameters: a transpose made in the constructor,
 /// weight.detach() registered as a buffer, an earlier graph. They share the parameter's storage. A
 /// parameter that fills its storage alone and keeps its dtype keeps that storage when it moves into
-/// a unit: only the memory under the storage is replaced, so all aliases follow, also where
-/// parameters are split. Otherwise the parameter gets a new storage, and the old one stays with its
-/// other holders. That is correct if all of them are parameters (the slices of one tensor that
+/// a unit: only the memory under the storage is replaced, so all aliases follow, even if parameters
+/// are split. Otherwise the parameter gets a new storage, and the other holders keep the old one.
+/// That is correct if all other holders are parameters (the slices of one tensor that
 /// vector_to_parameters makes, an LSTM whose weights cuDNN has joined). Any other holder would keep
 /// reading values that are no longer trained, so such a parameter is refused by name.
+/// reading values that are no longer trained, so such a parameter is refused by name.
 
-/// Counts how many references to each storage belong to given tensors: their own, and those that
-/// exist only because one of the tensors is a view.
+/// Counts how many references to each storage come from the given tensors: their own references,
+/// and those that exist only because one of these tensors is a view.
 class StorageHolders {
  public:
   explicit StorageHolders(const std::vector<at::Tensor>& tensors);
 
-  /// Returns how many other tensors (or handles of the storage) hold the memory of `tensor`, one of
-  /// the given ones. Local.
+  /// `tensor` is one of the given tensors. Returns how many tensors (or handles of the storage)
+  /// that were not given hold its memory. Local.
   int64_t other_holders(const at::Tensor& tensor) const;
 
  private:
   std::unordered_map<const c10::StorageImpl*, int64_t> accounted_;
 };
 
-/// Returns one line for each parameter of `table` that cannot move to where `plan` and `precision`
-/// put it, because its memory has another holder that could not follow. Local.
+/// Returns one line for each parameter of `table` that cannot move to its place under `plan` and
+/// `precision`, because its memory has another holder that could not follow. Local.
 std::vector<std::string> alias_problems(const ParameterTable& table, const UnitPlan& plan,
                                         const Precision& precision);
 

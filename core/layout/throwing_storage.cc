@@ -12,8 +12,8 @@
 namespace tessera::internal {
 namespace {
 
-// See Note [Throwing storage]. Each instantiation below hands a member's address to a function that
-// is found by argument-dependent lookup of its tag.
+// See Note [Throwing storage]. Each instantiation below passes a member's address to a function
+// that is found by argument-dependent lookup of its tag.
 struct ThrowFlag {
   using Type = bool c10::StorageImpl::*;
   friend Type address_of(ThrowFlag);
@@ -36,7 +36,7 @@ bool& check_flag(c10::StorageImpl& storage) { return storage.*address_of(CheckFl
 
 }  // namespace
 
-/// The part of a storage that a child of fork() needs. Must not move.
+/// The part of a storage that the fork handler uses in a child. Must not move.
 class ThrowingStorage::Entry {
  public:
   explicit Entry(c10::Storage of) : storage(std::move(of)) {}

@@ -7,20 +7,20 @@
 
 namespace tessera::internal {
 
-/// A storage of a user's tensors to which access can be denied: then every access to its data
-/// throws c10::Error with a given message. In a child of fork() access is denied for good, with a
-/// message that says so. Not thread-safe.
+/// A storage of user tensors to which access can be denied: then every access to its data throws
+/// c10::Error with a given message. In a child of fork() access is denied for good, with a message
+/// that says so. Not thread-safe.
 ///
 /// Note [Throwing storage]
 /// StorageImpl can throw a custom message on every access to its data pointer; LibTorch has a
-/// function to enter that state but none to leave it. So the flags, which are private members, are
-/// toggled by explicit instantiation of a template with their addresses (the C++ standard does not
-/// check access there). For children of fork() each storage has its message ready beforehand,
-/// because the fork handler may only set words: it sets the flags and swaps two strings.
+/// function to enter that state but none to leave it. So we toggle the flags, which are private
+/// members, by explicit instantiation of a template with their addresses (the C++ standard does not
+/// check access there). Each storage has its message for children of fork() ready beforehand,
+/// because the fork handler may only write words: it sets the flags and swaps two strings.
 class ThrowingStorage {
  public:
-  /// Takes `storage` over, denies access with `error`, and releases its data. From then on it
-  /// cannot be resized.
+  /// Takes `storage` over, denies access with `error`, and releases the data. From then on
+  /// `storage` cannot be resized.
   ThrowingStorage(c10::Storage storage, at::Device device, const std::string& error);
   ~ThrowingStorage();
   ThrowingStorage(ThrowingStorage&&) noexcept;
@@ -33,11 +33,11 @@ class ThrowingStorage {
   enum class Access : bool { kDenied, kAllowed };
   void point_to(c10::DataPtr data, Access access);
 
-  /// Denies access with `error`. Does not rewrite an equal text, because another thread may be
-  /// about to throw it.
+  /// Denies access with `error`. Does not rewrite the text if it is equal, because another thread
+  /// may be about to throw it.
   void deny(const std::string& error);
 
-  /// Returns true if an object of this type has `storage` now. Any thread.
+  /// Returns true if a live ThrowingStorage has taken `storage` over. Any thread.
   static bool has_taken(const c10::Storage& storage);
 
  private:

@@ -11,10 +11,10 @@
 
 namespace tessera::internal {
 
-/// Whether the parameters of units are readable at all times, or only while they are used.
+/// Whether the parameters of units are readable at all times, or only while they are in use.
 enum class Residence : uint8_t { kResident, kSplit };
 
-/// Where the parameters of one unit lie on this rank.
+/// The memory of one unit's parameters on this rank.
 struct UnitMemory {
   Range shard_range;  ///< the part that this rank keeps
   at::Tensor shard;   ///< the memory of that part, [its numel], with the authoritative values
@@ -25,8 +25,8 @@ struct UnitMemory {
 /// Makes the memory of unit `index` of a plan. Called once for each unit, in order.
 using AllocateUnit = std::function<UnitMemory(size_t index)>;
 
-/// Makes memory of this rank alone with `allocate`: for resident units all of it, for split ones
-/// this rank's slice of the parameters. `plan` and `slices` must outlive the result.
+/// Allocates memory for this rank alone with `allocate`: the whole of each resident unit, and this
+/// rank's parameter slice of each split one. `plan` and `slices` must outlive the result.
 AllocateUnit own_memory(const UnitPlan& plan, const SliceMap& slices, Residence residence,
                         std::function<at::Tensor(int64_t numel, at::ScalarType dtype)> allocate);
 

@@ -5,14 +5,14 @@
 
 namespace tessera::internal {
 
-/// The functions of a library that was opened at run time (dlopen). Remembers those that it lacks,
+/// Finds the functions of a library that was opened at run time (dlopen). Remembers missing ones,
 /// so that one error can name them all.
 class EntryPoints {
  public:
-  /// `library`: a handle of dlopen; not null.
+  /// `library` is a handle from dlopen; not null.
   explicit EntryPoints(void* library) : library_(library) {}
 
-  /// Sets `target` to the function of that name, or null.
+  /// Sets `target` to the function of that name; null if the library lacks it.
   template <typename Function>
   void find(Function*& target, const char* name) const {
     target = reinterpret_cast<Function*>(address(name));
@@ -34,10 +34,11 @@ class EntryPoints {
   std::vector<std::string> missing_;
 };
 
-/// Returns where the loader found an open library; "" if that is unknown or `library` null.
+/// Returns the path at which the loader found `library`; "" if that is unknown or `library` is
+/// null.
 std::string path_of_library(void* library);
 
-/// Returns why the loader last refused the calling thread. Never empty.
+/// Returns the calling thread's last loader error. Never empty.
 std::string loader_error();
 
 }  // namespace tessera::internal

@@ -15,15 +15,14 @@
 namespace tessera::internal {
 namespace {
 
-/// Returns the folder of the library, or of the program, that this code is in; "" if that is
-/// unknown.
+/// Returns the folder of the library or program that contains this code; "" if that is unknown.
 std::filesystem::path own_folder() {
   Dl_info info;
   if (::dladdr(reinterpret_cast<const void*>(&own_folder), &info) == 0) return {};
   return std::filesystem::path(info.dli_fname).parent_path();
 }
 
-/// Returns the paths to try, in this order.
+/// Returns the paths to try, in order.
 std::vector<std::string> candidates(const char* file, const std::optional<std::string>& named) {
   if (named && !named->empty()) return {*named};
   std::vector<std::string> paths;

@@ -19,18 +19,20 @@ struct ModuleLibrary {
   const char* remedy;    ///< how to get one
 };
 
-/// Local. Opens it; never closes it. Looked for in this order: the path in the variable, if it is
-/// set, and nowhere else; beside the program and in ../lib and ../lib64 from there (build trees and
-/// installed prefixes); beside the library that this code was linked into, if that is not the
-/// program; where the loader looks, which for programs of CMake's find_package(Tessera) are also
-/// the libraries of the prefix that it found (a run path). All its symbols are resolved at once.
-/// The error says what was looked for, where, why that failed, and what to do.
+/// Local. Opens `module`; never closes it. Looks in this order: the path in its environment
+/// variable, if that is set, and nowhere else; beside the program and in ../lib and ../lib64 from
+/// there (build trees and installed prefixes); beside the library that contains this code, if that
+/// is not the program; where the loader looks. Programs built with CMake's find_package(Tessera)
+/// have a run path, so there the loader also looks in the libraries of the prefix that CMake found.
+/// Resolves all symbols at once. The error says what was looked for and where, why that failed, and
+/// what to do.
 absl::StatusOr<void*> open_module(const ModuleLibrary& module, const EnvironmentLookup& lookup);
 
-/// Returns the error of a module at `path` whose interface has another version than the caller's.
+/// Returns the error for a module at `path` that has interface `version` instead of `expected`.
 absl::Status other_interface(const ModuleLibrary& module, const std::string& path, int version,
                              int expected);
-/// Returns the error of one that lacks entry points; OK if `missing` is empty.
+/// Returns the error for a module at `path` that lacks the entry points `missing`; OK if that is
+/// empty.
 absl::Status require_none_missing(const ModuleLibrary& module, const std::string& path,
                                   const std::vector<std::string>& missing);
 

@@ -12,7 +12,7 @@ namespace tessera::internal {
 namespace {
 
 constexpr int64_t kBlockAlignmentBytes = 64;
-constexpr int64_t kHeadBytes = kBlockAlignmentBytes;  // before each block: its size
+constexpr int64_t kHeadBytes = kBlockAlignmentBytes;  // before each block: holds its size
 constexpr int64_t kGrowthBytes = 8 * kHugePageBytes;
 
 int64_t& size_of(char* block) { return *reinterpret_cast<int64_t*>(block - kHeadBytes); }
@@ -56,7 +56,7 @@ char* BlockHeap::allocate(int64_t bytes) {
   return block;
 }
 
-/// Adds to the end, together with the hole that may be there.
+/// Extends the heap, and returns the new memory merged with a hole that may lie at the end.
 char* BlockHeap::grow(int64_t bytes) {
   const bool ends_in_hole = !holes_.empty() && holes_.back().begin + holes_.back().bytes == end_;
   char* const place = ends_in_hole ? holes_.back().begin : end_;

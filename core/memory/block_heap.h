@@ -17,20 +17,20 @@ namespace tessera::internal {
 /// linear in the number of holes. Thread-safe.
 class BlockHeap {
  public:
-  /// Reserves addresses, not memory. If they are refused, every allocate() fails.
+  /// Reserves addresses, not memory. If the reservation is refused, every allocate() fails.
   explicit BlockHeap(int64_t reserved_bytes);
   ~BlockHeap();
   BlockHeap(const BlockHeap&) = delete;
   BlockHeap& operator=(const BlockHeap&) = delete;
 
-  /// Returns a block aligned to 64 bytes, contents undefined. Null if the addresses do not suffice
-  /// or the system refuses memory.
+  /// Returns a block aligned to 64 bytes, contents undefined. Null if the addresses are used up or
+  /// the system refuses memory.
   char* allocate(int64_t bytes);
 
-  /// Lets children of fork() use a heap that is never destroyed. Local.
+  /// Lets children of fork() use this heap, which must never be destroyed. Local.
   void hold_across_forks() { hold_across_fork(mutex_); }
 
-  /// `block` came from allocate().
+  /// Frees `block`, which came from allocate().
   void free(char* block);
 
   /// Returns true if `memory` lies in the reserved addresses.
@@ -39,10 +39,10 @@ class BlockHeap {
   /// Returns empty huge pages to the system.
   void give_back();
 
-  /// Makes later growth take huge pages at first touch, where the system provides them.
+  /// Requests huge pages for later growth at its first touch, where the system provides them.
   void grow_in_huge_pages();
 
-  /// The blocks, free or not, lie in grown_bytes() bytes from begin() on; these never shrink.
+  /// All blocks, free or not, lie in grown_bytes() bytes from begin() on; that range never shrinks.
   char* begin() const { return begin_; }
   int64_t grown_bytes() const;
 
@@ -60,7 +60,7 @@ class BlockHeap {
   int64_t reserved_bytes_ = 0;
   char* begin_ = nullptr;     ///< on a huge page
   char* end_ = nullptr;       ///< end of all blocks
-  char* writable_ = nullptr;  ///< may be written up to here
+  char* writable_ = nullptr;  ///< memory is writable up to here
   char* limit_ = nullptr;
   std::vector<Hole> holes_;  ///< by address; no two touch
 };

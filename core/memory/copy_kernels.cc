@@ -61,7 +61,7 @@ void copy_streaming(void* to, const void* from, int64_t bytes) {
     _mm_stream_si128(place + 3, d);
   }
   if (done < bytes) std::memcpy(target + done, source + done, static_cast<size_t>(bytes - done));
-  // A later release orders ordinary stores, but not these.
+  // A later release orders ordinary stores, but not streaming ones.
   _mm_sfence();
 }
 

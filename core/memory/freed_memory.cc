@@ -42,8 +42,8 @@ AddressRange heap() {
   return {};
 }
 
-/// Returns the heap of large tensors. Never destroyed, because tensors may outlive any object of
-/// ours.
+/// Returns the heap of large tensors. Never destroyed, because tensors may outlive any static
+/// object.
 BlockHeap& block_heap() {
   static auto* const heap = [] {
     auto* const made =
@@ -54,8 +54,8 @@ BlockHeap& block_heap() {
   return *heap;
 }
 
-/// Takes large tensors from the block heap, and from LibTorch the others and those for which the
-/// heap has no room. Reports both to profilers.
+/// Takes large tensors from the block heap; all others, and those for which the block heap has no
+/// room, come from LibTorch's allocator. Reports both to profilers.
 class KeepingAllocator final : public c10::Allocator {
  public:
   c10::DataPtr allocate(size_t bytes) override {
@@ -90,13 +90,15 @@ class KeepingAllocator final : public c10::Allocator {
 
 void keep_tensor_memory() {
 #ifndef __SANITIZE_ADDRESS__  // the sanitizer sees more in malloc's blocks
-  if (c10::GetCPUAllocator() != c10::GetDefaultCPUAllocator()) return;  // ours already or a user's
+  // The allocator is installed already, or the user has set one.
+  if (c10::GetCPUAllocator() != c10::GetDefaultCPUAllocator()) return;
   static auto* const allocator = new KeepingAllocator;
   c10::SetCPUAllocator(allocator);
 #endif
 }
 
-/// Returns true if a huge page here would take hardly more memory than the resident pages.
+/// Returns true if most pages of the huge page at `memory` are resident, so moving it takes little
+/// more memory.
 bool is_mostly_resident(char* memory) {
   const auto pages = static_cast<uint64_t>(kHugePageBytes / ::sysconf(_SC_PAGESIZE));
   std::vector<unsigned char> residency(pages);
@@ -108,15 +110,16 @@ bool is_mostly_resident(char* memory) {
 
 using Clock = std::chrono::steady_clock;
 
-/// How far each heap was moved since memory was last returned. Memory before that is in huge pages,
-/// so ranks that are threads, or a second engine, do not move it again.
+/// How far each heap was moved into huge pages since memory was last returned to the system. Memory
+/// below that is in huge pages already, so ranks that are threads, or a second engine, do not move
+/// it again.
 struct MovedEnds {
   std::atomic<uint64_t> heap = 0;
   std::atomic<uint64_t> blocks = 0;
 };
 MovedEnds moved_ends;
 
-/// Returns whether it reached the end. Leaves a stretch that the heap fills only in part for later.
+/// Returns true if it reached the end. Leaves a stretch that the heap fills only in part for later.
 bool move_what_grew(const AddressRange& whole, std::atomic<uint64_t>& moved_end,
                     Clock::time_point deadline) {
   constexpr uint64_t kStep = kHugePageBytes;
@@ -143,8 +146,8 @@ void keep_freed_memory(int64_t unused_bytes) {
     block_heap().give_back();
   }
 #if defined(__GLIBC__)
-  // If another malloc replaces glibc's, the first of these calls initialises glibc's heap, and two
-  // at once (from ranks that are threads) make it fail an assertion when they exit.
+  // If another malloc replaces glibc's, the first of these calls initialises glibc's heap. Two such
+  // calls at once (from ranks that are threads) make glibc fail an assertion when the threads exit.
   static std::mutex one_at_a_time;
   const std::scoped_lock lock(one_at_a_time);
   if (is_worth_a_walk) ::malloc_trim(0);
@@ -166,7 +169,7 @@ bool use_huge_pages_in_heap(std::chrono::nanoseconds at_most) {
 void HugePagePace::after_step() {
   if (is_done_) return;
   const auto now = Clock::now();
-  // From the second step on, a step allocates what the step before it did.
+  // From the second step on, each step allocates the same tensors as the one before.
   if (++steps_ >= 2) is_done_ = use_huge_pages_in_heap((now - last_) / kShare);
   last_ = Clock::now();
 }

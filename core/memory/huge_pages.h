@@ -4,30 +4,30 @@
 
 namespace tessera::internal {
 
-/// The memory of one entry in the second level of page tables, on x86-64 and arm64.
+/// The memory that one entry of the second-level page table covers, on x86-64 and arm64.
 inline constexpr int64_t kHugePageBytes = int64_t{2} << 20;
 
 /// Visibility of writes to mapped memory.
 enum class Writes : uint8_t {
-  kShared,   ///< all who map the file
-  kPrivate,  ///< this process only; pages of a file are copied at the first write
+  kShared,   ///< every process that maps the file sees them
+  kPrivate,  ///< only this process sees them; a file's pages are copied at the first write
 };
 
-/// Maps `bytes` at the start of a huge page: of file `fd`, touching all its pages at once, or, for
-/// fd -1 and kPrivate, zeroed memory that takes pages as they are touched. Unmap exactly [result,
-/// result + bytes). Null if there is no space (errno says why). Local.
+/// Maps `bytes` bytes at the start of a huge page. With a file `fd`, touches all its pages at once;
+/// with fd -1 and kPrivate, maps zeroed memory that takes pages as they are touched. Unmap exactly
+/// [result, result + bytes). Null if there is no space (errno says why). Local.
 char* map_on_huge_page(int64_t bytes, int fd, Writes writes);
 
-/// Asks for huge pages at the first touch of [memory, memory + bytes), which map_on_huge_page()
-/// returned. A rest below a huge page stays in small pages, so that rounding takes no memory. A
-/// refusal only costs speed. Without effect on shared memory unless the system allows it
+/// Requests huge pages at the first touch of [memory, memory + bytes), which map_on_huge_page()
+/// returned. A remainder smaller than a huge page stays in small pages, so that rounding takes no
+/// memory. A refusal only costs speed. Has no effect on shared memory unless the system allows it
 /// (/sys/kernel/mm/transparent_hugepage/shmem_enabled). Local.
 void use_huge_pages(char* memory, int64_t bytes);
 
 /// Moves the whole huge pages of [memory, memory + bytes), which have memory already, private or
-/// shared, into huge pages now, whatever the system prefers. Processes that map the same file at
-/// the same alignment get them too. `memory` begins on a huge page. A refusal (Linux before 6.1, no
-/// contiguous memory) only costs speed. Local, blocking: copies.
+/// shared, into huge pages now, whatever the system's setting. Processes that map the same file at
+/// the same alignment get them too. `memory` must begin on a huge page. A refusal (Linux before
+/// 6.1, no contiguous memory) only costs speed. Local, blocking: copies.
 void move_into_huge_pages(char* memory, int64_t bytes);
 
 }  // namespace tessera::internal

@@ -15,7 +15,7 @@
 namespace tessera::internal {
 namespace {
 
-/// Null if there is no space.
+/// Maps `bytes` in huge pages; null if there is no space.
 char* map_huge(int64_t bytes) {
   char* const memory = map_on_huge_page(bytes, /*fd=*/-1, Writes::kPrivate);
   if (memory != nullptr) use_huge_pages(memory, bytes);

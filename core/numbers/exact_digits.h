@@ -9,9 +9,10 @@
 
 namespace tessera::internal {
 
-/// The words of an ExactSum in plain memory: digits of 32 bits in units of 2^-1074, least
-/// significant first. Until exact_normalize each word keeps its own carries and sign. The last
-/// digit is signed and holds the rest. The last three words count NaN, +infinity and -infinity.
+/// Number of words of an ExactSum in plain memory. Most words are digits of 32 bits in units of
+/// 2^-1074, least significant first. Until exact_normalize each word keeps its own carries and
+/// sign. The last digit is signed and holds everything above the other digits. The last three words
+/// count NaN, +infinity and -infinity.
 inline constexpr size_t kExactWords = 70;
 inline constexpr size_t kExactDigits = kExactWords - 3;
 inline constexpr size_t kExactNan = kExactDigits;
@@ -20,11 +21,11 @@ inline constexpr size_t kExactMinusInfinity = kExactDigits + 2;
 inline constexpr int kExactDigitBits = 32;
 inline constexpr int kExactMantissaBits = 53;
 
-// The largest double has its top bit at 1023 + 1074, inside the digits below the last one.
+// The largest double has its top bit at 1023 + 1074, which lies below the last digit.
 static_assert((kExactDigits - 1) * kExactDigitBits > 1023 + 1074);
 
-/// The amounts that a finite term adds to words `word`, `word` + 1 and `word` + 2: less than 2^32
-/// each.
+/// The amounts, each less than 2^32, that a finite term adds to the words `word`, `word` + 1 and
+/// `word` + 2.
 struct ExactTerm {
   uint32_t word;
   int64_t low;
@@ -36,7 +37,7 @@ TESSERA_DEVICE_CODE inline bool exact_is_finite(double term) {
   return (std::bit_cast<uint64_t>(term) >> (kExactMantissaBits - 1) & 0x7ff) != 0x7ff;
 }
 
-/// Returns the word that counts terms like `term`, which is not finite.
+/// Returns the index of the word that counts `term`, which must not be finite.
 TESSERA_DEVICE_CODE inline size_t exact_count_word(double term) {
   const auto encoding = std::bit_cast<uint64_t>(term);
   const uint64_t mantissa = encoding & ((uint64_t{1} << (kExactMantissaBits - 1)) - 1);
@@ -44,7 +45,7 @@ TESSERA_DEVICE_CODE inline size_t exact_count_word(double term) {
   return encoding >> 63 != 0 ? kExactMinusInfinity : kExactPlusInfinity;
 }
 
-/// Returns the digits of `term`, which is finite.
+/// Returns the digits of `term`, which must be finite.
 TESSERA_DEVICE_CODE inline ExactTerm exact_term(double term) {
   constexpr uint64_t kDigitMask = 0xffffffffU;
   const auto encoding = std::bit_cast<uint64_t>(term);
@@ -72,8 +73,8 @@ TESSERA_DEVICE_CODE inline void exact_normalize(int64_t* words) {
   words[kExactDigits - 1] += carry;
 }
 
-/// Returns bits [position, position + count) of the number whose digits are normalized and not
-/// negative; count <= 64.
+/// Returns bits [position, position + count) of the number with these digits, which must be
+/// normalized and not negative; count <= 64.
 TESSERA_DEVICE_CODE inline uint64_t exact_bits(const int64_t* digits, int position, int count) {
   uint64_t bits = 0;
   for (int i = 0; i < count; ++i) {
@@ -101,7 +102,7 @@ TESSERA_DEVICE_CODE inline double exact_value(int64_t* words) {
     exact_normalize(words);
   }
   const double sign = is_negative ? -1.0 : 1.0;
-  if (words[kExactDigits - 1] != 0) return sign * kInfinity;  // 2^1038 and more
+  if (words[kExactDigits - 1] != 0) return sign * kInfinity;  // at least 2^1038
 
   size_t top_digit = kExactDigits - 1;
   while (top_digit > 0 && words[top_digit] == 0) --top_digit;
@@ -112,8 +113,8 @@ TESSERA_DEVICE_CODE inline double exact_value(int64_t* words) {
     return sign * std::bit_cast<double>(exact_bits(words, 0, kExactMantissaBits));
   }
   const int low_bit = top_bit - kExactMantissaBits + 1;
-  // The mantissa's leading bit adds one to the exponent's field, and rounding up carries into it,
-  // as far as infinity.
+  // The mantissa's leading bit adds one to the exponent field, and rounding up carries into that
+  // field, up to infinity.
   uint64_t encoding = (static_cast<uint64_t>(low_bit) << (kExactMantissaBits - 1)) +
                       exact_bits(words, low_bit, kExactMantissaBits);
   const bool is_half_or_more = exact_bits(words, low_bit - 1, 1) != 0;

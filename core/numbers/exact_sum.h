@@ -18,11 +18,11 @@ class ExactSum {
   /// Adds one term. A NaN or infinity makes the sum NaN (or that infinity) from then on.
   void add(double term);
 
-  /// Adds another accumulator; commutative and associative to the bit.
+  /// Adds another accumulator. Commutative and associative, with the same bits.
   void merge(const ExactSum& other);
 
-  /// The exchanged form: kWords words, equal for equal sums. Forms of up to 2^30 ranks may also be
-  /// added word by word (an int64 SUM collective) and then loaded.
+  /// Stores the exchanged form: kWords words, equal for equal sums. The words of up to 2^30 ranks
+  /// may also be added word by word (an int64 SUM collective) and then loaded.
   void store(std::span<int64_t, kWords> words) const;
   static ExactSum load(std::span<const int64_t, kWords> words);
 
@@ -33,7 +33,7 @@ class ExactSum {
   /// Carries what exceeds 32 bits from each digit into the next. Equal sums then have equal words.
   void normalize();
 
-  // Laid out as in exact_digits.h.
+  // The layout is that of exact_digits.h.
   std::array<int64_t, kWords> words_{};
   // Every digit is below (unnormalized_ + 1) * 2^32 in magnitude.
   int64_t unnormalized_ = 0;

@@ -15,8 +15,8 @@ namespace tessera::internal {
 }
 [[gnu::always_inline]] inline float widen(c10::Half value) { return static_cast<float>(value); }
 
-/// Returns `value` rounded to the nearest T, ties to even, with the bits of static_cast<T>; every
-/// NaN becomes the one that c10 makes of it.
+/// Returns `value` rounded to the nearest T, ties to even, with the bits of static_cast<T>. A NaN
+/// becomes the NaN that c10 produces.
 template <typename T>
 T narrow(float value) = delete;
 

@@ -10,7 +10,7 @@ constexpr double kLn2 = 0.693147180559945309417;
 constexpr double kSqrtHalf = 0.707106781186547524401;
 
 /// Returns log2(m) for sqrt(1/2) <= m < sqrt(2) by the series of 2 artanh(s) at s = (m - 1) / (m +
-/// 1). s^2 is below 0.0295, so the rest of the series is below 2^-64 of the result.
+/// 1). s^2 is below 0.0295, so the terms that are left out are below 2^-64 of the result.
 double log2_of_mantissa(double m) {
   constexpr int kTerms = 12;
   const double s = (m - 1.0) / (m + 1.0);
@@ -39,11 +39,11 @@ double power(double base, double exponent) {
     mantissa *= 2.0;
     --binary_exponent;
   }
-  // This product is exact in most cases; otherwise its error is small against it.
+  // This product is exact in most cases; otherwise its error is small relative to it.
   const double whole = exponent * binary_exponent;
   const double fraction = exponent * log2_of_mantissa(mantissa);
   const double nearest = std::nearbyint(whole + fraction);
-  constexpr double kBeyond = 3000.0;  // certainly overflows or vanishes
+  constexpr double kBeyond = 3000.0;  // overflows or underflows for certain
   if (nearest > kBeyond) return std::numeric_limits<double>::infinity();
   if (nearest < -kBeyond) return 0.0;
   return std::ldexp(exp2_of_fraction((whole - nearest) + fraction), static_cast<int>(nearest));

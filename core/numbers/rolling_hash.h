@@ -4,7 +4,7 @@
 
 namespace tessera::internal {
 
-/// A hash of a rank's sequence of events. Ranks with the same sequence have the same value.
+/// A hash of a rank's sequence of events. Ranks with the same sequence have the same hash.
 class RollingHash {
  public:
   /// Events that all ranks must have in the same order. The numbers are part of the exchanged

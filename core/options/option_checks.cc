@@ -30,7 +30,8 @@ void check_degrees(const OptionCase& known, const RefuseOption& refuse) {
   if (!problem.empty()) refuse(problem);
 }
 
-/// check_wrap() and check_ignores() refuse user functions that choose nothing or leave nothing.
+/// check_wrap() and check_ignores() refuse user functions that select nothing, or leave nothing to
+/// train.
 void check_wrap(const OptionCase& known, const RefuseOption& refuse) {
   const WrapPolicy& wrap = known.options.wrap;
   if (wrap.choose || wrap.name.empty()) return;
@@ -106,7 +107,8 @@ void check_average(const OptionCase& known, const RefuseOption& refuse) {
   }
 }
 
-/// Checks the precision of each parameter or, without a model, finds what no dtype allows.
+/// Checks the precision of each parameter. Without a model, finds problems that exist for every
+/// dtype.
 void check_precision(const OptionCase& known, const RefuseOption& refuse) {
   const Precision& precision = known.options.precision;
   if (known.model == nullptr) {
@@ -120,7 +122,7 @@ void check_precision(const OptionCase& known, const RefuseOption& refuse) {
     }
     return;
   }
-  std::vector<std::string> said;  // each problem once, with the first parameter that has it
+  std::vector<std::string> said;  // reports each problem once, for the first parameter that has it
   for (const Parameter& parameter : *known.model) {
     for (const std::string& problem :
          problems_of(parameter.precision(precision), parameter.tensor.scalar_type())) {

@@ -65,7 +65,7 @@ constexpr const char* kGpuNorms =
     "which clips on the host";
 
 // A new option needs a field of Options, a row here, a resolved value if it may be unset, and the
-// code that acts on it.
+// code that implements it.
 constexpr OptionField kFields[] = {
     of<&Options::strategy>({.name = "strategy",
                             .doc = "how the state of training is spread over ranks",
@@ -90,7 +90,7 @@ constexpr OptionField kFields[] = {
                            .doc = "which parameters are left to the program",
                            .allowed = "a predicate on names",
                            .check = check_ignores,
-                           .is_compared = false}),  // the trained parameters are
+                           .is_compared = false}),  // trained parameters are compared
     of<&Options::max_grad_norm>(
         {.name = "max_grad_norm",
          .doc = "the largest norm of all gradients; larger ones are scaled down to it",
@@ -159,7 +159,7 @@ constexpr OptionField kFields[] = {
     of<&Options::ignores_buffers>({.name = "ignores_buffers",
                                    .doc = "which buffers are left to the program",
                                    .allowed = "a predicate on names",
-                                   .is_compared = false}),  // the synced buffers are
+                                   .is_compared = false}),  // synced buffers are compared
     of<&Options::requires_sync_batch_norm>(
         {.name = "requires_sync_batch_norm",
          .doc = "refuses a model with a BatchNorm whose statistics are those of one rank's samples",
@@ -251,7 +251,7 @@ constexpr OptionPair kPairs[] = {
      "skips a step when a rank's gradients overflow, and that depends on the number of "
      "micro-steps"},
     {"reproducible", "buffers", "spreads what forwards of each rank have written"},
-    // Options that need all gradients of a step before the first update, or may skip updates.
+    // Options that need all gradients of a step before the first update, or that may skip updates.
     {"optimizer_in_backward", "offload", "updates in step()"},
     {"optimizer_in_backward", "max_grad_norm",
      "needs the norm of all gradients before the first update"},
@@ -265,10 +265,11 @@ constexpr OptionPair kPairs[] = {
      "may leave out the update of a step that is partly made"},
     {"optimizer_in_backward", "on_non_finite = skip",
      "leaves out the update of a step that is partly made", skips_non_finite},
-    // Options for which the host acts in the middle of a step, so that the step would wait for it.
+    // Options under which the host acts in the middle of a step, so that the step would wait for
+    // it.
     {"asynchronous_step", "ask_non_finite", "is asked before anything is applied"},
     {"asynchronous_step", "offload", "updates on the CPU, in the step"},
-    // Options for which the host acts in the middle of what is captured.
+    // Options under which the host acts in the middle of a captured part.
     {"cuda_graphs", "free_eagerly", "gathers and frees units from the host"},
     {"cuda_graphs", "offload", "copies gradients to the host in backward"},
 };

@@ -11,7 +11,7 @@
 
 namespace tessera::internal::option_text {
 
-// text_of() returns the value of a field of Options, for messages, comparison and reports.
+// text_of() returns the text of a field's value, for messages, comparison and reports.
 
 std::string text_of(bool value);
 std::string text_of(int value);
@@ -37,7 +37,7 @@ std::string text_of(const std::optional<Value>& value) {
   return value.has_value() ? text_of(*value) : "unset";
 }
 
-// take() reads a value from text. Returns "" or what is wrong; then the value is unspecified.
+// take() reads a value from text. Returns "" or what is wrong; then `value` is unspecified.
 
 std::string take(const std::string& given, bool& value);
 std::string take(const std::string& given, int& value);

@@ -21,7 +21,7 @@ std::string refusal(const std::string& field, const std::string& reason) {
   return absl::StrCat("[options] ", field, absl::StartsWith(reason, ".") ? "" : ": ", reason);
 }
 
-/// Checks values of enumerations first: a number that was cast to one may have no text.
+/// Checks enumerations first, because a number that was cast to one may have no text.
 std::vector<std::string> problems_of_enumerators(const Options& options) {
   std::vector<std::string> problems;
   const auto check = [&problems](const char* name, auto value, auto last) {
@@ -51,7 +51,7 @@ OptionCase case_of(const Options& options, const ParameterTable* model, const Wo
   return known;
 }
 
-/// Checks field by field, then pairs that exclude each other.
+/// Checks each field, then pairs of options that exclude each other.
 std::vector<std::string> problems_of(const OptionCase& known) {
   std::vector<std::string> problems;
   for (const OptionField& field : option_fields()) {

@@ -13,7 +13,7 @@ bool is_known(ScalarType dtype) {
   return is_wide(dtype) || dtype == ScalarType::BFloat16 || dtype == ScalarType::Half;
 }
 
-/// Returns true if every value of `narrow` is also one of `wide`.
+/// Returns true if `wide` can represent every value of `narrow`.
 bool holds(ScalarType wide, ScalarType narrow) {
   return wide == narrow || c10::elementSize(wide) > c10::elementSize(narrow);
 }
@@ -67,7 +67,7 @@ std::vector<std::string> problems_of(const Precision& precision, ScalarType dtyp
     problems.push_back(problem("reduce", unit.reduce,
                                absl::StrCat("what holds ", c10::toString(unit.communication)),
                                "leave it out or make communication narrower"));
-  } else if (problems.empty()) {  // else the master's problem causes it
+  } else if (problems.empty()) {  // otherwise the problem is caused by the master's
     problems.push_back(problem("communication", unit.communication,
                                absl::StrCat("what ", c10::toString(unit.reduce), " holds"),
                                "make it narrower or set reduce"));

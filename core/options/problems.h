@@ -9,7 +9,7 @@
 
 namespace tessera::internal {
 
-/// Adds to a list of problems, a line each; a `problem` of "" is none.
+/// Appends `problem`, one line, to a list of problems; "" is no problem.
 inline void append(std::vector<std::string>& problems, std::string problem) {
   if (!problem.empty()) problems.push_back(std::move(problem));
 }
@@ -17,12 +17,13 @@ inline void append(std::vector<std::string>& problems, std::vector<std::string> 
   for (std::string& problem : more) problems.push_back(std::move(problem));
 }
 
-/// Returns the result of `body`, or nothing after adding the text that it throws to `problems`.
+/// Returns the result of `body`. If it throws, adds the exception's text to `problems` and returns
+/// nullopt.
 template <typename Body>
 auto attempt(std::vector<std::string>& problems, Body&& body) -> std::optional<decltype(body())> {
   try {
     return body();
-  } catch (...) {  // also from the user's predicates
+  } catch (...) {  // user predicates may throw anything
     problems.push_back(present_error_text());
   }
   return std::nullopt;

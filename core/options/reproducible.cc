@@ -31,7 +31,7 @@ bool is_power_of_two(double number) {
   return std::frexp(number, &exponent) == 0.5;
 }
 
-/// Returns true if sums of gradients of `precision` are rounded in the same places on any number of
+/// Returns true if gradient sums under `precision` are rounded at the same places on any number of
 /// ranks.
 bool keeps_places_of_rounding(const UnitPrecision& precision) {
   const bool is_wide =
@@ -39,7 +39,7 @@ bool keeps_places_of_rounding(const UnitPrecision& precision) {
   return is_wide && precision.communication == precision.reduce;
 }
 
-/// Refuses each of two problems once, with the first parameter that has it.
+/// Refuses each of the two problems once, for the first parameter that has it.
 void check_precision_of_sums(const Options& options, const ParameterTable& model,
                              const RefuseOption& refuse) {
   bool said_half = false;

@@ -7,8 +7,8 @@
 namespace tessera::internal {
 namespace {
 
-// Small, because the link idles between the first bucket and the second, and sends the last one
-// when nothing is left to compute.
+// Small, because the link is idle before the first bucket is sent, and nothing is left to compute
+// while the last one is sent.
 constexpr int64_t kNetworkBucketBytes = int64_t{1} << 20;
 
 }  // namespace

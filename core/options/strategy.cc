@@ -8,7 +8,7 @@
 namespace tessera {
 namespace {
 
-/// Finishes AbslParseFlag() with a parsed flag.
+/// Completes AbslParseFlag() with a parsed value.
 template <typename Value>
 bool take_flag(const absl::StatusOr<Value>& parsed, Value* value, std::string* error) {
   if (parsed.ok()) {

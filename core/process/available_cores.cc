@@ -32,7 +32,8 @@ Quota quota_of(const std::string& folder) {
 }  // namespace
 
 std::vector<int> cores_of(const std::vector<int>& pids) {
-  constexpr size_t kSets = 8;  // as many cores as any kernel knows; with fewer it refuses to answer
+  // Enough for the cores of any kernel; if the set is too small, the kernel refuses to answer.
+  constexpr size_t kSets = 8;
   cpu_set_t all[kSets];
   cpu_set_t of_one[kSets];
   CPU_ZERO_S(sizeof(all), all);

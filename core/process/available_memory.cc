@@ -10,7 +10,7 @@
 namespace tessera::internal {
 namespace {
 
-// A larger limit is "no limit", which version 1 writes as the largest multiple of a page.
+// A larger limit means "no limit"; version 1 then writes the largest multiple of a page.
 constexpr int64_t kLargestLimit = int64_t{1} << 60;
 
 std::optional<int64_t> bytes_at(const std::string& path) {
@@ -19,20 +19,20 @@ std::optional<int64_t> bytes_at(const std::string& path) {
   return bytes;
 }
 
-/// From the file of version 2, else from that of version 1.
+/// Reads the file of version 2, else that of version 1.
 std::optional<int64_t> bytes_at(const std::string& folder, const char* name, const char* old_name) {
   const auto bytes = bytes_at(folder + name);
   return bytes ? bytes : bytes_at(folder + old_name);
 }
 
-/// Bytes that a control group and its subgroups use, and give back when they are needed. Pages of
-/// shared memory are in none of these lists: they can only be swapped.
+/// Returns the bytes that a control group and its subgroups use and the kernel can reclaim. Pages
+/// of shared memory are in none of these lists, because they can only be swapped.
 int64_t reclaimable_bytes(const std::string& folder) {
   std::ifstream file(folder + "/memory.stat");
   std::string name;
   int64_t bytes = 0;
   int64_t sum = 0;
-  int64_t total = 0;  // version 1: with subgroups; `sum` is without
+  int64_t total = 0;  // version 1: includes subgroups; `sum` does not
   while (file >> name >> bytes) {
     if (bytes < 0 || bytes > kLargestLimit) continue;
     if (name == "inactive_file" || name == "active_file" || name == "slab_reclaimable") {

@@ -5,9 +5,9 @@
 
 namespace tessera::internal {
 
-/// Local. Returns the bytes of memory that this process can still get: what the host has, swap
+/// Local. Returns how many more bytes of memory this process can get: the host's free memory, swap
 /// included, or the least that is left below a limit of its control groups (a container's). The
-/// page cache counts as free: the kernel gives it up on demand. `root`: see
+/// page cache counts as free, because the kernel gives it up on demand. `root`: see
 /// control_group_folders().
 int64_t available_memory_bytes(const std::string& root = "");
 

@@ -6,8 +6,8 @@
 namespace tessera::internal {
 
 /// Local. Returns the folders, in their usual places, of the control groups that limit this process
-/// by `controller` ("memory", "cpu"): its own and all parents, of versions 2 and 1. Missing folders
-/// or files are no limit. `root` precedes all paths; tests have a made-up tree there.
+/// by `controller` ("memory", "cpu"): its own group and all parents, in versions 2 and 1. A missing
+/// folder or file means no limit. `root` is prepended to all paths; tests put a made-up tree there.
 std::vector<std::string> control_group_folders(const std::string& controller,
                                                const std::string& root = "");
 

@@ -14,7 +14,7 @@
 namespace tessera::internal {
 namespace {
 
-// A thread that hangs delays the end of the process by this at most.
+// The longest time by which a thread that hangs delays the end of the process.
 constexpr auto kPatience = std::chrono::seconds(5);
 
 }  // namespace
@@ -23,15 +23,16 @@ struct EndingThread::Entry {
   const Origin origin;
   std::function<void()> ask_to_end;
   std::thread thread;
-  std::thread::id id;  // kept, because a join changes that of the thread
+  std::thread::id id;  // kept, because join() resets thread.get_id()
   bool is_over = false;
   bool is_detached = false;
-  bool is_joined = false;  // or is about to be
+  bool is_joined = false;  // a thread has joined it, or is about to
 
   bool is_other_thread() const { return origin.is_here() && id != std::this_thread::get_id(); }
 };
 
-/// All threads that run or wait to be joined. Never destroyed: late threads still use it.
+/// All threads that run or have not been joined. Never destroyed, because late threads still use
+/// it.
 struct EndingThread::All {
   static All& get() {
     static auto* const all = new All;
@@ -60,7 +61,7 @@ struct EndingThread::All {
     if (entry->is_over) forget(entry);
   }
 
-  /// The entry, and what it holds, is destroyed after this, without the lock.
+  /// The caller destroys the entry and the objects that it holds afterwards, without the lock.
   void finish(const std::shared_ptr<Entry>& entry) {
     const std::lock_guard lock(mutex);
     entry->is_over = true;
@@ -80,12 +81,13 @@ struct EndingThread::All {
       if (entry->is_other_thread() && !entry->is_over && entry->ask_to_end) entry->ask_to_end();
     }
     const auto deadline = std::chrono::steady_clock::now() + kPatience;
-    const auto asked = entries;  // owners join some meanwhile
+    // A copy, because owners may join threads and remove them meanwhile.
+    const auto asked = entries;
     for (const auto& entry : asked) {
       if (!entry->is_other_thread()) continue;
       changed.wait_until(lock, deadline, [&] { return entry->is_over; });
       if (!entry->is_over || std::exchange(entry->is_joined, true)) continue;
-      lock.unlock();  // its thread-local objects may need it
+      lock.unlock();  // destructors of the thread's thread_local objects may need the lock
       entry->thread.join();
       lock.lock();
     }
@@ -108,7 +110,7 @@ EndingThread::EndingThread(std::string_view purpose, std::function<void()> run,
     entry_->thread =
         thread_without_signals(purpose, [&all, entry = entry_, run = std::move(run)]() mutable {
           run();
-          run = nullptr;  // what it holds goes before it counts as over
+          run = nullptr;  // destroy its captures before the thread counts as finished
           all.finish(entry);
         });
   } catch (...) {

@@ -19,7 +19,7 @@ namespace {
 
 using internal::VariableReader;
 
-/// Returns true if it is a directory, and no link to one, that only this user can enter.
+/// Returns true if `path` is a directory, not a link, that only this user can enter.
 bool is_own_directory(const std::string& path) {
   constexpr mode_t kForOthers = 0077;
   struct stat status {};
@@ -27,7 +27,7 @@ bool is_own_directory(const std::string& path) {
          status.st_uid == ::geteuid() && (status.st_mode & kForOthers) == 0;
 }
 
-/// Returns true if it can be the name or address of a host.
+/// Returns true if `text` can be the name or address of a host.
 bool is_host(absl::string_view text) {
   return !text.empty() && text.find_first_of(" \t\r\n") == absl::string_view::npos;
 }
@@ -54,9 +54,10 @@ void read_master(VariableReader& reader, Environment& environment) {
                 "it is left over from another job");
 }
 
-/// Sets where srun's tasks on several hosts meet: on the host of rank 0, at a port that all derive.
+/// Sets where srun's tasks on several hosts meet: on rank 0's host, at a port that all tasks
+/// derive.
 void derive_master(const VariableReader& reader, Environment& environment) {
-  constexpr int64_t kFirstPort = 20000, kPorts = 10000;  // below those that the kernel chooses
+  constexpr int64_t kFirstPort = 20000, kPorts = 10000;  // below the ports that the kernel chooses
   const auto job = internal::whole_number(reader.text("SLURM_JOB_ID"));
   const auto step = internal::whole_number(reader.text("SLURM_STEP_ID"));
   if (environment.host_of_rank_0.empty() || !job || !step) return;
@@ -65,7 +66,8 @@ void derive_master(const VariableReader& reader, Environment& environment) {
   environment.master_port = static_cast<int>(port);
 }
 
-/// For ranks that no variable tells where to meet. Those of a scheduler on one host need no place.
+/// Handles ranks for which no variable sets a meeting place. A scheduler's ranks on one host need
+/// none.
 void read_no_store(VariableReader& reader, Environment& environment) {
   std::string size = absl::StrCat(environment.world_size);
   if (reader.has_problems()) size = reader.text("WORLD_SIZE", size);
@@ -87,7 +89,7 @@ void read_place(VariableReader& reader, Environment& environment) {
   if (!is_somewhere) read_no_store(reader, environment);
 }
 
-/// Reads what a process is told besides who it is and where its ranks meet.
+/// Reads the variables other than those for the rank's identity and the meeting place.
 void read_rest(VariableReader& reader, Environment& environment) {
   constexpr size_t kLongest = 64;
   constexpr const char* kLetters =
@@ -141,7 +143,7 @@ bool is_tcp_url(const std::string& url) { return absl::StartsWith(url, "tcp://")
 
 absl::StatusOr<StoreAddress> parse_tcp_url(const std::string& url) {
   const size_t colon = url.rfind(':');
-  const std::string digits = url.substr(colon + 1);  // all of it, without a colon
+  const std::string digits = url.substr(colon + 1);  // the whole text if there is no colon
   const auto port = internal::whole_number(digits, 1, 65535);
   absl::string_view host = absl::string_view(url).substr(0, colon);
   const bool is_tcp = absl::ConsumePrefix(&host, "tcp://");

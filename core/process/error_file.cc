@@ -21,7 +21,7 @@ namespace {
 constexpr size_t kLongestFile_bytes = 1 << 20;
 constexpr size_t kLongestMessage_bytes = 4000;
 
-/// Makes a text fit for a terminal: a rank's text may hold anything.
+/// Makes a text safe to print on a terminal, because a rank's text may contain anything.
 std::string shown(std::string text) {
   text.resize(std::min(text.size(), kLongestMessage_bytes));
   std::replace_if(
@@ -30,7 +30,7 @@ std::string shown(std::string text) {
   return text;
 }
 
-/// Writes the file at `path`, opened with `flags`; returns errno, or 0.
+/// Writes `text` to the file at `path`, opened with `flags`; returns errno, or 0.
 int write_file(const std::string& path, int flags, const std::string& text) {
   constexpr int kAlways = O_WRONLY | O_CREAT | O_CLOEXEC | O_NONBLOCK | O_NOCTTY;
   const FileDescriptor file(open(path.c_str(), kAlways | flags, 0600));
@@ -40,10 +40,10 @@ int write_file(const std::string& path, int flags, const std::string& text) {
   return count < 0 ? errno : ENOSPC;
 }
 
-/// Writes a file that is not there yet; returns errno, or 0.
+/// Writes a file that does not exist yet; returns errno, or 0.
 int write_new_file(const std::string& path, const std::string& text) {
   const std::string part = absl::StrCat(path, ".", getpid());
-  unlink(part.c_str());  // of a process with that number that was killed here
+  unlink(part.c_str());  // left by a killed process with the same pid
   int error = write_file(part, O_EXCL, text);
   if (error == 0 && rename(part.c_str(), path.c_str()) != 0) error = errno;
   if (error != 0) unlink(part.c_str());
@@ -61,7 +61,8 @@ std::string read_error_file(const std::string& path) {
   text.resize(static_cast<size_t>(std::max<ssize_t>(count, 0)));
   const auto json = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
   const nlohmann::json* message = &json;
-  // torchrun's own writers put an object with the text into "message", others the text.
+  // torchrun's own writers put an object that holds the text into "message"; other writers put the
+  // text.
   for (int depth = 0; depth < 2 && message->is_object(); ++depth) {
     const auto found = message->find("message");
     if (found == message->end()) return "";

@@ -40,7 +40,7 @@ int present_error_exit_code() {
     throw;
   } catch (const RankError& error) {
     const int code = error.ending().exit_code;
-    return code >= 1 && code <= 255 ? code : 1;  // no other would be a failure's
+    return code >= 1 && code <= 255 ? code : 1;  // any other code would not count as a failure
   } catch (const std::invalid_argument&) {
     return kBadUsage;
   } catch (...) {

@@ -11,7 +11,7 @@ namespace {
 
 std::terminate_handler next_handler = nullptr;
 
-/// An uncaught exception need not unwind the stack, so no group knows of it yet.
+/// An uncaught exception need not unwind the stack, so no group may have reported it.
 [[noreturn]] void report_and_terminate() {
   if (std::current_exception() != nullptr) report_failure(-1, present_error_text());
   if (next_handler != nullptr) next_handler();
@@ -30,14 +30,16 @@ void report_failures(int rank, int world_size) {
   LaunchedRank* const own = LaunchedRank::own();
   if (own == nullptr) return;
   own->page->forget_failure();
-  own->page->own_progress().note_rest();  // until the ranks have met again
+  // No signs of life are expected until the ranks have met again.
+  own->page->own_progress().note_rest();
   own->is_numbered_alike.store(own->rank == rank && own->world_size == world_size);
 }
 
 void report_failure(int culprit, std::string_view text) noexcept {
   const LaunchedRank* const own = LaunchedRank::own();
   if (own == nullptr) return;
-  if (culprit >= 0 && !own->is_numbered_alike.load()) return;  // the launcher knows it by no number
+  // The launcher has no number for the culprit.
+  if (culprit >= 0 && !own->is_numbered_alike.load()) return;
   own->page->note_failure(culprit >= 0 ? culprit : own->rank, text);
 }
 

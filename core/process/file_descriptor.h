@@ -6,7 +6,8 @@
 
 namespace tessera::internal {
 
-/// Owns one open file descriptor, or none (-1); closes it at the end. Free of LibTorch.
+/// Owns one open file descriptor, or none (-1), and closes it on destruction. Does not use
+/// LibTorch.
 class FileDescriptor {
  public:
   explicit FileDescriptor(int fd = -1) : fd_(fd) {}

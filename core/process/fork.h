@@ -14,28 +14,30 @@ namespace tessera::internal {
 /// Note [Fork]
 /// ~~~~~~~~~~~
 /// A child of fork() has a copy of every object but none of the threads, and it must not
-/// communicate in its parent's name. So whatever a program holds and calls (groups, works, windows,
-/// shared buffers, engines, their scopes, checkpoints) compares its Origin with the present
-/// process. In a child, calls throw, and destructors leave inner objects alone, which may be locked
-/// or half changed by a thread that does not exist there. Inner objects do not check again.
-/// Observers of operators and handlers at exit, which the process itself calls, check, too.
+/// communicate in its parent's name. So every object that a program holds and calls (groups, works,
+/// windows, shared buffers, engines, their scopes, checkpoints) compares its Origin with the
+/// present process. In a child, calls throw, and destructors do not touch inner objects, because a
+/// thread that does not exist there may have locked them or half changed them. Inner objects do not
+/// check again. Observers of operators and handlers at exit, which the process itself calls, check
+/// too.
 ///
 /// Shared segments become private mappings in the child, copied at the first write (Segment). Until
-/// then the child sees later writes of the parent there, so it has no snapshot, and reading
-/// parameters throws (ThrowingStorage). Process-wide locks that any thread may hold at any time are
-/// held across fork().
+/// then the child sees later writes of the parent, so it has no snapshot, and reading parameters
+/// throws (ThrowingStorage). Process-wide locks that any thread may hold at any time are held
+/// across fork().
 ///
-/// Code that runs in the child before fork() returns there may only set words and make system
-/// calls, because the parent may have had other threads. A child may make groups and engines of its
-/// own. Processes made by clone() without fork()'s handlers are not detected.
+/// Code that runs in the child before fork() returns may only set words and make system calls,
+/// because the parent may have had other threads. A child may make groups and engines of its own.
+/// Processes made by clone(), which does not call fork handlers, are not detected.
 
-/// The process that made an object.
+/// Identifies the process that made an object.
 class Origin {
  public:
   /// Throws std::runtime_error if the C library has no room for fork handlers.
   Origin();
 
-  /// True in the process that made the object, false in its children. One load; for any code.
+  /// Returns true in the process that made the object, false in its children. Costs one load; any
+  /// code may call it.
   bool is_here() const { return forks_ == forks_so_far_.load(std::memory_order_relaxed); }
 
   /// Returns the error text for a child: "this process is a fork of <whom> (pid 12), which ...;
@@ -45,20 +47,20 @@ class Origin {
  private:
   friend struct ForkHandlers;
 
-  /// Forks between the first process of this program and the calling one.
+  /// Number of forks between this program's first process and the calling one.
   static inline std::atomic<uint32_t> forks_so_far_{0};
 
   uint32_t forks_;
   pid_t pid_;
 };
 
-/// Local. Keeps `what` and never destroys it. Leak checkers see it.
+/// Local. Keeps `what` for ever and never destroys it. Leak checkers can see it.
 void never_destroy(std::shared_ptr<void> what);
 
-/// Local. Has `mutex`, which lives as long as the process, held around every fork(), so that a
-/// child finds it free and the data that it guards whole. Then runs `in_child`, if any, in the
-/// child; it must allocate nothing and take no lock. A thread that holds one such mutex takes no
-/// other. To be called without holding it.
+/// Local. Holds `mutex`, which must live as long as the process, around every fork(), so that a
+/// child finds it free and the data that it guards consistent. Then runs `in_child`, if any, in the
+/// child; it must not allocate or lock. A thread that holds such a mutex must not lock another one.
+/// Do not call this while holding `mutex`.
 void hold_across_fork(std::mutex& mutex, void (*in_child)() noexcept = nullptr);
 
 }  // namespace tessera::internal

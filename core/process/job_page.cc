@@ -25,12 +25,12 @@ namespace tessera::internal {
 namespace {
 
 constexpr const char* kName = "tessera-job";
-/// To be changed with what lies in a page: the processes may be of two versions of Tessera.
+/// Change this with the layout of a page, because processes may use different versions of Tessera.
 constexpr uint64_t kVersion = 0x7465737365726102;
-/// Of a page that a reader believes; launchers start fewer.
+/// The largest number of ranks that a reader accepts; launchers start fewer.
 constexpr int64_t kMostShown = 4096;
 
-/// Returns true if nobody can make the file shorter, which would kill who reads it from memory.
+/// Returns true if nobody can shrink the file, which would kill a process that reads its mapping.
 bool is_sealed(int fd) {
   const int seals = ::fcntl(fd, F_GET_SEALS);
   return seals >= 0 && (seals & F_SEAL_SHRINK) != 0;
@@ -41,7 +41,7 @@ bool is_sealed(int fd) {
 struct alignas(64) JobPage::Header {
   uint64_t nonce;
   std::atomic<int64_t> saved_step;
-  uint64_t version;  // of all that lies here
+  uint64_t version;  // of the page's layout
   int32_t ranks;
   JobOutline outline;
 };
@@ -52,7 +52,7 @@ struct alignas(64) JobPage::Record {
   std::atomic<uint32_t> is_open;
   std::atomic<uint32_t> state;
   int32_t culprit;
-  std::atomic<uint32_t> length;  // of what is there for good: more may come behind it
+  std::atomic<uint32_t> length;  // of the complete part of `text`; more may be written after it
   int64_t when_ns;
   char text[2000];
   std::atomic<int32_t> pid;
@@ -103,7 +103,7 @@ absl::StatusOr<std::unique_ptr<JobPage>> JobPage::create(int ranks, JobOutline o
   return page;
 }
 
-/// Null, with errno, if there is no memory; a page that only readers use cannot be written to.
+/// Returns null, with errno set, if there is no memory. Readers map the page read-only.
 std::unique_ptr<JobPage> JobPage::map(int fd, int ranks, int rank) {
   const bool is_read_only = (::fcntl(fd, F_GETFL) & O_ACCMODE) == O_RDONLY;
   void* const data =
@@ -125,7 +125,7 @@ std::unique_ptr<JobPage> JobPage::open(const std::string& address, int rank) {
       !absl::SimpleAtoi(fields[2], &nonce) || rank < 0 || rank >= ranks) {
     return nullptr;
   }
-  // The number may be another process's, in another namespace: any file may lie there.
+  // In another namespace the number may belong to another process, so any file may be there.
   const FileDescriptor fd(::open(fields[0].c_str(), O_RDWR | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
   struct stat file {};
   if (::fstat(fd.get(), &file) != 0 || !S_ISREG(file.st_mode) || file.st_size != bytes(ranks)) {
@@ -200,7 +200,7 @@ void JobPage::forget_failure() noexcept {
 RankProgress& JobPage::own_progress() noexcept { return record(rank_).progress; }
 
 void JobPage::note_saved_step(int64_t step) noexcept {
-  // The highest: a program may have two engines that save.
+  // Keeps the highest step, because a program may have two engines that save.
   std::atomic<int64_t>& saved = header().saved_step;
   int64_t highest = saved.load(std::memory_order_relaxed);
   while (highest < step && !saved.compare_exchange_weak(highest, step)) continue;

@@ -16,14 +16,14 @@ namespace tessera::internal {
 /// A rank's record of why it failed.
 struct FailureNote {
   int64_t when_ns = 0;  ///< on the host's monotonic clock, which all processes share
-  int culprit = 0;      ///< the rank that it says began it: itself or another one
+  int culprit = 0;      ///< the rank that caused the failure, according to this rank
   std::string text;
 };
 
 /// A launcher's description of its job.
 struct JobOutline {
   int launcher = 0;      ///< its pid
-  int64_t begin_ns = 0;  ///< of this start of the job, on the host's monotonic clock
+  int64_t begin_ns = 0;  ///< begin of this start, on the host's monotonic clock
   int restart_count = 0;
   int max_restarts = 0;
   bool is_supervised = false;        ///< one command, whose rank 0 alone has a record
@@ -32,30 +32,30 @@ struct JobOutline {
 
 /// A rank's process.
 struct RankRecord {
-  int pid = 0;      ///< that the launcher has started; 0: not yet
-  int own_pid = 0;  ///< that says it is the rank: another one, where a script comes between
-  std::optional<int> wait_status;  ///< as waitpid() has given it, once the process has ended
+  int pid = 0;      ///< the process that the launcher started; 0: none yet
+  int own_pid = 0;  ///< the process that runs the rank; differs if a script starts it
+  std::optional<int> wait_status;  ///< from waitpid(), once the process has ended
 };
 
 /// Memory in which the ranks of a job record for their launcher why they fail, before their peers
-/// learn of it: the earliest record names the rank that failed first. They also record how far they
-/// have come and what they wait for. From this the launcher decides whether a restart is worth it
-/// and finds frozen ranks; other processes of the user can show it. The launcher makes the page and
+/// notice: the earliest record names the rank that failed first. Ranks also record their progress
+/// and what they wait for. From this the launcher decides whether a restart is worthwhile, and
+/// finds frozen ranks; other processes of the user can display it. The launcher makes the page and
 /// passes its address in TESSERA_JOB_PAGE. The page needs no file, and no descriptor that a program
 /// between launcher and rank could close. Does not use LibTorch, because the launcher does not.
 ///
 /// The content may be invalid if a rank misbehaves, so reads are bounded.
 class JobPage {
  public:
-  /// Local. Makes the launcher's page for `ranks` ranks, and fills in its pid and the begin.
-  /// ResourceExhausted if memory or descriptors are short.
+  /// Local. Makes the launcher's page for `ranks` ranks, and records the launcher's pid and the
+  /// start time. ResourceExhausted if there is not enough memory or no descriptor left.
   static absl::StatusOr<std::unique_ptr<JobPage>> create(int ranks, JobOutline outline = {});
   /// Local. Opens the page for rank `rank`, and removes an earlier note of that rank. Returns null
-  /// if `address` leads to no page for it, because the launcher is gone or in another PID
-  /// namespace, or /proc is hidden. The job then runs without a page.
+  /// if `address` does not lead to a page for the rank, because the launcher is gone or in another
+  /// PID namespace, or /proc is hidden. The job then runs without a page.
   static std::unique_ptr<JobPage> open(const std::string& address, int rank);
-  /// Local. Opens the page of the launcher `pid`, which has it open as descriptor `fd`, for
-  /// reading. Returns null if it is no page, has another version, or belongs to another process.
+  /// Local. Opens, for reading, the page that launcher `pid` has open as descriptor `fd`. Returns
+  /// null if it is not a page, has another version, or belongs to another process.
   static std::unique_ptr<JobPage> view(int pid, int fd);
   /// Returns true if descriptor `fd` of process `pid` may be a job's page.
   static bool may_be_at(int pid, int fd);
@@ -63,34 +63,34 @@ class JobPage {
   JobPage(const JobPage&) = delete;
   JobPage& operator=(const JobPage&) = delete;
 
-  /// Returns the address at which ranks find the page, valid while this object lives.
+  /// Returns the address with which ranks open the page, valid while this object lives.
   std::string address() const;
 
   /// Called by a rank. note_failure() records its failure, unless it has a record already.
-  /// forget_failure() removes the record, because the rank goes on. Allocates nothing, never
-  /// blocks.
+  /// forget_failure() removes the record if the rank carries on. Neither allocates or blocks.
   void note_failure(int culprit, std::string_view text) noexcept;
   void forget_failure() noexcept;
-  /// Called by a rank. Returns its progress; and records which step of the job has been saved.
+  /// Called by a rank. Returns its progress; note_saved_step() records which step of the job has
+  /// been saved.
   RankProgress& own_progress() noexcept;
   void note_saved_step(int64_t step) noexcept;
-  /// Like note_failure() with the rank itself as culprit. If a record already says that the rank
-  /// has failed by itself, with another text, adds `text` to it.
+  /// Like note_failure() with this rank as culprit. If the rank has already recorded its own
+  /// failure, with another text, adds `text` to the record.
   void explain_failure(std::string_view text) noexcept;
 
-  /// Called by the launcher. The process of rank `rank` has begun, or ended.
+  /// Called by the launcher when the process of rank `rank` has begun, or ended.
   void note_begin(int rank, int pid) noexcept;
   void note_end(int rank, int wait_status) noexcept;
 
-  /// Called by any process. is_open(): true if rank `rank` has opened the page. note(): the failure
-  /// it has recorded.
+  /// Called by any process. is_open() returns true if rank `rank` has opened the page; note()
+  /// returns the failure that the rank has recorded.
   bool is_open(int rank) const;
   std::optional<FailureNote> note(int rank) const;
   /// Returns the earliest of all notes.
   std::optional<FailureNote> first_note() const;
   const RankProgress& progress(int rank) const;
   RankRecord rank_record(int rank) const;
-  /// Returns the last step of the job that a checkpoint has; 0 where no rank said so.
+  /// Returns the last step of the job that is in a checkpoint; 0 if no rank has reported one.
   int64_t saved_step() const;
   JobOutline outline() const;
   int ranks() const { return ranks_; }

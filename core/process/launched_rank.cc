@@ -18,8 +18,8 @@ std::optional<int> number_in(const char* name) {
   return absl::SimpleAtoi(text, &value) ? std::optional(value) : std::nullopt;
 }
 
-/// Returns true if the variable equals `number` or is not set. It is not set in a rank of an mpirun
-/// that tessera-run --supervise has started; that launcher's page has room for rank 0 only.
+/// Returns true if the variable equals `number` or is not set. It is not set in ranks of an mpirun
+/// that tessera-run --supervise has started; the page of that tessera-run has room for rank 0 only.
 bool may_be(const char* name, int number) {
   return !process_environment(name).has_value() || number_in(name) == number;
 }
@@ -39,8 +39,9 @@ bool LaunchedRank::find(int rank, int world_size) {
   return true;
 }
 
-/// RANK and WORLD_SIZE count, whatever else the variables say: that may be the error. Without them
-/// the process is a rank of the command that is supervised.
+/// Uses RANK and WORLD_SIZE if they are set, whatever other variables say, because the error to
+/// report may be a contradiction between them. Otherwise the process is a rank of the supervised
+/// command.
 bool LaunchedRank::find() {
   const auto rank = number_in("RANK");
   const auto world_size = number_in("WORLD_SIZE");

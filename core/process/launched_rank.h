@@ -8,7 +8,7 @@
 
 namespace tessera::internal {
 
-/// This process as its launcher knows it.
+/// This process from its launcher's point of view.
 struct LaunchedRank {
   Origin origin;
   int rank;  ///< the launcher's number
@@ -25,10 +25,10 @@ struct LaunchedRank {
   }
   /// Returns true if find() has found the launcher, in a child of fork() too.
   static bool is_known() { return own_.load(std::memory_order_acquire) != nullptr; }
-  /// Finds the launcher that knows this process by `rank`. Returns true if it has found one. The
-  /// object is never destroyed, because a process may fail at its very end.
+  /// Finds the launcher that gave this process the rank `rank`. Returns true if it has found it.
+  /// The LaunchedRank is never destroyed, because a process may fail at its very end.
   static bool find(int rank, int world_size);
-  /// The same before there is a world: takes rank and size from the environment.
+  /// Like find(rank, world_size) before there is a world: takes both from the environment.
   static bool find();
 
  private:

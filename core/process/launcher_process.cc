@@ -15,9 +15,9 @@
 namespace tessera::internal {
 namespace {
 
-/// A variable that a process was started with.
+/// The value of a variable when a process was started.
 struct StartVariable {
-  bool is_shown = false;  // else it is another user's, setuid, gone, or /proc is hidden
+  bool is_shown = false;  // false: another user's process, setuid or gone, or /proc is hidden
   std::optional<std::string> value;
 };
 
@@ -25,7 +25,7 @@ StartVariable variable_of_process(int pid, const std::string& name) {
   std::ifstream file(absl::StrCat("/proc/", pid, "/environ"));
   StartVariable found{.is_shown = file.is_open(), .value = {}};
   std::string entry;
-  while (!found.value && std::getline(file, entry, '\0')) {  // getenv's is the first
+  while (!found.value && std::getline(file, entry, '\0')) {  // the first entry, like getenv
     if (absl::StartsWith(entry, name + "=")) found.value = entry.substr(name.size() + 1);
   }
   if (file.bad()) found.is_shown = false;
@@ -59,7 +59,7 @@ absl::StatusOr<std::string> job_name(const Environment& environment) {
         "); set TESSERA_STORE on all ranks to file:///directory/name in a directory of this user's "
         "with mode 0700"));
   }
-  // Containers may share the network, where the names are, but not the processes.
+  // Containers may share the network, to which the names belong, but not the processes.
   const std::string where = absl::StrCat(machine_id(), "/", environment.job_id);
   return absl::StrCat("mpi-", launcher->pid, "-", launcher->start_time, "-",
                       absl::Hex(XXH3_64bits(where.data(), where.size())));

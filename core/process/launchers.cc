@@ -11,20 +11,21 @@
 namespace tessera::internal {
 namespace {
 
-/// A launcher, and the variables by which it tells a process who it is.
+/// A launcher, and the variables by which it gives a process its rank.
 struct Launcher {
   const char* name;
   const char* rank;
-  const char* size = nullptr;  ///< null: it leaves open how many there are, and the rest
+  const char* size = nullptr;  ///< null: sets neither the number of ranks nor the rest
   const char* local_rank = nullptr;
   const char* local_size = nullptr;
-  bool may_lack_local = false;  ///< it may leave open both of these, however many there are
-  const char* hosts = nullptr;  ///< begins with the host of rank 0
-  const char* node = nullptr;   ///< where local_size is a list: which entry is this host's
-  const char* nodes = nullptr;  ///< if it equals size, each process may start others on its node
+  bool may_lack_local = false;  ///< local_rank and local_size may both be unset
+  const char* hosts = nullptr;  ///< its value begins with the host of rank 0
+  const char* node = nullptr;   ///< if local_size is a list: index of this host's entry
+  const char* nodes = nullptr;  ///< if equal to size, a process may start others on its node
 };
 
-// RANK and WORLD_SIZE win. Of the others each may have started the next one (Note [Launchers]).
+// RANK and WORLD_SIZE take precedence. Any of the other launchers may have started the next one
+// (Note [Launchers]).
 constexpr Launcher kLaunchers[] = {
     {"RANK and WORLD_SIZE", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", true,
      "MASTER_ADDR"},
@@ -45,7 +46,8 @@ constexpr const Launcher& kByName = kLaunchers[0];
 constexpr const Launcher& kSlurm = kLaunchers[1];
 constexpr const Launcher& kOpenMpi = kLaunchers[2];
 
-// If no launcher gives a rank, these are signs of several processes; SLURM's only if it is above 1.
+// Variables that show that there are several processes, for when no launcher gives a rank. SLURM's
+// count only if they are above 1.
 constexpr const char* kSignsOfSeveral[] = {
     "TESSERA_STORE", "MASTER_ADDR",           "PET_RDZV_ENDPOINT",   "PET_NNODES",  "SLURM_NTASKS",
     "SLURM_NPROCS",  "SLURM_NTASKS_PER_NODE", "SLURM_JOB_NUM_NODES", "SLURM_NNODES"};
@@ -54,12 +56,12 @@ constexpr const char* kHowToStart =
     "start the program by srun, mpirun, tessera-run or torchrun --no-python, set RANK and "
     "WORLD_SIZE for each process, or set TESSERA_WORLD=single to train alone";
 
-/// This process's identity, as a launcher's variables give it.
+/// This process's identity, according to one launcher's variables.
 struct Identity {
   const Launcher* launcher;
-  Environment says;              // rank to host_of_rank_0
-  bool is_by_torchrun = false;   // or by tessera-run
-  bool is_one_per_node = false;  // as for processes that start others
+  Environment says;              // sets `rank` to `host_of_rank_0`
+  bool is_by_torchrun = false;   // or set by tessera-run
+  bool is_one_per_node = false;  // one process per node may start others
 };
 
 /// Adds a problem if only some of this launcher's variables are set.
@@ -86,7 +88,7 @@ std::optional<int> read_local_size(VariableReader& reader, const Launcher& launc
   return tasks;
 }
 
-/// SLURM's or PMIx's name of the job.
+/// Returns SLURM's or PMIx's name of the job.
 std::string job_id_of(const VariableReader& reader, const Launcher& launcher) {
   if (&launcher == &kOpenMpi) return reader.text("PMIX_NAMESPACE");
   const std::string job = reader.text("SLURM_JOB_ID"), step = reader.text("SLURM_STEP_ID");
@@ -95,7 +97,7 @@ std::string job_id_of(const VariableReader& reader, const Launcher& launcher) {
 }
 
 std::optional<Identity> read_launcher(VariableReader& reader, const Launcher& launcher) {
-  // A batch script of SLURM is task 0, without a number of tasks.
+  // A SLURM batch script is task 0, and has no number of tasks.
   const bool is_script = !reader.is_set(launcher.size) && reader.text(launcher.rank, "0") == "0";
   if (launcher.size == nullptr || (&launcher == &kSlurm && is_script)) return std::nullopt;
   require_family(reader, launcher);
@@ -124,7 +126,7 @@ std::optional<Identity> read_launcher(VariableReader& reader, const Launcher& la
   return identity;
 }
 
-/// Returns true if `outer` may be of a process that has started the launcher of `inner`.
+/// Returns true if a process with the identity `outer` may have started the launcher of `inner`.
 bool may_have_started(const Identity& outer, const Identity& inner) {
   if (outer.launcher == &kByName) return false;
   if (outer.says.world_size == 1) return true;
@@ -145,8 +147,9 @@ void disagree(VariableReader& reader, const Launcher& own, const Launcher& other
       "over from another job (env -u), or set TESSERA_WORLD=single to train alone"));
 }
 
-/// Returns a launcher that may have several ranks, whatever number it says: one with any rank if
-/// `is_any`, else with another rank than 0. Not SLURM's: a batch script has its rank, too.
+/// Returns a launcher that may have several ranks, although it does not set their number: one that
+/// sets a rank if `is_any`, else one that sets a rank other than 0. Ignores SLURM, because a batch
+/// script has its rank, too.
 const Launcher* find_rank(const VariableReader& reader, bool is_any) {
   for (const Launcher& launcher : kLaunchers) {
     const bool is_sign =
@@ -156,7 +159,7 @@ const Launcher* find_rank(const VariableReader& reader, bool is_any) {
   return nullptr;
 }
 
-/// Refuses a process that has no rank, where several processes were wanted.
+/// Adds a problem if variables ask for several processes, but none gives this process a rank.
 void refuse_signs_of_several(VariableReader& reader) {
   const Launcher* const lone = find_rank(reader, true);
   const char* sign = lone == nullptr ? nullptr : lone->rank;
@@ -171,7 +174,8 @@ void refuse_signs_of_several(VariableReader& reader) {
                               reader.text(sign), "'; ", kHowToStart));
 }
 
-/// Refuses what contradicts `own`, and takes from others which ranks are on this host.
+/// Adds a problem if another identity contradicts `own`. Takes the local ranks from other
+/// identities.
 void reconcile(VariableReader& reader, const std::vector<Identity>& found, Identity& own) {
   const Launcher& launcher = *own.launcher;
   Environment& says = own.says;
@@ -184,7 +188,8 @@ void reconcile(VariableReader& reader, const std::vector<Identity>& found, Ident
     says.local_rank = other.says.local_rank;
     says.local_world_size = other.says.local_world_size;
   }
-  // Each of several processes may have started torchrun; and a rank other than 0 is not alone.
+  // torchrun may have been started by each of several processes; and a rank other than 0 is not
+  // alone.
   const bool is_any = own.is_by_torchrun && says.is_one_host() && found.size() == 1;
   const Launcher* const other =
       is_any || says.world_size == 1 ? find_rank(reader, is_any) : nullptr;
@@ -196,7 +201,7 @@ void reconcile(VariableReader& reader, const std::vector<Identity>& found, Ident
 }  // namespace
 
 std::optional<int> tasks_of_node(const std::string& list, int node) {
-  int64_t first = 0;  // first node of the entry
+  int64_t first = 0;  // first node of this entry
   std::optional<int> found;
   for (absl::string_view entry : absl::StrSplit(list, ',')) {
     const bool is_repeated = absl::ConsumeSuffix(&entry, ")");
@@ -236,7 +241,9 @@ Environment read_identity(VariableReader& reader) {
     return alone;
   }
   std::vector<Identity> found;
-  VariableReader unheeded = reader;  // problems of other launchers where RANK and WORLD_SIZE win
+  // Collects the problems of other launchers, which are ignored if RANK and WORLD_SIZE take
+  // precedence.
+  VariableReader unheeded = reader;
   for (const Launcher& launcher : kLaunchers) {
     const bool is_heeded = found.empty() || found.front().launcher != &kByName;
     const auto identity = read_launcher(is_heeded ? reader : unheeded, launcher);

@@ -4,13 +4,13 @@
 
 namespace tessera::internal {
 
-/// Local. The boot and the PID namespace that this process lives in: equal where processes can
-/// watch each other and share memory.
+/// Local. Returns an id of the boot and the PID namespace of this process. It is equal for
+/// processes that can watch each other and share memory.
 std::string machine_id();
 
-/// Local. Identifies the host that this process is on, as MPI's ranks tell hosts apart:
-/// machine_id(), with its network and UTS namespaces. So a container with its own network is a
-/// host.
+/// Local. Returns an id of this process's host, in the sense in which MPI ranks distinguish hosts:
+/// machine_id() with the network and UTS namespaces. So a container with its own network is a host
+/// of its own.
 std::string host_id();
 
 /// Local. Returns the name of this machine, for messages.

@@ -31,7 +31,7 @@ std::optional<ProcessStatus> process_status(int pid) {
   std::ifstream file(absl::StrCat("/proc/", pid, "/stat"));
   std::string line;
   std::getline(file, line);
-  const size_t end_of_name = line.rfind(')');  // the name itself may hold anything
+  const size_t end_of_name = line.rfind(')');  // the name itself may contain any character
   if (end_of_name == std::string::npos) return std::nullopt;
   std::istringstream rest(line.substr(end_of_name + 1));
   ProcessStatus status;
@@ -50,7 +50,7 @@ std::string process_activity(int pid) {
 }
 
 std::string access_problem(int pid) {
-  // The kernel checks here what it checks for open files.
+  // The kernel makes the same permission check here as for open files.
   char target[PATH_MAX];
   const std::string path = absl::StrCat("/proc/", pid, "/exe");
   if (::readlink(path.c_str(), target, sizeof(target)) >= 0) return "";

@@ -20,12 +20,12 @@ struct ProcessStatus {
 /// Local. nullopt if there is no such process, or /proc does not show it.
 std::optional<ProcessStatus> process_status(int pid);
 
-/// Local. Returns ProcessStatus::describe() of the process; "" if nothing is known.
+/// Local. Returns ProcessStatus::describe() of process `pid`; "" if its status is not known.
 std::string process_activity(int pid);
 
 /// Local. Returns why this process may not open the files that process `pid` of this host has open,
-/// as in "it is closed to this process (Permission denied): start all ranks as one user ..."; "" if
-/// it may, or if the process has ended.
+/// such as "it is closed to this process (Permission denied): start all ranks as one user ..."; ""
+/// if it may, or if process `pid` has ended.
 std::string access_problem(int pid);
 
 }  // namespace tessera::internal

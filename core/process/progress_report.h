@@ -9,24 +9,25 @@
 
 namespace tessera::internal {
 
-// This process reports its progress to its launcher, and to `tessera-run --status`. Any thread. No
+// Reports of this process's progress to its launcher and to `tessera-run --status`. Any thread. No
 // effect before report_failures(), or in a child of fork().
 
-/// Reports that something has begun or ended, so the process is not frozen. Some nanoseconds.
+/// Reports that something has begun or ended, so the process is not frozen. Takes nanoseconds.
 void report_life() noexcept;
 
-/// Says how many steps this process has trained, including those of a loaded state, and which step
-/// a checkpoint has. tessera-run restarts a failed job, unless it fails at the same step as before.
+/// Report how many steps this process has trained, including those of a loaded state, and which
+/// step is in a checkpoint. tessera-run restarts a failed job, unless it fails at the same step as
+/// before.
 void report_step(int64_t step) noexcept;
 void report_saved_step(int64_t step) noexcept;
-/// A step has ended; the calling thread is the one that trains. `sees_waits`: whether it waits for
-/// other ranks in its calls, and not on a device.
+/// Reports that a step has ended on the calling thread, which is the training thread. `sees_waits`:
+/// true if that thread waits for other ranks inside its calls, and not on a device.
 void report_step_end(bool sees_waits) noexcept;
-/// Says which phase begins now.
+/// Reports which phase begins now.
 void report_phase(Phase phase) noexcept;
 
-/// Reports a phase of the training thread while this lives; the destructor restores the phase
-/// before. No effect in other threads.
+/// Reports a phase of the training thread while this object lives; the destructor restores the
+/// previous phase. No effect on other threads.
 class PhaseReport {
  public:
   explicit PhaseReport(Phase phase) noexcept;
@@ -39,7 +40,8 @@ class PhaseReport {
   Phase before_ = Phase::kOther;
 };
 
-/// The process is in a group while one of these lives. A process in no group need not report life.
+/// The process is in a group while such an object lives. A process in no group need not give signs
+/// of life.
 class GroupPresence {
  public:
   GroupPresence() noexcept;
@@ -48,13 +50,13 @@ class GroupPresence {
   GroupPresence& operator=(const GroupPresence&) = delete;
 };
 
-/// A wait of the calling thread for other ranks, until this is destroyed. Counts as waiting time
-/// (Pace), and is noted once it is long. Reads the clock at each end; costs nothing if the wait
-/// never began or there is no launcher.
+/// Reports that the calling thread waits for other ranks, until this object is destroyed. The wait
+/// counts as waiting time (Pace), and is noted once it is long. Reads the clock at each end; costs
+/// nothing if the wait never began or there is no launcher.
 class WaitReport {
  public:
   using Clock = std::chrono::steady_clock;
-  /// A wait that lasts longer is long, and is noted again at this interval.
+  /// A longer wait is long; it is noted again after each such interval.
   static constexpr auto kLong = std::chrono::milliseconds(100);
 
   WaitReport() noexcept;
@@ -64,13 +66,13 @@ class WaitReport {
 
   /// Returns true if there is a launcher.
   bool is_heard() const { return page_ != nullptr; }
-  /// Begins the wait, after a first look found that the rank must wait.
+  /// Begins the wait. Call it after a first check has found that the rank must wait.
   void begin() noexcept {
     if (page_ != nullptr && begin_ == Clock::time_point()) begin_ = Clock::now();
   }
-  /// Returns true if the thread must call note() now. Also reports life.
+  /// Returns true if the thread must call note() now. Also reports a sign of life.
   bool is_due(Clock::time_point now) noexcept;
-  /// Notes the call that waits, and the ranks of the world that it waits for. Only one waiting
+  /// Notes the call that waits, and the ranks of the world for which it waits. Only one waiting
   /// thread is shown: the training thread, once it has ended a step.
   void note(std::string_view call, std::string_view group, int64_t number,
             const std::vector<int>& ranks) noexcept;

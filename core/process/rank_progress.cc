@@ -10,7 +10,8 @@
 namespace tessera::internal {
 namespace {
 
-/// A reader that meets a writer looks again, so often: a rank that misbehaves may write for ever.
+/// A reader that collides with a writer retries at most this often, because a rank that misbehaves
+/// may write for ever.
 constexpr int kLooks = 20;
 constexpr double kSecond_ns = 1e9;
 
@@ -20,14 +21,14 @@ int64_t clock_ns(clockid_t clock) noexcept {
   return int64_t{now.tv_sec} * 1000000000 + now.tv_nsec;
 }
 
-/// Fills the rest with zeros.
+/// Copies text and fills the rest with zeros.
 template <size_t size>
 void put(std::array<char, size>& place, std::string_view text) {
   place.fill('\0');
   text.copy(place.data(), size);
 }
 
-/// Returns the text up to the first zero, with '?' for control characters and others than ASCII.
+/// Returns the text up to the first zero, with '?' for control and non-ASCII characters.
 template <size_t size>
 std::string shown(const std::array<char, size>& place) {
   std::string text(place.data(), ::strnlen(place.data(), size));
@@ -73,8 +74,8 @@ void RankProgress::note_life() noexcept {
 void RankProgress::note_step_end(int64_t waited_ns) noexcept {
   const uint64_t number = step_ends_.load(std::memory_order_relaxed);
   StepEnd& end = ends_[number % kSteps];
-  // A reader that has read one of these values, and then reads the number of ends, notices that
-  // this place was reused.
+  // Release order: a reader that has read one of these values, and then reads the number of ends,
+  // notices that this place was reused.
   end.when_ns.store(monotonic_ns(), std::memory_order_release);
   end.waited_ns.store(waited_ns, std::memory_order_release);
   step_ends_.store(number + 1, std::memory_order_release);
@@ -95,7 +96,7 @@ void RankProgress::note_wait(int64_t since_ns, std::string_view call, std::strin
 void RankProgress::note_wait_end() noexcept { write_wait({}); }
 
 void RankProgress::write_wait(const std::array<uint64_t, kWords>& words) noexcept {
-  // Odd, whatever a thread that was killed here has left.
+  // Make it odd, whatever value a thread that was killed here has left.
   const uint64_t version = wait_version_.load(std::memory_order_relaxed) | 1;
   wait_version_.store(version, std::memory_order_relaxed);
   for (size_t i = 0; i < kWords; ++i) wait_[i].store(words[i], std::memory_order_release);
@@ -111,7 +112,7 @@ Pace RankProgress::pace() const {
   for (int look = 0; look < kLooks; ++look) {
     const uint64_t count = step_ends_.load(std::memory_order_acquire);
     if (count == 0) return {};
-    // The oldest is the one that the next end goes to.
+    // Leaves out the oldest place, which the next end overwrites.
     const uint64_t intervals = std::min(count, kSteps - 1) - 1;
     const StepEnd& last = ends_[(count - 1) % kSteps];
     const StepEnd& first = ends_[(count - 1 - intervals) % kSteps];

@@ -9,7 +9,8 @@ namespace tessera::internal {
 void open_standard_streams() {
   for (int stream = STDIN_FILENO; stream <= STDERR_FILENO; ++stream) {
     if (::fcntl(stream, F_GETFD) >= 0) continue;
-    const int fd = ::open("/dev/null", O_RDWR);  // the lowest that is free, so `stream`
+    // This gets the lowest free descriptor, which is `stream`.
+    const int fd = ::open("/dev/null", O_RDWR);
     TORCH_CHECK(fd >= 0, "[rendezvous] standard streams: got no /dev/null (", std::strerror(errno),
                 "), expected it where stdin, stdout or stderr are closed; leave them open");
   }

@@ -12,13 +12,13 @@ namespace tessera {
 
 namespace {
 
-// A signal handler can reach nothing but process-wide state.
+// Process-wide, because a signal handler cannot access anything else.
 std::atomic<bool> requested = false;
 static_assert(std::atomic<bool>::is_always_lock_free);
 
 void note(int /*signal*/) { requested = true; }
 
-/// The signals' previous actions, and how many requests live.
+/// The signals' previous actions, and the number of live requests.
 struct Handlers {
   std::mutex mutex;
   int requests = 0;
@@ -55,7 +55,7 @@ StopRequest::StopRequest(std::initializer_list<int> signals) {
     all.earlier[signal] = earlier;
   }
   ++all.requests;
-  // The process that started this one may have blocked them, and then none would ever come.
+  // The parent process may have blocked these signals, and then none would ever arrive.
   sigset_t wanted;
   sigemptyset(&wanted);
   for (const int signal : signals) sigaddset(&wanted, signal);

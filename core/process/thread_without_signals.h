@@ -9,8 +9,8 @@
 
 namespace tessera::internal {
 
-/// Blocks, while it lives, all signals of the calling thread except those that a thread's own
-/// instructions cause. Threads that are started meanwhile inherit that.
+/// While it lives, blocks all signals in the calling thread except those that a thread's own
+/// instructions cause. Threads started meanwhile inherit the mask.
 class SignalBlock {
  public:
   SignalBlock();
@@ -25,11 +25,10 @@ class SignalBlock {
 /// Throws std::runtime_error: no thread for `purpose` could be started, because of `error`.
 [[noreturn]] void throw_no_thread(std::string_view purpose, const std::system_error& error);
 
-/// Starts a thread of the library, for `purpose`. The system gives a signal that is sent to the
-/// process to any thread that does not block it. A program may block SIGTERM in its threads and
-/// take it by sigwait(), or have a handler that relies on running in one of them; so the library's
-/// threads block it. Throws std::runtime_error that names the purpose and the limits if no thread
-/// can be started.
+/// Starts a library thread for `purpose`, with signals blocked. The system delivers a signal that
+/// is sent to the process to any thread that does not block it. A program may block SIGTERM in its
+/// threads and take it by sigwait(), or have a handler that must run in one of its own threads.
+/// Throws std::runtime_error that names the purpose and the limits if no thread can be started.
 template <typename Run>
 std::thread thread_without_signals(std::string_view purpose, Run run) {
   const SignalBlock block;

@@ -4,8 +4,9 @@
 
 namespace tessera::internal {
 
-/// Returns true if errno `error` says that a file system does not have the call that was made, or
-/// not with these arguments. Some answer so to an fsync of a directory, or to a flag of renameat2.
+/// Returns true if errno `error` says that the file system does not support the call or its
+/// arguments. Some file systems return such errors for an fsync of a directory, or for a flag of
+/// renameat2.
 inline bool is_unsupported(int error) {
   return error == EINVAL || error == ENOSYS || error == EOPNOTSUPP;
 }

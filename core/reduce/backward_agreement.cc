@@ -10,12 +10,12 @@ namespace tessera::internal {
 namespace {
 
 constexpr size_t kBitsPerWord = 64;
-// The first words of a report.
+// Positions of the first words of a report.
 constexpr size_t kHistory = 0;
 constexpr size_t kFlags = 1;
 constexpr size_t kWeight = 2;
 constexpr size_t kRounds = 3;
-// A unit's word: its rounds, and its position in the order of completion.
+// A unit's word holds its number of rounds, and its position in the order of completion.
 constexpr uint64_t kRoundsMask = 0xffffffff;
 constexpr unsigned kPositionShift = 32;
 // Flags.

@@ -10,31 +10,33 @@
 
 namespace tessera::internal {
 
-/// The exchange between ranks at the end of a backward: what each has reduced so far, how many
-/// rounds each unit has (Note [Rounds]), which parameters each has used, and whether one objects.
+/// The exchange between ranks at the end of a backward: what each rank has reduced so far, how many
+/// rounds each unit has (Note [Rounds]), which parameters each rank has used, and whether a rank
+/// objects.
 class BackwardAgreement {
  public:
   /// `group` must outlive it.
   BackwardAgreement(ProcessGroup& group, size_t units, size_t parameters);
 
-  /// `history`: a RollingHash of what this rank reduced and dropped. Raises `rounds` (per unit) to
-  /// the largest of any rank, sets used[i] where local[i] is set on any, and makes `positions` (per
-  /// unit, or empty on all ranks) those of rank 0. Returns what is wrong, the same on every rank,
-  /// or "". Collective, blocking.
+  /// `history` is a RollingHash of everything that this rank reduced and dropped. Raises `rounds`
+  /// (per unit) to the largest of any rank, sets used[i] if local[i] is set on any rank, and
+  /// replaces `positions` (per unit, or empty on all ranks) by those of rank 0. Returns what is
+  /// wrong, the same on every rank, or "". Collective, blocking.
   std::string exchange(int64_t history, const std::vector<uint8_t>& local,
                        std::vector<size_t>& rounds, std::vector<uint8_t>& used,
                        std::vector<uint32_t>& positions);
 
-  /// A rank's report on its backwards since the last exchange, besides their gradients.
+  /// A rank's report on its backwards since the last exchange; does not contain gradients.
   struct Report {
-    bool objects = false;       ///< it has found an error
-    bool has_plain = false;     ///< one of them had no weight
-    bool has_weighted = false;  ///< one of them had a weight
+    bool objects = false;       ///< this rank has found an error
+    bool has_plain = false;     ///< a backward had no weight
+    bool has_weighted = false;  ///< a backward had a weight
     double weight = 0.0;        ///< the sum of the weights
   };
   /// Sets this rank's report, before exchange().
   void report(const Report& report) { report_ = report; }
-  /// After exchange(): the report of `rank`, and whether any rank objects. Equal on all ranks.
+  /// Return, after exchange(), the report of `rank`, and whether any rank objects. Equal on all
+  /// ranks.
   Report report_of(int rank) const;
   bool is_objected() const { return is_objected_; }
 

@@ -7,8 +7,8 @@
 
 namespace tessera::internal {
 
-/// Decorator of a group that counts the bytes of the tensors which this rank gives to its
-/// collectives. Does not count subgroups.
+/// Decorator: counts the bytes of the tensors that this rank passes to the group's collectives.
+/// Does not count subgroups.
 class ByteCountingGroup final : public ForwardingGroup {
  public:
   /// `group` must outlive it.

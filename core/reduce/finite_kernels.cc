@@ -11,8 +11,8 @@ namespace tessera::internal {
 namespace {
 
 /// An IEEE number is not finite if all bits of its exponent are set. Integer compares vectorise
-/// where isfinite() would not, best if the count is as wide as the elements; blocks keep a 16-bit
-/// count from overflowing.
+/// where isfinite() would not, best if the count is as wide as the elements; blocks prevent a
+/// 16-bit count from overflowing.
 template <typename Bits>
 inline int64_t count_blocks(const Bits* bits, int64_t numel, Bits exponent_mask) {
   constexpr int64_t kBlockNumel = 4096;
@@ -69,7 +69,8 @@ int64_t count_non_finite(const at::Tensor& buffer, Range range) {
 }
 
 int64_t copy_counting_non_finite(const at::Tensor& buffer, Range range, const void* from) {
-  constexpr int64_t kBlockBytes = int64_t{16} << 10;  // stays in L1 from the copy to the count
+  // A block stays in L1 from the copy to the count.
+  constexpr int64_t kBlockBytes = int64_t{16} << 10;
   const at::ScalarType dtype = buffer.scalar_type();
   const auto element = static_cast<int64_t>(buffer.element_size());
   auto* target = static_cast<char*>(buffer.mutable_data_ptr()) + range.begin * element;

@@ -12,9 +12,9 @@ namespace tessera::internal {
 /// infinite. Local; one pass.
 int64_t count_non_finite(const at::Tensor& buffer, Range range);
 
-/// Copies `range.numel` elements from `from`, which have the dtype of `buffer` and do not overlap
-/// it, to `range` of `buffer` (1-d, contiguous, floating). Returns how many of them are NaN or
-/// infinite. Local; one pass.
+/// Copies `range.numel` elements from `from` to `range` of `buffer` (1-d, contiguous, floating).
+/// `from` has the dtype of `buffer` and does not overlap it. Returns how many of the elements are
+/// NaN or infinite. Local; one pass.
 int64_t copy_counting_non_finite(const at::Tensor& buffer, Range range, const void* from);
 
 }  // namespace tessera::internal

@@ -51,17 +51,18 @@ void GradientBuffer::begin_micro_step() {
 
 int64_t GradientBuffer::receive(size_t position, const at::Tensor& given, double weight) {
   at::Tensor gradient = in_memory(given);
-  // LibTorch adds sparse elements at the wrong place of a view: it counts the view's offset twice.
+  // LibTorch adds sparse elements at the wrong place of a view, because it counts the view's offset
+  // twice.
   if (gradient.is_sparse() && gradient.dense_dim() == 0) gradient = gradient.to_dense();
   const at::Tensor& parameter = table_[unit_.parameters[position]].tensor;
   const Range range = unit_.layout.parameter_range(position);
   State& state = state_[position];
   if (state != State::kNow) ++received_now_;
-  if (range.numel == 0) {  // a buffer without elements has no address to copy to
+  if (range.numel == 0) {  // an empty buffer has no address to copy to
     state = State::kNow;
     return 0;
   }
-  // fill_missing() writes zeros, so later gradients are added to them.
+  // fill_missing() has written zeros, so later gradients are added to them.
   const bool is_first = state == State::kUndefined && !is_filled_;
 
   if (is_on_host(buffer_) && is_first && weight == 1.0 && !gradient.is_sparse() &&

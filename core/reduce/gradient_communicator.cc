@@ -16,7 +16,7 @@ namespace tessera::internal {
 
 namespace {
 
-/// Returns what is wrong with a hook's result; "" if nothing.
+/// Returns what is wrong with a hook's result; "" if it is valid.
 std::string problem_of(const at::Tensor& result, const at::Tensor& buffer) {
   const auto expected = [&](const std::string& got) {
     return absl::StrCat("returned ", got, ", expected ", buffer.numel(), " elements of ",
@@ -107,7 +107,7 @@ std::shared_ptr<Work> GradientCommunicator::advance(Level level, const PlannedUn
                                    .tag = unit.name});
 }
 
-/// Leaves the hook's mean in `full`.
+/// Runs the hook and leaves its mean in `full`.
 void GradientCommunicator::run_hook(const PlannedUnit& unit, const at::Tensor& full,
                                     double divisor) {
   GradBucket bucket;
@@ -130,7 +130,7 @@ void GradientCommunicator::run_hook(const PlannedUnit& unit, const at::Tensor& f
   if (values.const_data_ptr() != full.const_data_ptr()) full.copy_(values);
 }
 
-/// Throws on this rank only if the hook throws; the engine then tells the others.
+/// If the hook throws, throws on this rank only; the engine then notifies the other ranks.
 at::Tensor GradientCommunicator::result_of_hook(const GradBucket& bucket) {
   std::string problem;
   at::Tensor result;

@@ -17,33 +17,33 @@ namespace tessera::internal {
 
 /// Chooses the collectives that reduce gradients: the group's own reductions, for every value of
 /// Degrees (Note [Slice map] says which ranks combine what), or those of a registered communication
-/// hook. A reduction has up to two stages: start() combines every rank's contribution and leaves
-/// each rank a part of the result; advance() begins when it has finished, and completes the part.
-/// Both are collective: every rank calls them in the same order.
+/// hook. A reduction has up to two stages. start() combines the contributions of all ranks and
+/// leaves a part of the result on each rank; advance() then completes the part. Both are
+/// collective: every rank calls them in the same order.
 ///
 /// In a tree's order all ranks combine each micro-step, whatever the degrees are, because partial
-/// sums over micro-steps would be in the middle of the tree. A hook needs gradients that every rank
-/// keeps whole until they are reduced (g = 1), and leaves the result in all of `full`.
+/// sums over micro-steps would lie in the middle of the tree. A hook needs gradients that every
+/// rank keeps whole until they are reduced (g = 1), and leaves the result in all of `full`.
 class GradientCommunicator {
  public:
-  /// The sums that are combined over ranks. A step that keeps partial sums (1 < g < o) combines
-  /// twice.
+  /// Which sums are combined over ranks. A step that keeps partial sums (1 < g < o) combines them
+  /// at both levels.
   enum class Level : uint8_t {
     kMicroStep,  ///< the contributions of one backward
-    kStep,       ///< partial sums of all its micro-steps
+    kStep,       ///< the partial sums over a step's micro-steps
   };
 
-  /// References and `registered`, null if there never is a hook, must outlive it. A backward
-  /// reduces `buckets` units. Collective; only makes subgroups.
+  /// References and `registered` (null if there is never a hook) must outlive the object. A
+  /// backward reduces `buckets` units. Collective; only makes subgroups.
   GradientCommunicator(ProcessGroup& group, const ParameterTable& table, size_t buckets,
                        const SliceMap& slices, SumOrder order, const RegisteredHook* registered);
 
-  /// Returns true if a step also has Level::kStep.
+  /// Returns true if a step also has reductions at Level::kStep.
   bool keeps_partial_sums() const { return within_sums_ != nullptr; }
-  /// Returns the order in which start() adds. Sums over the micro-steps of a step follow it: one
-  /// after the other, or continuing the tree.
+  /// Returns the order in which start() adds. The sum over a step's micro-steps uses the same
+  /// order: term by term, or continuing the tree.
   SumOrder order() const { return order_; }
-  /// Returns the number of stages of a reduction: 2 where advance() has something to do, else 1.
+  /// Returns the number of stages of a reduction: 2 if advance() has something to do, else 1.
   int stages(Level level) const {
     const bool is_partial = level == Level::kMicroStep && keeps_partial_sums();
     return is_partial || replicas_ == nullptr ? 1 : 2;
@@ -52,22 +52,23 @@ class GradientCommunicator {
   /// Returns memory for start() and advance(), uninitialised: [numel]. Local.
   at::Tensor allocate(int64_t numel, at::ScalarType dtype) { return all_.allocate(numel, dtype); }
 
-  /// Called when a backward begins, or a pass over all units that reduces what no_sync left. Local.
+  /// Called when a backward begins, or a pass over all units that reduces what no_sync() left.
+  /// Local.
   void begin_micro_step() { started_ = 0; }
 
-  /// Combines `full` [numel], gradients of `unit`, of every rank by `op`; kAvg is a sum that is
-  /// divided by `divisor` (0: the number of ranks) before it is rounded. `part` is `full` itself,
-  /// this rank's slice of it at this level, or memory of that size. Collective.
+  /// Combines `full` [numel], the gradients of `unit`, over ranks by `op`; kAvg divides the sum by
+  /// `divisor` (0: the number of ranks) before rounding. `part` receives the result: `full` itself,
+  /// this rank's slice of it at this level, or other memory of that size. Collective.
   std::shared_ptr<Work> start(Level level, const PlannedUnit& unit, const at::Tensor& full,
                               const at::Tensor& part, ReduceOp op, double divisor);
 
-  /// Gathers the parts in `whole`, of which `part` is a slice. Returns null if `part` is all that
-  /// this rank keeps. `after`: the Work of start(), which starts this call when it is done; null if
+  /// Gathers the parts into `whole`, of which `part` is a slice. Returns null if `part` is all that
+  /// this rank keeps. `after` is the Work of start(), whose completion starts this call; null if
   /// the caller has waited for it. Collective over the ranks that complete a part.
   std::shared_ptr<Work> advance(Level level, const PlannedUnit& unit, const at::Tensor& part,
                                 const at::Tensor& whole, std::shared_ptr<Work> after);
 
-  /// Returns the bytes that the last start(), of `full`, gave to collectives.
+  /// Returns the bytes that the last start() with `full` passed to collectives.
   int64_t sent_bytes(const at::Tensor& full) const {
     return hook() != nullptr ? hook_bytes_ : static_cast<int64_t>(full.nbytes());
   }
@@ -82,17 +83,17 @@ class GradientCommunicator {
   const size_t buckets_;
   const SumOrder order_;
   const RegisteredHook* const registered_;
-  ByteCountingGroup counted_;  // `all_`, for the hook
-  size_t started_ = 0;         // buckets in this micro-step
-  int64_t hook_bytes_ = 0;     // of the hook's last bucket
-  // Null where they would have one rank or all, or where the degrees do not need them.
+  ByteCountingGroup counted_;  // `all_`, as the hook gets it
+  size_t started_ = 0;         // buckets started in this micro-step
+  int64_t hook_bytes_ = 0;     // bytes sent by the hook for its last bucket
+  // Null if the subgroup would have one rank or all ranks, or the degrees do not need it.
   std::shared_ptr<ProcessGroup> replicas_;     // ranks that share an optimizer slice (d differs)
-  std::shared_ptr<ProcessGroup> within_sums_;  // for sums of each micro-step (a and b differ)
-  std::shared_ptr<ProcessGroup> across_sums_;  // for the sum at the end of a step (c and d differ)
+  std::shared_ptr<ProcessGroup> within_sums_;  // ranks that add in a micro-step (a and b differ)
+  std::shared_ptr<ProcessGroup> across_sums_;  // ranks that add partial sums (c and d differ)
   const bool is_whole_;                        // every rank keeps everything
-  const int gradient_slice_;                   // slice numbers for reduce_scatter
-  const int atom_;                             // of all ranks
-  const int atom_across_sums_;                 // of the ranks that add partial sums
+  const int gradient_slice_;                   // slice number for reduce_scatter over within_sums_
+  const int atom_;                             // slice number for reduce_scatter over all ranks
+  const int atom_across_sums_;                 // slice number for reduce_scatter over across_sums_
 };
 
 }  // namespace tessera::internal

@@ -6,7 +6,7 @@
 
 namespace tessera::internal {
 
-/// What users may see as `.grad` of one parameter.
+/// The gradient that users may see as `.grad` of one parameter.
 struct GradientView {
   at::Tensor whole;      ///< the reduced gradient in the parameter's shape and dtype, or undefined
   std::string obstacle;  ///< why `whole` is undefined: "is sharded over ranks", ... ("the gradient

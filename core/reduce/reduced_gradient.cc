@@ -113,7 +113,7 @@ void ReducedGradient::add(const at::Tensor& gradients) {
     has_sums_ = true;
     return;
   }
-  if (own_is_taken_ && !value_.defined()) {  // add() follows the first reduction
+  if (own_is_taken_ && !value_.defined()) {  // the first reduction wrote to own_
     value_ = own_;
     return;
   }
@@ -154,7 +154,7 @@ void ReducedGradient::divide() {
   has_sums_ = false;
 }
 
-// Makes this rank's atom of the mean, which no other rank contributes, its part of a sum again.
+// Turns the mean into a partial sum again: this rank contributes its atom, and zeros elsewhere.
 void ReducedGradient::take_up_sums() {
   of_own(atom_range_).mul_(divides_by_);
   own_.narrow(0, 0, atom_range_.begin - own_range_.begin).zero_();

@@ -14,32 +14,34 @@
 namespace tessera::internal {
 
 /// The reduced gradient of one unit while it waits for the step: the sum over micro-steps of the
-/// mean over ranks, in the unit's reduce dtype. At the end a rank has its optimizer slice. Until
-/// then its place follows from the degrees p | g | o of a world of N:
+/// mean over ranks, in the unit's reduce dtype. In the end a rank has the gradient of its optimizer
+/// slice. Until then the gradient's place follows from the degrees p | g | o of a world of N:
 /// - o = 1 (ddp): the whole unit in a separate buffer.
 /// - g = o (zero2, zero3, HSDP): the slice in a separate buffer.
 /// - g = 1 < o (zero1): the slice, inside the gradient buffer, where the reduction left it. A
 ///   separate buffer is made when a second part has to be added, or at once if communication and
 ///   reduce dtype differ.
 /// - 1 < g < o: the gradient slice in a separate buffer, summed over g ranks in each micro-step.
-///   finish() adds the sums of the N / g others once and leaves the mean in its optimizer slice.
-///   Sums of g ranks are sent undivided, so fp16 overflows at 1/g of the usual value.
+///   In the end the sums of the N / g groups of ranks are added once, and the mean is left in the
+///   optimizer slice. Sums of g ranks are sent undivided, so fp16 overflows at 1/g of the usual
+///   value.
 ///
-/// Under Keep::kUntilUsed (g = o = N) it stays inside the gradient buffer; keep() makes a separate
-/// one if it cannot be used at once. In a tree's order (GradientCommunicator::order()) the sum over
-/// micro-steps continues the tree, and 1 < g < o is as g = o. Partial sums besides the value have
-/// separate buffers; the value is complete after a power of two micro-steps.
+/// Under Keep::kUntilUsed (g = o = N) the gradient stays inside the gradient buffer; keep() makes a
+/// separate buffer if the gradient cannot be used at once. In a tree's order
+/// (GradientCommunicator::order()) the sum over micro-steps continues the tree, and 1 < g < o is
+/// treated like g = o. Partial sums other than the value have separate buffers; the value is
+/// complete after a power of two micro-steps.
 ///
 /// A micro-step calls reduce() on the gradient buffer and gather(), waits for both, then calls
-/// add(); all three on every rank in the same order.
+/// add(). Every rank makes all three calls in the same order.
 class ReducedGradient {
  public:
-  /// How long a value is kept: until the step, or until it has been used, which is before its
+  /// How long a value is kept: until the step, or until it has been used, which happens before its
   /// gradient buffer is reused.
   enum class Keep : uint8_t { kUntilStep, kUntilUsed };
 
-  /// `communicator`, `unit` and `meter` must outlive it. Sums over ranks are divided by `divisor`;
-  /// 0: by their number. Local (allocates).
+  /// `communicator`, `unit` and `meter` must outlive the object. Sums over ranks are divided by
+  /// `divisor`, or by the number of ranks if it is 0. Local (allocates).
   ReducedGradient(GradientCommunicator& communicator, const PlannedUnit& unit,
                   const SliceMap& slices, double divisor, Keep keep, MemoryMeter& meter);
   ~ReducedGradient();
@@ -47,57 +49,60 @@ class ReducedGradient {
   ReducedGradient(const ReducedGradient&) = delete;
   ReducedGradient& operator=(const ReducedGradient&) = delete;
 
-  /// Returns the part of the unit that this rank has in the end: its optimizer slice.
+  /// Returns the part of the unit that this rank keeps in the end: its optimizer slice.
   Range kept() const { return kept_; }
 
   /// Returns a buffer for the first gradients of a micro-step if the reduction can leave the value
-  /// there: [unit numel] of the communication dtype, contents undefined. Moves a value out of it
-  /// first. Undefined if any buffer will do, i.e. except under zero1, and under ddp if
-  /// communication and reduce dtype are equal and there is no value yet.
+  /// there: [unit numel] of the communication dtype, contents undefined. If the buffer holds a
+  /// value, moves that out first. Undefined if any buffer will do, i.e. except under zero1, and
+  /// under ddp if communication and reduce dtype are equal and there is no value yet.
   at::Tensor gradient_buffer();
-  /// Returns true if `gradients` is the result of gradient_buffer(), so that the caller may not
-  /// reuse it.
+  /// Returns true if `gradients` came from gradient_buffer(), so that the caller must not reuse it.
   bool owns(const at::Tensor& gradients) const {
     return gradients.is_same(own_) || gradients.is_same(kept_buffer_);
   }
 
-  /// Starts the reduction of a full gradient buffer [unit numel] of the communication dtype to all
-  /// of it, this rank's atom or, where partial sums are kept, the gradient slice. Collective.
+  /// Starts the reduction of a full gradient buffer [unit numel] of the communication dtype. The
+  /// result goes to all of the buffer, this rank's atom or, if partial sums are kept, the gradient
+  /// slice. Collective.
   std::shared_ptr<Work> reduce(const at::Tensor& gradients);
 
-  /// Starts to complete the optimizer slice after reduce(), whose Work is `after` (null if it has
-  /// been waited for). Null if the slice is complete already. Collective over the replicas.
+  /// Starts to complete the optimizer slice after reduce(), whose Work is `after` (null if the
+  /// caller has waited for it). Returns null if the slice is complete already. Collective over the
+  /// replicas.
   std::shared_ptr<Work> gather(const at::Tensor& gradients, std::shared_ptr<Work> after);
 
-  /// Adds what reduce() and gather() left in the gradient buffer.
+  /// Adds the result that reduce() and gather() left in the gradient buffer.
   void add(const at::Tensor& gradients);
 
-  /// Moves a value out of the gradient buffer into a separate one, made when first needed.
+  /// Moves the value out of the gradient buffer into a separate buffer, which is made when first
+  /// needed.
   void keep();
 
-  /// For partial sums only. Call each on every rank, in this order, and wait for it: start adding
-  /// the other ranks' sums; start completing the optimizer slice (null if it is complete); divide.
-  /// Then value() is defined. A later add() continues with partial sums; the mean so far is kept,
-  /// rounded once more unless the divisor is a power of two.
+  /// For partial sums only. Call these on every rank, in this order, and wait for each:
+  /// reduce_sums() starts adding the other ranks' sums; gather_sums() starts completing the
+  /// optimizer slice (null if it is complete); divide() makes the mean. Then value() is defined. A
+  /// later add() continues with partial sums; the mean so far is kept, rounded once more unless the
+  /// divisor is a power of two.
   std::shared_ptr<Work> reduce_sums();
   int64_t sum_bytes() const { return static_cast<int64_t>(own_.nbytes()); }  ///< that it reduces
   std::shared_ptr<Work> gather_sums();
   void divide();
 
-  /// Returns the mean [kept().numel]; undefined while there is none (nothing added, or partial
-  /// sums).
+  /// Returns the mean [kept().numel]; undefined if nothing has been added, or there are only
+  /// partial sums.
   const at::Tensor& value() const { return value_; }
 
-  /// Returns the buffer of value() if that is the whole unit and always the same buffer (ddp).
+  /// Returns the buffer of value() if it is the whole unit and always the same buffer (ddp).
   const at::Tensor& whole() const;
 
-  /// Sets [begin, begin + numel) of the unit to zero where this rank has it.
+  /// Sets this rank's part of [begin, begin + numel) of the unit to zero.
   void drop(Range range);
 
   /// Forgets the value.
   void clear();
 
-  /// The host's record of the buffers.
+  /// The host's state of the buffers.
   struct State {
     at::Tensor value;
     bool own_is_taken;
@@ -122,20 +127,20 @@ class ReducedGradient {
   GradientCommunicator* communicator_;
   const PlannedUnit* unit_;
   MemoryMeter* meter_;
-  double divisor_;         // of a reduction; 0: the number of ranks
+  double divisor_;         // of a sum over ranks; 0: the number of ranks
   at::Tensor divides_by_;  // divisor_ as a 0-d tensor, made once so that steps allocate nothing
   bool is_whole_;
   bool keeps_sums_;
   bool adds_as_tree_;
   bool has_sums_ = false;      // own_ holds partial sums
-  bool own_is_taken_ = false;  // by a reduction whose result add() will use
+  bool own_is_taken_ = false;  // holds the result of a reduction for add()
   Range atom_range_;
   Range kept_;
-  Range own_range_;              // what own_ holds
-  bool reduces_in_own_;          // in the first reduction of a step, to avoid a copy
-  at::Tensor kept_buffer_;       // [unit numel], communication dtype, where g = 1 < o
+  Range own_range_;              // the range of the unit that own_ holds
+  bool reduces_in_own_;          // the first reduction of a step uses own_, to avoid a copy
+  at::Tensor kept_buffer_;       // [unit numel], communication dtype, if g = 1 < o
   at::Tensor own_;               // [own_range_ numel], reduce dtype
-  TreeAccumulator accumulator_;  // of micro-steps, where a tree adds them; value_ has most terms
+  TreeAccumulator accumulator_;  // adds micro-steps as a tree; value_ has the most terms
   at::Tensor value_;             // own_ or a part of it, or a view of the gradient buffer
 };
 

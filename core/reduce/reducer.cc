@@ -20,32 +20,33 @@ namespace tessera::internal {
 // A parameter may receive several gradients within one backward: a module that is used twice
 // through re-entrant checkpointing fires its hook once per use. The n-th firing belongs to round n.
 // Each round has its own buffer; rounds are reduced and added one after the other, under every
-// strategy. (Adding locally where a buffer happens to be free, and after the reduction elsewhere,
-// would round differently.) The number of rounds of a unit may differ between ranks that take
-// different branches, so ranks agree on the maximum at the end of the backward.
+// strategy. (If a rank added locally whenever a buffer is free, and after the reduction otherwise,
+// the sum would be rounded differently.) The number of rounds of a unit may differ between ranks
+// that take different branches, so ranks agree on the maximum at the end of the backward.
 //
 // Note [Agreed order]
 // Reductions of units start strictly in one order, whatever the order of their gradients, so that
-// ranks whose backwards run in different orders post the same sequence of collectives. It is the
-// plan's in the first backward, then that of rank 0's first one (ReductionOrder). Later rounds
-// follow after the agreement at the end of backward, ordered by round and unit.
+// ranks whose backwards run in different orders post the same sequence of collectives. In the first
+// backward it is the plan's order, afterwards the order of rank 0's first backward
+// (ReductionOrder). Later rounds follow after the agreement at the end of backward, ordered by
+// round and unit.
 //
 // Note [Posted reductions]
 // Where collectives run inside the calls, a reduction is posted (Collective::posted) and later
-// hooks poll it, so that no rank waits for another in the middle of backward. The second of two
-// stages is called at once and begins when the first is over (Collective::after), whatever this
-// rank does then: it may be blocked in a collective of the model for a peer that waits for this
-// stage. On a device the host calls it in a later hook. A hook waits only if it needs a pooled
-// buffer and reductions hold the last of units_in_reduction(). The end of backward waits for the
-// rest, second stages included, before ranks exchange anything else. Such waits end: the first unit
-// in the order needs nothing of the later ones, and each rank advances all posted calls while it
-// waits for one.
+// hooks poll it, so that no rank waits for another in the middle of backward. If a reduction has
+// two stages, the second is called at once and begins when the first is complete
+// (Collective::after), even if this rank is then blocked in a collective of the model, waiting for
+// a peer that waits for this stage. On a device the host calls the second stage in a later hook. A
+// hook waits only if it needs a pooled buffer and reductions hold the last of units_in_reduction().
+// The end of backward waits for all reductions, second stages included, before ranks exchange
+// anything else. These waits do not deadlock: the first unit in the order does not depend on later
+// units, and each rank advances all posted calls while it waits for one.
 //
 // Note [Announced reductions]
-// Calls are compared within one group only. Where micro-steps reduce over subgroups (partial sums),
-// a rank that makes another call (step(), say) would not be detected, and its peers would wait for
+// Calls are compared within one group only. If micro-steps reduce over subgroups (partial sums), a
+// rank that makes another call (such as step()) would not be detected, and its peers would wait for
 // it until the time-out. So each micro-step and each finish() begins with a small collective of all
-// ranks. Gathers over replicas follow a reduction over all ranks and need none.
+// ranks. Gathers over replicas follow a reduction over all ranks and need no such collective.
 
 namespace {
 
@@ -141,7 +142,8 @@ GradientBuffer& Reducer::open_buffer(size_t unit, size_t round) {
   return arriving;
 }
 
-/// Waits while as many reductions as may hold pooled buffers of the kind that `unit` needs.
+/// Waits until fewer reductions are under way than may hold pooled buffers of the kind that `unit`
+/// needs.
 void Reducer::await_buffer(size_t unit) {
   const auto holds_one = [&](const InFlight& reduction) {
     return &pool(reduction.unit) == &pool(unit) &&
@@ -166,7 +168,7 @@ void Reducer::receive(size_t index, const at::Tensor& gradient) {
   const at::NoGradGuard no_grad;
   const UnitPlan::Place place = plan_.place(index);
   if (group_.can().completes_on_host) retire(Wait::kNever);
-  // If nothing is reduced, all firings are added on this rank, in the order of the backward.
+  // If nothing is reduced, this rank adds all gradients, in the order of the backward.
   const size_t round = mode_ == Mode::kReduce ? firings_[index]++ : 0;
   if (round > 0) require_one_gradient(index);
   rounds_[place.unit] = std::max(rounds_[place.unit], round + 1);
@@ -221,10 +223,10 @@ void Reducer::note_sent(int64_t bytes) const {
   if (setting_.times != nullptr && setting_.times->is_sampling()) setting_.times->add_bytes(bytes);
 }
 
-/// On a device: makes the current stream wait for the reductions before the last one. The host does
-/// not know when they are done. So what follows (gathers, reuse of memory) depends on the order of
-/// launches alone, which is the same on all ranks; and at most two units, three with replicas, hold
-/// gradients that are not reduced.
+/// On a device: makes the current stream wait for all reductions except the last one. The host does
+/// not know when they are complete. So what follows (gathers, reuse of memory) depends on the order
+/// of launches alone, which is the same on all ranks; and at most two units, three with replicas,
+/// hold gradients that are not reduced.
 void Reducer::retire_behind_last() {
   for (auto reduction = in_flight_.begin(); reduction + 1 < in_flight_.end();) {
     const bool is_done = advance(*reduction, Wait::kOneCollective);
@@ -232,7 +234,8 @@ void Reducer::retire_behind_last() {
   }
 }
 
-/// Continues a reduction, as far as possible (kNever) or to its end. Returns whether it is done.
+/// Continues a reduction, as far as possible without waiting (kNever) or to its end. Returns true
+/// if it is complete.
 bool Reducer::advance(InFlight& reduction, Wait wait) {
   const size_t unit = reduction.unit;
   const at::Tensor buffer = arriving_[unit][reduction.round]->buffer();
@@ -257,7 +260,8 @@ bool Reducer::advance(InFlight& reduction, Wait wait) {
   reduced_[unit].add(buffer);
   if (reduced_[unit].value().defined()) observer_.reduced(unit, reduced_[unit].value());
   if (trace_ != nullptr) {
-    // Backward runs beside a posted reduction, so show only the time that this thread spent on it.
+    // Backward runs while a posted reduction is under way, so show only the time that this thread
+    // spent on it.
     const int64_t begin_ns = posts_ ? looked_ns - reduction.worked_ns : reduction.begin_ns;
     trace_->record(TraceTrack::kReduce, plan_[unit].name, begin_ns, Trace::now_ns(),
                    reduction.sent_bytes);
@@ -302,7 +306,7 @@ bool Reducer::end_micro_step(const BackwardAgreement::Report& report) {
     for (size_t i = 0; i < used_.size(); ++i) used_[i] |= local_[i];
   }
   if (!disagreement.empty()) {
-    // All ranks have posted the same collectives so far; they finish before any rank throws.
+    // All ranks have posted the same collectives so far, so those complete before any rank throws.
     retire(Wait::kUntilDone);
     ranks_differ_ = true;
     throw ErrorOnAllRanks(disagreement);
@@ -348,7 +352,7 @@ void Reducer::finish() {
   if (std::exchange(unfinished_, 0) == 0) return;
 
   const at::NoGradGuard no_grad;
-  // All at once where communication runs beside this thread; the buffers exist anyway.
+  // Start all at once, so that communication can overlap; the buffers exist anyway.
   std::vector<TimedWork> works(units_);
   const auto wait_for_all = [&works] {
     for (TimedWork& work : works) {
@@ -403,17 +407,17 @@ at::Tensor Reducer::gradient(size_t unit) {
     if (scratch.defined()) {
       meter_.remove(MemoryClass::kGradientBuffers, static_cast<int64_t>(scratch.nbytes()));
     }
-    scratch.reset();  // before the new one is allocated
+    scratch.reset();  // free the old one before allocating the new one
     scratch = at::empty({value.numel()}, value.options().dtype(master));
     meter_.add(MemoryClass::kGradientBuffers, static_cast<int64_t>(scratch.nbytes()));
   }
   return scratch.narrow(0, 0, value.numel()).copy_(value);
 }
 
-/// Returns what norms count of `unit`; undefined if there is nothing.
+/// Returns the part of `unit` that gradient norms count; undefined if there is none.
 at::Tensor Reducer::counted(size_t unit) {
   const UnitPrecision& precision = plan_[unit].precision;
-  // Finite values may overflow in narrower masters; wider masters have the same values.
+  // Finite values may overflow in a narrower master dtype; a wider one has the same values.
   const bool is_narrowed = c10::elementSize(precision.master) < c10::elementSize(precision.reduce);
   return is_narrowed ? gradient(unit) : reduced_[unit].value();
 }
@@ -461,7 +465,7 @@ std::vector<GradientView> Reducer::gradient_views() const {
   return views;
 }
 
-/// Throws if a parameter may have only one gradient in a backward. See Note [Rounds].
+/// Throws if a parameter may have only one gradient per backward. See Note [Rounds].
 void Reducer::require_one_gradient(size_t index) const {
   TORCH_CHECK(!is_consumed_, "[grad] '", table_[index].name,
               "': got a second gradient within one backward, expected one; its unit may have been "

@@ -33,16 +33,16 @@ class Trace;
 
 namespace tessera::internal {
 
-/// Turns gradients from autograd into the reduced gradients that the step uses. Collects them in
-/// full unit buffers of the communication dtype, reduces each unit when it is complete (in the same
+/// Turns autograd's gradients into the reduced gradients that the step uses. Collects them in full
+/// unit buffers of the communication dtype, reduces each unit when it is complete (in the same
 /// ReductionOrder on all ranks), and adds the results of the backwards of one step in the reduce
-/// dtype. For every value of Degrees; if g is 1 or o the bits are those of the rank-order sum,
+/// dtype. Supports every value of Degrees; if g is 1 or o the bits are those of the rank-order sum,
 /// whatever the degrees are. Note [Rounds], Note [Agreed order] and Note [Posted reductions] in
 /// reducer.cc. Used by one thread.
 ///
-/// Memory: for what is kept see ReducedGradient and memory_formula.h. Gradient buffers are pooled
-/// by dtype, in a separate pool for units of kind kRoot, because each pool's buffers have the size
-/// of its largest unit; under g = 1 < o each unit has its own. With an observer that consumes
+/// Memory: ReducedGradient and memory_formula.h describe what is kept. Gradient buffers are pooled
+/// by dtype. Units of kind kRoot have a separate pool, because each pool's buffers have the size of
+/// its largest unit. Under g = 1 < o each unit has its own buffer. With an observer that consumes
 /// reduced gradients, only gradients of units that lacked some are kept.
 class Reducer {
  public:
@@ -52,25 +52,25 @@ class Reducer {
 
   struct Setting {
     BufferPool::OnRelease on_release = BufferPool::OnRelease::kKeep;  ///< of gradient buffers
-    /// The divisor of sums over ranks; 0: the number of ranks, so that they are means.
+    /// The divisor of sums over ranks; 0: the number of ranks, which gives means.
     double divisor = 0.0;
-    /// May be null. If it consumes gradients, a step has one backward, of mode kReduce, with one
-    /// gradient per parameter.
+    /// Null if there is no observer. If it consumes gradients, a step has one backward, of mode
+    /// kReduce, with one gradient per parameter.
     GradientObserver* observer = nullptr;
-    /// The order in which gradients of ranks are added.
+    /// The order in which ranks' gradients are added.
     SumOrder order = SumOrder::kRanks;
-    /// Holds the communication hook that may be registered; null: none may.
+    /// Holds the communication hook, if one is registered; null: none can be.
     const RegisteredHook* hook = nullptr;
-    /// Whether ranks exchange at the end of each backward which parameters they used, or only in
-    /// the step. In the step, used() is what this rank used, and a backward must give each
-    /// parameter at most one gradient.
+    /// Whether ranks exchange which parameters they used at the end of each backward, or only in
+    /// the step. In the step, used() returns the parameters that this rank used, and a backward
+    /// must give each parameter at most one gradient.
     enum class Agreement : uint8_t { kInBackward, kInStep } agreement = Agreement::kInBackward;
     /// If true, reductions follow the order of the first backward (ReductionOrder), else the plan's
     /// order. Under Agreement::kInStep they always follow the plan's.
     bool learns_order = true;
-    /// Options::units_in_reduction. Not used on a device, see Reducer::units_in_reduction().
+    /// Options::units_in_reduction. Ignored on a device; see Reducer::units_in_reduction().
     int units_in_reduction = 1;
-    /// Gets the time of communication; may be null.
+    /// Records the time of communication; may be null.
     StepTimes* times = nullptr;
   };
 
@@ -85,101 +85,103 @@ class Reducer {
   void begin_micro_step(Mode mode, double weight = 1.0);
 
   /// Takes one gradient of parameter `index` of the table. Under kReduce it may start reductions,
-  /// so it is collective in effect. Throws c10::Error if gradients are consumed and this is a
-  /// parameter's second one in one backward.
+  /// which are collective. Throws c10::Error if gradients are consumed and this is the parameter's
+  /// second one in a backward.
   void receive(size_t index, const at::Tensor& gradient);
 
-  /// Called when the backward is over. Under kReduce collective and blocking: contributes zeros for
-  /// what this rank did not produce, agrees with all ranks on rounds and used parameters, and waits
-  /// until all is reduced. Throws the same ErrorOnAllRanks on every rank if ranks differ in what
-  /// they reduced or dropped since the last step; see ranks_differ(). Sends `report`. Returns
-  /// whether any rank objects, the same on all; false if nothing is exchanged (kAddLocally,
-  /// kInStep).
+  /// Called when the backward has ended. Under kReduce collective and blocking: contributes zeros
+  /// for gradients that this rank did not produce, agrees with all ranks on rounds and used
+  /// parameters, and waits until everything is reduced. Throws the same ErrorOnAllRanks on every
+  /// rank if ranks differ in what they reduced or dropped since the last step; see ranks_differ().
+  /// Sends `report`. Returns true if any rank objects, the same on all ranks; false if nothing is
+  /// exchanged (kAddLocally, kInStep).
   bool end_micro_step(const BackwardAgreement::Report& report = {});
-  /// has_exchanged(): true if the last end_micro_step() exchanged reports. agreement(): the reports
-  /// of the last exchange.
+  /// has_exchanged() returns true if the last end_micro_step() exchanged reports; agreement()
+  /// returns the reports of the last exchange.
   bool has_exchanged() const {
     return mode_ == Mode::kReduce && setting_.agreement == Setting::Agreement::kInBackward;
   }
   const BackwardAgreement& agreement() const { return agreement_; }
 
-  /// The host's record after a micro-step with one gradient per parameter and everything reduced.
+  /// The host's state after a micro-step with one gradient per parameter and everything reduced.
   struct Snapshot {
     std::vector<uint8_t> used;
     std::vector<ReducedGradient::State> reduced;  ///< per unit
   };
   Snapshot snapshot() const;
-  /// Replaces begin_micro_step(), receive() and end_micro_step() in a world of one: a device
-  /// replayed a captured micro-step that left the host's record as `after`, from the same state.
-  /// Local.
+  /// Replaces begin_micro_step(), receive() and end_micro_step() in a world of one, when a device
+  /// has replayed a captured micro-step. The captured micro-step started from the same state and
+  /// left the host's state as `after`. Local.
   void repeat_micro_step(const Snapshot& after);
 
-  /// Called by step() on every rank before squares() and the vote. Where partial sums are kept (1 <
-  /// g < o), makes them means, once; elsewhere, or if there is nothing new, does nothing. Does
-  /// nothing either if ranks made different numbers of micro-steps: the vote refuses their step.
-  /// Traffic: S / g bytes per unit are reduce-scattered over N / g ranks and S / o gathered over N
-  /// / o, plus one word per rank. Collective, blocking.
+  /// Called by step() on every rank before squares() and the vote. If partial sums are kept (1 < g
+  /// < o), makes them means, once. Does nothing otherwise, if there is nothing new, or if ranks
+  /// made different numbers of micro-steps, because then the vote refuses their step. Traffic: S /
+  /// g bytes per unit are reduce-scattered over N / g ranks and S / o gathered over N / o, plus one
+  /// word per rank. Collective, blocking.
   void finish();
 
-  /// Returns true if sums of kAddLocally wait to be reduced.
+  /// Returns true if there are sums from kAddLocally that are not reduced yet.
   bool has_local() const { return has_local_; }
-  /// Returns true if end_micro_step() has thrown since the last clear(): ranks hold sums of
-  /// different gradients, and some may have something to reduce that others have not. clear() on
-  /// all ranks makes the reducer usable again.
+  /// Returns true if end_micro_step() has thrown since the last clear(). Then ranks hold sums of
+  /// different gradients, and some ranks may have something to reduce that others have not. clear()
+  /// on all ranks makes the reducer usable again.
   bool ranks_differ() const { return ranks_differ_; }
 
-  /// Drops everything since the last step, or only what belongs to parameter `index`. Local.
+  /// clear() drops everything since the last step; drop() only what belongs to parameter `index`.
+  /// Local.
   void clear();
   void drop(size_t index);
 
-  /// Per table entry: 1 if any rank produced a gradient for it in a reduced micro-step since the
-  /// last clear. Equal on all ranks.
+  /// Returns per table entry 1 if any rank produced a gradient for it in a reduced micro-step since
+  /// the last clear(), else 0. Equal on all ranks.
   const std::vector<uint8_t>& used() const { return used_; }
-  /// Per table entry: 1 if this rank holds a sum for it that is not reduced yet.
+  /// Returns per table entry 1 if this rank holds a sum for it that is not reduced yet, else 0.
   const std::vector<uint8_t>& local() const { return local_; }
-  /// Per table entry: NaN or infinite elements that this rank produced since the last clear,
-  /// counted in the communication dtype, so that overflow in it counts.
+  /// Returns per table entry the number of NaN or infinite elements that this rank produced since
+  /// the last clear(), counted in the communication dtype, so overflow in that dtype counts.
   const std::vector<int64_t>& non_finite() const { return non_finite_; }
 
-  /// Returns the part of `unit` whose gradient this rank has in the end: its optimizer slice.
-  /// `unit` is below UnitPlan::trainable_size(), here and below.
+  /// Returns the part of `unit` whose gradient this rank has in the end: its optimizer slice. Here
+  /// and below, `unit` is less than UnitPlan::trainable_size().
   Range kept(size_t unit) const { return reduced_[unit].kept(); }
 
-  /// Returns the mean gradient of what is kept of `unit` [kept numel] in the reduce dtype; see
+  /// Returns the mean gradient of the kept part of `unit` [kept numel] in the reduce dtype; see
   /// gradient().
   const at::Tensor& value(size_t unit) const { return reduced_[unit].value(); }
 
-  /// Returns the mean gradient of what is kept of `unit` [kept numel] in the masters' dtype, for
-  /// the optimizer; undefined before the first reduced micro-step (and before finish() where
-  /// partial sums are kept). Valid until the next micro-step, clear() or drop(); a caller that
-  /// calls clear() next may write to it. If the reduce dtype differs, it is converted into scratch
+  /// Returns the mean gradient of the kept part of `unit` [kept numel] in the masters' dtype, for
+  /// the optimizer; undefined before the first reduced micro-step (and before finish() if partial
+  /// sums are kept). Valid until the next micro-step, clear() or drop(); a caller that calls
+  /// clear() next may write to it. If the reduce dtype differs, it is converted into scratch
   /// memory, which is reused when nobody holds the tensor. A caller that takes one unit after the
-  /// other needs memory for one, counted as gradient buffers.
+  /// other needs scratch memory for one, counted as gradient buffers.
   at::Tensor gradient(size_t unit);
 
   /// Adds this rank's part of the norms of gradient(): its own atom of every unit, without padding,
-  /// so that the sum over ranks is the same under every strategy. Not what was consumed. Local.
+  /// so that the sum over ranks is the same under every strategy. Does not add consumed gradients.
+  /// Local.
   void add_to(GradientNorms& norms);
-  /// This rank's part of the squared 2-norm of gradient(unit). Local.
+  /// Returns this rank's part of the squared 2-norm of gradient(unit). Local.
   ExactSum squares(size_t unit);
 
   /// Returns the largest number of units whose gradients arrive or are under way at once; see
   /// memory_peak_formula.
   int units_in_reduction() const;
 
-  /// Returns what users may see as `.grad`, per table entry.
+  /// Returns, per table entry, the gradient that users may see as `.grad`.
   std::vector<GradientView> gradient_views() const;
 
  private:
   struct InFlight {
     size_t unit;
     size_t round;
-    TimedWork work;    // of the present stage
-    TimedWork gather;  // the second stage, where the first one starts it
+    TimedWork work;    // the present stage
+    TimedWork gather;  // the second stage, if it was called together with the first
     bool is_gathering = false;
     int64_t begin_ns;
     int64_t sent_bytes;
-    int64_t worked_ns = 0;  // where posted: until it was last polled
+    int64_t worked_ns = 0;  // if posted: time spent on it up to the last poll
   };
   enum class Wait : uint8_t { kNever, kOneCollective, kUntilDone };
 
@@ -205,10 +207,10 @@ class Reducer {
   MemoryMeter& meter_;
   Trace* const trace_;
   const Setting setting_;
-  GradientObserver& observer_;  // of the setting, or one that does nothing
-  const bool is_consumed_;      // by the observer
+  GradientObserver& observer_;  // Setting::observer, or GradientObserver::none()
+  const bool is_consumed_;      // the observer consumes gradients
   const bool posts_;            // reductions are posted; see Note [Posted reductions]
-  const size_t units_;          // trainable ones
+  const size_t units_;          // number of trainable units
   GradientCommunicator communicator_;
   BufferPool plain_pool_;
   BufferPool root_pool_;
@@ -219,19 +221,19 @@ class Reducer {
   std::deque<InFlight> in_flight_;                                      // in launch order
 
   Mode mode_ = Mode::kReduce;
-  double weight_ = 1.0;  // of this micro-step
+  double weight_ = 1.0;  // of this micro-step's gradients
   bool has_local_ = false;
   bool ranks_differ_ = false;    // as agreed at the end of a micro-step
   bool is_announced_ = false;    // all ranks are known to reduce in this micro-step
   int64_t unfinished_ = 0;       // reduced micro-steps since finish() or clear()
-  ReductionOrder order_;         // for round 0
+  ReductionOrder order_;         // of the units in round 0
   std::vector<size_t> firings_;  // per table entry, in this micro-step
   std::vector<size_t> rounds_;  // per unit, in this micro-step; the agreed maximum after exchange()
   std::vector<uint8_t> local_;  // per table entry
   std::vector<uint8_t> used_;   // per table entry
   std::vector<int64_t> non_finite_;  // per table entry
   BackwardAgreement agreement_;
-  std::optional<HostAllGather> partial_sums_;  // where partial sums are kept
+  std::optional<HostAllGather> partial_sums_;  // checks micro-step counts if partial sums are kept
 };
 
 }  // namespace tessera::internal

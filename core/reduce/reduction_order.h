@@ -7,13 +7,13 @@
 namespace tessera::internal {
 
 /// The order in which the units of a plan are reduced, the same on all ranks (Note [Agreed order]
-/// in reducer.cc): the plan's at first, then, for good, the order in which rank 0 completed units
-/// in its first backward. Otherwise, in a model whose layers are used in another order than they
-/// are registered in, complete gradients would wait for earlier ones of the plan. Source: PyTorch
-/// DDP, arXiv 2006.15704, section 3.2.3 and 6.2.1.
+/// in reducer.cc). It is the plan's order at first, then, for good, the order in which rank 0
+/// completed units in its first backward. With the plan's order, in a model that uses its layers in
+/// another order than it registers them, complete gradients would wait for units that come earlier
+/// in the plan. Source: PyTorch DDP, arXiv 2006.15704, section 3.2.3 and 6.2.1.
 class ReductionOrder {
  public:
-  /// `is_learned`: false keeps the plan's order.
+  /// If `is_learned` is false, keeps the plan's order.
   ReductionOrder(size_t units, bool is_learned);
 
   /// Starts a micro-step, in which all units are launched again.
@@ -25,12 +25,12 @@ class ReductionOrder {
 
   /// Notes that this rank has all gradients of `unit` in this micro-step.
   void completed(size_t unit);
-  /// Per unit its place in the order of completion, from 1; 0 if it is not complete. Empty once the
-  /// order is settled.
+  /// Returns each unit's place in the order of completion, from 1; 0 if it is not complete. Empty
+  /// once the order is settled.
   const std::vector<uint32_t>& positions() const { return positions_; }
-  /// Takes the order of `positions`, equal on all ranks, unless the order is settled or nothing was
-  /// completed (a reduction of what no_sync() left, a rank without a batch). Units that were not
-  /// completed come last, in the plan's order.
+  /// Adopts the order of `positions`, equal on all ranks, unless the order is settled or no unit
+  /// was completed (a reduction of what no_sync() left, a rank without a batch). Units that were
+  /// not completed come last, in the plan's order.
   void settle(const std::vector<uint32_t>& positions);
 
  private:

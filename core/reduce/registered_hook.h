@@ -11,7 +11,7 @@
 
 namespace tessera::internal {
 
-/// The communication hook of an engine, if any. It stays when the engine is built anew for other
+/// The communication hook of an engine, if any. It is kept when the engine is rebuilt for other
 /// trained parameters.
 class RegisteredHook {
  public:
@@ -22,7 +22,7 @@ class RegisteredHook {
   bool is_running() const { return is_running_; }
   bool carries_gradients() const { return hook_ != nullptr && hook_->carries_gradients(); }
 
-  /// Prepares `hook`; throws if the hook refuses, and then it must not be registered. Local.
+  /// Prepares `hook`; throws if the hook refuses, and then the caller must not register it. Local.
   static void try_out(CommHook& hook, const ParameterTable& table, const UnitPlan& plan,
                       bool has_loss_scale);
   /// Registers `hook`, which all ranks have accepted after try_out(); `meter` counts its memory.
@@ -31,17 +31,17 @@ class RegisteredHook {
   void prepare(const ParameterTable& table, const UnitPlan& plan, bool has_loss_scale,
                MemoryMeter& meter);
 
-  /// Notes that a backward has begun: too late to register a hook.
+  /// Notes that a backward has begun; from then on no hook can be registered.
   void note_backward() { had_backward_ = true; }
   bool had_backward() const { return had_backward_; }
 
-  /// CommHook::state(), under the names that it has in a state of the run.
+  /// Returns CommHook::state(), under the names that it has in a state of the run.
   std::vector<CommHook::State> state() const;
-  /// CommHook::before_saving(). Collective.
+  /// Calls CommHook::before_saving(). Collective.
   void before_saving(ProcessGroup& group) {
     if (hook_ != nullptr) hook_->before_saving(group);
   }
-  /// CommHook::bytes() as of the last preparation.
+  /// Returns CommHook::bytes() as of the last preparation.
   int64_t bytes() const { return counted_bytes_; }
 
  private:

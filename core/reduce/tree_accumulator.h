@@ -9,34 +9,35 @@
 
 namespace tessera::internal {
 
-/// A sum of terms that come one after the other, added as in a complete binary tree: (1 + 2) + (3 +
-/// 4). Partial sums correspond to the bits of a binary counter of the terms, each with as many
-/// terms as its bit says. The caller holds the one with most terms. After a power of two terms it
-/// is the sum of all. Elementwise, in the terms' own dtype, local.
+/// A sum of terms that arrive one after the other, added as in a complete binary tree: (1 + 2) + (3
+/// + 4). Partial sums correspond to the bits of a binary counter of the terms: each has as many
+/// terms as its bit is worth. The caller holds the partial sum with the most terms; after a power
+/// of two terms it is the sum of all. Elementwise, in the terms' own dtype, local.
 class TreeAccumulator {
  public:
   /// Memory for one partial sum.
   using Allocate = std::function<at::Tensor()>;
 
-  /// Adds `term` to what has been added since clear(). `most`: the caller's partial sum, into which
-  /// the caller has put the first term. `allocate` makes the others when they are first needed;
-  /// they are kept: log2(k) - 1 of them for k >= 2 terms.
+  /// Adds `term` to the sum since clear(). `most` is the caller's partial sum, into which the
+  /// caller has put the first term. `allocate` makes the other partial sums when they are first
+  /// needed; they are kept: log2(k) - 1 of them for k >= 2 terms.
   void add(const at::Tensor& most, const at::Tensor& term, const Allocate& allocate);
 
   /// Begins another sum.
   void clear() { terms_ = 1; }
 
-  /// Number of partial sums in use, without the caller's.
+  /// Returns the number of partial sums in use, without the caller's.
   size_t used() const;
-  /// All partial sums made so far; the first used() are in use.
+  /// Returns all partial sums made so far; the first used() of them are in use.
   const std::vector<at::Tensor>& partial_sums() const { return partial_; }
 
  private:
-  std::vector<at::Tensor> partial_;  // those with more terms first
+  std::vector<at::Tensor> partial_;  // the ones with more terms first
   uint64_t terms_ = 1;
 };
 
-/// Returns the largest number of partial sums of `terms` terms at once, the caller's included.
+/// Returns the largest number of partial sums that exist at once while `terms` terms are added,
+/// including the caller's.
 int64_t partial_sums_of(int64_t terms);
 
 }  // namespace tessera::internal

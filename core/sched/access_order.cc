@@ -6,11 +6,12 @@ namespace tessera::internal {
 
 namespace {
 
-// Evaluation may go on without a step for ever; uses after this many share one place.
+// Evaluation may go on for ever without a step, so uses beyond this number share one place.
 constexpr int64_t kMaxUses = 64;
 
-/// Returns true if a use in phase `now` predicts what follows uses in phase `before`. Backward
-/// always begins where forward ends, but an evaluation in between may or may not come.
+/// Returns true if a use in phase `now`, right after a use in phase `before`, is expected again
+/// next time. Backward always begins where forward ends, but an evaluation may or may not come
+/// between.
 bool follows(AccessOrder::Phase before, AccessOrder::Phase now) {
   return before == now ||
          (before == AccessOrder::Phase::kForward && now == AccessOrder::Phase::kBackward);

@@ -8,19 +8,19 @@
 
 namespace tessera::internal {
 
-/// Records the order in which units are used and predicts the next one: the unit that followed the
-/// n-th use of a unit in a phase last time is expected again. So a module that is used twice has
-/// two successors, and predictions are right again soon after a different branch. A wrong
-/// prediction costs one unused gather and does not affect results.
+/// Records the order in which units are used and predicts the next unit: the one that followed the
+/// n-th use of a unit in a phase last time. So a module that is used twice has two successors, and
+/// predictions are right again soon after a different branch. A wrong prediction costs one unused
+/// gather and does not affect results.
 class AccessOrder {
  public:
   /// The kind of computation that uses the units; each has its own order.
   enum class Phase : uint8_t { kForward, kForwardWithoutGrad, kBackward };
 
-  /// Notes that `unit` is used now. Returns the unit that is expected next, if any.
+  /// Notes that `unit` is used now. Returns the predicted next unit, if any.
   std::optional<size_t> visit(Phase phase, size_t unit);
 
-  /// Starts to count uses anew, because a step is over.
+  /// Resets the counts of uses, because a step has ended.
   void begin();
 
  private:

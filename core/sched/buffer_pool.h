@@ -24,38 +24,38 @@ class BufferPool {
     kPoison,  ///< fill with NaN, so that a late read becomes visible
   };
 
-  /// Bytes are counted by `meter`, which must outlive the pool, as `memory_class`.
+  /// `meter`, which must outlive the pool, counts the bytes as `memory_class`.
   BufferPool(Allocate allocate, MemoryMeter& meter, MemoryClass memory_class, OnRelease on_release);
   ~BufferPool();
   BufferPool(const BufferPool&) = delete;
   BufferPool& operator=(const BufferPool&) = delete;
 
-  /// Makes buffers of `dtype` at least `numel` long. Call it for every unit before the first
-  /// acquire.
+  /// Makes all buffers of `dtype` at least `numel` long. Call it for every unit before the first
+  /// acquire().
   void reserve(at::ScalarType dtype, int64_t numel);
 
   /// Allocates `count` free buffers of `dtype` now. Call it after the last reserve().
   void fill(at::ScalarType dtype, int64_t count);
-  /// Number of free buffers of `dtype`.
+  /// Returns the number of free buffers of `dtype`.
   int64_t free_buffers(at::ScalarType dtype) const;
 
-  /// Returns a buffer [numel] of `dtype`, contents undefined. Never waits: the pool grows if no
-  /// buffer is free. numel must have been reserved.
+  /// Returns a buffer [numel] of `dtype`, contents undefined. Never waits, because the pool grows
+  /// if no buffer is free. `numel` must have been reserved.
   at::Tensor acquire(at::ScalarType dtype, int64_t numel);
 
-  /// Gives back what acquire returned.
+  /// Returns to the pool a buffer that acquire() returned.
   void release(const at::Tensor& buffer);
 
   /// Frees all memory; nothing may be acquired afterwards. The destructor calls it too.
   void close();
 
-  /// Buffers made so far, free or in use.
+  /// Returns the number of buffers made so far, free or in use.
   int64_t buffers() const { return buffers_; }
 
  private:
   struct FreeList {
     int64_t buffer_numel = 0;
-    std::vector<at::Tensor> buffers;  // at their whole length
+    std::vector<at::Tensor> buffers;  // at their full length
   };
 
   at::Tensor make(FreeList& free_list, at::ScalarType dtype);

@@ -10,16 +10,17 @@
 
 namespace tessera::internal {
 
-/// The events of one rank in Chrome's trace format, piece by piece: JSON objects separated by
-/// commas, without brackets around them, so that the events of several ranks fit into one file. The
-/// process is the rank, the threads are the tracks. If spans of a track overlap and neither
-/// contains the other, one goes into a further row ("gather 2"), because viewers would drop it.
+/// The events of one rank in Chrome's trace format, produced piece by piece: JSON objects separated
+/// by commas, without brackets around them, so that the events of several ranks fit into one file.
+/// The process is the rank, the threads are the tracks. If two spans of a track overlap and neither
+/// contains the other, one goes into another row ("gather 2"), because viewers would drop it.
 class ChromeEvents {
  public:
-  /// Copies the spans that `trace` has now (48 bytes each, sorted). The trace must outlive this.
+  /// Copies the present spans of `trace` (48 bytes each, sorted). The trace must outlive the
+  /// object.
   ChromeEvents(const Trace& trace, int rank);
 
-  /// Begin of the earliest span; INT64_MAX if there is none.
+  /// Returns the begin of the earliest span; INT64_MAX if there is none.
   int64_t first_ns() const;
 
   /// Returns the next events with times in microseconds since `origin_ns`: at least one, and at
@@ -38,8 +39,8 @@ class ChromeEvents {
 
   int rank_;
   int64_t dropped_;
-  std::vector<Trace::Span> spans_;  // by begin; of equal begins the longer first
-  std::vector<Row> rows_;           // by track; a thread's id is the index here plus one
+  std::vector<Trace::Span> spans_;  // by begin; if begins are equal, the longer first
+  std::vector<Row> rows_;           // by track; a row's thread id is its index plus one
   std::vector<uint32_t> row_of_;    // by span
   size_t next_ = 0;
   bool named_ = false;

@@ -49,7 +49,7 @@ class Lane::Task final : public Work {
 
  private:
   void finish(std::exception_ptr error) {
-    closure_ = nullptr;  // releases the tensors before the task is seen as done
+    closure_ = nullptr;  // releases the tensors before the task counts as done
     std::lock_guard<std::mutex> lock(mutex_);
     error_ = std::move(error);
     done_ = true;

@@ -9,10 +9,10 @@
 
 namespace tessera::internal {
 
-/// An ordered queue of communication. Closures run one after the other in the order they were
-/// posted, inside post() or in a thread of the lane. Used by one posting thread at a time; any
-/// thread may wait on the returned Work. When the process ends, the thread runs what is queued;
-/// after that post() throws CommError (Note [End of the process]).
+/// An ordered queue of communication. Closures run one after the other in the order in which they
+/// were posted, inside post() or in a thread of the lane. Used by one posting thread at a time; any
+/// thread may wait on the returned Work. When the process ends, the thread still runs the queued
+/// closures; after that post() throws CommError (Note [End of the process]).
 class Lane {
  public:
   enum class Mode : uint8_t {
@@ -20,8 +20,8 @@ class Lane {
     kThread,  ///< a thread runs the closures; an exception leaves Work::wait()
   };
 
-  /// `interrupt` (may be null), in thread mode: makes closures that wait return or throw. Called
-  /// when the process ends, by any thread. It must not block.
+  /// `interrupt` (may be null), in thread mode, makes waiting closures return or throw. Called when
+  /// the process ends, by any thread. It must not block.
   explicit Lane(Mode mode, std::function<void()> interrupt = nullptr);
 
   ~Lane();
@@ -40,6 +40,7 @@ class Lane {
 
   /// Discards closures that have not begun (their Work throws CommError) and joins the thread.
   /// Blocks while a closure runs, so the owner must make that closure return first. Nothing may be
+  /// posted afterwards. The destructor calls it too.
   /// posted afterwards. The destructor calls it too.
   void close();
 

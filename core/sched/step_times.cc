@@ -4,10 +4,10 @@ namespace tessera::internal {
 
 // Note [Communication and overlap]
 // Communication is the time during which at least one reduction is under way, from its call until
-// this thread sees that it is done. The part that this thread spends in the calls and in waiting is
-// exposed; during the rest it computes, and that is the overlap. PyTorch's DDPLoggingData counts
-// all of backward after the first reduction as overlap; here a reduction that runs inside its call
-// overlaps with nothing.
+// this thread sees that it is complete. The part that this thread spends in the calls and in
+// waiting is exposed; the rest, during which it computes, is the overlap. PyTorch's DDPLoggingData
+// counts all of backward after the first reduction as overlap; here a reduction that runs inside
+// its call overlaps with nothing.
 
 int64_t StepTimes::lap() {
   const int64_t now = now_();

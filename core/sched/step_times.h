@@ -6,42 +6,43 @@
 
 namespace tessera::internal {
 
-/// Measures where the time of a step goes, on the thread that trains. Samples the first ten steps
-/// and every hundredth, so that in other steps each of these calls costs a branch. Note
+/// Measures where the time of a step goes, on the training thread. Samples the first ten steps and
+/// every hundredth, so that in other steps each of these calls costs only a branch. Note
 /// [Communication and overlap] in step_times.cc. Used by one thread.
 class StepTimes {
  public:
   using Clock = int64_t (*)();  ///< nanoseconds
 
-  /// Samples nothing unless `measures`.
+  /// Samples nothing if `measures` is false.
   explicit StepTimes(bool measures, Clock now = &Trace::now_ns) : measures_(measures), now_(now) {}
 
-  /// Returns true if the step after `steps` others is sampled.
+  /// Returns true if the step that follows `steps` others is sampled.
   static constexpr bool samples(int64_t steps) { return steps < 10 || (steps + 1) % 100 == 0; }
   /// Returns true if the present step is sampled.
   bool is_sampling() const { return is_sampling_; }
 
-  /// A step's forward begins. Drops the measurements of a step that has not ended.
+  /// Called when a step's forward begins. Drops the measurements of a step that has not ended.
   void begin_step();
-  /// The first gradient of a backward has arrived.
+  /// Called when the first gradient of a backward has arrived.
   void begin_backward();
-  /// Autograd has no more gradients; some may not be reduced yet.
+  /// Called when autograd has no more gradients; some may not be reduced yet.
   void end_gradients();
-  /// All gradients are reduced; another forward may begin.
+  /// Called when all gradients are reduced; another forward may begin.
   void end_backward();
-  /// step() is called.
+  /// Called when step() begins.
   void begin_update();
-  /// The step has been made.
+  /// Called when the step has been made.
   void end_step();
 
-  /// A communication that has begun, as returned by begin_communication().
+  /// A communication under way, as begin_communication() returns it.
   struct Begun {
     int64_t ns;
     int64_t sample;
   };
   /// Call it only if is_sampling().
   Begun begin_communication();
-  /// Notes that this thread spent the time since `since_ns` in `begun`, which is_done or goes on.
+  /// Notes that this thread spent the time since `since_ns` in `begun`, which is complete if
+  /// `is_done`.
   void add_wait(const Begun& begun, int64_t since_ns, bool is_done);
   void add_bytes(int64_t bytes) { present_.bytes += bytes; }
   int64_t now() const { return now_(); }
@@ -54,7 +55,7 @@ class StepTimes {
     int64_t communication = 0;
     int64_t overlap = 0;
     int64_t update = 0;
-    int64_t bytes = 0;  ///< communicated
+    int64_t bytes = 0;  ///< bytes communicated
   };
   /// Sums over the sampled steps so far.
   const Sums& sums() const { return sums_; }
@@ -67,10 +68,10 @@ class StepTimes {
   const Clock now_;
   bool is_sampling_ = false;
   int64_t steps_ = 0;   // steps that have ended
-  int64_t sample_ = 0;  // changes with each step that begins
+  int64_t sample_ = 0;  // changes whenever a step begins
   int64_t lap_begin_ = 0;
   int64_t in_flight_ = 0;   // number of communications
-  int64_t busy_begin_ = 0;  // begin of the first of them
+  int64_t busy_begin_ = 0;  // begin of the first one in flight
   int64_t waited_ = 0;
   Sums present_;  // of the present step
   Sums sums_;

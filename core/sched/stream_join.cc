@@ -9,7 +9,8 @@ void StreamJoin::pass() {
   std::shared_ptr<Stream> now = device_->current_stream();
   const std::lock_guard lock(mutex_);
   if (last_ != nullptr && last_->handle() != now->handle()) {
-    // Recorded only now: it covers all earlier uses, and saves an event for each of them.
+    // Recorded only when the stream changes: one event covers all earlier uses, and not every use
+    // needs one.
     const std::shared_ptr<Event> used = device_->make_event();
     last_->record(*used);
     now->wait(*used);

@@ -7,15 +7,15 @@
 
 namespace tessera::internal {
 
-/// Orders uses of memory on different streams (of the user's code and of LibTorch's backward). Call
-/// pass() before queueing work on that memory; the work then runs after everything that was queued
-/// by earlier callers of pass(). Thread-safe.
+/// Orders uses of the same memory on different streams (those of the user's code and of LibTorch's
+/// backward). Call pass() before queueing work on that memory; the work then runs after everything
+/// that earlier callers of pass() queued. Thread-safe.
 ///
 /// Queues nothing while the stream stays the same, which is the usual case; a change of streams
 /// costs an event. Does nothing on a CPU.
 class StreamJoin {
  public:
-  /// `device`: where the memory lies.
+  /// `device` is where the memory lies.
   explicit StreamJoin(at::Device device) : device_(device.is_cpu() ? nullptr : device_at(device)) {}
 
   /// Notes that the calling thread's current stream uses the memory from now on. Local, never

@@ -8,13 +8,13 @@
 
 namespace tessera::internal {
 
-/// A communication, or none. In a sampled step it measures the time that the training thread spends
+/// A communication, or none. In a sampled step, measures the time that the training thread spends
 /// in it. Used by that thread.
 class TimedWork {
  public:
   TimedWork() = default;
-  /// Begins it by `call`, which returns a Work or null. `times` may be null; else it must outlive
-  /// this.
+  /// Begins a communication by `call`, which returns a Work or null. `times` may be null; else it
+  /// must outlive the object.
   template <typename Call>
   TimedWork(StepTimes* times, const Call& call) {
     if (times == nullptr || !times->is_sampling()) {
@@ -28,10 +28,10 @@ class TimedWork {
     if (!is_done) times_ = times;
   }
 
-  /// Null if there is none. What other threads do with the Work is not measured.
+  /// Returns the Work; null if there is none. Calls that other threads make on it are not measured.
   const std::shared_ptr<Work>& work() const { return work_; }
 
-  /// The calls of Work; there must be one.
+  /// These forward to the Work, which must exist.
   bool is_completed() {
     return measured([this] { return work_->is_completed(); });
   }
@@ -54,7 +54,7 @@ class TimedWork {
   }
 
   std::shared_ptr<Work> work_;
-  StepTimes* times_ = nullptr;  // until it is done
+  StepTimes* times_ = nullptr;  // null once the communication is complete
   StepTimes::Begun begun_ = {};
 };
 

@@ -124,7 +124,7 @@ int64_t Trace::dropped() const {
 
 ChromeEvents::ChromeEvents(const Trace& trace, int rank)
     : rank_(rank), dropped_(trace.dropped()), spans_(trace.spans()) {
-  // If two spans are equal, the one recorded later is the outer one.
+  // If two spans have equal times, the one recorded later is the outer one.
   std::reverse(spans_.begin(), spans_.end());
   std::stable_sort(spans_.begin(), spans_.end(), [](const Trace::Span& a, const Trace::Span& b) {
     return std::tie(a.track, a.begin_ns, b.end_ns) < std::tie(b.track, b.begin_ns, a.end_ns);
@@ -134,7 +134,7 @@ ChromeEvents::ChromeEvents(const Trace& trace, int rank)
 
 void ChromeEvents::place() {
   row_of_.reserve(spans_.size());
-  std::vector<std::vector<int64_t>> open;  // ends of open spans, by row of the track
+  std::vector<std::vector<int64_t>> open;  // ends of open spans, for each row of the track
   size_t first_row = 0;
   for (size_t i = 0; i < spans_.size(); ++i) {
     const Trace::Span& span = spans_[i];
@@ -188,7 +188,7 @@ void ChromeEvents::append_metadata(std::string& out) const {
 void ChromeEvents::append_span(std::string& out, size_t index, int64_t origin_ns) const {
   const Trace::Span& span = spans_[index];
   out += "{\"ph\":\"X\",\"name\":";
-  // Names are cut by bytes, so one may end inside a character.
+  // Names are cut at a byte limit, so one may end inside a character.
   out += nlohmann::json(span.name).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
   out += ",\"cat\":\"";
   out += to_string(span.track);

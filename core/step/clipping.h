@@ -6,17 +6,17 @@
 
 namespace tessera::internal {
 
-/// How a step clips the mean gradient: what Options say, for one optimizer's groups. A plain value,
-/// equal on all ranks.
+/// How a step clips the mean gradient, according to Options, for one optimizer's groups. A plain
+/// value, equal on all ranks.
 struct Clipping {
   static constexpr double kNever = std::numeric_limits<double>::infinity();
 
   double norm_type = 2.0;                    ///< p, above 0; infinity: the largest magnitude
-  double max_value = kNever;                 ///< of every element, without the loss scale
+  double max_value = kNever;                 ///< limit of every element, without the loss scale
   std::vector<double> max_norms = {kNever};  ///< for all parameters, or one for each group
-  std::vector<size_t> group_of = {};         ///< per table entry; empty if there is one max norm
+  std::vector<size_t> group_of = {};  ///< group per table entry; empty if there is one max norm
 
-  /// Returns the index in `max_norms` for parameter `parameter` of the table.
+  /// Returns the index in `max_norms` that applies to parameter `parameter` of the table.
   size_t group(size_t parameter) const { return group_of.empty() ? 0 : group_of[parameter]; }
 };
 

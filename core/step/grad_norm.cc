@@ -12,7 +12,7 @@ namespace tessera::internal {
 
 namespace {
 
-/// Calls sum_blocks(x, numel, sums) for a few blocks at a time and adds their sums.
+/// Calls sum_blocks(x, numel, sums) for a few blocks at a time and adds up the resulting sums.
 template <typename T, typename SumBlocks>
 void add_blocks_of(const T* x, int64_t numel, const SumBlocks& sum_blocks, ExactSum& sum) {
   constexpr int64_t kBlocks = 32;

@@ -8,17 +8,19 @@
 namespace tessera::internal {
 
 /// Adds the squares of `segment` of the flat gradient `buffer` (1-d fp32, fp64, bf16 or fp16) to
-/// `sum`. Blocks of 64 elements, counted from the parameter's start, are each summed in fp64 in a
-/// fixed order and added exactly, so that the norm has the same bits however slices are cut (Note
-/// [Padding]). The only function that squares gradients, for every strategy. Local.
+/// `sum`. Each block of 64 elements, counted from the parameter's start, is summed in fp64 in a
+/// fixed order, and the block sums are added exactly. So the norm has the same bits however slices
+/// are cut (Note [Padding]). The only function that squares gradients, for every strategy. Local.
 void add_squares(const at::Tensor& buffer, const Segment& segment, ExactSum& sum);
 
-/// The same for |g|^p, 0 < p < infinity, of elements clamped to [-limit, limit]. NaN and infinities
-/// are not clamped, so that they show in the sum. p = 2 and limit = infinity is add_squares().
+/// Like add_squares(), for |g|^p with 0 < p < infinity, of elements clamped to [-limit, limit]. NaN
+/// and infinities are not clamped, so that they show in the sum. With p = 2 and limit = infinity it
+/// equals add_squares().
 void add_powers(const at::Tensor& buffer, const Segment& segment, double p, double limit,
                 ExactSum& sum);
 
-/// Returns the largest |g| of these elements, clamped likewise; NaN if one is NaN, 0 if none.
+/// Returns the largest |g| of `segment`, clamped likewise; NaN if an element is NaN, 0 if there are
+/// none.
 double largest_magnitude(const at::Tensor& buffer, const Segment& segment, double limit);
 
 }  // namespace tessera::internal

@@ -11,23 +11,23 @@
 
 namespace tessera::internal {
 
-/// Returns the largest magnitude of an element after clipping by value, in a gradient in `dtype`
+/// Returns the limit on an element's magnitude for clipping by value, for a gradient in `dtype`
 /// that is still multiplied with `loss_scale`.
 double scaled_limit(double max_value, double loss_scale, at::ScalarType dtype);
 
 /// Adds up this rank's part of the gradient norms that clipping needs: one norm of all gradients,
-/// or one for each parameter group. Values are clipped before they are added. The elements that
-/// count do not depend on the strategy. Local.
+/// or one for each parameter group. Clips by value before adding. Which elements count does not
+/// depend on the strategy. Local.
 class GradientNorms {
  public:
   /// For gradients multiplied with `loss_scale`. `clipping` must outlive it.
   GradientNorms(const Clipping& clipping, double loss_scale);
 
-  /// Adds the parameters' elements in `own` of `unit`; `value` holds its mean gradient from element
-  /// `begin` of the unit on.
+  /// Adds the parameters' elements in the range `own` of `unit`. `value` holds the mean gradient of
+  /// `unit` from element `begin` on.
   void add(const PlannedUnit& unit, Range own, const at::Tensor& value, int64_t begin);
 
-  /// One for each of Clipping::max_norms.
+  /// Returns one sum for each of Clipping::max_norms.
   const std::vector<NormSum>& sums() const { return sums_; }
 
  private:

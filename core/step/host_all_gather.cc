@@ -8,7 +8,7 @@
 namespace tessera::internal {
 namespace {
 
-/// Allocates words for the host, in memory that suits the backend.
+/// Allocates words for the host in memory that the backend can use.
 at::Tensor make_words(ProcessGroup& group, int64_t words) {
   if (group.can().completes_on_host) return group.allocate(words, at::kLong);
   return at::empty({words}, at::kLong);

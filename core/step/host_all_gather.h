@@ -11,27 +11,28 @@
 
 namespace tessera::internal {
 
-/// An all-gather of fixed-size reports of 64-bit integers on the host. After it every rank decides
-/// from the same words, so all decide the same. Allocates only in the constructor.
+/// An all-gather of fixed-size reports of 64-bit integers on the host. Afterwards every rank has
+/// the same words, so all ranks can reach the same decision. Allocates only in the constructor.
 class HostAllGather {
  public:
-  /// `group` must outlive it. words >= 1, equal on all ranks.
+  /// `group` must outlive the object. words >= 1, equal on all ranks.
   HostAllGather(ProcessGroup& group, int64_t words);
 
-  /// This rank's words, to be filled in before exchange().
+  /// Returns this rank's words, to be filled in before exchange().
   std::span<int64_t> mine() { return {mine_, static_cast<size_t>(words_)}; }
 
-  /// Collective, blocking. Traffic: (N - 1) * words * 8 bytes received per rank.
+  /// Exchanges the words. Collective, blocking. Traffic: (N - 1) * words * 8 bytes received per
+  /// rank.
   void exchange(std::string_view tag);
 
-  /// exchange() in two halves: start() hands in this rank's words, which may be changed from then
-  /// on; finish() waits for the others'.
+  /// The two halves of exchange(). start() submits this rank's words, which may be changed
+  /// afterwards; finish() waits for the other ranks' words.
   void start(std::string_view tag);
   void finish();
   /// Replaces finish(), on all ranks, if the reports are not needed. Never blocks.
   void drop() { under_way_ = nullptr; }
 
-  /// Words of `rank` as of the last exchange().
+  /// Returns the words of `rank` as of the last exchange().
   std::span<const int64_t> of(int rank) const {
     return {all_ + rank * words_, static_cast<size_t>(words_)};
   }

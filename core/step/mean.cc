@@ -15,7 +15,7 @@ namespace tessera {
 using namespace internal;
 
 struct Mean::Sums {
-  ExactSum values;  // times their weights
+  ExactSum values;  // sum of values times their weights
   ExactSum weights;
 };
 

@@ -13,26 +13,26 @@ namespace tessera::internal {
 
 /// A p-norm under construction: the sum of |g|^p without rounding, or for p = infinity the largest
 /// |g|. The result does not depend on the order or grouping of the additions. NaN and infinities
-/// are kept. Value type; ranks exchange words.
+/// are kept. Value type; ranks exchange its words.
 class NormSum {
  public:
   static constexpr size_t kWords = ExactSum::kWords;
 
-  /// The norm of nothing. p > 0; infinity is allowed.
+  /// Makes the norm of no elements. p > 0; infinity is allowed.
   explicit NormSum(double p = 2.0) : p_(p) {}
-  /// The 2-norm of elements with these `squares`.
+  /// Makes the 2-norm of elements with these `squares`.
   explicit NormSum(const ExactSum& squares) : sum_(squares) {}
 
   double p() const { return p_; }
 
-  /// Adds `segment` of the flat gradient `buffer`, finite elements clamped to [-limit, limit]. Uses
-  /// the blocks of add_squares(), so with p = 2 and limit = infinity the sum has the same bits.
-  /// Local.
+  /// Adds `segment` of the flat gradient `buffer`, with finite elements clamped to [-limit, limit].
+  /// Uses the blocks of add_squares(), so with p = 2 and limit = infinity the sum has the same bits
+  /// as there. Local.
   void add(const at::Tensor& buffer, const Segment& segment, double limit);
-  /// Adds another one with the same p.
+  /// Adds another NormSum with the same p.
   void merge(const NormSum& other);
 
-  /// The exchanged form, and its inverse for the same p.
+  /// Stores the exchanged form; load() reads it back, for the same p.
   void store(std::span<int64_t, kWords> words) const;
   static NormSum load(double p, std::span<const int64_t, kWords> words);
 

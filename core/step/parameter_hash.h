@@ -7,8 +7,9 @@
 
 namespace tessera::internal {
 
-/// Returns a hash (XXH3, 64 bits) over name, dtype, shape and values of a parameter, values in
-/// logical element order, so that it does not depend on strides or layout. Local; reads it once.
+/// Returns a hash (XXH3, 64 bits) of a parameter's name, dtype, shape and values. Values are hashed
+/// in logical element order, so the hash does not depend on strides or layout. Local; reads the
+/// values once.
 uint64_t hash_parameter(const Parameter& parameter);
 
 /// Returns the hash of a model whose parameters have `hashes`, in registration order.

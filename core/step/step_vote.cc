@@ -24,7 +24,7 @@ namespace {
 constexpr const char* kNothingApplied =
     "Nothing was applied; engine->zero_grad() drops these gradients.";
 
-// In addition to the values of NonFinite, in the all-gather of answers.
+// An answer besides the values of NonFinite: the user's function threw on this rank.
 constexpr int64_t kThrew = -1;
 
 std::string answer_name(int64_t word) {
@@ -53,7 +53,7 @@ void StepVote::require_equal(size_t index, const char* what, const char* remedy)
   }
 }
 
-/// Like require_equal, for words that are bit patterns of doubles.
+/// Like require_equal(), for words that are bit patterns of doubles.
 void StepVote::require_equal_number(size_t index, const std::string& what) const {
   for (int rank = 1; rank < group_.size(); ++rank) {
     TORCH_CHECK(word(rank, index) == word(0, index), "[step] ", what, " differs: rank 0 has ",
@@ -63,7 +63,7 @@ void StepVote::require_equal_number(size_t index, const std::string& what) const
   }
 }
 
-// Sends texts only in this case, when all ranks know that there is one.
+// Sends texts only now, when all ranks know that there are some.
 void StepVote::refuse_misuse() const {
   const std::vector<std::string> problems = group_.all_gather_bytes(mine_.misuse, "misuse");
   TORCH_CHECK(false, refusal_text(problems, "step"), ". ", mine_.if_refused);
@@ -135,7 +135,7 @@ StepVote::Result StepVote::finish() {
     total.merge(sum);
   }
   result.grad_norm = total.norm() / mine_.gradient_scale();
-  // Ranks' parts depend on how gradients are split, so the norm over all ranks decides.
+  // A rank's part of the mean depends on how gradients are split, so use the norm over all ranks.
   const bool is_finite =
       std::isfinite(result.grad_norm) &&
       absl::c_all_of(result.norms, [](double norm) { return std::isfinite(norm); });
@@ -258,7 +258,7 @@ std::string describe_gradients(const NonFiniteReport& report) {
                            : absl::StrCat(producer(gradient), " produced ", gradient.elements,
                                           " NaN or infinite elements, first in '",
                                           gradient.parameter, "'"));
-    if (gradient.parameter.empty()) break;  // all others have none either
+    if (gradient.parameter.empty()) break;  // then no report names a parameter
   }
   return absl::StrCat("[step] non-finite gradient", scaled, ": ", absl::StrJoin(culprits, "; "));
 }

@@ -23,25 +23,27 @@ class StepVote {
  public:
   /// One rank's contribution to the vote on a step.
   struct RankReport {
-    int64_t step = 0;                   ///< the step that it is about to make
-    int64_t backwards = 0;              ///< its backwards since the last step
-    int64_t history = 0;                ///< RollingHash of everything it reduced and dropped
+    int64_t step = 0;                   ///< the step that this rank is about to make
+    int64_t backwards = 0;              ///< number of backwards since the last step
+    int64_t history = 0;                ///< RollingHash of everything reduced and dropped
     int64_t gathers = 0;                ///< RollingHash of the units gathered by collectives
     int64_t non_finite = 0;             ///< NaN or infinite gradient elements of this rank
-    int64_t non_finite_parameter = -1;  ///< the first parameter among them, -1 if none
-    /// Its part of the norm of the scaled gradients, or of each group's; the same p and number on
-    /// all ranks.
+    int64_t non_finite_parameter = -1;  ///< the first parameter with such elements; -1 if none
+    /// This rank's part of the norm of the scaled gradients, or of each group's norm; the same p
+    /// and number on all ranks.
     std::vector<NormSum> norms = {NormSum()};
-    double loss_scale = 1.0;  ///< the factor of its losses
-    /// The weights of the step over all ranks; unset if it has none. The divisor is what gradients
-    /// must be divided by for them, besides the loss scale. Both are computed alike on all ranks.
+    double loss_scale = 1.0;  ///< the factor of this rank's losses
+    /// The sum of the step's weights over all ranks; unset if the step has none. Gradients must be
+    /// divided by the divisor, besides the loss scale, to account for these weights. Both are the
+    /// same on all ranks.
     std::optional<double> weight = {};
     double divisor = 1.0;
     double gradient_scale() const { return loss_scale * divisor; }
     int64_t gradient_edits = 0;                  ///< in-place writes to `.grad` by the user
-    std::vector<int64_t> hyper_parameters = {};  ///< bit patterns of doubles, in force
-    std::string misuse;  ///< what it found wrong before the step, "<what>; <remedy>"; or ""
-    /// The last sentence of a refusal: what has become of the parameters. Alike on all ranks.
+    std::vector<int64_t> hyper_parameters = {};  ///< present values, as bit patterns of doubles
+    std::string misuse;  ///< problem before the step, "<what>; <remedy>"; or ""
+    /// The last sentence of a refusal, which says what happened to the parameters. The same on all
+    /// ranks.
     const char* if_refused = "Nothing was applied.";
   };
 
@@ -49,11 +51,11 @@ class StepVote {
   struct Result {
     /// Global norm of the mean gradient without gradient_scale; not finite if `non_finite` is set.
     double grad_norm = 0.0;
-    /// The same for each of RankReport::norms.
+    /// The global norm for each of RankReport::norms.
     std::vector<double> norms;
-    /// Set if a rank produced NaN or infinite elements, or the mean over ranks has some: the step
-    /// must not be applied. In the second case parameters are "", elements 0, and the ranks are
-    /// those whose part of the mean is not finite.
+    /// Set if a rank produced NaN or infinite elements, or if only the mean over ranks has some;
+    /// then the step must not be applied. In the second case parameters are "", elements 0, and the
+    /// ranks are those whose part of the mean is not finite.
     std::optional<NonFiniteReport> non_finite;
   };
 
@@ -63,27 +65,29 @@ class StepVote {
            std::vector<std::string> hyper_parameter_names, Trace* trace = nullptr,
            size_t norms = 1);
 
-  /// Submits the report. Exceptions concern this rank only. Collective.
+  /// Submits the report. Its exceptions concern this rank only. Collective.
   void start(RankReport rank_report);
   /// Checks all ranks' reports; call it before any other ProcessGroup::all_gather_on_host(). Throws
-  /// c10::Error, the same on every rank, naming the first problem and its ranks: misuse, step
+  /// c10::Error, the same on every rank, that names the first problem and its ranks: misuse, step
   /// number, missing backward, reductions, gathers, edited gradients, the loss scale or a
-  /// hyper-parameter. Non-finite gradients are no error here. Collective, blocking.
+  /// hyper-parameter. Non-finite gradients do not make it throw. Collective, blocking.
   Result finish();
-  /// Replaces finish(), on all ranks, if they know otherwise that they agree. Never blocks.
+  /// Replaces finish(), on all ranks, if they already know that they agree. Never blocks.
   void drop() { all_gather_.drop(); }
 
-  /// Hashes the report without this rank's own errors and gradients: equal on ranks that agree.
+  /// Returns a hash of the report without this rank's own errors and gradients: equal on ranks that
+  /// agree.
   static uint64_t hash(const RankReport& rank_report);
 
   /// Asks the user what to do (Options::ask_non_finite) and agrees on the answer. Called on every
-  /// rank with the same report. Where ranks answer differently, or the function throws on some, all
+  /// rank with the same report. If ranks answer differently, or the function throws on some, all
   /// ranks throw c10::Error that names them; a rank whose function threw rethrows its exception.
   /// Collective, blocking.
   NonFinite ask(const std::function<NonFinite(const NonFiniteReport&)>& ask_non_finite,
                 const NonFiniteReport& report);
-  /// Decides a step with `report`: asks if there is a function for it, else by the options. Returns
-  /// if the step is to be skipped, and throws describe(report) if not. Equal on all ranks.
+  /// Decides what to do about a step with `report`: asks the user's function if there is one, else
+  /// follows the options. Returns if the step is to be skipped; otherwise throws describe(report).
+  /// Equal on all ranks.
   void require_skip(const ResolvedOptions& options, const NonFiniteReport& report);
 
   int64_t bytes() const { return all_gather_.bytes() + answers_.bytes(); }
@@ -99,7 +103,7 @@ class StepVote {
     kMisuse,
     kGradientEdits,
     kLossScale,
-    kNorms  // then the hyper-parameters
+    kNorms  // followed by the hyper-parameters
   };
 
   int64_t word(int rank, size_t index) const { return all_gather_.of(rank)[index]; }
@@ -115,7 +119,7 @@ class StepVote {
   std::vector<std::string> names_;
   Trace* const trace_;
   const size_t norms_;
-  RankReport mine_;  // as last given to start()
+  RankReport mine_;  // as last passed to start()
   HostAllGather all_gather_;
   HostAllGather answers_;
 };

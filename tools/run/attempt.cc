@@ -20,13 +20,14 @@ namespace {
 
 using std::chrono::milliseconds;
 
-/// A process that outlives its worker (the `tee` of a shell, say) may finish by itself this long.
+/// How long a process that outlives its worker (such as a shell's `tee`) may take to finish by
+/// itself.
 constexpr milliseconds kLinger(1000);
-/// The kernel needs about nothing to end a killed process, unless a device holds it.
+/// The kernel ends a killed process almost at once, unless a device holds it.
 constexpr milliseconds kGiveUp(10000);
-/// `timeout` and some shells send one request twice, as themselves and as a group.
+/// `timeout` and some shells send one request twice: to the process and to its group.
 constexpr milliseconds kSameRequest(250);
-/// Groups whose processes are not our children end without a signal to us.
+/// No signal reports the end of a group whose processes are not our children, so poll.
 constexpr int kGroupPoll_ms = 50;
 constexpr size_t kReadLimit_bytes = 64 * 1024;
 constexpr size_t kDrainLimit_bytes = 1024 * 1024;
@@ -79,7 +80,7 @@ AttemptEnd Attempt::run() {
   loop();
   const AttemptEnd end = this->end();
   watcher_->finish();
-  // In case the watcher was killed.
+  // The watcher may have been killed before it removed the directory.
   remove_store_directory(*directory);
   return end;
 }
@@ -116,7 +117,7 @@ absl::Status Attempt::start_workers(const std::string& store_directory) {
   return absl::OkStatus();
 }
 
-/// What the rank of `place` is started with: its environment, and the files that it leaves.
+/// Returns how to start the rank at `place`: its environment and log files.
 absl::StatusOr<WorkerProgram> Attempt::program_of(WorkerPlace& place,
                                                   const std::string& store_directory) {
   WorkerProgram program;
@@ -143,7 +144,7 @@ absl::StatusOr<WorkerProgram> Attempt::program_of(WorkerPlace& place,
   program.name = absl::StrCat("rank ", place.rank);
   program.prefix = absl::StrCat("[", place.rank, "] ");
   place.error_file = files + "error.json";
-  unlink(place.error_file.c_str());  // of an earlier job
+  unlink(place.error_file.c_str());  // left by an earlier job
   error_files_.push_back(place.error_file);
   program.environment = worker_environment(job_.inherited, place);
   return program;
@@ -153,7 +154,8 @@ void Attempt::loop() {
   while (!abandoned_) {
     forget_empty_groups();
     if (count_running() == 0 && !any_group_alive()) {
-      // Whoever left its group may hold a pipe for ever: take what is there, wait for nobody.
+      // A process that left its group may hold a pipe open for ever, so read what is there and do
+      // not wait.
       read_all_output();
       return;
     }
@@ -167,7 +169,7 @@ void Attempt::wait_for_events() {
   std::vector<pollfd> polled = {{signals_.poll_fd(), POLLIN, 0}, sinks[0], sinks[1]};
   for (auto& worker : workers_) {
     for (auto [stream, sink] : outputs_of(*worker)) {
-      // A full sink stops the reading, and with it, in time, the workers that write.
+      // If a sink is full, stop reading; workers that write then block in time.
       polled.push_back({sink->full() ? -1 : stream->pipe.get(), POLLIN, 0});
     }
   }
@@ -242,13 +244,14 @@ void Attempt::reap() {
 }
 
 void Attempt::record_endings(std::vector<Worker*>& ended) {
-  // Of those that ended at one look, a signal is the likelier cause and an error the consequence.
+  // Among workers that ended since the last look, a signal is the likelier cause and an error the
+  // consequence.
   std::stable_sort(ended.begin(), ended.end(), [](const Worker* a, const Worker* b) {
     return std::pair(a->exit_status()->signal() == 0, a->rank()) <
            std::pair(b->exit_status()->signal() == 0, b->rank());
   });
   for (Worker* worker : ended) {
-    // What it wrote comes before what is said about it.
+    // Show the worker's output before the messages about it.
     for (auto [stream, sink] : outputs_of(*worker)) {
       read(*stream, *sink, kDrainLimit_bytes);
       stream->lines.finish(*sink);
@@ -264,10 +267,10 @@ void Attempt::record_endings(std::vector<Worker*>& ended) {
   name_first_failure();
 }
 
-/// Says who failed first when that is known, and ends the others when they have had time to say
-/// what they waited for.
+/// Names the first failure once it is known, and ends the other ranks when they have had time to
+/// report what they waited for.
 void Attempt::name_first_failure() {
-  // After a signal to us the others are on their way already, at their own pace.
+  // After a signal to the launcher, the other ranks are ending already, at their own pace.
   const bool is_ending = kill_at_.has_value();
   const bool may_wait = !is_ending && count_running() > 0;
   for (const std::string& text : failures_->name_first(processes(), may_wait)) say(text);
@@ -277,7 +280,7 @@ void Attempt::name_first_failure() {
   }
 }
 
-/// A rank that has been silent for too long counts as dead.
+/// Treats a rank that has been silent for too long as dead, and ends it.
 void Attempt::end_frozen() {
   if (!heartbeats_ || failures_->first() || kill_at_) return;
   const std::optional<Silence> found = heartbeats_->look(Clock::now());
@@ -285,7 +288,7 @@ void Attempt::end_frozen() {
   Worker& worker = *workers_[static_cast<size_t>(found->rank)];
   if (worker.exit_status()) return;
   failures_->add_frozen(worker, found->text);
-  if (job_.line.supervise) return;  // its ranks are not in its group: it has to end them itself
+  if (job_.line.supervise) return;  // its ranks are not in its group, so it has to end them itself
   worker.signal_group(SIGKILL);
 }
 
@@ -384,7 +387,7 @@ int Attempt::poll_timeout_ms() {
   const auto consider = [&next](const Deadline& deadline) {
     if (deadline && (!next || *deadline < *next)) next = deadline;
   };
-  // A deadline that has nothing left to do must not turn the loop into a spin.
+  // A deadline that has passed and has nothing left to do must not make the loop spin.
   if (any_group_alive()) {
     if (!term_sent_) consider(linger_until_);
     if (!kill_at_) consider(failures_->report_deadline());
@@ -393,7 +396,7 @@ int Attempt::poll_timeout_ms() {
   }
   for (auto& worker : workers_) {
     for (auto [stream, sink] : outputs_of(*worker)) {
-      // As above: where the sink is full, the rest of the line may wait in the pipe.
+      // As above: if the sink is full, the rest of the line may be in the pipe.
       if (!sink->full()) consider(stream->lines.due());
     }
   }
@@ -408,12 +411,13 @@ int Attempt::poll_timeout_ms() {
   return timeout_ms;
 }
 
-/// The streams of a worker, and where each goes.
+/// Returns the streams of a worker, each with its sink.
 std::array<Attempt::Output, 2> Attempt::outputs_of(Worker& worker) {
   return {Output(&worker.out(), &console_.out()), Output(&worker.err(), &console_.err())};
 }
 
-/// What comes of it, and the first failure once more, after all that was said about the others.
+/// Returns the result of the attempt. Repeats the first failure after all messages about the
+/// others.
 AttemptEnd Attempt::end() {
   if (own_failure_exit_ != 0) return {.exit_code = own_failure_exit_};
   const std::optional<RankFailure>& first = failures_->first();

@@ -24,34 +24,35 @@
 
 namespace tessera::internal {
 
-/// Exit codes of the launcher's own, as in sysexits.h and the shell.
+/// The launcher's own exit codes, as in sysexits.h and the shell.
 inline constexpr int kUsageExit = 64;
 inline constexpr int kSystemExit = 71;
 inline constexpr int kNoStoreExit = 73;
 inline constexpr int kCannotRunExit = 126;
 inline constexpr int kNotFoundExit = 127;
 
-/// One job: what to start, and where.
+/// A job: the program to start, and its surroundings.
 struct Job {
   CommandLine line;
   /// The launcher's own environment, as "NAME=value" strings.
   std::vector<std::string> inherited;
-  /// How many cores the job may use, and on which it may run (WorkerPlace).
+  /// Number of cores that the job may use, and the cores on which it may run (WorkerPlace).
   int core_count = 1;
   std::vector<int> cores = {};
   /// TORCHELASTIC_RUN_ID: the same for all attempts.
   std::string run_id = {};
 };
 
-/// One start of a job's workers: passes on their output and signals, and ends all of them when one
-/// fails. It makes all that they meet by anew.
+/// One start of a job's workers. Passes on their output and signals, and ends all workers when one
+/// fails. Makes a new directory, page and watcher for each start.
 class Attempt {
  public:
-  /// The attempt of that number, from 0. References must outlive it.
+  /// Makes attempt `number`, from 0. References must outlive it.
   Attempt(const Job& job, int number, Console& console, SignalInbox& signals);
 
-  /// Runs it to its end; once. Blocks. Nothing of the attempt is left when it returns, except what
-  /// the console has not written, and a process that left its group or that the kernel cannot kill.
+  /// Runs the attempt to its end; call once. Blocks. When it returns, nothing of the attempt is
+  /// left except output that the console has not written, and processes that left their group or
+  /// that the kernel cannot kill.
   AttemptEnd run();
 
  private:
@@ -89,22 +90,22 @@ class Attempt {
   const int number_;
   Console& console_;
   SignalInbox& signals_;
-  std::vector<std::string> error_files_;  // of the ranks; none under a command
+  std::vector<std::string> error_files_;  // one per rank; empty if the program is a command
   std::unique_ptr<Watcher> watcher_;
   std::vector<std::unique_ptr<Worker>> workers_;
   std::unique_ptr<JobPage> page_;
   std::unique_ptr<Failures> failures_;
-  std::optional<Heartbeats> heartbeats_;  // none without a time-out
+  std::optional<Heartbeats> heartbeats_;  // unset without a time-out
 
-  int own_failure_exit_ = 0;     // the launcher could not start the workers
+  int own_failure_exit_ = 0;     // exit code if the launcher could not start the workers
   int ending_signal_ = 0;        // the first signal that told the launcher to end
-  Clock::time_point signalled_;  // when it came
+  Clock::time_point signalled_;  // when ending_signal_ came
   bool term_sent_ = false;       // SIGTERM went to all groups
-  bool kill_sent_ = false;       // SIGKILL did
-  bool abandoned_ = false;       // stop waiting for whatever is still there
-  Deadline linger_until_;        // processes outliving their worker are left alone until then
-  Deadline kill_at_;             // the end of the grace
-  Deadline give_up_at_;          // a killed process should be gone by then
+  bool kill_sent_ = false;       // SIGKILL went to all groups
+  bool abandoned_ = false;       // the remaining processes are no longer waited for
+  Deadline linger_until_;        // until then, processes that outlive their worker are left alone
+  Deadline kill_at_;             // the end of the grace period
+  Deadline give_up_at_;          // when killed processes should be gone
 };
 
 }  // namespace tessera::internal

@@ -32,7 +32,7 @@ struct Parse {
   const std::vector<std::string>& inherited;
   std::set<std::string> seen = {};
   std::vector<std::string> problems = {};
-  /// As given, until the number of ranks is known.
+  /// The values as given, until the number of ranks is known.
   struct Streams {
     std::string name;
     std::string value = "0";
@@ -41,11 +41,11 @@ struct Parse {
   Streams tees = {"--tee"};
 };
 
-/// A flag without help text is known only so that it can be refused by name. `apply` gets the name
-/// under which the value was given: "--nnodes" or "PET_NNODES".
+/// A flag without help text exists only to be refused by name. `apply` gets the name under which
+/// the value was given: "--nnodes" or "PET_NNODES".
 struct Flag {
   std::string_view name;
-  std::string_view value;  // what the help calls its value; empty: the flag takes none
+  std::string_view value;  // the value's name in the help; empty: the flag takes no value
   std::string_view help;
   void (*apply)(const std::string& name, const std::string& value, Parse& parse);
 };
@@ -130,7 +130,7 @@ void set_nnodes(const std::string& name, const std::string& value, Parse& parse)
          parse);
 }
 
-/// Which streams of each worker go into files: "3", or "0:3,1:1" for single ranks.
+/// Returns which streams of each worker go into files, from "3", or "0:3,1:1" for single ranks.
 std::vector<int> read_streams(const Parse::Streams& given, Parse& parse) {
   const auto& [name, value] = given;
   const int workers = parse.result.worker_count;
@@ -219,7 +219,7 @@ size_t read_flag(const std::vector<std::string>& arguments, size_t at, Parse& pa
        {std::pair("-h", "--help"), {"-r", "--redirects"}, {"-t", "--tee"}}) {
     if (name == letter) name = flag;
   }
-  // torchrun spells its flags both ways.
+  // torchrun accepts both '_' and '-' in flags.
   std::replace(name.begin(), name.end(), '_', '-');
   const Flag* flag = name.rfind("--", 0) == 0 ? find_flag(name.substr(2)) : nullptr;
   if (flag == nullptr) {
@@ -245,7 +245,7 @@ size_t read_flag(const std::vector<std::string>& arguments, size_t at, Parse& pa
   return at + 2;
 }
 
-/// The variables that torchrun reads for its flags. A flag wins.
+/// Reads the variables that torchrun has for its flags. A flag takes precedence.
 void read_variables(Parse& parse) {
   for (const Flag& flag : kFlags) {
     const std::string name(flag.name);
@@ -257,7 +257,7 @@ void read_variables(Parse& parse) {
   }
 }
 
-/// The job that --status shows.
+/// Sets the job that --status shows.
 void set_job(const std::string& value, Parse& parse) {
   int pid = 0;
   if (parse.result.status_job) {
@@ -268,7 +268,7 @@ void set_job(const std::string& value, Parse& parse) {
   parse.result.status_job = pid;
 }
 
-/// Whether what is asked for needs no program, with the problems of that.
+/// Returns true if the request needs no program; adds the problems of such a request.
 bool is_status(Parse& parse) {
   if (!parse.result.status) {
     if (parse.result.json) parse.problems.push_back("--json goes with --status");
@@ -281,7 +281,7 @@ bool is_status(Parse& parse) {
   return true;
 }
 
-/// What only the flags together say.
+/// Checks what depends on several flags, and completes the result.
 void finish(Parse& parse) {
   parse.result.redirects = read_streams(parse.redirects, parse);
   parse.result.tees = read_streams(parse.tees, parse);

@@ -9,14 +9,14 @@
 
 namespace tessera::internal {
 
-/// What `tessera-run` was asked to do.
+/// The parsed command line of `tessera-run`.
 struct CommandLine {
-  /// Print `help_text()` and do nothing else; the other members are then without meaning.
+  /// Print `help_text()` and do nothing else; the other members are then meaningless.
   bool help = false;
-  /// The same for the version.
+  /// Print the version and do nothing else; the other members are then meaningless.
   bool version = false;
-  /// Print what a job does that runs already, and start none: that of the launcher with this pid,
-  /// or the only one there is; as JSON.
+  /// Print the status of a running job instead of starting one: the job of the launcher with this
+  /// pid, or the only job there is; optionally as JSON.
   bool status = false;
   std::optional<int> status_job = std::nullopt;
   bool json = false;
@@ -24,17 +24,18 @@ struct CommandLine {
   int worker_count = 1;
   /// Time between SIGTERM and SIGKILL when the job is ended early, in milliseconds.
   int64_t grace_ms = 20000;
-  /// How often the job may start again after a failure, and the first pause before that.
+  /// The largest number of restarts after failures, and the pause before the first one.
   int max_restarts = 0;
   int64_t backoff_ms = 1000;
-  /// How long a rank may begin and finish nothing before it counts as dead; 0: for ever.
+  /// How long a rank may go without beginning or finishing anything before it counts as dead; 0:
+  /// for ever.
   int64_t heartbeat_ms = 0;
-  /// Whether the program is a command that starts ranks itself.
+  /// True if the program is a command that starts ranks itself.
   bool supervise = false;
   /// The folder for files of each attempt and rank, absolute; "" for none.
   std::string log_dir = {};
-  /// What of each rank goes into files there, 0 to 3: bits of 1 (stdout) and 2 (stderr), alone or
-  /// besides the terminal. One entry for each worker.
+  /// Which streams of each rank go into files there, 0 to 3: bits 1 (stdout) and 2 (stderr), and
+  /// whether they also go to the terminal. One entry per worker.
   std::vector<int> redirects = {};
   std::vector<int> tees = {};
   /// The program (a path, or a name to find in PATH) and its arguments, untouched.
@@ -44,17 +45,17 @@ struct CommandLine {
 /// Largest value of `--nproc-per-node`.
 inline constexpr int kMaxWorkers = 4096;
 
-/// Reads the arguments after `argv[0]`. Flags end at the first argument that is not one, or after
-/// `--`; everything from there on is the program. A flag that is not there is read from `inherited`
-/// ("NAME=value" strings), PET_MAX_RESTARTS for --max-restarts, unless the program starts ranks
-/// itself: it may be torchrun. With --status, what is no flag is the job, and flags may follow it.
-/// `core_count` is what `--nproc-per-node auto` means. Local, no side
-/// effect. Errors: InvalidArgument listing all problems, one per line.
+/// Parses the arguments after `argv[0]`. Flags end at the first argument that is not a flag, or
+/// after `--`; everything from there on is the program. A missing flag is read from `inherited`
+/// ("NAME=value" strings), such as PET_MAX_RESTARTS for --max-restarts, unless the program starts
+/// ranks itself, because it may be torchrun. With --status, an argument that is not a flag is the
+/// job, and flags may follow it. `core_count` is the value of `--nproc-per-node auto`. Local, no
+/// side effects. Errors: InvalidArgument listing all problems, one per line.
 absl::StatusOr<CommandLine> parse_command_line(const std::vector<std::string>& arguments,
                                                int core_count,
                                                const std::vector<std::string>& inherited = {});
 
-/// The text of `--help`, made from the same table that the parser reads.
+/// Returns the text of `--help`, made from the parser's own table of flags.
 std::string help_text();
 
 }  // namespace tessera::internal

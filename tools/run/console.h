@@ -9,7 +9,7 @@
 
 namespace tessera::internal {
 
-/// The launcher's stdout and stderr, through all attempts. One per process.
+/// The launcher's stdout and stderr, for all attempts. One per process.
 class Console {
  public:
   Console();
@@ -17,15 +17,16 @@ class Console {
   Console& operator=(const Console&) = delete;
 
   Sink& out() { return out_; }
-  /// That of stdout where both are one file: so it knows what came last on the terminal.
+  /// Returns the sink of stderr. It is stdout's if both are one file, so that one sink knows what
+  /// came last on the terminal.
   Sink& err() { return err_; }
-  /// Appends the lines of `message` to stderr, each as the launcher's own.
+  /// Appends the lines of `message` to stderr, each marked as the launcher's own.
   void say(const std::string& message);
 
-  /// Whether all is written.
+  /// Returns true if everything is written.
   bool empty() const { return out_.empty() && own_err_.empty(); }
-  /// What to poll, and then to hand to write_ready(), which writes what the descriptors take and
-  /// says so when nobody takes any more.
+  /// Returns the descriptors to poll. Pass them to write_ready(), which writes as much as they
+  /// accept, and reports when nothing reads them any more.
   std::array<pollfd, 2> polled() const;
   void write_ready(const std::array<pollfd, 2>& polled);
 

@@ -38,7 +38,8 @@ std::optional<Silence> Heartbeats::look(Clock::time_point now) {
   return Silence{longest, text_of(longest)};
 }
 
-/// Whether the process that noted signs of life goes on: a script may outlive the program in it.
+/// Returns true if the process that reported signs of life still runs: a script may outlive its
+/// program.
 bool Heartbeats::is_alive(int rank) const {
   const RankRecord record = page_.rank_record(rank);
   if (record.wait_status.has_value()) return false;

@@ -13,16 +13,16 @@ namespace tessera::internal {
 /// A rank that has been silent for too long.
 struct Silence {
   int rank = 0;
-  std::string text;  ///< what to say of it behind its name
+  std::string text;  ///< follows the rank's name in the message
 };
 
-/// Finds ranks that are frozen: in no step, no call and no phase has anything begun or ended for as
-/// long as the time-out. A rank that waits for others looks for them again and again, and so says
-/// that it is alive; one that is stopped, or in an endless loop, does not. Judged are ranks that
-/// are in a group, from the first thing that they say.
+/// Finds frozen ranks: those in which no step, call or phase has begun or ended for the length of
+/// the time-out. A rank that waits for others checks on them again and again, which counts as a
+/// sign of life; a rank that is stopped or in an endless loop gives none. Judges only ranks that
+/// are in a group, from their first sign of life on.
 ///
-/// Silence counts only while this process could look: when a container, or a machine, with the
-/// launcher in it goes on after a pause, nobody is frozen yet.
+/// Silence counts only while this process runs: after a container or a machine with the launcher in
+/// it was paused, no rank counts as frozen yet.
 class Heartbeats {
  public:
   using Clock = std::chrono::steady_clock;
@@ -30,15 +30,15 @@ class Heartbeats {
   /// `page` must outlive this.
   Heartbeats(const JobPage& page, std::chrono::milliseconds timeout, Clock::time_point now);
 
-  /// When to look next.
+  /// Returns when to look next.
   Clock::time_point next_look() const { return last_look_ + interval_; }
-  /// Looks, if it is time to. The rank that has been silent longest, if that is too long. Of ranks
-  /// whose process has ended nothing is expected.
+  /// Looks, if it is time to. Returns the rank that has been silent longest, if that is too long.
+  /// Ignores ranks whose process has ended.
   std::optional<Silence> look(Clock::time_point now);
 
  private:
   struct Rank {
-    int64_t life_ns = 0;  // as it was when last looked
+    int64_t life_ns = 0;  // at the last look
     Clock::duration silent = {};
   };
 

@@ -23,8 +23,8 @@ namespace {
 
 constexpr size_t kLongestProgram = 200;
 
-/// The entries of a folder of /proc that are numbers, in order; errno of the system's refusal, or
-/// 0.
+/// Returns the numeric entries of a folder of /proc, in order, and the errno if the system refuses,
+/// else 0.
 std::pair<std::vector<int>, int> numbers_in(const std::string& path) {
   std::vector<int> numbers;
   const std::unique_ptr<DIR, int (*)(DIR*)> folder(opendir(path.c_str()), closedir);
@@ -37,7 +37,7 @@ std::pair<std::vector<int>, int> numbers_in(const std::string& path) {
   return {numbers, 0};
 }
 
-/// "pid:[4026531836]"; "" if it cannot be read.
+/// Returns the PID namespace, as in "pid:[4026531836]"; "" if it cannot be read.
 std::string pid_namespace(const std::string& process) {
   std::array<char, 64> target;
   const ssize_t length =
@@ -57,7 +57,7 @@ std::string program_of(int pid) {
   return text;
 }
 
-/// The page of process `pid` and how many of its descriptors look like one.
+/// Returns the page of process `pid`, and how many of its descriptors look like a page.
 std::pair<std::unique_ptr<JobPage>, int> page_of(int pid, const std::vector<int>& descriptors) {
   int candidates = 0;
   for (const int fd : descriptors) {
@@ -68,7 +68,7 @@ std::pair<std::unique_ptr<JobPage>, int> page_of(int pid, const std::vector<int>
   return {nullptr, candidates};
 }
 
-/// Whether the process belongs to this user; root may look at all.
+/// Returns true if the process belongs to this user, or this user is root.
 bool is_visible(int pid) {
   struct stat owner;
   return stat(absl::StrCat("/proc/", pid).c_str(), &owner) == 0 &&

@@ -17,16 +17,17 @@ struct FoundJob {
   std::unique_ptr<JobPage> page;
 };
 
-/// Local. All jobs whose launchers (tessera-run, or a program that called launch()) this process
-/// can see: those of this user, or of all users for root, in this PID namespace. By pid.
+/// Local. Returns all jobs whose launchers (tessera-run, or a program that called launch()) this
+/// process can see, ordered by pid: this user's jobs, or for root those of all users, in this PID
+/// namespace.
 std::vector<FoundJob> find_jobs();
 
-/// Local. The job of launcher `pid`. Errors say what to do: NotFound (no such process), Unavailable
-/// (it has no ranks now, is of another version, or /proc is missing), PermissionDenied,
-/// FailedPrecondition (in another PID namespace).
+/// Local. Returns the job of launcher `pid`. Errors, with the remedy: NotFound (no such process),
+/// Unavailable (the launcher has no ranks now or is of another version, or /proc is missing),
+/// PermissionDenied, FailedPrecondition (in another PID namespace).
 absl::StatusOr<FoundJob> find_job(int pid);
 
-/// "tessera-run: 2 jobs run here ...", a line for each.
+/// Returns "tessera-run: 2 jobs run here ...", with one line per job.
 std::string list_jobs(const std::vector<FoundJob>& jobs);
 
 }  // namespace tessera::internal

@@ -12,9 +12,9 @@ namespace {
 
 using State = RankStatus::State;
 
-/// Said of ranks that compute for long between two calls, too.
+/// A rank that computes for long between two calls is also reported as silent.
 constexpr double kSilent_s = 10.0;
-constexpr size_t kNamed = 4;  // ranks that a line names
+constexpr size_t kNamed = 4;  // largest number of ranks that a line names
 constexpr double kSecond_ns = 1e9;
 
 double seconds_between(int64_t begin_ns, int64_t end_ns) {
@@ -48,8 +48,7 @@ RankStatus read_rank(const JobPage& page, int rank, int64_t now_ns, const Proces
   if (pace.seconds_per_step > 0) read.steps_per_s = 1.0 / pace.seconds_per_step;
   read.wait = progress.wait();
   if (read.wait) read.wait_s = seconds_between(read.wait->since_ns, now_ns);
-  // The program may have started the rank itself, as a script does; and what a rank says may be
-  // wrong.
+  // A script may have started the rank's own process; and the rank's record may be wrong.
   read.pid = record.own_pid > 0 ? record.own_pid : record.pid;
   char process = read.pid > 0 ? state(read.pid) : '\0';
   bool has_program = page.is_open(rank);
@@ -90,7 +89,7 @@ std::string ending_text(const RankStatus& rank) {
 
 std::string awaited_text(const JobStatus& job, const RankStatus& waiter, std::vector<bool>& told);
 
-/// ", which is stopped": what a rank does that another one waits for.
+/// Returns ", which is stopped": the state of rank `rank`, for which another one waits.
 std::string fate(const JobStatus& job, int rank, std::vector<bool>& told) {
   const RankStatus& awaited = job.ranks[static_cast<size_t>(rank)];
   switch (awaited.state) {
@@ -111,7 +110,8 @@ std::string fate(const JobStatus& job, int rank, std::vector<bool>& told) {
   return absl::StrCat(", which waits in ", awaited.wait->call, awaited_text(job, awaited, told));
 }
 
-/// " for rank 1, which is stopped, and rank 2, which runs"; "" if it is not known for whom.
+/// Returns " for rank 1, which is stopped, and rank 2, which runs"; "" if the awaited ranks are not
+/// known.
 std::string awaited_text(const JobStatus& job, const RankStatus& waiter, std::vector<bool>& told) {
   const LongWait& wait = *waiter.wait;
   told[static_cast<size_t>(waiter.rank)] = true;

@@ -20,7 +20,7 @@ namespace {
 
 using std::chrono::milliseconds;
 
-/// How long a terminal that takes nothing may delay the end of a job that is over.
+/// How long a terminal that accepts no output may delay the end of a finished job.
 constexpr milliseconds kFlush(20000);
 
 }  // namespace
@@ -34,7 +34,7 @@ int Launcher::run() {
     console_.err().write_some();
     return kSystemExit;
   }
-  // Orphans of the workers come to us and are reaped, also where we are process 1.
+  // Adopts orphans of the workers, so that they are reaped even if the launcher is not process 1.
   prctl(PR_SET_CHILD_SUBREAPER, 1);
   const int exit_code = run_attempts(*signals);
   wait(*signals, kFlush, /*may_end=*/true);
@@ -48,7 +48,7 @@ int Launcher::run_attempts(SignalInbox& signals) {
     const RestartPolicy::Decision decision = policy.after(end);
     if (!decision.text.empty()) console_.say(decision.text);
     if (!decision.restarts) {
-      // As torchrun does: PyTorchJob shows what is there when the pod has failed.
+      // As torchrun does: PyTorchJob shows this file if the pod has failed.
       const std::string path = value_of(job_.inherited, "TORCHELASTIC_ERROR_FILE");
       if (!path.empty() && !end.cause.empty() && !job_.line.supervise) {
         if (const std::string problem = write_error_file(path, end.cause); !problem.empty()) {
@@ -64,8 +64,8 @@ int Launcher::run_attempts(SignalInbox& signals) {
   }
 }
 
-/// While no worker runs: writes what is to be written and reaps what comes, for `pause`, or, where
-/// it `may_end`, until all is written. Returns at once with a signal that ends the job.
+/// Writes pending output and reaps children while no worker runs: for `pause` or, if `may_end`,
+/// until all is written. Returns at once if a signal ends the job.
 std::optional<int> Launcher::wait(SignalInbox& signals, milliseconds pause, bool may_end) {
   using Clock = std::chrono::steady_clock;
   const Clock::time_point deadline = Clock::now() + pause;

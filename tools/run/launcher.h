@@ -11,14 +11,15 @@
 
 namespace tessera::internal {
 
-/// Starts a job, and starts it again where RestartPolicy says so. See docs/launching.md for what a
-/// user sees of it. One per process; the process has one thread and makes no other children.
+/// Starts a job, and restarts it if RestartPolicy says so. docs/launching.md describes what users
+/// see. One per process; the process has one thread and makes no other children.
 class Launcher {
  public:
   explicit Launcher(Job job);
 
-  /// Runs the job to its end and returns the exit code for the process. Blocks. Nothing of the job
-  /// is left when it returns, except a process that left its group or that the kernel cannot kill.
+  /// Runs the job to its end and returns the exit code for the process. Blocks. When it returns,
+  /// nothing of the job is left except processes that left their group or that the kernel cannot
+  /// kill.
   int run();
 
  private:

@@ -37,15 +37,15 @@ void LinePrefixer::finish(Sink& out) {
   if (!kept_.empty() || is_begun_) append("\n", out);
 }
 
-/// Appends what is kept and `end`: "\n" or "\r\n", "\r", or "" where the line goes on.
+/// Appends the kept text and `end`: "\n", "\r\n" or "\r", or "" if the line continues.
 void LinePrefixer::append(std::string_view end, Sink& out) {
   const bool is_open = out.has_open_line_of(this);
   if (kept_.empty() && is_begun_ && !is_open) {
-    is_begun_ = false;  // it got its newline when another writer needed one
+    is_begun_ = false;  // another writer has ended the line
     return;
   }
   if (kept_.empty() && !is_begun_ && end == "\r") {
-    begins_with_return_ = true;  // nothing to overwrite, and nothing to put a prefix before
+    begins_with_return_ = true;  // there is no text to overwrite yet, and none to prefix
     return;
   }
   std::string text;

@@ -8,18 +8,18 @@
 
 namespace tessera::internal {
 
-/// A file that has what one stream of a worker says, as the worker wrote it. Without a path it is
-/// none, and takes and keeps nothing.
+/// A file that receives one output stream of a worker, unchanged. Without a path there is no file,
+/// and output is discarded.
 class LogFile {
  public:
   LogFile() = default;
-  /// Opens it for appending, and makes it and its folders where they are missing. Errors:
+  /// Opens the file for appending; makes it and its folders if they are missing. Errors:
   /// Unavailable, naming the path and the system's reason.
   static absl::StatusOr<LogFile> open(const std::string& path);
 
-  /// Writes `bytes`. A file that takes no more, as on a full disk, gets nothing from then on.
+  /// Writes `bytes`. After a failed write, as on a full disk, writes nothing any more.
   void append(std::string_view bytes);
-  /// Why the file takes no more, once; "" else.
+  /// Returns why writing failed, once; else "".
   std::string take_problem();
 
  private:
@@ -28,7 +28,7 @@ class LogFile {
   std::string problem_;
 };
 
-/// Local. Makes folder `path` and those above it. Errors: Unavailable, naming it.
+/// Local. Makes folder `path` and its missing parents. Errors: Unavailable, naming it.
 absl::Status make_log_folder(const std::string& path);
 
 }  // namespace tessera::internal

@@ -18,16 +18,16 @@ absl::StatusOr<SignalInbox> SignalInbox::open() {
   sigemptyset(&read);
   for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2}) {
     struct sigaction action;
-    // A signal that is blocked reaches the descriptor even if it is ignored: nohup would be undone.
+    // A blocked signal reaches the descriptor even if it is ignored, which would defeat nohup.
     if (sigaction(signal, nullptr, &action) == 0 && action.sa_handler == SIG_IGN) continue;
     sigaddset(&read, signal);
   }
   sigaddset(&read, SIGCHLD);
-  // Whoever started us may have ignored SIGCHLD, and then no child could be waited for.
+  // Our parent may have ignored SIGCHLD, and then no child could be waited for.
   ::signal(SIGCHLD, SIG_DFL);
   sigset_t blocked = read;
   sigaddset(&blocked, SIGPIPE);
-  sigaddset(&blocked, SIGXFSZ);  // a file size limit is told like a full disk
+  sigaddset(&blocked, SIGXFSZ);  // exceeding the file size limit is handled like a full disk
   if (sigprocmask(SIG_BLOCK, &blocked, nullptr) != 0) {
     return absl::InternalError(absl::StrCat("cannot block signals: ", strerror(errno)));
   }

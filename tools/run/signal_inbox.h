@@ -7,17 +7,18 @@
 
 namespace tessera::internal {
 
-/// Turns the signals of this process into something to poll. One per process, in a process with
-/// one thread. Takes SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2 (each unless it was ignored
-/// when the process started, as under nohup) and SIGCHLD; SIGPIPE is held off.
+/// Makes the signals of this process readable from a descriptor that can be polled. One per
+/// process, in a process with one thread. Takes SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2
+/// (each unless it was ignored when the process started, as under nohup) and SIGCHLD; blocks
+/// SIGPIPE.
 class SignalInbox {
  public:
   /// Blocks the signals from here on. Errors: Internal with the system's reason.
   static absl::StatusOr<SignalInbox> open();
 
-  /// Readable when a signal waits.
+  /// Returns a descriptor that is readable while a signal is pending.
   int poll_fd() const { return fd_.get(); }
-  /// The next signal that came, or nothing. Does not block.
+  /// Returns the next signal that came; nullopt if there is none. Does not block.
   std::optional<int> next();
 
  private:

@@ -12,8 +12,8 @@
 namespace tessera::internal {
 namespace {
 
-/// The longest start of `buffer` that a pipe takes in one piece and that ends with a line, or with
-/// what a '\r' ends.
+/// Returns the longest prefix of `buffer` that a pipe accepts in one piece and that ends with a
+/// line, or with text that ends in '\r'.
 std::string_view first_chunk(const std::string& buffer) {
   const std::string_view all(buffer);
   if (all.size() <= PIPE_BUF) return all;
@@ -27,7 +27,7 @@ Sink::Sink(int fd) : fd_(fd) {
   struct stat kind;
   if (fstat(fd, &kind) != 0) return;
   is_socket_ = S_ISSOCK(kind.st_mode);
-  // Not a regular file: a second opening would have its own offset, and files never block.
+  // Not for a regular file: a second descriptor would have its own offset, and files never block.
   if (S_ISFIFO(kind.st_mode) || isatty(fd) == 1) {
     const std::string path = absl::StrCat("/proc/self/fd/", fd);
     own_ = FileDescriptor(::open(path.c_str(), O_WRONLY | O_NONBLOCK | O_CLOEXEC | O_NOCTTY));
@@ -49,7 +49,7 @@ int Sink::write_some() {
   size_t written_bytes = 0;
   int error = 0;
   while (!is_gone_ && written_bytes < buffer_.size()) {
-    // One chunk for each call where a full descriptor would block us.
+    // If the descriptor would block when full, write only one chunk per call.
     if (written_bytes > 0 && !own_.is_open() && !is_socket_) break;
     const std::string rest = buffer_.substr(written_bytes, PIPE_BUF + 1);
     const ssize_t count = write_chunk(first_chunk(rest));

@@ -7,33 +7,33 @@
 
 namespace tessera::internal {
 
-/// The launcher's own stdout or stderr: a buffer and a descriptor that is written to only when it
-/// takes something, so that a slow or stopped terminal never stops the launcher. Several writers
-/// append to it; their lines do not mix.
+/// The launcher's own stdout or stderr: a buffer, and a descriptor that is written only when it
+/// accepts output, so a slow or stopped terminal never blocks the launcher. Several writers append
+/// to it; their lines do not mix.
 class Sink {
  public:
-  /// From this size on `full()` holds and nobody should append more.
+  /// When the buffer has this size, full() returns true and callers should append no more.
   static constexpr size_t kFull_bytes = 256 * 1024;
 
-  /// `fd` stays the caller's and is not changed. A terminal or a pipe is opened anew, because its
-  /// non-blocking mode would otherwise be switched on for every process that shares it.
+  /// `fd` stays the caller's and is not changed. A terminal or a pipe is opened a second time,
+  /// because setting `fd` to non-blocking would affect every process that shares it.
   explicit Sink(int fd);
 
-  /// Appends `text` of `writer`, any address. Where the last line is another writer's and has no
-  /// newline, it gets one first. Without a writer `text` has to be whole lines.
+  /// Appends `text` of `writer`, identified by any address. If the last line is another writer's
+  /// and has no newline, appends one first. Without a writer, `text` must consist of whole lines.
   void append(std::string_view text, const void* writer = nullptr);
-  /// Whether what was appended last is of `writer`, and its line has no newline.
+  /// Returns true if `writer` appended last, and its line has no newline.
   bool has_open_line_of(const void* writer) const { return open_line_of_ == writer; }
-  /// What is not written yet.
+  /// Returns the output that is not written yet.
   const std::string& buffer() const { return buffer_; }
   bool empty() const { return buffer_.empty(); }
   bool full() const { return buffer_.size() >= kFull_bytes; }
-  /// What to poll for POLLOUT while not `empty()`.
+  /// Returns the descriptor to poll for POLLOUT while not `empty()`.
   int poll_fd() const { return own_.is_open() ? own_.get() : fd_; }
 
-  /// Writes what the descriptor takes now; call it when `poll_fd()` is writable. Lines shorter than
-  /// 4096 bytes go to a pipe in one piece. Returns the system's error number when the other end is
-  /// gone or full, else 0; from then on output is dropped, and this returns 0.
+  /// Writes as much as the descriptor accepts now; call it when `poll_fd()` is writable. Lines
+  /// shorter than 4096 bytes go to a pipe in one piece. Returns errno if the other end is gone or
+  /// full, else 0. After an error output is dropped, and this returns 0.
   int write_some();
 
  private:
@@ -47,7 +47,7 @@ class Sink {
   const void* open_line_of_ = nullptr;
 };
 
-/// Whether two descriptors are of one file, pipe or terminal.
+/// Returns true if two descriptors refer to the same file, pipe or terminal.
 bool are_same_file(int one, int other);
 
 }  // namespace tessera::internal

@@ -39,12 +39,13 @@ std::string table_of(const FoundJob& job) {
   return status_table(job, read_status(*job.page, monotonic_ns()));
 }
 
-/// From the top left corner; each line clears what it replaces.
+/// Returns `text` to be printed from the top left corner; each line clears the one it replaces.
 std::string on_screen(const std::string& text) {
   return absl::StrCat("\033[H", absl::StrReplaceAll(text, {{"\n", "\033[K\n"}}), "\033[J");
 }
 
-/// Until the launcher has ended; it makes a page for each attempt.
+/// Prints the status again and again until the launcher has ended. The launcher makes a page for
+/// each attempt.
 int watch(const FoundJob& first) {
   const int pid = first.launcher;
   const auto begun = process_status(pid);

@@ -7,10 +7,11 @@
 
 namespace tessera::internal {
 
-/// What `tessera-run --status` prints of a job: a line about it, and a line for each rank.
+/// Returns what `tessera-run --status` prints: a line about the job, and a line for each rank.
 std::string status_table(const FoundJob& job, const JobStatus& status);
 
-/// The same as an object in one line, for programs; docs/launching.md has its members.
+/// Returns the same as a JSON object in one line, for programs; docs/launching.md lists its
+/// members.
 std::string status_json(const FoundJob& job, const JobStatus& status);
 
 }  // namespace tessera::internal

@@ -12,23 +12,23 @@
 
 namespace tessera::internal {
 
-/// One stream of a worker's output: the pipe that it comes through and the cutter of its lines.
+/// One output stream of a worker: the pipe from which it is read, and its line prefixer.
 struct WorkerStream {
   FileDescriptor pipe;
   LinePrefixer lines;
-  LogFile log;           ///< gets all of it, as it comes
-  bool is_shown = true;  ///< whether a sink gets the lines
+  LogFile log;           ///< receives all output, unchanged
+  bool is_shown = true;  ///< true if the lines also go to a sink
 
   /// Appends what the pipe holds now to `out` and the log, at most about `limit_bytes`; never waits
-  /// for the worker. Closes the pipe and ends the last line when nobody can write to it any more.
+  /// for the worker. Once nobody can write to the pipe any more, closes it and ends the last line.
   void read_into(Sink& out, size_t limit_bytes);
 };
 
-/// What to start a worker with, and where its output goes.
+/// The program of a worker, and where its output goes.
 struct WorkerProgram : RankProgram {
-  /// What comes before each of its lines.
+  /// The prefix of each output line.
   std::string prefix = {};
-  /// Of stdout and stderr.
+  /// The log files of stdout and stderr.
   std::array<LogFile, 2> logs = {};
   std::array<bool, 2> is_shown = {true, true};
 };
@@ -36,7 +36,7 @@ struct WorkerProgram : RankProgram {
 /// One rank's process whose stdout and stderr come through pipes.
 class Worker : public RankProcess {
  public:
-  /// As RankProcess::start().
+  /// See RankProcess::start().
   static absl::StatusOr<std::unique_ptr<Worker>> start(int rank, WorkerProgram program,
                                                        const Watcher& watcher);
 

@@ -4,11 +4,11 @@
 
 namespace tessera::internal {
 
-/// Local. Gives LibTorch's operators this rank's share of the cores that `ranks` ranks have. Does
-/// nothing if an environment variable (not empty, and not "false") sets the number of threads of
-/// OpenMP or MKL, or makes OpenMP bind its threads, because OpenMP has then counted the rank's own
-/// cores. tessera-run does the same; mpirun and srun let every rank use all cores that it may run
-/// on.
+/// Local. Sets the number of threads of LibTorch's operators to this rank's share of the `cores`
+/// cores that `ranks` ranks have together. Does nothing if a variable sets the number of OpenMP or
+/// MKL threads, or makes OpenMP bind threads (not empty and not "false"): then OpenMP has counted
+/// the cores of this rank alone. tessera-run sets the same share; mpirun and srun let every rank
+/// use all cores on which it may run.
 void share_cores(int cores, int ranks, const EnvironmentLookup& lookup = process_environment);
 
 }  // namespace tessera::internal

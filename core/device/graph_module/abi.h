@@ -1,38 +1,39 @@
 #pragma once
 
 /// The interface of libtessera_cuda_graph.so, the module that captures CUDA graphs with LibTorch's
-/// at::cuda::CUDAGraph, because LibTorch's allocator and generators take part.
-/// core/device/graph_api.h looks its functions up at run time; nothing links them.
+/// at::cuda::CUDAGraph. It uses that class because LibTorch's allocator and generators take part in
+/// a capture. core/device/graph_api.h looks the functions up at run time; nothing links them.
 ///
 /// A graph is used by one thread at a time. Functions return 0, or 1 with the reason in
-/// tessera_cuda_graph_error_text(). None waits for the device.
+/// tessera_cuda_graph_error_text(). No function waits for the device.
 namespace tessera::internal::cuda_graph {
 
-/// Raised with every change of this file.
+/// Increased with every change of this file.
 inline constexpr int kInterfaceVersion = 1;
 
 extern "C" {
 
-/// kInterfaceVersion of the build.
+/// Returns the kInterfaceVersion with which the module was built.
 int tessera_cuda_graph_interface_version();
-/// TORCH_VERSION of the build. C++ crosses from this module to LibTorch, so it fits no other.
+/// Returns the TORCH_VERSION with which the module was built. The module calls LibTorch's C++
+/// interface, so it fits no other version.
 const char* tessera_cuda_graph_torch_version();
 /// Returns why the calling thread's last call failed. Never null; valid until its next call.
 const char* tessera_cuda_graph_error_text();
 
-/// Makes a graph of a device, with memory of its own or, if `beside` is not null, from the memory
-/// of that graph, which is of the same device.
+/// Makes a graph on a device. Its memory is its own or, if `beside` is not null, that of the graph
+/// `beside` on the same device.
 int tessera_cuda_graph_make(int device, const void* beside, void** graph);
-/// Captures what is queued on the calling thread's current stream, which is of the graph's device
-/// and not the default one, and on streams that wait for it. Once per graph; a failure leaves
-/// nothing captured and nothing capturing.
+/// Captures work that is queued on the calling thread's current stream, and on streams that wait
+/// for that stream. It must be a stream of the graph's device other than the default one. Once per
+/// graph; after a failure nothing is captured and no capture is under way.
 int tessera_cuda_graph_begin(void* graph);
-/// Ends the capture and instantiates, on the thread and the current stream of begin. Whether or not
-/// it fails, nothing is captured any more.
+/// Ends the capture and instantiates the graph. Call it on the thread and the current stream of
+/// begin. No capture is under way afterwards, even if it fails.
 int tessera_cuda_graph_end(void* graph);
 /// Queues the graph on the calling thread's current stream of the graph's device.
 int tessera_cuda_graph_replay(void* graph);
-/// Gives up a capture that has not ended. Null is allowed. Never throws.
+/// Destroys the graph, and abandons a capture that has not ended. Null is allowed. Never throws.
 void tessera_cuda_graph_destroy(void* graph);
 
 }  // extern "C"

@@ -21,7 +21,7 @@ namespace {
 
 thread_local std::string reason;
 
-/// Returns 0, or 1 if `call` throws, with its text in `reason`.
+/// Runs `call`. Returns 0, or 1 with the exception's text in `reason`.
 template <typename Call>
 int report(const Call& call) noexcept {
   try {
@@ -37,8 +37,8 @@ int report(const Call& call) noexcept {
   return 1;
 }
 
-/// Memory that graphs share. LibTorch forgets a pool when its last graph goes, and refuses its
-/// number from then on, so the next graph begins a new pool.
+/// Memory that graphs share. When a pool's last graph is destroyed, LibTorch forgets the pool and
+/// then refuses its number, so the next graph begins a new pool.
 class SharedPool {
  public:
   c10::MempoolId_t enter() {
@@ -78,9 +78,9 @@ class CudaGraph {
     pool_ = shared_->enter();
     graph_.emplace();
     try {
-      // Only the calling thread is held to what a capture allows. In the usual mode any other
+      // The restrictions of a capture apply to the calling thread only. In the usual mode any other
       // thread that calls the driver, such as the one that watches communicators, would break the
-      // capture. LibTorch's thread of backward queues on the captured stream, which is captured in
+      // capture. LibTorch's backward thread queues on the captured stream, which is captured in
       // every mode, and stays free to allocate. LibTorch registers the default generator.
       graph_->capture_begin(pool_, cudaStreamCaptureModeThreadLocal);
     } catch (...) {
@@ -107,9 +107,9 @@ class CudaGraph {
   }
 
  private:
-  /// After a failed capture LibTorch leaves its allocators and its generator as they were in it:
-  /// memory of the device would come from the pool, through a graph that is gone, and the generator
-  /// would refuse to work. Newer versions do some of this in reset(), and then refuse it here.
+  /// After a failed capture LibTorch leaves its allocators and its generator in capture mode:
+  /// device memory would come from the pool, through a destroyed graph, and the generator would
+  /// refuse to work. Newer versions do some of this clean-up in reset(), and then refuse it here.
   void clean_up() noexcept {
     report([&] { graph_->reset(); });
     report([&] {
@@ -123,8 +123,8 @@ class CudaGraph {
     report([&] { free_generator(); });
   }
 
-  /// A generator that still believes in a capture refuses even a request for no numbers. A copy has
-  /// its seed and its place in the sequence, but not that belief.
+  /// A generator still in capture mode refuses even a request for no numbers. A copy has its seed
+  /// and its place in the sequence, but is not in capture mode.
   void free_generator() {
     at::Generator generator = at::globalContext().defaultGenerator(at::Device(at::kCUDA, device_));
     const std::lock_guard<std::mutex> lock(generator.mutex());
@@ -143,7 +143,8 @@ class CudaGraph {
   bool is_ready_ = false;
 };
 
-/// Sizes and calls are those of the headers this was compiled with, so the runtime must fit them.
+/// Struct sizes and calls are those of the headers this was compiled with, so the runtime must
+/// match them.
 void check_runtime() {
   int version = 0;
   const cudaError_t status = cudaRuntimeGetVersion(&version);
