@@ -39,8 +39,8 @@ using namespace internal;
 // Every rank copies its part of the state at the same step, and a thread on each rank writes the
 // copy. The threads agree over a group of their own (StepSave), so that training ranks never wait
 // for them. A save that fails, fails on all ranks, but their threads see the error at different
-// times. So a rank whose thread has failed reports that in the exchange calls of after_step() so
-// far; then all ranks wait for their threads and throw at the same step.
+// times. So a rank whose thread has failed reports that in the exchange of after_step(); then all
+// ranks wait for their threads and throw at the same step.
 class Checkpoints::Run {
  public:
   Run(Engine& engine, const std::string& directory, CheckpointsOptions options);
@@ -85,7 +85,7 @@ class Checkpoints::Run {
   const std::shared_ptr<ProcessGroup> background_;      // used by the thread that writes, if any
   HostAllGather flags_;
   const int64_t calls_per_exchange_;
-  int64_t calls_ = 0;  // of after_step()
+  int64_t calls_ = 0;  // number of after_step() calls
   bool wants_stop_ = false;
   bool knows_past_ = false;            // true after load(), start_over() or a save
   bool is_writing_ = false;            // the thread's save has not been waited for yet

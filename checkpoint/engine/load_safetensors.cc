@@ -248,7 +248,7 @@ class Loading {
   std::vector<TensorFile> files_;
   std::vector<Move> moves_;
   std::set<std::string> placed_;
-  std::map<const void*, size_t> move_of_;  // tensor's first name -> index in moves_
+  std::map<const void*, size_t> move_of_;  // by tensor: index of its move, under its first name
   std::vector<std::string> problems_;
   LoadedSafetensors result_;
 };

@@ -91,7 +91,7 @@ std::unique_ptr<RunDirectory> open_run_directory(FileSystem& files, ProcessGroup
   const std::string name = group.all_gather_bytes(*mark, "checkpoint: mark").front();
   const std::string text = refusal_text(
       group.all_gather_bytes(problem_of_mark(files, directory, name), "checkpoint: seen"), kWhat);
-  if (run != nullptr) (void)run->remove_leftovers();  // removes the mark, too
+  if (run != nullptr) (void)run->remove_leftovers();  // all ranks have looked for the mark
   if (!text.empty()) throw ErrorOnAllRanks(text);
   return run;
 }

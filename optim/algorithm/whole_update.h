@@ -27,7 +27,7 @@ class WholeUpdate {
   using Options = torch::optim::OptimizerOptions;
   /// Data that the second pass needs besides directions.
   enum class Needs : uint8_t {
-    kTransform,  ///< their transform()
+    kTransform,  ///< results of transform()
     kNorms,      ///< 2-norms of values and direction; the first pass then finds the values in the
                  ///< place of the direction
     kValues,     ///< new values by update(), which apply() copies
@@ -35,7 +35,7 @@ class WholeUpdate {
   /// Numbers of the whole parameter that apply() may use.
   struct Whole {
     at::IntArrayRef sizes;
-    double norm_of_values = 0;  ///< if it needs norms
+    double norm_of_values = 0;  ///< set under Needs::kNorms
     double norm_of_direction = 0;
   };
 
@@ -44,7 +44,7 @@ class WholeUpdate {
     at::Tensor values;
     at::Tensor gradient;                 ///< scaled
     std::span<const at::Tensor> states;  ///< by WholeState::number; undefined: none
-    int64_t step;                        ///< the count, including this update
+    int64_t step;                        ///< the parameter's update count, including this update
   };
 
   WholeUpdate() = default;
@@ -62,7 +62,8 @@ class WholeUpdate {
   virtual void transform(const Options& /*options*/, const at::Tensor& /*direction*/,
                          const at::Tensor& /*scratch*/) const {}
   virtual void update(const Options& /*options*/, const Owned& /*owned*/) const {}
-  /// Updates `numel` values of a parameter by as many elements of the direction or its result.
+  /// Updates `numel` values of a parameter with `result`: as many elements of the direction or of
+  /// transform()'s result.
   virtual void apply(const Options& options, const Whole& whole, float* values, const float* result,
                      int64_t numel) const = 0;
   virtual void apply(const Options& options, const Whole& whole, double* values,
