@@ -20,7 +20,7 @@ struct WholeState {
   size_t number;     ///< among the states that the algorithm may have
   std::string name;  ///< what a StateDict calls it
   std::vector<int64_t> sizes;
-  std::optional<c10::ScalarType> dtype;  ///< none: the masters'
+  std::optional<c10::ScalarType> dtype;  ///< nullopt: the masters' dtype
 
   c10::ScalarType dtype_over(c10::ScalarType masters) const { return dtype.value_or(masters); }
   int64_t numel() const {

@@ -15,13 +15,14 @@ namespace tessera::internal {
 /// writes a direction to a given place instead of updating the values. The second, apply() here,
 /// updates the values. Between them one of three things happens. Either transform() turns the whole
 /// direction of a parameter into a result: the direction travels to one rank and the result back
-/// (zero/step/whole_tensor_exchange.h). Or norms are taken of the whole parameter: only exact sums
-/// travel. In both cases values and states stay cut into slices. Or there are no states per
-/// element: the direction is the gradient, it travels with the values, and update() computes new
-/// values from them and from states that the parameter's owner keeps whole. Nothing travels if a
-/// rank has all slices. The bits do not depend on the slices: transform() gets the same elements in
-/// memory of its own, with the same strides and alignment, and sums are not rounded. What
-/// transform() computes may depend on at::get_num_threads() of its rank, as any matrix product.
+/// (zero/step/whole_tensor_exchange.h). Or norms of the whole parameter are taken, for which only
+/// exact sums travel. In both cases values and states stay cut into slices. Or there are no states
+/// per element. Then the direction is the gradient, which travels with the values, and update()
+/// computes new values from them and from states that the parameter's owner keeps whole. Nothing
+/// travels if a rank has all slices. The bits do not depend on the slices: transform() gets the
+/// same elements in memory of its own, with the same strides and alignment, and sums are not
+/// rounded. What transform() computes may depend on at::get_num_threads() of its rank, like the
+/// result of any matrix product.
 class WholeUpdate {
  public:
   using Options = torch::optim::OptimizerOptions;

@@ -9,7 +9,7 @@
 
 namespace tessera::internal {
 
-/// Returns the list of all algorithms. A new algorithm is a file and a line here.
+/// Returns the list of all algorithms. To add an algorithm, add a file and a line in this list.
 const std::vector<const Algorithm*>& algorithms();
 
 /// Returns the algorithm for options of this type; null if there is none.

@@ -43,7 +43,7 @@ struct StepOutcome {
   double loss_scale;      ///< in force for this step
   int64_t non_finite;     ///< elements on all ranks that were NaN or infinite before the mean
   int64_t applies;        ///< 1: the step is applied; 0: nothing changes
-  int64_t refusals;       ///< ranks that refused it
+  int64_t refusals;       ///< number of ranks that refused the step
   int64_t agrees;         ///< 1: all ranks have the same hash
 };
 

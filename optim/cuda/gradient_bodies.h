@@ -91,7 +91,7 @@ TESSERA_DEVICE_CODE inline void count_body(const Gradient* gradient, const Piece
 inline constexpr int kSquareBlockElements = 64;
 inline constexpr int kSquareLanes = 8;
 
-/// The sum of one lane of a block of `numel` elements.
+/// Returns the sum of squares in lane `lane` of a block of `numel` elements.
 template <typename Gradient>
 TESSERA_DEVICE_CODE inline double square_lane(const Gradient* block, int numel, int lane) {
   constexpr int kRounds = kSquareBlockElements / kSquareLanes;

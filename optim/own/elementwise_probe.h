@@ -21,7 +21,7 @@ struct StatesInUse {
   /// there is a problem, the other fields mean nothing.
   std::string problem;
   std::vector<uint8_t> used;                          ///< by state
-  std::vector<std::optional<at::ScalarType>> dtypes;  ///< none: the parameter's
+  std::vector<std::optional<at::ScalarType>> dtypes;  ///< nullopt: the parameter's dtype
   bool takes_double = true;  ///< false: it throws where parameters are Double
 };
 

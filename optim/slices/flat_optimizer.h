@@ -28,10 +28,10 @@ struct StepOutcome;
 
 /// An optimizer over slices of flat buffers. It is a torch::optim::Optimizer so that learning rate
 /// schedulers and code that prints or edits hyper-parameters work on it; its parameter groups list
-/// the user's own parameters, and may be handed on (ParameterGroups::show_in()). The engine calls
-/// update() of CpuOptimizer or GpuOptimizer; step() throws. Step counts are kept per parameter
-/// of the whole table, so they are equal on all ranks. The bits of an element do not depend on
-/// how buffers are cut or in which order shards are updated.
+/// the user's own parameters, and may be handed to another optimizer (ParameterGroups::show_in()).
+/// The engine calls update() of CpuOptimizer or GpuOptimizer; step() throws. Step counts are kept
+/// per parameter of the whole table, so they are equal on all ranks. The bits of an element do not
+/// depend on how buffers are cut or in which order shards are updated.
 class FlatOptimizer : public RefusingOptimizer {
  public:
   /// Makes the plan's groups. `group_of` is the result of OptimizerPlan::assign(). Throws

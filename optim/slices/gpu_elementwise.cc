@@ -64,8 +64,8 @@ void wait_for(Device& device) {
 /// The pieces of one shard that one rule updates.
 struct Launch {
   cuda::Rule rule;
-  size_t list;                                       // number in LaunchLists
-  std::array<size_t, cuda::kMaxStates> kept_states;  // numbers in states()
+  size_t list;                                       // index in LaunchLists::pieces
+  std::array<size_t, cuda::kMaxStates> kept_states;  // indices in states()
 };
 
 /// The launches for each shard and their pieces.

@@ -18,7 +18,7 @@
 
 namespace tessera::internal {
 
-/// The parameters of an optimizer whose algorithms transform them as a whole, and the pieces of
+/// The parameters of an optimizer whose algorithms treat parameters as a whole, and the pieces of
 /// them that lie in its shards. Note [Whole tensors] in whole_update.h. This object works in one of
 /// two ways. It may work alone, on shards that hold whole parameters; then the optimizer's update()
 /// does everything. Otherwise the caller gives each piece a place for its direction. Then the
@@ -33,7 +33,7 @@ class WholeTensors {
                                             const ParameterGroups& groups,
                                             const std::vector<OptimizerShard>& shards);
 
-  /// Returns the table's indices of the parameters that are transformed as a whole, ascending and
+  /// Returns the table's indices of the parameters that are treated as a whole, ascending and
   /// without empty parameters. Equal on all ranks.
   const std::vector<size_t>& parameters() const { return parameters_; }
   bool has(size_t parameter) const { return update_of_[parameter] != nullptr; }
@@ -121,15 +121,14 @@ class WholeTensors {
   const ParameterGroups& groups_;
   const std::vector<OptimizerShard>& shards_;
   std::map<const Algorithm*, std::unique_ptr<WholeUpdate>> updates_;
-  std::vector<WholeUpdate*>
-      update_of_;  // per entry of the table; null: the parameter is elementwise
+  std::vector<WholeUpdate*> update_of_;  // per entry of the table; null: not in parameters()
   std::vector<size_t> parameters_;
   std::vector<WholeUpdate::Whole> wholes_;  // per entry of the table, norms of this step
   std::vector<State> states_;
   std::vector<std::vector<at::Tensor>> states_of_;         // per entry of the table, by number
   std::vector<int64_t> steps_;                             // per entry of the table
   std::vector<std::vector<at::Tensor>> places_;            // per shard, per segment
-  std::vector<std::vector<at::Tensor>> places_of_values_;  // the same
+  std::vector<std::vector<at::Tensor>> places_of_values_;  // per shard, per segment
   at::Tensor scratch_;                                     // bytes
   at::Tensor whole_;  // bytes; undefined: the caller gathers pieces
 };
