@@ -17,7 +17,8 @@ namespace tessera::internal {
 absl::StatusOr<std::unique_ptr<FileLock>> flock_file(FileDescriptor fd, bool alone,
                                                      const std::string& path);
 
-/// Returns hold_file()'s error if the file `path` exists already; it contains the file's text.
+/// Returns the error that hold_file() gives if the file `path` exists already, with the file's
+/// text.
 absl::Status held_error(const std::string& path);
 
 /// Replaces flock_file() on file systems without locks: creates the file `path` with the text

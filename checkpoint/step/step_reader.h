@@ -30,8 +30,8 @@ class StepReader {
 
   const std::string& path() const { return path_; }
   const Manifest& manifest() const { return manifest_; }
-  /// Lists files in the directory that do not belong to the step, "'eval.json', '.nfs01'"; "" if
-  /// there are none. Such files are not read.
+  /// Lists up to 5 names in the directory that do not belong to the step, "'eval.json', '.nfs01'";
+  /// "" if there are none. Their files are not read.
   std::string strays_text() const;
 
   /// Fills `to` with elements of the entry `name` from `begin` on, in the entry's memory order.

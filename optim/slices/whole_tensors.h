@@ -79,8 +79,9 @@ class WholeTensors {
 
   /// Sets the parameter's step count to `step`, which includes the update that begins.
   void set_step(size_t parameter, int64_t step);
-  /// Returns the place for the direction of a piece. If norms are needed, the place holds the
-  /// piece's values.
+  /// Returns the place for the direction of a piece. If norms are needed, this first copies the
+  /// piece's values there. If values are needed, and unless this works alone, it copies them to the
+  /// place of place_values().
   void* begin(size_t shard, size_t segment) const;
   /// If this works alone, transforms the parameter of this segment, or takes its norms, and updates
   /// the parameter. The parameter's direction must have been written.
