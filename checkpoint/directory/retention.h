@@ -5,10 +5,10 @@
 
 namespace tessera::internal {
 
-/// Which steps of a run are kept.
+/// The rule for which steps of a run to keep.
 struct Retention {
-  int64_t keep_last = 3;   ///< the newest; at least 1
-  int64_t keep_every = 0;  ///< and all steps that are multiples of this; 0: no others
+  int64_t keep_last = 3;   ///< how many of the newest steps to keep; at least 1
+  int64_t keep_every = 0;  ///< also keeps each multiple of this number; 0: off
 };
 
 /// Returns the steps of `committed` (ascending) that `retention` does not keep, ascending.

@@ -34,7 +34,8 @@ absl::Status make_directory(FileSystem& files, const std::string& path) {
   return status.ok() ? files.sync_directory(parent_path(path)) : status;
 }
 
-/// " (started 2026-11-28 14:03:22 UTC)", because pids are reused; "" if /proc does not tell.
+/// Returns this process's start time as " (started 2026-11-28 14:03:22 UTC)", or "" if /proc does
+/// not have it. A pid alone would not identify the process, because pids are reused.
 std::string start_text() {
   const auto status = process_status(::getpid());
   const long ticks_per_second = ::sysconf(_SC_CLK_TCK);
@@ -90,7 +91,7 @@ absl::StatusOr<std::unique_ptr<RunDirectory>> RunDirectory::open(FileSystem& fil
       new RunDirectory(files, path, lock.ok() ? *std::move(lock) : nullptr));
   status = run->probe();
   if (!status.ok()) return status;
-  if (status = run->remove_leftovers(); !status.ok()) {  // a file is still in use (NFS)
+  if (status = run->remove_leftovers(); !status.ok()) {  // e.g. NFS keeps an open file
     std::fprintf(stderr, "%s; what an earlier job has left stays for now\n",
                  std::string(status.message()).c_str());
   }
@@ -182,7 +183,7 @@ absl::StatusOr<bool> RunDirectory::delete_step(int64_t step) {
     std::fprintf(stderr, "[checkpoint] '%s' is deleted with what its manifest does not name: %s\n",
                  path.c_str(), strays.c_str());
   }
-  // The name must be gone for good before the first file is.
+  // The rename must be durable before the first file is removed.
   absl::Status status = files_.sync_directory(path_);
   if (status.ok()) status = remove_step(files_, trash);
   if (!status.ok()) return status;

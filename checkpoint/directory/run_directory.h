@@ -15,16 +15,17 @@
 
 namespace tessera::internal {
 
-/// The directory of a run, for the one job that saves there; one rank of it has this object. Jobs
-/// that only load need none. Belongs to one thread.
+/// The directory of a run, for the one job that saves there. Only one rank of that job has this
+/// object. Jobs that only load need none. Belongs to one thread.
 class RunDirectory {
  public:
-  /// Makes `path` if only its last name is missing, locks it, writes a probe file to check that
-  /// files can be written, and removes what a job left that died while it saved or deleted. What
-  /// cannot be removed yet stays and is named on stderr. `holder` is the text that another job is
-  /// shown (holder_of_this_process()). FailedPrecondition if another job holds the lock, with that
-  /// job's text, or if `path` is no directory. If there are no locks it goes on without, and says
-  /// so on stderr, once per process. `files` must outlive this.
+  /// Creates `path` if its parent exists, locks it, writes a probe file to check that files can be
+  /// written, and removes leftovers of a job that died during a save or deletion. Leftovers that
+  /// cannot be removed yet stay and are named on stderr. A job that finds the directory locked
+  /// shows the text `holder` (holder_of_this_process()). FailedPrecondition if another job holds
+  /// the lock, with that job's text, or if `path` is not a directory. If the file system has no
+  /// locks, continues without one and says so on stderr, once per process. `files` must outlive
+  /// this.
   static absl::StatusOr<std::unique_ptr<RunDirectory>> open(FileSystem& files,
                                                             const std::string& path,
                                                             const std::string& holder);
@@ -35,29 +36,29 @@ class RunDirectory {
   /// verified every byte of it.
   void note_verified(int64_t step) { verified_.insert(step); }
 
-  /// Renames step `step` to "step-<N>.<why>-<nonce>", which is no step's name, and says so on
-  /// stderr: nothing is lost, and nothing loads it by mistake.
+  /// Renames step `step` to "step-<N>.<why>-<nonce>", which is not a step's name, and says so on
+  /// stderr. So no data is lost, and no job loads the step by mistake.
   absl::Status set_aside(int64_t step, std::string_view why);
   /// Sets all steps after `last` aside, the newest first.
   absl::Status set_aside_after(int64_t last, std::string_view why);
 
-  /// Makes a file with a new name, by which other ranks check that they see this directory and not
-  /// another of the same path. Returns the name. remove_leftovers() removes the file.
+  /// Creates a file with a new name and returns the name. Other ranks look for the file to check
+  /// that they see this directory. remove_leftovers() removes the file.
   absl::StatusOr<std::string> leave_mark();
 
-  /// Removes what unfinished saves and deletions have left. Not to be called during a save.
+  /// Removes leftovers of unfinished saves and deletions. Must not be called during a save.
   absl::Status remove_leftovers();
 
   /// The result of retain().
   struct Retained {
     std::vector<int64_t> deleted;
-    absl::Status status;  ///< the first error; each step is tried
+    absl::Status status;  ///< the first error; the other steps are tried anyway
   };
-  /// Deletes the steps that `retention` does not keep: each is first renamed, or loses its
-  /// manifest, so that no half of a step looks like one. Files of a step that its manifest does not
-  /// name go with it, and are named on stderr. Deletes nothing unless one of the steps that remain
-  /// is known to be whole (note_verified()) and its files are still there: DataLoss otherwise.
-  /// Steps that are being read or written stay.
+  /// Deletes the steps that `retention` does not keep. Each step is first renamed, or loses its
+  /// manifest, so that a half-deleted step does not look like a step. Files that the step's
+  /// manifest does not name are deleted with the step and named on stderr. Returns DataLoss and
+  /// deletes nothing unless some remaining step is known to be whole (note_verified()) and still
+  /// has its files. Steps that are being read or written stay.
   Retained retain(const Retention& retention);
 
  private:
@@ -65,7 +66,7 @@ class RunDirectory {
 
   absl::Status probe();
   absl::Status find_whole_step_but(const std::vector<int64_t>& doomed);
-  /// Returns false if the step is being read, and so stays.
+  /// Deletes step `step`. Returns false if the step stays because a job is reading it.
   absl::StatusOr<bool> delete_step(int64_t step);
 
   FileSystem& files_;

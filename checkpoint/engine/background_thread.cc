@@ -16,9 +16,9 @@ namespace tessera::internal {
 
 namespace {
 
-/// Gives the thread a scheduling policy under which it does not preempt a running thread when it is
-/// woken. If no core is idle, it still gets its share of one. If the system refuses the policy,
-/// only speed is lost.
+/// Gives the calling thread a scheduling policy under which it does not preempt a running thread
+/// when it wakes up. If no core is idle, it still gets its share of one. If the system refuses the
+/// policy, only speed is lost.
 void give_way_when_woken() {
   const sched_param none{};
   (void)::pthread_setschedparam(::pthread_self(), SCHED_BATCH, &none);
@@ -26,9 +26,9 @@ void give_way_when_woken() {
 
 }  // namespace
 
-// exit() destroys static objects (LibTorch's, perhaps the program's world) while other threads run
-// on. So an exit handler first waits for work under way. Handlers run in reverse order, and
-// everything that the work uses was made before the first of these threads.
+// exit() destroys static objects (LibTorch's, perhaps the program's world) while other threads
+// still run. So an exit handler first waits for work under way. Handlers run in reverse order of
+// registration, and all that the work uses was made before the first BackgroundThread.
 struct BackgroundThread::Living {
   Living() {
     hold_across_fork(mutex);

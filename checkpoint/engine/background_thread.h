@@ -11,14 +11,14 @@
 
 namespace tessera::internal {
 
-/// A thread that works for another one, one piece of work at a time. Only that other thread may
-/// make the calls. exit() waits for work under way.
+/// A thread that runs functions for its owner thread, one at a time. Only the owner thread may make
+/// calls. exit() waits for work under way.
 class BackgroundThread {
  public:
   /// Throws c10::Error if no thread can be started.
   BackgroundThread();
-  /// Collective, blocking. Returns a thread on every rank of `group`, or null on all with a warning
-  /// on rank 0.
+  /// Collective, blocking. Returns a thread on every rank of `group`, or null on all ranks if any
+  /// rank cannot start one; rank 0 then prints a warning.
   static std::unique_ptr<BackgroundThread> on_all_ranks(ProcessGroup& group);
   /// Waits for work under way, but not in a child of fork() (Note [Fork]).
   ~BackgroundThread();

@@ -5,12 +5,13 @@
 
 namespace tessera::internal {
 
-/// Names of a checkpoint's entries that are not the engine's: "extra/<name>" is the program's,
-/// "rank-<R>/<name>" rank R's own.
+/// Return the names of entries that a checkpoint has beside the engine's: "extra/<name>" for the
+/// program, "rank-<R>/<name>" for rank R alone.
 std::string extra_entry(std::string_view name);
 std::string rank_entry(int rank, std::string_view name);
 
-/// Returns true if an entry is the engine's (StateDict's names), and not one of the above.
+/// Returns true if `entry` belongs to the engine (it is a StateDict name), so is neither of the
+/// above.
 bool is_state_entry(std::string_view entry);
 
 /// Returns the <name> in `entry` if it begins with `prefix`, else empty.

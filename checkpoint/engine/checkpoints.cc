@@ -38,9 +38,9 @@ using namespace internal;
 // ~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~
 // Every rank copies its part of the state at the same step, and a thread on each rank writes the
 // copy. The threads agree over a group of their own (StepSave), so that training ranks never wait
-// for them. A save that fails, fails on all ranks, but their threads learn it at different times.
-// So a rank that knows reports it in the exchange of after_step(); then all ranks wait for their
-// threads and throw at the same step.
+// for them. A save that fails, fails on all ranks, but their threads see the error at different
+// times. So a rank whose thread has failed reports that in the exchange of after_step(); then all
+// ranks wait for their threads and throw at the same step.
 class Checkpoints::Run {
  public:
   Run(Engine& engine, const std::string& directory, CheckpointsOptions options);
@@ -80,35 +80,37 @@ class Checkpoints::Run {
   const CheckpointsOptions options_;
   const std::shared_ptr<FileSystem> files_;
   const std::unique_ptr<RunDirectory> directory_lock_;  // rank 0's
-  const std::unique_ptr<BackgroundThread> thread_;      // null: saves wait
+  const std::unique_ptr<BackgroundThread> thread_;      // null: saves block
   const std::shared_ptr<ProcessGroup> control_;         // used by the thread that trains
   const std::shared_ptr<ProcessGroup> background_;      // used by the thread that writes, if any
   HostAllGather flags_;
   const int64_t calls_per_exchange_;
-  int64_t calls_ = 0;  // of after_step()
+  int64_t calls_ = 0;  // number of after_step() calls
   bool wants_stop_ = false;
-  bool knows_past_ = false;  // load() found what there is, start_over() was called, or a step saved
-  bool is_writing_ = false;  // the thread has a save that was not waited for
-  std::optional<int64_t> rewound_to_;  // StepSave::Contents, of the next save
-  int64_t saved_ = -1;                 // the step that was loaded, or whose save was begun last
-  int64_t begun_at_ = 0;               // the step at which this run of the program goes on
+  bool knows_past_ = false;            // true after load(), start_over() or a save
+  bool is_writing_ = false;            // the thread's save has not been waited for yet
+  std::optional<int64_t> rewound_to_;  // StepSave::Contents::rewound_to for the next save
+  int64_t saved_ = -1;                 // the last step that was loaded or whose save began
+  int64_t begun_at_ = 0;               // the step at which this run of the program began
   StagedState staged_;
   StepSave::Contents contents_;  // of the save that is under way
-  std::exception_ptr error_;     // of that save; read once the thread was waited for
+  std::exception_ptr error_;     // that save's error; read after waiting for the thread
   std::atomic<bool> has_failed_ = false;
   std::atomic<int64_t> durable_ = -1;
 };
 
 namespace {
 
-/// Makes one more group of `group`'s ranks for `purpose`; any number of calls are allowed.
+/// Makes another process group of `group`'s ranks, for `purpose`. May be called any number of
+/// times.
 std::shared_ptr<ProcessGroup> group_for(ProcessGroup& group, const std::string& purpose) {
   const std::string name = group.all_gather_bytes(draw_nonce(), "checkpoints: name").front();
   return duplicate(group, absl::StrCat("checkpoints ", name, ": ", purpose));
 }
 
-/// Lists what in the engine's state and `notes` cannot be saved because of its name or dtype, a
-/// line each; "" if nothing. Collective; throws as Engine::write_state().
+/// Lists the entries of the engine's state and of `notes` that cannot be saved because of their
+/// name or dtype, one line each; "" if there are none. Collective; throws like
+/// Engine::write_state().
 std::string unsavable(Engine& engine, const std::map<std::string, std::string>& notes) {
   std::vector<std::string> lines;
   for (const StateOutline& entry : engine.state_entries()) {
@@ -128,9 +130,9 @@ std::string unsavable(Engine& engine, const std::map<std::string, std::string>& 
   return absl::StrJoin(lines, "\n");
 }
 
-/// Checks the arguments on all ranks and returns the directory. Runs before any group is made,
-/// because a group that an exception destroys poisons the world. The path is made absolute for this
-/// machine's files, because a program may change its working directory.
+/// Checks the arguments on all ranks and returns the path of the directory. It is absolute if the
+/// files are this machine's, because a program may change its working directory. Call this before
+/// any group is made, because a group that is destroyed by an exception poisons the world.
 std::string checked(const std::string& directory, const CheckpointsOptions& options,
                     Engine& engine) {
   ProcessGroup& group = engine.group();
@@ -152,7 +154,7 @@ std::string checked(const std::string& directory, const CheckpointsOptions& opti
   return std::filesystem::absolute(directory).string();
 }
 
-/// Returns the text of what `body` throws; passes CommError on.
+/// Returns the text of the exception that `body` throws; "" if none. Rethrows CommError.
 std::string problem_of(const std::function<void()>& body) {
   try {
     body();
@@ -220,7 +222,7 @@ std::optional<LoadedCheckpoint> Checkpoints::Run::load(const LoadOptions& option
   if (is_first() && !remarks.empty()) std::fprintf(stderr, "%s\n", remarks.c_str());
   knows_past_ = true;
   saved_ = begun_at_ = loaded->step;
-  // Newer steps are damaged or were skipped on purpose: they do not belong to the run that follows.
+  // If newer steps are damaged or were skipped on purpose, they do not belong to the resumed run.
   const bool goes_back = options.step.has_value() || !loaded->rejected.empty();
   rewound_to_ = goes_back ? std::optional(loaded->step) : std::nullopt;
   return loaded;
@@ -277,7 +279,7 @@ bool Checkpoints::Run::after_step(bool stop) {
 void Checkpoints::Run::save() {
   require_own_process("save");
   engine_.begin_call("Checkpoints::save");
-  engine_.wait();  // under asynchronous steps, for the number of the step
+  engine_.wait();  // steps() is final only then under asynchronous steps
   if (engine_.steps() == saved_) return;
   require_own_steps();
   finish();
@@ -300,7 +302,7 @@ void Checkpoints::Run::begin_save() {
   }
 }
 
-/// Copies all that the save needs from training. Succeeds on all ranks or throws on all.
+/// Copies all training state that the save needs. Succeeds on all ranks or throws on all.
 void Checkpoints::Run::stage() {
   contents_ = {.step = engine_.steps(),
                .degrees = engine_.degrees(),
@@ -348,7 +350,7 @@ void Checkpoints::Run::finish() {
   report();
 }
 
-/// Throws the error of a save or prints it, as the options say.
+/// Throws or prints the error of a finished save, as the options say.
 void Checkpoints::Run::report() {
   if (is_writing_ || error_ == nullptr) return;
   has_failed_ = false;

@@ -38,8 +38,8 @@ namespace {
 
 constexpr const char* kDamaged = "damaged\n";
 
-/// Returns a rank's report to the others about a step: "" if it can be used, else the kind of the
-/// problem and the message.
+/// Returns this rank's report on a step, for the other ranks: "" if the step can be used, else the
+/// kind of problem and the message.
 std::string report_of(const absl::Status& status) {
   if (status.ok()) return "";
   if (is_damage(status)) return absl::StrCat(kDamaged, status.message());
@@ -53,12 +53,13 @@ std::string report_of(const absl::Status& status) {
 
 /// The ranks' joint result about a step.
 struct Verdict {
-  bool is_damaged = false;  ///< some rank finds damage, and no rank has another problem
-  std::string problem;      ///< refusal_text() of all; "" if it can be used
+  bool is_damaged = false;  ///< some rank finds damage, none another kind of problem
+  std::string problem;      ///< refusal_text() of all ranks; "" if the step can be used
 };
 
-/// If another rank finds damage but rank 0, which would set the step aside, does not, rank 0 checks
-/// with `look_again`: the damage may lie in the other rank's memory or in its host's cache.
+/// Combines the ranks' results. If another rank finds damage and rank 0, which would set the step
+/// aside, does not, then rank 0 checks the step with `look_again`, because the damage may be only
+/// in the other rank's memory or in its host's cache.
 Verdict verdict_of(ProcessGroup& group, const absl::Status& status,
                    const std::function<absl::Status()>& look_again) {
   std::vector<std::string> reports =
@@ -92,7 +93,7 @@ Verdict verdict_of(ProcessGroup& group, const absl::Status& status,
   return verdict;
 }
 
-/// Returns true if a step has only a model's values, as `tessera-checkpoint import` writes it.
+/// Returns true if a step has only a model's values, as `tessera-checkpoint import` writes them.
 bool is_model_alone(const Manifest& manifest) {
   return std::all_of(manifest.entries.begin(), manifest.entries.end(),
                      [](const auto& entry) { return entry.first.starts_with("model."); });
@@ -118,7 +119,7 @@ class Load {
                   "load_checkpoint");
     std::vector<int64_t> steps = candidates();
     std::vector<std::string> rejected;
-    // A job that saves there may have deleted what was listed.
+    // A job that saves there may have deleted a listed step.
     for (int attempts = 0; attempts < kAttempts; ++attempts) {
       std::optional<LoadedCheckpoint> loaded = first_of(steps, rejected);
       if (loaded.has_value() || steps.empty()) return loaded;
@@ -143,13 +144,13 @@ class Load {
         return loaded;
       }
       if (group_.rank() == 0) std::fprintf(stderr, "%s\n", rejected.back().c_str());
-      if (!files_.can_rename() && was_deleted(step)) break;  // there may be a newer one
+      if (!files_.can_rename() && was_deleted(step)) break;  // there may be a newer step
     }
     return std::nullopt;
   }
 
-  /// Returns true if a listed step was deleted meanwhile, as rank 0 sees it. Without locks, files
-  /// may be deleted while they are read.
+  /// Returns true if rank 0 sees that listed step `step` has been deleted meanwhile. Without locks,
+  /// files may be deleted while they are read.
   bool was_deleted(int64_t step) {
     std::string gone;
     if (group_.rank() == 0) {
@@ -208,7 +209,7 @@ class Load {
                  reader.path().c_str(), strays.c_str());
   }
 
-  /// Returns nothing if the step is damaged, and adds a line to `rejected`.
+  /// Loads step `step`. If the step is damaged, adds a line to `rejected` and returns nothing.
   std::optional<LoadedCheckpoint> attempt(int64_t step, std::vector<std::string>& rejected) {
     const auto reject = [&](const Verdict& verdict) {
       if (!verdict.is_damaged || options_.step.has_value()) refuse(verdict.problem);
@@ -239,7 +240,8 @@ class Load {
         engine_.read_state(source, options_.partial);
       }
     } catch (const ErrorOnAllRanks&) {
-      // All ranks come here, with nothing changed: either files are damaged or they do not fit.
+      // All ranks get here, and nothing has been changed. Either files are damaged or they do not
+      // fit.
       const Verdict verdict = verdict_of(group_, source.status(), verify);
       if (!verdict.problem.empty()) return reject(verdict);
       throw;
@@ -247,7 +249,8 @@ class Load {
     return loaded;
   }
 
-  /// If one rank saw no steps and began anew, the run would write over the steps that others see.
+  /// Throws if only some ranks see steps: a rank without steps would start over, and the run would
+  /// overwrite the steps that the other ranks see.
   void require_steps_on_all(const std::vector<std::string>& lists) const {
     const auto is_empty = [](const std::string& list) { return list.empty(); };
     const auto without = std::find_if(lists.begin(), lists.end(), is_empty);
@@ -258,7 +261,7 @@ class Load {
                         ", expected one directory that all ranks share; nothing was changed"));
   }
 
-  /// Refuses a step that was asked for and that no rank has.
+  /// Throws the error for a requested step that no rank has.
   void refuse_absent(int64_t step) {
     const auto there = list_steps(files_, directory_);
     if (!there.ok() || there->empty()) {
@@ -270,9 +273,9 @@ class Load {
                         "; leave it out for the newest"));
   }
 
-  /// Refuses a step that one rank can use and another does not find. The first rank holds a lock,
-  /// so no job has deleted the step: the ranks see different directories, or the other one's view
-  /// is old.
+  /// Throws if one rank can use a step that another rank does not find. The first rank holds a
+  /// lock, so no job has deleted the step. So the ranks see different directories, or the other
+  /// rank's view is stale.
   void require_seen_by_all(int64_t step, const absl::Status& status) {
     const char* const mine = status.ok() ? "yes" : absl::IsNotFound(status) ? "no" : "cannot tell";
     const std::vector<std::string> seen = group_.all_gather_bytes(mine, "checkpoint: seen");
@@ -288,7 +291,8 @@ class Load {
                         ", expected one directory that all ranks share; nothing was changed"));
   }
 
-  /// Ranks that see different directories under one name would load parts of different runs.
+  /// Throws if the ranks' manifests are from different saves: ranks that see different directories
+  /// under one path would load parts of different runs.
   void require_one_save(const Manifest& manifest) const {
     const std::vector<std::string> saves =
         group_.all_gather_bytes(manifest.nonce, "checkpoint: save");

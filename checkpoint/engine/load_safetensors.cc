@@ -27,7 +27,8 @@ using namespace internal;
 
 namespace {
 
-/// Tensors of files as a state. The caller chooses their names in StateSource::entries().
+/// Presents tensors from files as a state. The caller chooses the tensors' names in
+/// StateSource::entries().
 class FileSource : public StateSource {
  public:
   void add(const std::string& name, const TensorFile& file, const SafetensorsTensor& tensor) {
@@ -68,7 +69,8 @@ class Loading {
     for (const auto& buffer : model.named_buffers()) add(buffer.key(), buffer.value());
   }
 
-  /// Returns why it cannot be done, a line each; "" if it can.
+  /// Opens the files `paths` and plans the load. Returns why it is impossible, one line per reason;
+  /// "" if it is possible.
   std::string plan(FileSystem& files, const std::vector<std::string>& paths) {
     open(files, paths);
     if (problems_.empty()) {
@@ -109,7 +111,7 @@ class Loading {
 
   /// Tensors and their new values.
   using Values = std::vector<std::pair<at::Tensor, at::Tensor>>;
-  /// Returns the values of the tensors that are not among `tensors`, whole.
+  /// Returns each target tensor that is not among `tensors`, with its whole new values.
   Values read_all_but(const std::set<const void*>& tensors) const {
     Values values;
     for (const Move& move : moves_) {
@@ -125,12 +127,12 @@ class Loading {
     const ReadOnlyMemory read_only;
     for (const Move& move : moves_) {
       at::Tensor to = move.target;
-      if (!read_only.holds(to)) to.copy_(read(move));  // else plan() has found it equal
+      if (!read_only.holds(to)) to.copy_(read(move));  // else plan() has checked that it is equal
     }
   }
 
-  /// Returns the values of the table's parameters, by the engine's names. Valid as long as this
-  /// object.
+  /// Returns a source of the table's parameter values under the engine's names. It is valid as long
+  /// as this object.
   FileSource source(const ParameterTable& table) const {
     std::map<const void*, std::string> names;
     for (const Parameter& parameter : table) {
@@ -149,12 +151,12 @@ class Loading {
  private:
   struct Target {
     at::Tensor tensor;
-    size_t order;  // of registration
+    size_t order;  // of the name's registration
   };
   struct Move {
     std::string name;
     at::Tensor target;
-    size_t order;  // of the name
+    size_t order;  // Target::order
     size_t file;
     const SafetensorsTensor* from;
   };
@@ -246,7 +248,7 @@ class Loading {
   std::vector<TensorFile> files_;
   std::vector<Move> moves_;
   std::set<std::string> placed_;
-  std::map<const void*, size_t> move_of_;  // by tensor, under the first of its names
+  std::map<const void*, size_t> move_of_;  // by tensor: index of its move, under its first name
   std::vector<std::string> problems_;
   LoadedSafetensors result_;
 };
@@ -296,7 +298,7 @@ LoadedSafetensors load_safetensors(torch::nn::Module& model, Engine& engine,
   const at::NoGradGuard no_grad;
   const ReadOnlyMemory read_only;
   for (auto& [tensor, value] : others) {
-    if (!read_only.holds(tensor)) tensor.copy_(value);  // else plan() has found it equal
+    if (!read_only.holds(tensor)) tensor.copy_(value);  // else plan() has checked that it is equal
   }
   return loading.result();
 }

@@ -49,7 +49,7 @@ ModelSource::ModelSource(const ParameterTable& table,
   for (const Parameter& parameter : table) {
     std::vector<std::string> names = {parameter.name};
     names.insert(names.end(), parameter.other_names.begin(), parameter.other_names.end());
-    std::string value;  // under the first of the names
+    std::string value;  // entry of the first name that has one
     for (const std::string& name : names) {
       const std::string entry = absl::StrCat("model.", name);
       if (!values.entries().contains(entry)) continue;
@@ -74,7 +74,7 @@ std::string ModelSource::problem_of(const std::vector<StateOutline>& needed) {
   std::vector<StateOutline> values;
   for (const StateOutline& outline : needed) {
     const auto value = value_of_.find(outline.name);
-    if (value == value_of_.end()) continue;  // the run keeps its own
+    if (value == value_of_.end()) continue;  // the run keeps its own value
     values.push_back({value->second, values_.entries().at(value->second), outline.ranges});
   }
   return values_.problem_of(values);

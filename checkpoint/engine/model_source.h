@@ -17,16 +17,16 @@ namespace tessera::internal {
 /// Engine::write_state().
 std::map<std::string, at::ScalarType> dtypes_of(Engine& engine);
 
-/// A run's state whose model comes from `values`, while the rest (the optimizer's state, numbers)
-/// stays. "model.<name>" may have any dtype and is converted to the run's (except complex to real);
-/// masters are made from the same values. A shared parameter may have any of its names. Belongs to
-/// one thread.
+/// A source that replaces a run's model by `values` and leaves the rest of the state (the
+/// optimizer's state, numbers) as it is. "model.<name>" may have any dtype and is converted to the
+/// run's (except complex to real); masters are made from the same values. A shared parameter may be
+/// stored under any of its names. Belongs to one thread.
 class ModelSource : public StateSource {
  public:
   /// Treatment of parts of the model that `values` lacks.
   enum class Missing : uint8_t { kIsAnError, kStays };
 
-  /// `dtypes`: those of every entry of the run, from dtypes_of(). References must outlive this.
+  /// `dtypes` comes from dtypes_of(). References must outlive this.
   ModelSource(const ParameterTable& table, const std::map<std::string, at::ScalarType>& dtypes,
               StateSource& values, Missing missing);
 
@@ -40,7 +40,7 @@ class ModelSource : public StateSource {
   StateSource& values_;
   const Missing missing_;
   std::map<std::string, StateEntry> entries_;
-  std::map<std::string, std::string> value_of_;  ///< by entry: its source in values_
+  std::map<std::string, std::string> value_of_;  ///< by entry: name of its source in values_
 };
 
 }  // namespace tessera::internal

@@ -59,7 +59,8 @@ absl::Status ShardSink::create(const std::vector<StateOutline>& entries) {
   return absl::OkStatus();
 }
 
-/// Writes the own tensors before a piece of the state in the file; with null all that are left.
+/// Writes this rank's own tensors that precede element `begin` of `entry` in the file. If `entry`
+/// is null, writes all remaining own tensors.
 absl::Status ShardSink::add_own_before(const std::string* entry, int64_t begin) {
   while (next_ < pieces_.size()) {
     const ShardPiece& piece = pieces_[next_];

@@ -17,14 +17,15 @@
 
 namespace tessera::internal {
 
-/// Returns the form of `entry` as a file has it.
+/// Returns the form in which a file stores `entry`.
 EntryForm form_of(const StateEntry& entry);
 
 /// Writes a rank's part of a run's state, and tensors of its own, into its file of a step. Throws
 /// nothing: finish() returns the error. Belongs to one thread.
 class ShardSink : public StateSink {
  public:
-  /// `own`: entries that this rank has whole, by name. `files` must outlive this.
+  /// `own`: whole tensors, by entry name, that this rank writes beside its part of the state.
+  /// `files` must outlive this.
   ShardSink(FileSystem& files, std::string directory, ShardIdentity identity,
             std::map<std::string, at::Tensor> own);
 

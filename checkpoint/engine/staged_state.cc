@@ -31,7 +31,7 @@ void StagedState::begin(const std::vector<StateOutline>& entries) {
   meter_.add(MemoryClass::kHost, bytes);
 }
 
-// The widest dtypes come first (StateSink::write), so every piece is aligned to its own.
+// The widest dtypes come first (StateSink::write), so every piece is aligned to its own dtype.
 void StagedState::write(size_t entry, int64_t begin, const at::Tensor& values) {
   const auto bytes = static_cast<int64_t>(values.nbytes());
   TORCH_INTERNAL_ASSERT(used_ + bytes <= buffer_.numel());

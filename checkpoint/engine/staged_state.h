@@ -24,7 +24,7 @@ class StagedState : public StateSink {
   void begin(const std::vector<StateOutline>& entries) override;
   void write(size_t entry, int64_t begin, const at::Tensor& values) override;
 
-  /// Gives `sink` what was written, in the same order.
+  /// Writes the copied pieces to `sink`, in the order in which they were copied.
   void replay(StateSink& sink) const;
 
   /// Frees the memory.
@@ -41,7 +41,7 @@ class StagedState : public StateSink {
   std::vector<StateOutline> entries_;
   std::vector<Piece> pieces_;
   at::Tensor buffer_;  // bytes
-  int64_t used_ = 0;   // of them
+  int64_t used_ = 0;   // bytes of buffer_ in use
 };
 
 }  // namespace tessera::internal

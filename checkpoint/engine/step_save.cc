@@ -38,7 +38,7 @@ std::map<std::string, at::Tensor> tensors_of(const CheckpointExtras& extras, int
   return tensors;
 }
 
-/// Lists what in `extras` cannot be saved, a line each; "" if nothing.
+/// Lists the extras that cannot be saved, one line each; "" if there are none.
 std::string problem_of_extras(const CheckpointExtras& extras) {
   std::vector<std::string> lines;
   for (const auto* const tensors : {&extras.tensors, &extras.rank_tensors}) {
@@ -91,7 +91,7 @@ std::unique_ptr<RunDirectory> open_run_directory(FileSystem& files, ProcessGroup
   const std::string name = group.all_gather_bytes(*mark, "checkpoint: mark").front();
   const std::string text = refusal_text(
       group.all_gather_bytes(problem_of_mark(files, directory, name), "checkpoint: seen"), kWhat);
-  if (run != nullptr) (void)run->remove_leftovers();  // all ranks have looked
+  if (run != nullptr) (void)run->remove_leftovers();  // all ranks have looked for the mark
   if (!text.empty()) throw ErrorOnAllRanks(text);
   return run;
 }
@@ -119,7 +119,7 @@ std::string StepSave::save(const std::function<void(StateSink&)>& write) {
   return join_path(directory_, step_name(contents_.step));
 }
 
-/// Rank 0 makes the step's directory; all ranks learn where it is.
+/// Makes the step's directory on rank 0 and tells all ranks its path.
 void StepSave::begin() {
   std::string problem = problem_of_extras(contents_.options.extras);
   if (problem.empty() && run_ != nullptr) {
@@ -132,7 +132,7 @@ void StepSave::begin() {
 
 absl::Status StepSave::begin_here() {
   const int64_t step = contents_.step;
-  (void)run_->remove_leftovers();  // of failed saves; what stays does no harm
+  (void)run_->remove_leftovers();  // of failed saves; leftovers that stay do no harm
   if (contents_.rewound_to.has_value()) {
     absl::Status status = run_->set_aside_after(*contents_.rewound_to, "replaced");
     if (!status.ok()) return status;
@@ -146,7 +146,8 @@ absl::Status StepSave::begin_here() {
   return path.status();
 }
 
-/// A run that has skipped a damaged step reaches its number again.
+/// Returns true if there is a damaged step of this number. A run that has skipped such a step
+/// reaches its number again.
 bool StepSave::has_damaged_step() const {
   auto reader = StepReader::open(files_, join_path(directory_, step_name(contents_.step)));
   return is_damage(reader.ok() ? (*reader)->verify_all() : reader.status());

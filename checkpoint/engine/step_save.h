@@ -18,14 +18,16 @@
 
 namespace tessera::internal {
 
-/// Returns `files`, or if that is null this machine's, with `group_access`. Collective, blocking.
-/// Throws c10::Error on every rank if ranks pass different ones, or both are set.
+/// Returns `files`, or, if that is null, this machine's file system with `group_access`.
+/// Collective, blocking. Throws c10::Error on every rank if `files` is null on some ranks only, if
+/// `group_access` differs between ranks, or if both are set.
 std::shared_ptr<FileSystem> agreed_files(ProcessGroup& group, std::shared_ptr<FileSystem> files,
                                          bool group_access);
 
 /// Rank 0 opens the directory of a run for saving; the others get null. Collective, blocking.
 /// Throws c10::Error on every rank with the error of RunDirectory::open(), or if a rank sees
-/// another directory there, as on a host that does not share it. `files` must outlive the result.
+/// another directory under that path, for example on a host that does not share it. `files` must
+/// outlive the result.
 std::unique_ptr<RunDirectory> open_run_directory(FileSystem& files, ProcessGroup& group,
                                                  const std::string& directory);
 
@@ -38,8 +40,8 @@ class StepSave {
     int64_t step = 0;
     Degrees degrees;
     SaveOptions options;
-    /// If set, steps with a higher number do not belong to this run, which has gone back on
-    /// purpose, and are set aside. If unset, an existing step of the same number is an error,
+    /// If set, the run has gone back to this step on purpose, so steps with higher numbers do not
+    /// belong to it and are set aside. If unset, an existing step of the same number is an error,
     /// unless it is damaged.
     std::optional<int64_t> rewound_to = std::nullopt;
   };
@@ -51,9 +53,9 @@ class StepSave {
   StepSave(const StepSave&) = delete;
   StepSave& operator=(const StepSave&) = delete;
 
-  /// Collective, blocking; once. `write` gives the sink this rank's part of the state and throws
-  /// what the sink throws. Throws c10::Error on every rank as save_checkpoint() says. Returns the
-  /// step's path.
+  /// Saves the step and returns its path. Collective, blocking; call it once. `write` writes this
+  /// rank's part of the state to the sink and lets the sink's exceptions pass. Throws c10::Error on
+  /// every rank, like save_checkpoint().
   std::string save(const std::function<void(StateSink&)>& write);
 
  private:

@@ -23,7 +23,7 @@ class StepSource : public StateSource {
   /// Throws c10::Error with the reader's message.
   void read(const std::string& name, int64_t begin, const at::Tensor& to) override;
 
-  /// Returns what problem_of() found.
+  /// Returns the error that problem_of() found; OK if none.
   const absl::Status& status() const { return status_; }
 
  private:

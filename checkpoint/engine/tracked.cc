@@ -106,7 +106,8 @@ class TrackedGenerator final : public Tracked {
     }
     const auto state = saved.rank_tensors.find("");
     if (state == saved.rank_tensors.end()) return "";
-    // Another kind of generator has a state of another size.
+    // set_state() throws if the state comes from another kind of generator, because its size
+    // differs.
     return thrown_by([&] { generator_.clone().set_state(state->second); });
   }
   std::string load(const CheckpointExtras& saved, const Origin& origin) override {
@@ -251,7 +252,7 @@ void add_to(Values& all, const std::string& name, Values values) {
 
 std::string name_in(const std::string& key) { return key.substr(0, key.find('/')); }
 
-/// The part of `all` that belongs to `name`, under the thing's own keys.
+/// Returns the values in `all` that belong to the tracked thing `name`, by the thing's own keys.
 template <typename Values>
 Values part_of(const Values& all, const std::string& name) {
   Values part;
@@ -274,7 +275,7 @@ void TrackedThings::add(const std::string& name, std::unique_ptr<Tracked> thing)
   TORCH_CHECK(name.find('/') == std::string::npos, "[checkpoint] track: got the name '",
               printable(name), "', expected one without '/'");
   std::string problem = name_problem(name);
-  if (problem.empty()) problem = name_problem(rank_entry(0, name));  // the longest form of it
+  if (problem.empty()) problem = name_problem(rank_entry(0, name));  // its longest entry name
   TORCH_CHECK(problem.empty(), "[checkpoint] track: ", problem);
   const std::string of_thing = thing->problem();
   TORCH_CHECK(of_thing.empty(), "[checkpoint] track '", name, "': ", of_thing);

@@ -10,8 +10,8 @@
 
 namespace tessera::internal {
 
-/// Something that a run saves beside its engine. It chooses its own keys in a checkpoint: "" for a
-/// single value that has only the thing's name.
+/// Something that a run saves beside its engine. It chooses the keys of its values in a checkpoint.
+/// A single value may have the key "" and is then stored under the thing's name alone.
 class Tracked {
  public:
   /// The checkpoint from which values are loaded, and the ranks that load it.
@@ -25,20 +25,22 @@ class Tracked {
   virtual ~Tracked() = default;
   /// Returns why this can never be saved, "got ..., expected ..."; "" if it can.
   virtual std::string problem() const { return ""; }
-  /// Collective. Throws c10::Error on every rank if values that rank 0 saves differ.
+  /// Collective. Throws c10::Error on every rank if values that only rank 0 saves differ between
+  /// ranks.
   virtual void check_ranks(ProcessGroup& /*group*/) const {}
   /// Returns copies, which later training does not change.
   virtual CheckpointExtras save() const = 0;
-  /// Returns why save() after some steps would be of no use, "got ..., expected ..."; "" if no
-  /// reason is found.
+  /// Called after some training steps. Returns why what save() returns is probably useless, "got
+  /// ..., expected ..."; "" if no reason is found.
   virtual std::string doubt() const { return ""; }
   /// Returns why `saved` cannot be loaded, "got ..., expected ..."; "" if it can.
   virtual std::string problem_of(const CheckpointExtras& saved) const = 0;
-  /// Called only if problem_of() returned "". Returns what the user should know; "" if nothing.
+  /// Loads `saved`. Called only if problem_of() returned "". Returns a notice for the user; "" if
+  /// there is none.
   virtual std::string load(const CheckpointExtras& saved, const Origin& origin) = 0;
 };
 
-/// All that a run tracks, by name, as the extras of one checkpoint.
+/// All Tracked things of a run, by name. Their values are the extras of one checkpoint.
 class TrackedThings {
  public:
   /// Throws c10::Error if `name` is taken, has a '/' or cannot be an entry's name, and if `thing`
@@ -47,11 +49,13 @@ class TrackedThings {
 
   void check_ranks(ProcessGroup& group) const;
   CheckpointExtras save() const;
-  /// Prints all Tracked::doubt() on stderr; does nothing once it has printed any.
+  /// Prints each thing's Tracked::doubt() on stderr. Once it has printed any, later calls do
+  /// nothing.
   void say_doubts();
-  /// Returns why they cannot be loaded: missing, unknown or unfit, one line each; "" if they can.
+  /// Lists the values that are missing from `saved`, unknown or unfit, one line each; "" if `saved`
+  /// can be loaded.
   std::string problem_of(const CheckpointExtras& saved) const;
-  /// Loads all. Returns what the user should know, one line each; "" if nothing.
+  /// Loads all things. Returns notices for the user, one line each; "" if there are none.
   std::string load(const CheckpointExtras& saved, const Tracked::Origin& origin);
 
  private:

@@ -57,7 +57,7 @@ void set_mode(int fd, const std::string& path, mode_t mode) {
   };
   if (has_it()) return;
   (void)(fd >= 0 ? ::fchmod(fd, mode) : ::chmod(path.c_str(), mode));
-  // Some file systems refuse it, and some only claim to have done it.
+  // Some file systems refuse to change the mode, and some only claim to have changed it.
   if (has_it() || (status.st_mode & kPermissions & ~mode) == 0) return;
   static std::atomic_flag is_said;
   say_once(is_said, absl::StrCat("[checkpoint] '", path,

@@ -37,7 +37,7 @@ const char* remedy(int error) {
 }
 
 /// Returns the names in the directory `path`, or nothing if it is no directory. An object store may
-/// know directories only by what is in them.
+/// know a directory only by its content.
 absl::StatusOr<std::optional<std::vector<std::string>>> names_below(FileSystem& files,
                                                                     const std::string& path) {
   const auto entry = files.entry(path);

@@ -20,15 +20,15 @@
 namespace tessera::internal {
 namespace {
 
-/// The descriptors of locks. A child of fork() shares them with its parent, whose locks would last
-/// as long as the child, so the child closes them.
+/// The descriptors of this process's locks. A child of fork() shares them, and the parent's locks
+/// would last until the child ends, too. So the child closes them.
 class LockDescriptors {
  public:
   static LockDescriptors& all() {
     static auto* const descriptors = new LockDescriptors;  // never destroyed
     return *descriptors;
   }
-  /// If there is no room left, children keep the lock.
+  /// Remembers `fd`. If there is no room left, children of fork() keep the lock.
   void add(int fd) {
     const std::lock_guard lock(mutex_);
     *std::find(fds_.begin(), fds_.end() - 1, -1) = fd;
@@ -64,7 +64,7 @@ class PosixFileLock : public FileLock {
     if (::getpid() == owner_) {
       LockDescriptors::all().remove(fd_.get());
     } else {
-      (void)fd_.release();  // fork() has closed it
+      (void)fd_.release();  // LockDescriptors has closed it in this child
     }
   }
 
@@ -73,7 +73,7 @@ class PosixFileLock : public FileLock {
   FileDescriptor fd_;  // closing it unlocks
 };
 
-/// A lock that consists of the existence of a file.
+/// A lock that is held as long as a file exists.
 class HeldFile : public FileLock {
  public:
   explicit HeldFile(std::string path) : path_(std::move(path)) {}
@@ -86,7 +86,7 @@ class HeldFile : public FileLock {
   const std::string path_;
 };
 
-/// Returns what can be read of the holder's text in a small file.
+/// Returns the holder's text in the file `fd`, as far as it can be read.
 std::string holder_in(int fd) {
   char text[256];
   const ssize_t count = ::pread(fd, text, sizeof(text), 0);

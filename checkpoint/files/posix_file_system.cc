@@ -24,7 +24,7 @@
 namespace tessera::internal {
 namespace {
 
-/// Calls open(2), for a descriptor above the standard streams that exec() closes.
+/// Calls open(2). The descriptor is above those of the standard streams, and exec() closes it.
 FileDescriptor open_descriptor(const std::string& path, int flags, mode_t mode = 0600) {
   int fd = -1;
   do {
@@ -33,7 +33,7 @@ FileDescriptor open_descriptor(const std::string& path, int flags, mode_t mode =
   return FileDescriptor(above_standard_streams(fd));
 }
 
-/// The same for a file that need not be there yet.
+/// Calls open_descriptor() and creates the file if it does not exist.
 FileDescriptor open_new(const std::string& path, int flags, PosixFileOptions options) {
   const mode_t mode = options.group_access ? 0666 : 0600;
   FileDescriptor fd = open_descriptor(path, flags | O_CREAT | O_NOFOLLOW, mode);
@@ -62,8 +62,8 @@ class PosixWritableFile : public WritableFile {
  private:
   static constexpr int64_t kAheadBytes = 4 << 20;
 
-  /// Lets the disk write while the next bytes are made, so that sync() waits for the rest only. A
-  /// hint: sync() reports errors of the disk.
+  /// Starts writeback of the bytes written so far, so that sync() has to wait only for later ones.
+  /// Errors are ignored here because sync() reports disk errors.
   void begin_writeback() {
     (void)::sync_file_range(fd_.get(), begun_, written_ - begun_, SYNC_FILE_RANGE_WRITE);
     begun_ = written_;
@@ -101,8 +101,8 @@ class PosixReadableFile : public ReadableFile {
   const std::string path_;
 };
 
-/// If a file may not grow (ulimit -f), write() sends SIGXFSZ, which ends the process, and fails
-/// with EFBIG. While this object lives the thread gets only the error.
+/// If a file has reached its size limit (ulimit -f), write() fails with EFBIG and also raises
+/// SIGXFSZ, which ends the process. While this object lives, the thread gets only the error.
 class NoSizeSignal {
  public:
   NoSizeSignal() {
@@ -252,7 +252,7 @@ absl::StatusOr<std::unique_ptr<FileLock>> PosixFileSystem::lock(const std::strin
   if (const auto is_there = exists(*this, held); !is_there.ok() || *is_there) {
     return is_there.ok() ? held_error(held) : is_there.status();
   }
-  (void)!::ftruncate(file, 0);  // else the end of an older text stays: harmless
+  (void)!::ftruncate(file, 0);  // on failure the end of an older text stays, which is harmless
   if (absl::Status status = internal::write_all(file, holder, path); !status.ok()) return status;
   return lock;
 }
@@ -260,12 +260,12 @@ absl::StatusOr<std::unique_ptr<FileLock>> PosixFileSystem::lock(const std::strin
 absl::StatusOr<std::unique_ptr<FileLock>> PosixFileSystem::lock_content(const std::string& path,
                                                                         bool alone) {
   constexpr int kFlags = O_NOFOLLOW | O_NONBLOCK;
-  // NFS gives an exclusive lock only to a descriptor that may write.
+  // NFS grants an exclusive lock only on a descriptor that is open for writing.
   FileDescriptor fd = open_descriptor(path, kFlags | (alone ? O_RDWR : O_RDONLY));
   if (!fd.is_open() && alone) fd = open_descriptor(path, kFlags | O_RDONLY);
   if (!fd.is_open()) return file_error(errno, "open", path);
   auto lock = flock_file(std::move(fd), alone, path);
-  if (is_held(lock.status())) {  // its text is the content's, not the holder's
+  if (is_held(lock.status())) {  // the file's text is content, not the holder's text
     return absl::FailedPreconditionError(
         absl::StrCat("[checkpoint] cannot lock '", path, "': it is being ",
                      alone ? "read by another process" : "removed"));

@@ -11,15 +11,15 @@ namespace tessera::internal {
 
 /// Permissions of the files and directories that are made.
 struct PosixFileOptions {
-  /// true: whom the umask lets, by what it leaves of the modes 0666 and 0777. false: their owner
-  /// alone, by the modes 0600 and 0700.
+  /// false: modes 0600 and 0700, so that only the owner has access. true: modes 0666 and 0777
+  /// without the bits that the umask clears.
   bool group_access = false;
 };
 
-/// The files of this machine. Any thread may use one.
+/// The file system of this machine. Any thread may use an object of this class.
 ///
-/// best_effort.h has the calls that a file system may refuse. If files have no locks, lock() makes
-/// "<path>.held" instead (hold_file()), and says so on stderr, once per process.
+/// best_effort.h has the calls that a file system may refuse. If the file system has no locks,
+/// lock() creates "<path>.held" instead (hold_file()), and says so on stderr, once per process.
 class PosixFileSystem : public FileSystem {
  public:
   explicit PosixFileSystem(PosixFileOptions options = {}) : options_(options) {}

@@ -16,7 +16,8 @@ absl::Status status_of(const absl::StatusOr<Value>& value) {
   return value.status();
 }
 
-/// Repeats `call` until it returns no error that may pass or `patience` is over.
+/// Repeats `call` while it returns a transient error (is_transient()) and `patience` has not
+/// elapsed.
 template <typename Call>
 auto persist(std::chrono::milliseconds patience, Call call) -> decltype(call()) {
   auto result = call();
@@ -43,7 +44,7 @@ class RetryingFile final : public ReadableFile {
   absl::Status read(int64_t offset, absl::Span<char> to) override {
     bool is_first = true;
     return persist(patience_, [&] {
-      // A descriptor that a server has forgotten (ESTALE) stays useless: open the file anew.
+      // A descriptor that a server has forgotten (ESTALE) stays useless, so open the file again.
       if (!std::exchange(is_first, false)) {
         auto again = files_.open(path_);
         if (!again.ok()) return again.status();

@@ -10,9 +10,9 @@
 
 namespace tessera::internal {
 
-/// Reads from another file system and repeats calls, after pauses, that fail with an error that may
-/// pass (is_transient()): a server that is away, a cache that is out of date. Says so on stderr,
-/// once for each call.
+/// Reads from another file system. A call that fails with a transient error (is_transient()), such
+/// as an unreachable server or a stale cache, is repeated after pauses. Says so on stderr, once for
+/// each call.
 class RetryingFileSystem final : public ReadableFileSystem {
  public:
   /// `files` must outlive this. A call fails once `patience` has gone by since its first failure.

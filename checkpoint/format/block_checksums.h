@@ -12,16 +12,16 @@ namespace tessera::internal {
 /// part reads and verifies only the blocks that the part touches.
 inline constexpr int64_t kBlockBytes = 1 << 20;
 
-/// XXH3-64 with seed 0.
+/// Returns the XXH3-64 checksum of `bytes`, with seed 0.
 uint64_t checksum_of(std::string_view bytes);
 
-/// Returns the number of blocks of a file of `bytes`.
+/// Returns the number of blocks in a file of `bytes` bytes.
 int64_t blocks_of(int64_t bytes);
 
 /// Returns checksums as text for a manifest: 8 bytes each, the least significant first, together in
 /// base64 (RFC 4648, with padding).
 std::string pack_checksums(const std::vector<uint64_t>& checksums);
-/// The reverse; nothing unless `text` is exactly what pack_checksums() makes.
+/// Reverses pack_checksums(). Returns nothing unless `text` is exactly what that function makes.
 std::optional<std::vector<uint64_t>> unpack_checksums(std::string_view text);
 
 }  // namespace tessera::internal

@@ -28,7 +28,8 @@ bool looks_like_a_piece(std::string_view name) {
          absl::c_all_of(range.substr(dash + 1), absl::ascii_isdigit);
 }
 
-/// Looks for those of ASCII and Latin-1 (U+0080 to U+009F, which terminals obey). `text` is UTF-8.
+/// Returns true if `text`, which is UTF-8, has a control character of ASCII or Latin-1 (U+0080 to
+/// U+009F, which terminals obey).
 bool has_control_characters(std::string_view text) {
   for (size_t i = 0; i < text.size(); ++i) {
     const auto byte = static_cast<unsigned char>(text[i]);
@@ -46,7 +47,7 @@ std::optional<int64_t> bytes_of(const std::vector<int64_t>& sizes, at::ScalarTyp
   auto bytes = dtype_bytes(dtype);
   bool is_empty = false;
   for (const int64_t size : sizes) {
-    // Counts 0 as 1, so that no product of the sizes overflows before it meets the 0.
+    // Counts 0 as 1, so that sizes that overflow are refused even if another size is 0.
     if (size < 0 || __builtin_mul_overflow(bytes, std::max<int64_t>(size, 1), &bytes)) {
       return std::nullopt;
     }

@@ -29,12 +29,12 @@ struct EntryForm {
   bool operator==(const EntryForm&) const = default;
 };
 
-/// Returns the bytes of a tensor; nothing if a size is negative or the number overflows, even if
-/// another size is 0.
+/// Returns the number of bytes in a tensor; nothing if a size is negative or the number overflows,
+/// even if another size is 0.
 std::optional<int64_t> bytes_of(const std::vector<int64_t>& sizes, at::ScalarType dtype);
 
-/// Returns why `name` cannot be an entry's name, "got X, expected Y"; "" if it can. Allowed are 1
-/// to 1000 bytes of UTF-8 without control characters that do not look like a piece's name.
+/// Returns why `name` cannot be an entry's name, "got X, expected Y"; "" if it can. A name has 1 to
+/// 1000 bytes of UTF-8 without control characters, and does not look like a piece_name().
 std::string name_problem(std::string_view name);
 
 /// Returns the name of elements [begin, end) of the entry `name` in a file: "name#begin-end".

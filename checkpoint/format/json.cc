@@ -114,7 +114,8 @@ JsonFields::JsonFields(const Json& object, std::string where, std::string& probl
   }
 }
 
-/// Returns null if there is no such field or a problem.
+/// Returns the field `name`. If it is missing or of another kind, sets the problem. Returns JSON
+/// null if there is a problem.
 const Json& JsonFields::field(const char* name, const char* kind,
                               bool (Json::*is_kind)() const noexcept) {
   if (!problem_.empty()) return nothing();

@@ -14,12 +14,13 @@ using Json = nlohmann::json;
 
 /// Limits on JSON from an untrusted file.
 struct JsonBounds {
-  int depth = 4;                       ///< of arrays and objects within each other
-  int64_t memory_bytes = 256LL << 20;  ///< of the parsed values, estimated from above
+  int depth = 4;                       ///< nesting of arrays and objects
+  int64_t memory_bytes = 256LL << 20;  ///< an upper estimate for the parsed values
 };
 
-/// Parses `text`. Reads it twice: builds nothing before all of it is known to be JSON, within the
-/// bounds and without an object that has a name twice. InvalidArgument says what and where.
+/// Parses `text`. Reads it twice, and builds values only after checking that all of it is JSON,
+/// that it is within `bounds` and that no object has a name twice. InvalidArgument says what is
+/// wrong and where.
 absl::StatusOr<Json> parse_json(std::string_view text, const JsonBounds& bounds = {});
 
 /// Returns one line of JSON. InvalidArgument if a text in it is not UTF-8.
@@ -37,7 +38,7 @@ class JsonFields {
   std::vector<int64_t> integers(const char* name, int64_t least, int64_t greatest);
   const Json& array(const char* name);
   const Json& object(const char* name);
-  /// Called last: fields that were not asked for are a problem, too.
+  /// Must be called last. Sets the problem if the object has fields that were not read.
   void expect_no_others();
 
  private:

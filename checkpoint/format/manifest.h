@@ -67,7 +67,7 @@ struct Manifest {
   /// the format. Takes a bounded multiple of the text's memory.
   static absl::StatusOr<Manifest> from_text(std::string_view text);
 
-  /// Returns the end of a manifest's text, after `text`: the checksum. Its length is constant.
+  /// Returns what follows `text` at the end of a manifest: its checksum. The length is constant.
   static std::string trailer(std::string_view text);
 
   bool operator==(const Manifest&) const = default;

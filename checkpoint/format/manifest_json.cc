@@ -14,7 +14,7 @@
 namespace tessera::internal {
 namespace {
 
-constexpr const char* kDouble = "double";  // holds a value that is no JSON number
+constexpr const char* kDouble = "double";  // holds NaN or infinity, which JSON cannot express
 
 ManifestEntry read_entry(const std::string& name, const Json& json, std::string& problem) {
   const std::string where = absl::StrCat("entry '", printable(name), "'");

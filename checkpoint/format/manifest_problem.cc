@@ -76,7 +76,7 @@ void check_files(const Manifest& manifest, Problems& problems) {
   }
 }
 
-/// Checks that the pieces of one entry cover it; adds their extents to `extents` of their files.
+/// Checks that the pieces of one entry cover it; adds the pieces' extents to `extents`, by file.
 void check_entry(const std::string& name, const ManifestEntry& entry, const Manifest& manifest,
                  std::vector<std::vector<Extent>>& extents, Problems& problems) {
   std::string wrong = name_problem(name);

@@ -23,9 +23,9 @@ struct SafetensorsTensor {
 };
 
 /// The header of a safetensors file: 8 bytes with the length of the JSON, the least significant
-/// first, then the JSON. As strict as the Rust loader, and stricter where that is silent: the
-/// tensors cover the data exactly, in order and without gaps, names are unique, and there is
-/// nothing that the format does not have.
+/// first, then the JSON. Checks are as strict as the Rust loader's, and stricter where that loader
+/// checks nothing: the tensors must cover the data exactly, in order and without gaps, names must
+/// be unique, and fields that the format does not have are refused.
 /// Source: https://github.com/huggingface/safetensors, safetensors/src/tensor.rs.
 struct SafetensorsHeader {
   static constexpr int64_t kLengthBytes = 8;

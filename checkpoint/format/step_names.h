@@ -13,9 +13,9 @@ namespace tessera::internal {
 //   step-100/                          a committed step
 //     manifest.json
 //     rank-00000-of-00004.safetensors
-//   step-120.tmp-<nonce>/              one that is being written, or was when its job died
-//   step-80.trash-<nonce>/             one that is being deleted
-//   step-60.damaged-<nonce>/           one that was set aside, as .replaced-<nonce>
+//   step-120.tmp-<nonce>/              a step being written, or left by a job that died
+//   step-80.trash-<nonce>/             a step being deleted
+//   step-60.damaged-<nonce>/           a step that was set aside; also .replaced-<nonce>
 
 inline constexpr const char* kManifestName = "manifest.json";
 inline constexpr const char* kLockName = "lock";
@@ -24,12 +24,12 @@ inline constexpr const char* kTrash = "trash";
 inline constexpr int64_t kMaxRanks = 100'000;
 
 std::string step_name(int64_t step);
-/// "step-<N>.<mark>-<nonce>": no step's name.
+/// Returns "step-<N>.<mark>-<nonce>", which is not a step's name.
 std::string marked_step_name(int64_t step, std::string_view mark, std::string_view nonce);
 std::string rank_file_name(int64_t rank, int64_t world);
 
-/// Returns the number of a committed step's directory; nothing if `name` is not exactly such a
-/// name.
+/// Returns the step number in `name`; nothing if `name` is not exactly the name of a committed
+/// step's directory.
 std::optional<int64_t> step_of(std::string_view name);
 /// Returns the mark in a marked_step_name(), "" for a step_name(); nothing if `name` is neither.
 std::optional<std::string_view> step_mark_of(std::string_view name);

@@ -27,7 +27,7 @@ struct ShardPiece {
   std::vector<int64_t> tensor_shape() const;
 };
 
-/// Which save a rank's file belongs to.
+/// The save and the rank that a file belongs to.
 struct ShardIdentity {
   std::string nonce;
   int64_t step = 0;
@@ -64,9 +64,9 @@ class ShardLayout {
 std::map<std::string, std::string> shard_metadata(const ShardIdentity& identity,
                                                   const std::map<std::string, EntryForm>& forms);
 
-/// Returns "" if `header` is that of the file that `manifest` has for `rank`: of the same save,
-/// with the same tensors at the same places; else "got X, expected Y". `header_bytes`: data begin
-/// there.
+/// Checks that `header` belongs to the file that `manifest` lists for `rank`: it must be from the
+/// same save and have the same tensors at the same places. Returns "got X, expected Y"; "" if it
+/// does. The file's data begin at byte `header_bytes`.
 std::string shard_problem(const SafetensorsHeader& header, int64_t header_bytes,
                           const Manifest& manifest, int64_t rank);
 

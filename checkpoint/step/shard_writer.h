@@ -15,7 +15,7 @@
 
 namespace tessera::internal {
 
-/// Summary of a rank's file, with which rank 0 commits the step.
+/// Summary of a rank's file, which rank 0 needs to commit the step.
 struct ShardSummary {
   std::string nonce;
   int64_t step = 0;
@@ -31,8 +31,8 @@ struct ShardSummary {
 };
 
 /// Writes a rank's file of a step: first the header, then the values as they are given; computes
-/// the checksums meanwhile. Keeps one block in memory. After an error every call returns it again.
-/// The file is valid only after finish(). Belongs to one thread.
+/// the checksums meanwhile. Keeps one block in memory. After an error every call returns that error
+/// again. The file is valid only after finish(). Belongs to one thread.
 class ShardWriter {
  public:
   /// Makes the file, with its header, in `directory`. `files` must outlive this.
@@ -40,8 +40,9 @@ class ShardWriter {
                                                              const std::string& directory,
                                                              ShardLayout layout);
 
-  /// Writes the next values: `bytes` of elements of `entry` from `begin` on. Pieces come in the
-  /// layout's order, each in one call or more. InvalidArgument if other values are due.
+  /// Writes the next values: `bytes` of elements of `entry` from `begin` on. Pieces must come in
+  /// the layout's order, each in one or more calls. InvalidArgument if other values should come
+  /// next.
   absl::Status add(std::string_view entry, int64_t begin, std::string_view bytes);
 
   /// After all values: fsyncs and closes the file.

@@ -141,7 +141,8 @@ absl::Status commit_step(FileSystem& files, const std::string& directory,
   if (status.ok()) status = files.sync_directory(path);
   if (status.ok()) status = move_step(files, path, committed);
   if (!status.ok()) {
-    // In an object store, all files are another job's if it has committed the step first.
+    // In an object store, if another job has committed the step first, all files belong to that
+    // job.
     if (path == committed && absl::IsAlreadyExists(status)) return status;
     const absl::Status removal =
         path == committed ? remove_step(files, path) : remove_tree(files, path);

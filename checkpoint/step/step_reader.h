@@ -19,7 +19,7 @@ namespace tessera::internal {
 
 /// Reads a committed step. Every error names the file, what was found and what was expected:
 /// DataLoss if the step is damaged, NotFound if there is none, else the file system's error. While
-/// this object lives no job deletes the step (lock_content). Local; belongs to one thread.
+/// this object lives, no job deletes the step (lock_content). Local; belongs to one thread.
 class StepReader {
  public:
   /// Opens the step `path`, "<directory of the run>/step-<N>": verifies the manifest and that the
@@ -30,16 +30,17 @@ class StepReader {
 
   const std::string& path() const { return path_; }
   const Manifest& manifest() const { return manifest_; }
-  /// Other names in the directory, "'eval.json', '.nfs01'"; "" if there are none. They belong to no
-  /// step and are not read.
+  /// Lists up to 5 names in the directory that do not belong to the step, "'eval.json', '.nfs01'";
+  /// "" if there are none. Their files are not read.
   std::string strays_text() const;
 
-  /// Fills `to` with elements of the entry `name` from `begin` on, in the order of its memory.
-  /// Reads and verifies only the blocks that these touch. On an error `to` may hold bad bytes.
+  /// Fills `to` with elements of the entry `name` from `begin` on, in the entry's memory order.
+  /// Reads and verifies only the blocks that hold these elements. On an error `to` may hold bad
+  /// bytes.
   absl::Status read(const std::string& name, int64_t begin, absl::Span<char> to);
 
-  /// Verifies every byte of the file of rank `rank` of the save, so that ranks can share the work.
-  /// `on_block` is called with the bytes of each block.
+  /// Verifies every byte of the file that rank `rank` of the save wrote. Ranks can share the work
+  /// by taking different files. `on_block` is called with the bytes of each block.
   absl::Status verify_file(int64_t rank, const std::function<void(int64_t bytes)>& on_block = {});
   /// Verifies every byte of the step.
   absl::Status verify_all(const std::function<void(int64_t bytes)>& on_block = {});

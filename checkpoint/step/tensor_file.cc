@@ -34,7 +34,7 @@ std::string resolved(const std::string& path) {
   return error ? path : real.string();
 }
 
-/// Reads an index: the file's name for each tensor.
+/// Reads an index, which maps the name of each tensor to the name of its file.
 absl::StatusOr<std::map<std::string, std::string>> read_index(FileSystem& files,
                                                               const std::string& path) {
   const std::string real = resolved(path);
@@ -68,7 +68,7 @@ absl::StatusOr<std::map<std::string, std::string>> read_index(FileSystem& files,
   return file_of;
 }
 
-/// "'a' is in x and in y" for a tensor that two files have; "" for none.
+/// Returns "'a' is in x and in y" for a tensor that is in two files; "" if there is none.
 std::string duplicate_in(const std::vector<TensorFile>& files) {
   std::map<std::string_view, const TensorFile*> seen;
   for (const TensorFile& file : files) {

@@ -14,26 +14,27 @@
 
 namespace tessera::internal {
 
-/// An open safetensors file from any source; symbolic links are followed. Errors name it. Belongs
-/// to one thread.
+/// An open safetensors file from any source; symbolic links are followed. Errors name the file.
+/// Belongs to one thread.
 class TensorFile {
  public:
   /// Reads and checks the header. `files` must outlive the result.
   static absl::StatusOr<TensorFile> open(FileSystem& files, const std::string& path);
-  /// Opens `path`, or, if it ends with ".json", the files in its directory that this index names
-  /// ("weight_map": the file of each tensor). It is an error if a file lacks a tensor that the
-  /// index puts there, or if two files have one tensor.
+  /// Opens the file `path`. If `path` ends with ".json", it is an index ("weight_map": the file of
+  /// each tensor), and the files that it names in its directory are opened instead. It is an error
+  /// if a file lacks a tensor that the index assigns to it, or if two files have the same tensor.
   static absl::StatusOr<std::vector<TensorFile>> open_all(FileSystem& files,
                                                           const std::string& path);
 
   const std::string& path() const { return path_; }
   const SafetensorsHeader& header() const { return header_; }
 
-  /// A line that tells this file from another of the same name: its length, and a checksum of a
-  /// sample that includes its beginning. Reads at most 192 KiB.
+  /// Returns a line that distinguishes this file from another one of the same name: the file's
+  /// length, and a checksum of a sample that includes the beginning. Reads at most 192 KiB.
   absl::StatusOr<std::string> fingerprint() const;
 
-  /// Fills `to` with the bytes of `tensor`, one of the header's, from its byte `offset` on.
+  /// Fills `to` with the bytes of `tensor`, which is in header(), from the tensor's byte `offset`
+  /// on.
   absl::Status read(const SafetensorsTensor& tensor, int64_t offset, absl::Span<char> to) const;
 
  private:

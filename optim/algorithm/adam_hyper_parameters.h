@@ -6,7 +6,8 @@
 
 namespace tessera::internal {
 
-/// Reads the numbers of options of type Options: AdamOptions, or others with the same names.
+/// Returns the numbers in `given`, which is of type Options: AdamOptions, or a type with the same
+/// names.
 template <typename Options>
 AdamHyperParameters adam_hyper_parameters(const torch::optim::OptimizerOptions& given) {
   const auto& options = static_cast<const Options&>(given);

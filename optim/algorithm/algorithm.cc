@@ -13,7 +13,7 @@ namespace tessera::internal {
 
 namespace {
 
-/// Writes numbers of usual size as people do: 0.0003.
+/// Returns a short text that reads back as `value`: "0.0003".
 std::string digits_of(double value) {
   std::array<char, 32> text;
   // The shortest form that reads back as the same value.
@@ -34,7 +34,7 @@ bool HyperParameterField::allows(double value) const {
 }
 
 std::string HyperParameterField::problem(double value) const {
-  if (allows(value)) return "";  // called at each update, which allocates nothing
+  if (allows(value)) return "";  // each update calls this and must not allocate
   const std::string got = name + ": got " + digits_of(value) + ", expected ";
   if (is_switch) return got + "0 or 1";
   const std::string kind = is_whole ? "a whole number" : "a finite number";

@@ -25,8 +25,8 @@ class WholeUpdate;
 
 /// One hyper-parameter of an algorithm: its place in the options and its allowed values, begin <=
 /// value < end. `begin` is infinite where any finite value is allowed, and 0 where only `end` is
-/// infinite. A switch is 1 or 0; it may choose which states there are, as the type of the options
-/// does. Checks, comparisons between ranks, states and messages use this.
+/// infinite. A switch is 1 or 0, and may choose which states exist, as the type of the options
+/// does. Checks, comparisons between ranks, saved states and messages use this description.
 struct HyperParameterField : ErasedForm::Number {
   using Options = torch::optim::OptimizerOptions;
 
@@ -54,15 +54,15 @@ struct HyperParameterField : ErasedForm::Number {
     return field;
   }
 
-  /// Returns true if a StateDict holds it. Not if it chooses states: the program sets it before it
-  /// loads any.
+  /// Returns true if a StateDict holds the value. It does not if the field chooses states, because
+  /// the program sets such a field before it loads states.
   bool is_saved() const { return !chooses_states; }
   bool allows(double value) const;
   /// Returns what is wrong with `value`, "<name>: got X, expected Y"; "" if nothing.
   std::string problem(double value) const;
   /// "lr 0.001" with all digits; for a switch its name if it is on, else "".
   std::string text(double value) const;
-  /// A word that is equal for equal values only.
+  /// Returns a word that is equal for equal values only.
   int64_t word(double value) const;
 
  private:
@@ -77,8 +77,8 @@ struct HyperParameterField : ErasedForm::Number {
   }
 };
 
-/// Returns the fields of an Algorithm that runs a user's optimizer: its rate and its form's
-/// numbers.
+/// Returns the fields of an Algorithm that runs a user's optimizer: the learning rate and the
+/// numbers of `form`.
 std::vector<HyperParameterField> fields_of(const ErasedForm& form);
 
 /// A state per element that an algorithm may have to keep.
@@ -86,7 +86,7 @@ struct StateField {
   ElementState state;
   /// Returns true if an update with these options uses the state; null: every update does. A
   /// group's parameters have the states that its options use when the engine is made; the engine
-  /// refuses to switch others on later.
+  /// refuses options that later use other states.
   std::function<bool(const torch::optim::OptimizerOptions& options)> is_used = nullptr;
   /// Returns the state's value before the first update; null: zeros.
   std::function<double(const torch::optim::OptimizerOptions& options)> initial = nullptr;
@@ -117,31 +117,31 @@ struct Algorithm {
   /// Returns what is wrong with a combination of values in range, "<name>: got X, expected Y"; ""
   /// if nothing. Null: all combinations are allowed.
   std::function<std::string(const torch::optim::OptimizerOptions& options)> conflict = nullptr;
-  /// Tests, once per engine, whether updates with such options do what the library relies on; "" if
-  /// so. Null for the library's own algorithms.
+  /// Tests, once per engine, whether updates with `options` do what the library relies on. Returns
+  /// what is wrong; "" if nothing. Null for the library's own algorithms.
   std::function<std::string(const torch::optim::OptimizerOptions& options)> probe = nullptr;
 
-  /// Makes the host's update of elements for a table of `parameters`: element_update.h.
+  /// Makes the host's ElementUpdate (element_update.h) for a table of `parameters` parameters.
   std::function<std::unique_ptr<ElementUpdate>(size_t parameters)> make_update = nullptr;
-  /// Makes the update of whole parameters after that: Note [Whole tensors] in whole_update.h. Null:
-  /// the algorithm is elementwise.
+  /// Makes the WholeUpdate that follows the ElementUpdate: Note [Whole tensors] in whole_update.h.
+  /// Null: the algorithm is elementwise.
   std::function<std::unique_ptr<WholeUpdate>()> make_whole = nullptr;
   /// The states that the owner of a parameter of `sizes` keeps whole. May throw c10::Error. Null:
   /// none.
   std::function<std::vector<WholeState>(const torch::optim::OptimizerOptions& options,
                                         at::IntArrayRef sizes)>
       whole_states = nullptr;
-  /// How many dimensions its parameters must have; 0: any number.
+  /// The number of dimensions that parameters must have; 0: any number.
   int64_t dimensions = 0;
-  /// The update of elements on devices; none: there are no kernels for it.
+  /// The elementwise update on devices; nullopt: there are no kernels for it.
   std::optional<DeviceRule> on_device = std::nullopt;
 
   /// Returns what is out of range in `options`, one line each "[optim] <subject>: <name>: got X,
   /// expected Y"; none if all is well.
   std::vector<std::string> problems_of(const std::string& subject,
                                        const torch::optim::OptimizerOptions& options) const;
-  /// "AdamW lr 0.001 beta1 0.9 ..." with all digits and the note, so that equal text means equal
-  /// options.
+  /// Returns "AdamW lr 0.001 beta1 0.9 ..." with all digits and the note, so that equal text means
+  /// equal options.
   std::string line_of(const torch::optim::OptimizerOptions& options) const;
 };
 

@@ -27,13 +27,13 @@ class ElementUpdate {
 
   /// Returns true if an update with these options counts as a step of the parameter.
   virtual bool is_counted(const Options& /*options*/) const { return true; }
-  /// Prepares the following calls of apply() for `parameter` of the table. `step` is the count,
-  /// including this update. `options` must not change before the last of these calls. The library's
-  /// own algorithms allocate nothing, here and in apply().
+  /// Prepares the following calls of apply() for `parameter` of the table. `step` is the
+  /// parameter's update count, including this update. `options` must not change before the last of
+  /// these apply() calls. The library's own algorithms allocate nothing, here and in apply().
   virtual void prepare(size_t parameter, const Options& options, int64_t step,
                        double gradient_scale) = 0;
-  /// Updates `numel` elements of `parameter`. `states` are as Algorithm::states, each in its own
-  /// dtype, null where one is not kept; no array overlaps another.
+  /// Updates `numel` elements of `parameter`. `states` has one array for each of Algorithm::states,
+  /// in the state's own dtype, or null if the state is not kept. Arrays do not overlap.
   virtual void apply(size_t parameter, float* values, const float* gradient,
                      std::span<void* const> states, int64_t numel) const = 0;
   virtual void apply(size_t parameter, double* values, const double* gradient,
@@ -42,17 +42,17 @@ class ElementUpdate {
 
 /// All that differs between algorithms is in `Update`:
 ///   Options       the type of its options
-///   Coefficients  what an element needs to know, per parameter and step
+///   Coefficients  the numbers that an element's update needs, per parameter and step
 ///   kStates       how many states the algorithm has, all in the values' dtype with one value per
 ///                 element, unless apply() takes them as they are
-///   is_counted(options)      where not every update is
+///   is_counted(options)      only if not every update counts
 ///   coefficients(options, step, gradient_scale)
 ///   apply(T* values, const T* gradient, const std::array<T*, kStates>& states, numel,
 ///         coefficients)     for float and double; or with std::span<void* const> states
 template <typename Update>
 class ElementUpdateBy final : public ElementUpdate {
  public:
-  /// For a table of `parameters`.
+  /// For a table of `parameters` parameters.
   explicit ElementUpdateBy(size_t parameters) : coefficients_(parameters) {
     static_assert(Update::kStates <= kMaxStates);
   }

@@ -20,7 +20,7 @@ struct WholeState {
   size_t number;     ///< among the states that the algorithm may have
   std::string name;  ///< what a StateDict calls it
   std::vector<int64_t> sizes;
-  std::optional<c10::ScalarType> dtype;  ///< none: the masters'
+  std::optional<c10::ScalarType> dtype;  ///< nullopt: the masters' dtype
 
   c10::ScalarType dtype_over(c10::ScalarType masters) const { return dtype.value_or(masters); }
   int64_t numel() const {
@@ -31,7 +31,8 @@ struct WholeState {
   int64_t bytes(c10::ScalarType masters) const {
     return numel() * static_cast<int64_t>(c10::elementSize(dtype_over(masters)));
   }
-  /// A state as large as its parameter lies as the parameter does, as zeros_like() makes it.
+  /// Returns the state's strides. A state with its parameter's sizes gets the parameter's memory
+  /// order, as from zeros_like().
   std::vector<int64_t> strides(const at::Tensor& parameter) const {
     return parameter.sizes() == sizes ? flat_strides(parameter) : row_major_strides(sizes);
   }

@@ -15,19 +15,20 @@ namespace tessera::internal {
 /// writes a direction to a given place instead of updating the values. The second, apply() here,
 /// updates the values. Between them one of three things happens. Either transform() turns the whole
 /// direction of a parameter into a result: the direction travels to one rank and the result back
-/// (zero/step/whole_tensor_exchange.h). Or norms are taken of the whole parameter: only exact sums
-/// travel. In both cases values and states stay cut into slices. Or there are no states per
-/// element: the direction is the gradient, it travels with the values, and update() computes new
-/// values from them and from states that the parameter's owner keeps whole. Nothing travels if a
-/// rank has all slices. The bits do not depend on the slices: transform() gets the same elements in
-/// memory of its own, with the same strides and alignment, and sums are not rounded. What
-/// transform() computes may depend on at::get_num_threads() of its rank, as any matrix product.
+/// (zero/step/whole_tensor_exchange.h). Or norms of the whole parameter are taken, for which only
+/// exact sums travel. In both cases values and states stay cut into slices. Or there are no states
+/// per element. Then the direction is the gradient, which travels with the values, and update()
+/// computes new values from them and from states that the parameter's owner keeps whole. Nothing
+/// travels if a rank has all slices. The bits do not depend on the slices: transform() gets the
+/// same elements in memory of its own, with the same strides and alignment, and sums are not
+/// rounded. What transform() computes may depend on at::get_num_threads() of its rank, like the
+/// result of any matrix product.
 class WholeUpdate {
  public:
   using Options = torch::optim::OptimizerOptions;
   /// Data that the second pass needs besides directions.
   enum class Needs : uint8_t {
-    kTransform,  ///< their transform()
+    kTransform,  ///< results of transform()
     kNorms,      ///< 2-norms of values and direction; the first pass then finds the values in the
                  ///< place of the direction
     kValues,     ///< new values by update(), which apply() copies
@@ -35,7 +36,7 @@ class WholeUpdate {
   /// Numbers of the whole parameter that apply() may use.
   struct Whole {
     at::IntArrayRef sizes;
-    double norm_of_values = 0;  ///< if it needs norms
+    double norm_of_values = 0;  ///< set under Needs::kNorms
     double norm_of_direction = 0;
   };
 
@@ -44,7 +45,7 @@ class WholeUpdate {
     at::Tensor values;
     at::Tensor gradient;                 ///< scaled
     std::span<const at::Tensor> states;  ///< by WholeState::number; undefined: none
-    int64_t step;                        ///< the count, including this update
+    int64_t step;                        ///< the parameter's update count, including this update
   };
 
   WholeUpdate() = default;
@@ -62,7 +63,8 @@ class WholeUpdate {
   virtual void transform(const Options& /*options*/, const at::Tensor& /*direction*/,
                          const at::Tensor& /*scratch*/) const {}
   virtual void update(const Options& /*options*/, const Owned& /*owned*/) const {}
-  /// Updates `numel` values of a parameter by as many elements of the direction or its result.
+  /// Updates `numel` values of a parameter with `result`: as many elements of the direction or of
+  /// transform()'s result.
   virtual void apply(const Options& options, const Whole& whole, float* values, const float* result,
                      int64_t numel) const = 0;
   virtual void apply(const Options& options, const Whole& whole, double* values,

@@ -20,7 +20,7 @@ namespace {
 
 using torch::optim::AdamOptions;
 
-/// `maximum`: of the second moments, under AMSGrad.
+/// `maximum`: the largest second moments, used only under AMSGrad.
 template <bool kDecays, bool kAmsgrad, typename T>
 [[gnu::always_inline]] inline void adam_update_of(T* values, const T* gradient, T* moment1,
                                                   T* moment2, T* maximum, int64_t numel,

@@ -9,13 +9,13 @@
 
 namespace tessera::internal {
 
-/// Returns the list of all algorithms. A new algorithm is a file and a line here.
+/// Returns the list of all algorithms. To add an algorithm, add a file and a line in this list.
 const std::vector<const Algorithm*>& algorithms();
 
-/// Returns the algorithm of these options; null if there is none.
+/// Returns the algorithm for options of this type; null if there is none.
 const Algorithm* algorithm_of(const torch::optim::OptimizerOptions& options);
 
-/// "AdamWOptions or ...": the types of options that there are algorithms for.
+/// Returns the types of options that have algorithms: "AdamWOptions or ...".
 std::string known_options();
 
 }  // namespace tessera::internal

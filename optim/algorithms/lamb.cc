@@ -27,7 +27,7 @@ struct LambCoefficients {
   double weight_decay;
 };
 
-/// On entry `direction` holds the values.
+/// Updates the moments and writes the direction. On entry `direction` holds the values.
 template <typename T>
 [[gnu::always_inline]] inline void lamb_direction_of(T* direction, const T* gradient, T* moment1,
                                                      T* moment2, int64_t numel,
@@ -88,7 +88,7 @@ struct LambDirection {
   }
 };
 
-/// values - rate * direction.
+/// Replaces `values` by values - rate * direction.
 template <typename T>
 [[gnu::always_inline]] inline void lamb_apply_of(T* values, const T* direction, int64_t numel,
                                                  T rate) {

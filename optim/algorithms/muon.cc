@@ -69,7 +69,7 @@ TESSERA_FMA_TARGETS void muon_direction(double* direction, const double* gradien
   muon_direction_of(direction, gradient, momentum, numel, by);
 }
 
-/// Updates momentum_buffer and writes the direction where others write values.
+/// Updates momentum_buffer and writes the direction where other updates write values.
 struct MuonDirection {
   using Options = MuonOptions;
   using Coefficients = MuonCoefficients;

@@ -12,7 +12,7 @@ namespace tessera::internal {
 struct NewtonSchulz {
   std::tuple<double, double, double> coefficients;
   int64_t steps;
-  double eps;           ///< the least norm that the matrix is divided by first
+  double eps;           ///< lower bound of the norm by which the matrix is first divided
   bool is_in_bfloat16;  ///< false: in the matrix's dtype
 
   /// Elements of scratch memory for a matrix.

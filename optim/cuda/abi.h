@@ -28,8 +28,8 @@ enum class Dtype : int32_t { kFloat = 0, kBFloat16 = 1, kHalf = 2 };
 inline constexpr int kRefusedDtype = -1;     ///< no Dtype
 inline constexpr int kRefusedArgument = -2;  ///< null, negative, out of range, or no Rule
 
-/// A part of one parameter in a slice of a flat buffer, as the kernels share it out. Starts on a
-/// multiple of 64 elements of the parameter. See pieces.h.
+/// A part of one parameter in a slice of a flat buffer: the unit in which the kernels share out
+/// work. Starts on a multiple of 64 elements of the parameter. See pieces.h.
 struct Piece {
   int64_t begin;  ///< in the slice, elements
   int32_t numel;
@@ -43,8 +43,8 @@ struct StepOutcome {
   double loss_scale;      ///< in force for this step
   int64_t non_finite;     ///< elements on all ranks that were NaN or infinite before the mean
   int64_t applies;        ///< 1: the step is applied; 0: nothing changes
-  int64_t refusals;       ///< ranks that refused it
-  int64_t agrees;         ///< 1: all ranks have one hash
+  int64_t refusals;       ///< number of ranks that refused the step
+  int64_t agrees;         ///< 1: all ranks have the same hash
 };
 
 /// The algorithms that have kernels. Each has a formula in optim/formulas.
@@ -57,7 +57,8 @@ enum class Rule : int32_t {
   kRmsprop = 5
 };
 
-/// The most states per element that a rule has. In the order of Algorithm::states.
+/// The most states per element that a rule has. Arrays of states are in the order of
+/// Algorithm::states.
 inline constexpr int kMaxStates = 3;
 
 /// The present numbers of a parameter group.
@@ -70,11 +71,11 @@ struct GroupNumbers {
 /// One parameter's numbers for the update of this step.
 struct ParameterUpdate {
   alignas(float) unsigned char scalars[44];  ///< the rule's Scalars (rules.h)
-  int32_t applies;                           ///< 0: left alone entirely
+  int32_t applies;                           ///< 0: the parameter is left alone entirely
 };
 
-/// Where the states of a piece begin in their arrays, elements; below 0 where its parameter does
-/// not have one.
+/// The index in each state's array at which a piece's states begin; negative if the piece's
+/// parameter does not have the state.
 struct StatePlaces {
   int64_t begin[kMaxStates];
 };
@@ -87,13 +88,13 @@ struct DecideArguments {
   const LossScaleState* loss_scale;  ///< null for none
   double max_norm;                   ///< may be infinite
   StepOutcome* outcome;
-  double divisor = 1.0;  ///< of gradients, beside the loss scale
+  double divisor = 1.0;  ///< gradients are divided by this and by the loss scale
 };
 
 /// Host memory; copied before the call returns.
 struct AdvanceArguments {
   int64_t count;               ///< parameters of the table
-  const int64_t* used;         ///< [count] above 0: a rank used it
+  const int64_t* used;         ///< [count] above 0: some rank used the parameter
   const int32_t* group_of;     ///< [count]
   const GroupNumbers* groups;  ///< as they are now
   const StepOutcome* outcome;
@@ -111,7 +112,7 @@ struct UpdateArguments {
   const ParameterUpdate* updates;
   float* values;  ///< parameters or masters
   const void* gradient;
-  float* states[kMaxStates];  ///< null where no piece has one
+  float* states[kMaxStates];  ///< null if no piece has the state
   void* target;  ///< where the new values go as well, rounded to nearest even; may be null
   Dtype gradient_dtype;
   Dtype target_dtype;
@@ -119,7 +120,7 @@ struct UpdateArguments {
 
 extern "C" {
 
-/// kInterfaceVersion of the build.
+/// Returns the kInterfaceVersion with which the module was built.
 int tessera_cuda_interface_version();
 /// Returns the text of `status`. Never null; static memory.
 const char* tessera_cuda_error_text(int status);
@@ -134,24 +135,24 @@ int tessera_cuda_accumulate(float* sum, const void* gradient, Dtype dtype, int64
 /// gathered. One pass.
 int tessera_cuda_cast(void* target, Dtype dtype, const float* values, int64_t numel, void* stream);
 
-/// counts[piece.parameter] += the elements of the pieces that are NaN or infinite; counts of
+/// Adds the number of NaN or infinite elements in each piece to counts[piece.parameter]; counts of
 /// parameters without such elements are not touched. Exact in any order: a sum of integers over
 /// threads, and over ranks by an integer all_reduce. One pass.
 int tessera_cuda_count_non_finite(const void* gradient, Dtype dtype, const Piece* pieces,
                                   int64_t piece_count, int64_t* counts, void* stream);
 /// Adds the squares of the pieces to the ExactSum in `words` ([70] int64, zero at first). The
-/// contract is that of core's add_squares: blocks of 64 elements from the parameter's start are
-/// each summed in fp64 in a fixed order, the sums of the blocks without rounding; so the words,
-/// normalized, are those of the CPU, whatever the launch, the pieces or the slices. At most 2^30
-/// blocks before tessera_cuda_normalize. One pass.
+/// contract is that of core's add_squares: each block of 64 elements, counted from the parameter's
+/// start, is summed in fp64 in a fixed order, and the sums of blocks are added without rounding. So
+/// the normalized words equal the CPU's, whatever the launch, the pieces or the slices. At most
+/// 2^30 blocks may be added before tessera_cuda_normalize. One pass.
 int tessera_cuda_add_squares(const void* gradient, Dtype dtype, const Piece* pieces,
                              int64_t piece_count, int64_t* words, void* stream);
-/// Brings `words` into the form of ExactSum::store. Then a SUM all_reduce of int64 adds them up
-/// over as many as 2^30 ranks.
+/// Brings `words` into the form of ExactSum::store. After that, a SUM all_reduce of int64 can add
+/// the words of up to 2^30 ranks.
 int tessera_cuda_normalize(int64_t* words, void* stream);
 
-/// Decides the step from what the ranks have added up. It applies if no rank refuses it, all ranks
-/// agree, no element was NaN or infinite, and the sum of squares is finite.
+/// Decides from the sums over all ranks whether the step applies. It does if no rank refuses it,
+/// all ranks agree, no element was NaN or infinite, and the sum of squares is finite.
 int tessera_cuda_decide(const DecideArguments* arguments, void* stream);
 /// Runs next_loss_scale() on the device; does nothing if a rank refused or ranks disagree. Once per
 /// step, after tessera_cuda_decide.
@@ -165,8 +166,8 @@ int tessera_cuda_update_loss_scale(LossScaleState* state, LossScaleRule rule,
 int tessera_cuda_advance(const AdvanceArguments* arguments, void* stream);
 /// One update of the pieces in one pass: unscale and clip, the states, the values, and their cast
 /// into `target`. Elements outside the pieces, and those whose update does not apply, are left
-/// alone in every array. AdamW reads and writes 28 bytes per element with fp32 gradients, and the
-/// target's; each state more or less is 8 bytes.
+/// alone in every array. AdamW reads and writes 28 bytes per element with fp32 gradients, plus the
+/// target's bytes. For other rules, each state more or less adds or saves 8 bytes.
 int tessera_cuda_update(const UpdateArguments* arguments, void* stream);
 
 }  // extern "C"

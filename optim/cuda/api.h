@@ -29,12 +29,12 @@ struct Api {
   decltype(&tessera_cuda_update) update;
 };
 
-/// Local; opens a library of about 2 MB, which brings its own CUDA runtime and touches no driver
-/// before the first call. Looked for in this order: the path in TESSERA_CUDA_MODULE, if it is set,
-/// and nowhere else; beside the program and in ../lib and ../lib64 from there (build trees and
-/// installed prefixes); where the loader looks. The error says what was looked for, where, and what
-/// to do: when there is none, when it lacks entry points (all of them are listed), and when it
-/// belongs to another version of this library.
+/// Opens the module, a library of about 2 MB, which brings its own CUDA runtime and does not touch
+/// the driver before the first call. Local. If TESSERA_CUDA_MODULE is set, only that path is tried.
+/// Otherwise the module is looked for beside the program, then in ../lib and ../lib64 from there
+/// (build trees and installed prefixes), then where the loader looks. Returns an error if the
+/// module is not found, if it lacks entry points (all of them are listed) or if it belongs to
+/// another version of this library. The error says what was looked for, where, and what to do.
 absl::StatusOr<std::shared_ptr<const Api>> load_api(
     const EnvironmentLookup& lookup = process_environment);
 

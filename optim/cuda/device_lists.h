@@ -12,7 +12,7 @@
 
 namespace tessera::internal::cuda {
 
-/// Lists of items, a multiple of 8 bytes each, in the device's memory, uploaded once.
+/// Lists of items in the device's memory, uploaded once. An item has a multiple of 8 bytes.
 template <typename Item>
 class DeviceLists {
  public:
@@ -33,13 +33,13 @@ class DeviceLists {
     device.current_stream()->copy(on_device_, on_host_);
   }
 
-  /// List number `list`: where it begins on the device, and its length.
+  /// Return the address on the device, and the length, of list number `list`.
   const Item* items(size_t list) const {
     return static_cast<const Item*>(on_device_.const_data_ptr()) + begins_[list];
   }
   int64_t count(size_t list) const { return begins_[list + 1] - begins_[list]; }
 
-  /// Memory on the device.
+  /// Returns the bytes of device memory.
   int64_t bytes() const { return static_cast<int64_t>(on_device_.nbytes()); }
 
  private:
@@ -48,7 +48,7 @@ class DeviceLists {
   static_assert(std::is_trivially_copyable_v<Item>);
 
   std::vector<int64_t> begins_ = {0};
-  at::Tensor on_host_;  // kept, because the copy may not have run
+  at::Tensor on_host_;  // kept because the copy may not have run yet
   at::Tensor on_device_;
 };
 

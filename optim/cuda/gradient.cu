@@ -37,7 +37,7 @@ struct WarpLanes {
   template <typename Gradient>
   __device__ double sum(const Gradient* block, int numel) const {
     const int lane = static_cast<int>(threadIdx.x) % kSquareLanes;
-    // The groups of a warp may be at different blocks.
+    // The thread groups of a warp may work on different blocks.
     const unsigned group = 0xFFU << (threadIdx.x % 32 / kSquareLanes * kSquareLanes);
     double sum = square_lane(block, numel, lane);
     for (int distance = 1; distance < kSquareLanes; distance *= 2) {

@@ -91,7 +91,7 @@ TESSERA_DEVICE_CODE inline void count_body(const Gradient* gradient, const Piece
 inline constexpr int kSquareBlockElements = 64;
 inline constexpr int kSquareLanes = 8;
 
-/// The sum of one lane of a block of `numel` elements.
+/// Returns the sum of squares in lane `lane` of a block of `numel` elements.
 template <typename Gradient>
 TESSERA_DEVICE_CODE inline double square_lane(const Gradient* block, int numel, int lane) {
   constexpr int kRounds = kSquareBlockElements / kSquareLanes;
@@ -112,8 +112,9 @@ TESSERA_DEVICE_CODE inline double square_lane(const Gradient* block, int numel, 
   return sum;
 }
 
-/// Terms of an ExactSum that one thread collects in registers as long as they fall on the same
-/// digits, which is nearly always: `sink.add(word, amount)`, an atomic addition, is called rarely.
+/// Collects one thread's terms of an ExactSum in registers as long as the terms fall on the same
+/// digits. They nearly always do, so `sink.add(word, amount)`, an atomic addition, is called
+/// rarely.
 class ExactWindow {
  public:
   template <typename Sink>
@@ -147,9 +148,10 @@ class ExactWindow {
   int64_t high_ = 0;
 };
 
-/// tessera_cuda_add_squares for one thread: blocks take pieces in turn, groups of kSquareLanes
-/// threads the 64-element blocks of a piece. `lanes.sum(block, numel)` is the sum of the group's
-/// square_lane()s as ((0 + 1) + (2 + 3)) + ((4 + 5) + (6 + 7)); one thread of a group leads.
+/// tessera_cuda_add_squares for one thread: thread blocks take pieces in turn, and groups of
+/// kSquareLanes threads take the 64-element blocks of a piece in turn. `lanes.sum(block, numel)` is
+/// the sum of the group's square_lane()s as ((0 + 1) + (2 + 3)) + ((4 + 5) + (6 + 7)); one thread
+/// of a group leads.
 template <typename Gradient, typename Lanes, typename Sink>
 TESSERA_DEVICE_CODE inline void square_body(const Gradient* gradient, const Piece* pieces,
                                             int64_t piece_count, Worker block, Worker group,

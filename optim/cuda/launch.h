@@ -12,14 +12,15 @@
 namespace tessera::internal::cuda {
 
 inline constexpr unsigned kBlockThreads = 256;
-/// 5 to 8 run at once. Several waves make the last one, which is not full, short.
+/// A processor runs 5 to 8 blocks at once. With several waves, the last wave, which is not full, is
+/// a small part of the time.
 inline constexpr int64_t kBlocksPerProcessor = 32;
 
 /// Returns the number of blocks for `jobs`, which each block takes one at a time.
 inline unsigned blocks_for(int64_t jobs) {
   int device = 0;
   int processors = 1;
-  // An error shows again at the launch.
+  // If these calls fail, the launch reports the error.
   static_cast<void>(cudaGetDevice(&device));
   static_cast<void>(cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device));
   const int64_t most = processors * kBlocksPerProcessor;
@@ -45,7 +46,7 @@ int launch(void (*kernel)(Parameters...), unsigned blocks, unsigned threads, voi
 #ifdef __CUDACC__
 __device__ inline Worker this_block() { return {blockIdx.x, gridDim.x}; }
 __device__ inline Worker this_thread() { return {threadIdx.x, blockDim.x}; }
-/// This thread among all threads of the grid.
+/// Returns the position of this thread among all threads of the grid.
 __device__ inline Worker this_thread_of_grid() {
   return {static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x,
           static_cast<int64_t>(gridDim.x) * blockDim.x};

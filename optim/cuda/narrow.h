@@ -31,8 +31,8 @@ TESSERA_DEVICE_CODE inline float widen(Half value) {
       sign | std::bit_cast<uint32_t>(twice < (uint32_t{1} << 27) ? denormal : usual));
 }
 
-/// `value` rounded to the nearest T, ties to even; beyond the range infinity; every NaN becomes one
-/// NaN.
+/// Returns `value` rounded to the nearest T, ties to even. Values beyond the range become infinity;
+/// every NaN becomes the same NaN.
 template <typename T>
 TESSERA_DEVICE_CODE inline T narrow(float value);
 

@@ -29,9 +29,9 @@ TESSERA_DEVICE_CODE inline DoubleDouble multiply(const DoubleDouble& a, const Do
   return {high, low - (high - product)};
 }
 
-/// base^exponent for 0 <= base <= 1 and exponent >= 0, rounded to the nearest double except for
-/// ties in the 100th bit; std::pow may differ in the last bit, and the device's pow in the last
-/// two. The same bits on the CPU and the GPU.
+/// Returns base^exponent for 0 <= base <= 1 and exponent >= 0, rounded to the nearest double except
+/// for ties in the 100th bit. std::pow may differ from this in the last bit, and the device's pow
+/// in the last two. Returns the same bits on the CPU and the GPU.
 TESSERA_DEVICE_CODE inline double power_of(double base, int64_t exponent) {
   DoubleDouble result = {1.0, 0.0};
   DoubleDouble square = {base, 0.0};

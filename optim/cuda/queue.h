@@ -8,11 +8,11 @@
 
 namespace tessera::internal::cuda {
 
-/// Throws c10::Error with the module's words unless `status`, which `function` returned, is 0.
+/// Throws c10::Error with the module's error text unless `status`, which `function` returned, is 0.
 void require_queued(const Api& api, const char* function, int status);
 
-/// Makes the device at `torch_device` the calling thread's current one for a scope. Where it is
-/// already, nothing is asked of the driver.
+/// Makes `torch_device` the calling thread's current device for a scope. Makes no driver call if it
+/// is the current device already.
 class OnDevice {
  public:
   explicit OnDevice(at::Device torch_device) {
@@ -24,9 +24,9 @@ class OnDevice {
   c10::OptionalDeviceGuard guard_;
 };
 
-/// Calls call(stream), an entry point of the module, with the device's current stream while the
-/// device is the calling thread's current one, which the module needs. Throws c10::Error, see
-/// require_queued().
+/// Calls call(stream), an entry point of the module, with the device's current stream. During the
+/// call the device is the calling thread's current device, as the module requires. Throws
+/// c10::Error like require_queued().
 template <typename Call>
 void queue(const Api& api, Device& device, const char* function, const Call& call) {
   const OnDevice here(device.torch_device());

@@ -5,7 +5,7 @@
 namespace tessera::internal::cuda {
 namespace {
 
-/// One block: a table may have thousands of counts.
+/// Runs as one block, whose threads share the counts, because a table may have thousands of them.
 __global__ void __launch_bounds__(kBlockThreads) decide_kernel(DecideArguments arguments) {
   __shared__ int64_t non_finite;
   if (threadIdx.x == 0) non_finite = 0;

@@ -12,7 +12,7 @@
 
 namespace tessera::internal::cuda {
 
-/// One thread's share of the elements that are not finite.
+/// Returns one thread's share of the number of elements that are not finite.
 TESSERA_DEVICE_CODE inline int64_t non_finite_share(const DecideArguments& arguments,
                                                     Worker thread) {
   int64_t sum = 0;
@@ -22,7 +22,7 @@ TESSERA_DEVICE_CODE inline int64_t non_finite_share(const DecideArguments& argum
   return sum;
 }
 
-/// Returns true if the ranks' hashes are equal, from the sums of pairs.
+/// Returns true if the ranks' hashes are equal, judging by the sums of pairs (kAgreementAt).
 TESSERA_DEVICE_CODE inline bool is_agreed(const int64_t* words, int64_t world_size) {
   for (int piece = 0; piece < kAgreementPieces; ++piece) {
     const int64_t sum = words[kAgreementAt + 2 * piece];

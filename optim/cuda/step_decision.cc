@@ -21,7 +21,7 @@ static_assert(sizeof(LossScaleState) == kScaleWords * sizeof(double));
 static_assert(offsetof(LossScaleState, scale) == 0);
 
 std::optional<LossScale> checked(std::optional<LossScale> loss_scale) {
-  if (loss_scale.has_value()) LossScaler{*loss_scale};  // throws what forbids it
+  if (loss_scale.has_value()) LossScaler{*loss_scale};  // throws if it is invalid
   return loss_scale;
 }
 
@@ -55,7 +55,7 @@ void StepDecision::load(LossScaleState loaded) {
   TORCH_CHECK(loss_scale_.has_value(),
               "[optim] loss scale: got one to load, expected none; set "
               "Options::loss_scale");
-  LossScaler(*loss_scale_).load(loaded.scale, loaded.good_steps);  // throws what forbids it
+  LossScaler(*loss_scale_).load(loaded.scale, loaded.good_steps);  // throws if the state is invalid
   const at::Tensor& upload = uploads_.take();
   std::memcpy(upload.mutable_data_ptr(), &loaded, sizeof(loaded));
   const std::shared_ptr<Stream> stream = device_->current_stream();

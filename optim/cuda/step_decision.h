@@ -17,10 +17,10 @@
 
 namespace tessera::internal::cuda {
 
-/// Decides on the device whether a step is made, from what the ranks have added up (StepSums); the
-/// host reads the decision later. Holds the dynamic loss scale, if there is one, on the device.
-/// Calls except read() are queued on the device's current stream of the calling thread and return
-/// without waiting for it. Used by one thread at a time. Equal inputs on all ranks give equal bits.
+/// Decides on the device whether a step applies, from the sums over all ranks (StepSums); the host
+/// reads the decision later. Holds the dynamic loss scale, if there is one, on the device. Calls
+/// except read() are queued on the device's current stream of the calling thread and return without
+/// waiting for it. Used by one thread at a time. Equal inputs on all ranks give equal bits.
 class StepDecision {
  public:
   /// Results of one step that are copied to the host.
@@ -30,7 +30,7 @@ class StepDecision {
     std::vector<int64_t> non_finite;  ///< per parameter of the table: elements on all ranks
     std::vector<uint8_t> used;        ///< per parameter: 1 if any rank used it
     bool refused;                     ///< by any rank
-    bool agreed;                      ///< all ranks have one hash
+    bool agreed;                      ///< all ranks have the same hash
     ExactSum squares;                 ///< of all ranks
   };
   /// How many readings may be under way at once.
@@ -42,17 +42,17 @@ class StepDecision {
                std::shared_ptr<const Api> api, std::shared_ptr<Device> device);
 
   /// Decides from `words`, StepSums::words() summed over the world's ranks, and updates the loss
-  /// scale as LossScaler does; it stays if a rank refuses or ranks disagree. Gradients are divided
-  /// by `divisor` beside the loss scale. Once per step.
+  /// scale as LossScaler does. The loss scale stays if a rank refuses or ranks disagree. Gradients
+  /// are divided by the loss scale and by `divisor`. Once per step.
   void decide(const at::Tensor& words, int world_size, double divisor = 1.0);
 
   /// Returns the result of the last decide(), on the device, for GpuOptimizer::advance(); the same
   /// address always.
   const StepOutcome* outcome() const;
 
-  /// Queues copies to the host of the result, the loss scale and `words` as of then. May be called
-  /// up to kReadings times before read(), so step n + 1 may start its own while that of step n is
-  /// unread; throws c10::Error beyond.
+  /// Queues copies of the present result, loss scale and `words` to the host. May be called up to
+  /// kReadings times before read(), so that step n + 1 may start its reading while the reading of
+  /// step n is pending. Throws c10::Error if kReadings readings are pending.
   void start_reading(const at::Tensor& words);
   /// Returns the number of readings that are started and not read.
   size_t pending() const { return started_ - read_; }
@@ -60,7 +60,7 @@ class StepDecision {
   /// c10::Error if there is none.
   Reading read();
 
-  /// Continues with another loss scale. Throws c10::Error as LossScaler::load, and without a
+  /// Continues with another loss scale. Throws c10::Error like LossScaler::load, or if there is no
   /// LossScale.
   void load(LossScaleState state);
   /// Returns the loss scale, 0-d Double on the device. A view: an operator reads the scale of the

@@ -17,8 +17,8 @@ constexpr int64_t kWordBytes = sizeof(int64_t);
 /// How many words write_own_words() writes from kRefusalsAt on.
 constexpr int64_t kOwnWords = kNonFiniteAt - kRefusalsAt;
 
-/// Returns the pieces of parameters in `range` of a unit, counted from its start, by entries of the
-/// table.
+/// Returns the pieces of parameters in `range` of a unit. Positions are counted from the start of
+/// `range`, and parameters are indices in the table.
 std::vector<Piece> pieces_in(const PlannedUnit& unit, Range range) {
   std::vector<Segment> segments = unit.layout.segments(range);
   for (Segment& segment : segments) {

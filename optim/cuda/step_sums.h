@@ -26,38 +26,40 @@ namespace tessera::internal::cuda {
 /// on all ranks.
 std::string problem_of(const UnitPlan& plan, int world_size);
 
-/// Collects on the device what the ranks add up before a step: the exact sum of the squares of the
-/// mean gradient, refusals, agreement, elements that are not finite and parameters that are used,
-/// in the layout of step_words.h. Every call is local, is queued on the device's current stream of
-/// the calling thread and returns without waiting for the device; the caller orders streams.
-/// Arguments must stay alive until the queued work has run (as LibTorch's memory on a GPU does).
-/// Used by one thread at a time.
+/// Collects on the device the numbers that the ranks add up before a step: the exact sum of the
+/// squares of the mean gradient, refusals, agreement, elements that are not finite and parameters
+/// that are used, in the layout of step_words.h. Every call is local, is queued on the device's
+/// current stream of the calling thread and returns without waiting for the device; the caller
+/// orders streams. Arguments must stay alive until the queued work has run (as LibTorch's memory on
+/// a GPU does). Used by one thread at a time.
 class StepSums {
  public:
   /// Uploads where the pieces of parameters lie: 16 bytes for each 4096 elements of every unit and
-  /// of this rank's atom of it. Throws c10::Error with the text of problem_of(). All words are 0,
-  /// as after clear().
+  /// of this rank's atom of every unit. Throws c10::Error with the text of problem_of(). All words
+  /// are 0, as after clear().
   StepSums(const ParameterTable& table, const UnitPlan& plan, const SliceMap& slices,
            std::shared_ptr<const Api> api, std::shared_ptr<Device> device);
 
   /// Begins a step: sets all words to 0.
   void clear();
-  /// Counts what is NaN or infinite in the gradients that this rank produced for trainable `unit`;
-  /// `gradient_buffer`: [unit numel] of Float, BFloat16 or Half. One pass. Adds up over calls.
+  /// Counts the NaN or infinite elements in the gradients that this rank produced for trainable
+  /// `unit`; `gradient_buffer`: [unit numel] of Float, BFloat16 or Half. One pass. Adds up over
+  /// calls.
   void count_non_finite(size_t unit, const at::Tensor& gradient_buffer);
   /// Adds the squares of this rank's atom of trainable `unit`. `kept`: 1-d Float, BFloat16 or Half,
   /// the mean gradient from element `begin` of the unit on, with all of the atom. One pass.
   void add_squares(size_t unit, const at::Tensor& kept, int64_t begin);
-  /// Writes this rank's own words. used_here[i] != 0: it used parameter i of the table; `hash`: of
-  /// all that ranks must agree on; `refuses`: the step must not be made on any rank. Once per step,
-  /// after the other calls: then a SUM all_reduce of words() in place tells all.
+  /// Writes this rank's own words. used_here[i] != 0: this rank used parameter i of the table.
+  /// `hash`: a hash of all that ranks must agree on. `refuses`: the step must not be made on any
+  /// rank. Call this once per step, after the other calls and before the SUM all_reduce of words()
+  /// in place.
   void write_own_words(std::span<const uint8_t> used_here, uint64_t hash, bool refuses);
 
-  /// [step_words(table size)] int64 on the device; the same tensor always.
+  /// Returns [step_words(table size)] int64 on the device, always the same tensor.
   const at::Tensor& words() const { return words_; }
   /// Returns the part of words() that GpuOptimizer::advance() reads, on the device.
   const int64_t* used() const;
-  /// Memory on the device.
+  /// Returns the bytes of device memory.
   int64_t bytes() const;
 
  private:

@@ -5,8 +5,8 @@
 #include "tessera/core/numbers/device_code.h"
 #include "tessera/core/numbers/exact_digits.h"
 
-// The layout of the int64 words that ranks add up before a step. One SUM all_reduce of them tells
-// every rank all that the step depends on.
+// The layout of the int64 words that ranks add up before a step. After one SUM all_reduce of the
+// words every rank knows all that the step depends on.
 namespace tessera::internal::cuda {
 
 /// The sum of the squares, an ExactSum: kExactWords words.

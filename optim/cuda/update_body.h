@@ -60,7 +60,7 @@ struct UpdateArrays {
   }
 };
 
-/// For walk(): the update of one element, or of a pack, whose loads all come before its stores.
+/// Visitor for walk(): updates one element, or a pack, all of whose loads come before its stores.
 template <typename Rule, typename Gradient, typename Target>
 struct UpdateVisitor {
   UpdateArrays<Rule, Gradient, Target> arrays;
@@ -128,8 +128,8 @@ TESSERA_DEVICE_CODE inline void update_body(const UpdateArrays<Rule, Gradient, T
   }
 }
 
-/// Calls launch(arrays, pieces), whose types are those that the arguments name, and returns what it
-/// returns; or a kRefused... of abi.h.
+/// Calls launch(arrays, pieces) with the types that `by` names, and returns its result. Returns a
+/// kRefused... of abi.h if `by` names no type.
 template <typename Launch>
 int with_update(const UpdateArguments& by, const Launch& launch) {
   const UpdatePieces pieces = {by.pieces, by.places, by.piece_count, by.updates};

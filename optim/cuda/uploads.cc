@@ -8,7 +8,8 @@ Uploads::Uploads(std::shared_ptr<Device> device, int64_t words)
     : device_(std::move(device)), words_(words) {}
 
 const at::Tensor& Uploads::take() {
-  // Copies run in the order in which they were queued, so the one after the last is the oldest.
+  // Copies run in the order in which they were queued, so the buffer after the last one taken is
+  // the oldest.
   taken_ = buffers_.empty() ? 0 : (taken_ + 1) % buffers_.size();
   if (buffers_.empty() || !buffers_[taken_].copied->is_done()) {
     buffers_.insert(buffers_.begin() + static_cast<std::ptrdiff_t>(taken_),

@@ -11,16 +11,16 @@
 
 namespace tessera::internal::cuda {
 
-/// Host memory for repeated small copies to the device. A buffer is reused only when its last
+/// Host memory for repeated small copies to the device. A buffer is reused only after its last
 /// copies have run; if none is free, another one is allocated, so that no call waits. Used by one
 /// thread at a time.
 class Uploads {
  public:
-  /// Buffers of `words` int64. None is allocated before it is needed.
+  /// Each buffer has `words` int64, and is allocated when it is first needed.
   Uploads(std::shared_ptr<Device> device, int64_t words);
 
-  /// A buffer to write, [words] int64 in memory from Device::allocate_on_host. Local, does not
-  /// block.
+  /// Returns a buffer to write to, [words] int64 in memory from Device::allocate_on_host. Local,
+  /// does not block.
   const at::Tensor& take();
   /// Notes that the copies from the last buffer of take() are queued on `stream`.
   void queued(Stream& stream);

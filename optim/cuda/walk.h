@@ -33,7 +33,7 @@ TESSERA_DEVICE_CODE inline Pack<T> load_pack(const T* from) {
 template <typename T>
 TESSERA_DEVICE_CODE inline void store_pack(T* to, const Pack<T>& pack) {
 #ifdef __CUDA_ARCH__
-  // By assignment nvcc writes packs of 16-bit elements in pieces.
+  // With an assignment, nvcc would write a pack of 16-bit elements in several stores.
   using Word = std::conditional_t<sizeof(pack) == sizeof(uint4), uint4, uint2>;
   __stwb(reinterpret_cast<Word*>(to), std::bit_cast<Word>(pack));
 #else
@@ -47,15 +47,16 @@ TESSERA_DEVICE_CODE inline bool begins_pack(const T* array, int64_t index) {
   return reinterpret_cast<uintptr_t>(array + index) % sizeof(Pack<T>) == 0;
 }
 
-/// Elements [0, numel) as `head` single ones, `packs` packs and single ones to the end.
+/// Elements [0, numel), split into `head` single elements, `packs` packs, and single elements to
+/// the end.
 struct PackRange {
   int64_t numel;
   int64_t head;
   int64_t packs;
 };
 
-/// The range of a job whose packs may begin where begin_packs(index) is true: packs are aligned in
-/// all arrays; if no offset aligns them all there are no packs.
+/// Returns the range of a job whose packs may begin where begin_packs(index) is true, so that packs
+/// are aligned in all arrays. If no offset aligns all arrays, the range has no packs.
 template <typename BeginPacks>
 TESSERA_DEVICE_CODE inline PackRange pack_range_where(int64_t numel,
                                                       const BeginPacks& begin_packs) {
@@ -65,7 +66,7 @@ TESSERA_DEVICE_CODE inline PackRange pack_range_where(int64_t numel,
   return {numel, numel, 0};
 }
 
-/// The range for arrays that begin at these addresses.
+/// Returns the range for arrays that begin at these addresses.
 template <typename... T>
 TESSERA_DEVICE_CODE inline PackRange pack_range(int64_t numel, const T*... arrays) {
   return pack_range_where(numel, [=](int64_t at) { return (begins_pack(arrays, at) && ...); });

@@ -14,8 +14,8 @@
 // file, because code for wide instructions must not be linked into functions for others. Loops are
 // short and over elements of one width, so that the compiler vectorises them. Several blocks are
 // updated before the first one is quantised: a block has to wait for its largest magnitude, and the
-// processor works on others meanwhile. But a block is dequantised just before its update, so that
-// the divisions of one overlap with the integer operations of the next.
+// processor works on other blocks meanwhile. But a block is dequantised just before its update, so
+// that the divisions of one overlap with the integer operations of the next.
 namespace tessera::internal {
 
 [[gnu::always_inline]] inline const float* in_fp32(const float* values, float* /*memory*/) {
@@ -38,7 +38,7 @@ template <typename T>
   return block_scale(largest);
 }
 
-/// Writes codes and scales.
+/// Quantises kBlocks blocks of `moment` into the codes and scales of `to`.
 template <typename Codec, typename Tree, int kBlocks, typename T>
 [[gnu::always_inline]] inline void quantize_blocks(const T* moment, const CodedMoment& to) {
   float inverses[kBlocks];

@@ -9,21 +9,23 @@ namespace tessera::internal {
 
 /// Note [Dynamic codes]
 /// The dynamic trees of Dettmers et al. (arXiv 2110.02861, section 2): magnitudes in seven decades
-/// from 1e-6 to 1, each with twice as many values as the one below, kFirst (1 in the signed tree, 2
-/// in the unsigned one) in the first: with n = kFirst * 2^i of them in decade i, magnitude number
-/// u = n ... 2n - 1 is 10^(i-6) * (0.1 + 0.9 * (u - n + 0.5) / n), the middle of the u-th of n
-/// equal cells. Number 128 * kFirst is 1 and kFirst - 1 is 0.
+/// from 1e-6 to 1, each with twice as many values as the decade below. Decade i has n = kFirst *
+/// 2^i values, where kFirst is 1 in the signed tree and 2 in the unsigned one. Magnitude number u =
+/// n ... 2n - 1 is 10^(i-6) * (0.1 + 0.9 * (u - n + 0.5) / n), the middle of the u-th of n equal
+/// cells. Number 128 * kFirst is 1 and kFirst - 1 is 0.
 ///
-/// A decade's values lie on a line over u, and from decade to decade lines get steeper: so the
-/// value is the largest of seven lines, and the other way round u is the smallest of seven. No
-/// search, no table, no branch: loops over elements become vector instructions.
+/// Within a decade the value is a linear function of u, and the lines get steeper from decade to
+/// decade. So the value is the largest of the seven lines at u. In the inverse direction, u is the
+/// smallest of seven lines at the value. No search, no table, no branch: loops over elements become
+/// vector instructions.
 ///
 /// A number gets the nearest value. Cells end half way between values, at whole numbers of the
-/// inverse lines, with two exceptions: between decades (where u is a power of two) 0.2 further on,
-/// and below 1 a quarter before. Lines are rounded, so of two values that are equally near to
-/// within 2e-6 of the number either may be taken, but always the same one for the same bits. There
-/// is one exception: in the unsigned tree a positive number never becomes 0, because steps are
-/// divided by its root (Li et al., arXiv 2309.01507, section 4.1, on zero in second moments).
+/// inverse lines, with two exceptions: a cell between decades (where u is a power of two) ends 0.2
+/// later, and the cell below 1 ends a quarter earlier. Lines are rounded, so if two values are
+/// equally near to a number, to within 2e-6 of the number, either may be taken, but always the same
+/// value for the same bits. But in the unsigned tree a positive number never becomes 0, because
+/// steps are divided by its root (Li et al., arXiv 2309.01507, section 4.1, on zero in second
+/// moments).
 ///
 /// The byte of a number is u - 1 in the unsigned tree. In the signed tree it is u, or 256 - u for
 /// negative numbers, which have no -1. Byte 0 is zero in both trees.
@@ -40,7 +42,7 @@ struct Line {
   float offset;
 };
 
-/// Decade `decade` as value = slope * u + offset.
+/// Returns the line of decade `decade`: value = slope * u + offset.
 template <int kFirst>
 constexpr Line line_over_numbers(int decade) {
   const double unit = unit_of_decade(decade);
@@ -48,8 +50,8 @@ constexpr Line line_over_numbers(int decade) {
   return {static_cast<float>(0.9 * unit / count), static_cast<float>(unit * (0.45 / count - 0.8))};
 }
 
-/// Decade `decade` as u = slope * value + offset. The signed tree's first decade has only one
-/// value, so its line may begin where 0 ends.
+/// Returns the inverse line of decade `decade`: u = slope * value + offset. The signed tree's first
+/// decade has only one value, so its line may begin where 0 ends.
 template <int kFirst>
 constexpr Line line_over_values(int decade) {
   const double count = kFirst << decade;
@@ -84,14 +86,14 @@ template <int kFirst, int decade>
   }
 }
 
-/// Magnitude number `u`, 0 to 128 * kFirst.
+/// Returns magnitude number `u`, 0 to 128 * kFirst.
 template <int kFirst>
 [[gnu::always_inline]] inline float magnitude(int32_t u) {
   const float value = largest_line<kFirst, 0>(static_cast<float>(u), 0.0f);
   return value < 1.0f ? value : 1.0f;
 }
 
-/// The cell that a point `u` of the lines lies in.
+/// Returns the number of the cell in which point `u` of the lines lies.
 template <int kFirst>
 [[gnu::always_inline]] inline int32_t cell_of(float u) {
   const float power = std::bit_cast<float>(std::bit_cast<int32_t>(u) & ~0x7fffff);  // of two
@@ -102,7 +104,7 @@ template <int kFirst>
   return static_cast<int32_t>(u - static_cast<float>(late)) + early;
 }
 
-/// The number of the magnitude nearest to `value`, which is at least 0.
+/// Returns the number of the magnitude nearest to `value`, which is at least 0.
 template <int kFirst>
 [[gnu::always_inline]] inline int32_t nearest(float value) {
   return cell_of<kFirst>(smallest_line<kFirst, 0>(value, 128.0f * kFirst));
@@ -120,8 +122,8 @@ struct BlockScale {
 inline constexpr int32_t kMagnitudeBits = 0x7fffffff;
 inline constexpr int32_t kLargestScaleBits = (126 + 127) << 23;
 
-/// `bits`: the largest of a block's magnitudes, as an integer: integers have the order of their
-/// numbers, with NaN above all.
+/// Returns the scale of a block whose largest magnitude has the bit pattern `bits`. As integers,
+/// bit patterns have the order of their numbers, with NaN above all.
 inline BlockScale block_scale(int32_t bits) {
   constexpr int32_t kInfinityBits = 0x7f800000;
   constexpr int32_t kSmallestScaleBits = 1 << 23;

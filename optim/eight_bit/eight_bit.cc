@@ -14,7 +14,7 @@ namespace tessera::internal {
 
 namespace {
 
-/// Moment number `moment` of the algorithm; each has codes and scales.
+/// Returns moment number `moment` of the algorithm; each moment has two states, codes and scales.
 CodedMoment moment_in(std::span<void* const> states, size_t moment) {
   return {static_cast<uint8_t*>(states[2 * moment]), static_cast<float*>(states[2 * moment + 1])};
 }

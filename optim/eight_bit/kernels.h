@@ -17,9 +17,9 @@ struct CodedMoment {
 };
 
 /// One update of `numel` elements, the first one at the beginning of a block, in place: moments are
-/// dequantised, updated in T, and quantised with new scales. Values are updated by the moments as
-/// they were before they were quantised. A block's bits depend on its own elements only, not on
-/// numel, address or processor. The arrays do not overlap.
+/// dequantised, updated in T, and quantised with new scales. Values are updated with the moments
+/// before these are quantised again. A block's bits depend on its own elements only, not on numel,
+/// address or processor. The arrays do not overlap.
 void adamw8bit_update(float* values, const float* gradient, const CodedMoment& moment1,
                       const CodedMoment& moment2, int64_t numel,
                       const AdamwCoefficients& coefficients);

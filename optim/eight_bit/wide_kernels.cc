@@ -6,7 +6,8 @@
 #pragma GCC diagnostic ignored "-Wuninitialized"
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
 
-// Included before the pragma, so that their functions are not compiled for wide instructions.
+// These headers come before the pragma, so that their functions are not compiled for wide
+// instructions.
 #include <immintrin.h>
 
 #include <array>
@@ -46,8 +47,8 @@ struct LinesOverNumbers {
   }
 };
 
-/// The two lines that may be the smallest between two powers of four, by half the exponent of the
-/// lower one, modulo 16: those of the decades of both ends.
+/// The two lines that may be the smallest between two powers of four: those of the decades at both
+/// ends. The index is half the exponent of the lower power, modulo 16.
 template <int kFirst>
 struct LinesOverValues {
   alignas(64) std::array<std::array<float, 16>, 2> slopes{};
@@ -75,7 +76,7 @@ struct WideCodec {
   template <typename Tree>
   [[gnu::always_inline]] static void decode(const uint8_t* codes, float scale, float* moment) {
     constexpr bool kIsSigned = Tree::kFirst == 1;
-    // Times 2^24 only 0 has an exponent of 0 modulo 16, where there is no line.
+    // With numbers times 2^24, only 0 has an exponent of 0 modulo 16, for which there is no line.
     static constexpr LinesOverNumbers<Tree::kFirst, kIsSigned ? 24 : 0> kLines;
     const __m512 slopes = _mm512_load_ps(kLines.slopes.data());
     const __m512 offsets = _mm512_load_ps(kLines.offsets.data());
@@ -128,14 +129,14 @@ struct WideCodec {
     return _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(codes)));
   }
 
-  /// `number`, with its sign flipped where that of `by` is set.
+  /// Returns `number`, with its sign flipped where the sign of `by` is set.
   [[gnu::always_inline]] static __m512 flipped_by(__m512 by, __m512 number) {
     const __m512i sign = _mm512_set1_epi32(~kMagnitudeBits);
     return _mm512_castsi512_ps(_mm512_ternarylogic_epi32(
         _mm512_castps_si512(number), _mm512_castps_si512(by), sign, 0x78));  // a ^ (b & c)
   }
 
-  /// The point of the lines for the magnitudes of `values` * `inverse`.
+  /// Returns the point of the lines for the magnitudes of `values` * `inverse`.
   template <typename Tree>
   [[gnu::always_inline]] static __m512 point(__m512 values, float inverse) {
     static constexpr LinesOverValues<Tree::kFirst> kLines;

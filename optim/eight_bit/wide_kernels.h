@@ -17,7 +17,7 @@ void adamw8bit_update_wide(float* values, const float* gradient, const CodedMome
 void lion8bit_update_wide(float* values, const float* gradient, const CodedMoment& momentum,
                           int64_t numel, const LionCoefficients& coefficients);
 
-/// The same by loops, on any processor.
+/// The updates of kernels.h by loops, on any processor.
 void adamw8bit_update_by_loops(float* values, const float* gradient, const CodedMoment& moment1,
                                const CodedMoment& moment2, int64_t numel,
                                const AdamwCoefficients& coefficients);

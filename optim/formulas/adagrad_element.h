@@ -51,8 +51,8 @@ TESSERA_DEVICE_CODE [[gnu::always_inline]] inline AdagradScalars<T> adagrad_scal
           .eps = static_cast<T>(from.eps)};
 }
 
-/// Updates one element in place; `sum` is that of the squares. Multiplications are fused with the
-/// additions after them where at::add and at::addcmul fuse them.
+/// Updates one element in place; `sum` is the sum of the gradients' squares. Multiplications are
+/// fused with the additions after them where at::add and at::addcmul fuse them.
 template <bool kDecays, typename T>
 TESSERA_DEVICE_CODE [[gnu::always_inline]] inline void adagrad_element(
     T& value, T gradient, T& sum, const AdagradScalars<T>& by) {

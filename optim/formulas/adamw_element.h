@@ -84,8 +84,8 @@ TESSERA_DEVICE_CODE [[gnu::always_inline]] inline AdamwElement<T> adamw_element(
   return {adamw_value(before.value, m, v, by), m, v};
 }
 
-/// The same under AMSGrad (Reddi, Kale and Kumar, arXiv 1904.09237): `maximum` is the largest
-/// second moment so far.
+/// One element's update under AMSGrad (Reddi, Kale and Kumar, arXiv 1904.09237): `maximum` is the
+/// largest second moment so far.
 template <typename T>
 TESSERA_DEVICE_CODE [[gnu::always_inline]] inline AdamwElement<T> amsgrad_element(
     const AdamwElement<T>& before, T& maximum, T gradient, const AdamwScalars<T>& by) {

@@ -9,7 +9,7 @@ namespace tessera::internal {
 
 /// The schedule of a dynamic loss scale, as torch.amp.GradScaler: it shrinks at once after a step
 /// whose gradients were not finite and grows after enough good steps in a row. Local; equal on all
-/// ranks because the vote decides what overflowed.
+/// ranks because the vote decides which steps overflowed.
 class LossScaler {
  public:
   /// Throws c10::Error unless the values are in the ranges that LossScale states.

@@ -63,9 +63,9 @@ TESSERA_DEVICE_CODE [[gnu::always_inline]] inline RmspropScalars<T> rmsprop_scal
           .rate = static_cast<T>(from.rate)};
 }
 
-/// Updates one element in place; `square_mean` is that of the squares; `momentum` and `mean` (of
-/// the gradients) only if they are used. Multiplications are fused with the additions after them
-/// where at::add and at::addcmul fuse them.
+/// Updates one element in place; `square_mean` is the mean of the gradients' squares. `momentum`
+/// and `mean` (of the gradients) change only if they are used. Multiplications are fused with the
+/// additions after them where at::add and at::addcmul fuse them.
 template <bool kDecays, bool kCentered, bool kMomentum, typename T>
 TESSERA_DEVICE_CODE [[gnu::always_inline]] inline void rmsprop_element(
     T& value, T gradient, T& square_mean, T& momentum, T& mean, const RmspropScalars<T>& by) {

@@ -18,7 +18,7 @@ at::Tensor present_state(at::Generator generator) {
   return generator.get_state();
 }
 
-/// Returns why a state cannot be cut; "" if it can.
+/// Returns why a state cannot be cut into slices; "" if it can.
 std::string problem_of_state(const std::string& name, const ProbeRun& run,
                              const std::vector<ProbeSample>& samples, size_t state) {
   for (size_t i = 0; i < samples.size(); ++i) {

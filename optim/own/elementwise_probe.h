@@ -21,11 +21,11 @@ struct StatesInUse {
   /// there is a problem, the other fields mean nothing.
   std::string problem;
   std::vector<uint8_t> used;                          ///< by state
-  std::vector<std::optional<at::ScalarType>> dtypes;  ///< none: the parameter's
+  std::vector<std::optional<at::ScalarType>> dtypes;  ///< nullopt: the parameter's dtype
   bool takes_double = true;  ///< false: it throws where parameters are Double
 };
 
-/// Puts the CPU's default generator back if anything has drawn from it.
+/// Restores the CPU's default generator if anything has drawn from it.
 class GeneratorKeeper {
  public:
   GeneratorKeeper();
@@ -35,7 +35,8 @@ class GeneratorKeeper {
 
   bool has_drawn() const;
   /// Returns true if `run`, which has run since this was made, draws from the generator. If
-  /// anything has drawn, repeats `run`, up to a limit, until nothing draws: other threads may.
+  /// anything has drawn, repeats `run`, up to a limit, until nothing draws, because other threads
+  /// may draw, too.
   bool is_drawn_from_by(const std::function<void()>& run) const;
 
  private:
@@ -47,9 +48,9 @@ class GeneratorKeeper {
 /// optimizer throws.
 StatesInUse find_states(const ErasedForm& form, const torch::optim::OptimizerOptions& options);
 
-/// Tries out whether the optimizer is elementwise and its form complete, as elementwise() says;
-/// "got X, expected Y; do Z" if not, else "". `states` come from find_states(), without a problem.
-/// Local; leaves the CPU's default generator as it was.
+/// Tests whether the optimizer is elementwise and its form complete, as elementwise() requires.
+/// Returns "got X, expected Y; do Z" if not, else "". `states` come from find_states(), without a
+/// problem. Local; leaves the CPU's default generator as it was.
 std::string probe_elementwise(const ErasedForm& form, const torch::optim::OptimizerOptions& options,
                               const StatesInUse& states);
 

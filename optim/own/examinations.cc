@@ -29,7 +29,7 @@ std::string problem_of_form(const ErasedForm& form) {
     return absl::StrCat("optimizer: name: got '", form.name,
                         "', expected letters, digits and _; set it in ", form.traits);
   }
-  // Names that a StateDict uses otherwise.
+  // A StateDict uses these names for other entries.
   std::set<std::string> taken = {"step", "master", "average"};
   for (const auto& state : form.states) {
     if (!is_word(state.name) || !taken.insert(state.name).second || state.of == nullptr) {

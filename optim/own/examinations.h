@@ -15,23 +15,24 @@
 
 namespace tessera::internal {
 
-/// How an optimizer is tried out: by find_states() and probe_elementwise(), or by whole_probe.h's.
+/// The functions that try out an optimizer: find_states() and probe_elementwise(), or their
+/// counterparts in whole_probe.h.
 struct Trial {
   StatesInUse (*find)(const ErasedForm& form, const torch::optim::OptimizerOptions& options);
   std::string (*probe)(const ErasedForm& form, const torch::optim::OptimizerOptions& options,
                        const StatesInUse& states);
 };
 
-/// The results of trial runs of an optimizer, for each set of its numbers that was asked for. The
-/// learning rate is not part of a set: schedules change it at each step. Used by any thread.
+/// The results of trial runs of an optimizer, for each set of its numbers that has been requested.
+/// The learning rate is not part of a set: schedules change it at each step. Used by any thread.
 ///
 /// Note [Numbers of the same kind]
-/// Steps ask, too, because numbers may change between them. Which states there are is taken to
-/// depend only on what is switched on: on bools and integers, and on whether other numbers are
-/// negative, zero or positive. So for a schedule of numbers earlier results hold, and only the
-/// optimizer's constructor runs, which refuses what is out of range. If states did depend on more,
-/// an update would find a state that is not kept and fail the engine on all ranks; parallelize()
-/// examines the exact numbers.
+/// Steps request results, too, because numbers may change between steps. Which states exist is
+/// assumed to depend only on what is switched on: on bools and integers, and on whether other
+/// numbers are negative, zero or positive. So if a schedule changes numbers, earlier results still
+/// hold, and only the optimizer's constructor runs, which refuses numbers out of range. If states
+/// did depend on more, an update would find a state that is not kept and fail the engine on all
+/// ranks; parallelize() examines the exact numbers.
 class Examinations {
  public:
   /// Runs the optimizer with these options. Leaves the CPU's default generator as it was; later
@@ -44,7 +45,7 @@ class Examinations {
   /// Returns the states under `options`, or the form's own problem. Allocates nothing for known
   /// numbers.
   std::shared_ptr<const StatesInUse> states(const torch::optim::OptimizerOptions& options);
-  /// Trial::probe() with exactly these numbers, once.
+  /// Returns what Trial::probe() returns for exactly these numbers. Runs it once.
   std::string probe(const torch::optim::OptimizerOptions& options);
 
  private:

@@ -25,8 +25,9 @@ void require_fit(const ErasedForm& form, size_t state, int64_t step, const at::T
               ", as in the first updates; keep them");
 }
 
-/// Throws if the optimizer has dropped a state that was handed to step number `step`, to start it
-/// again: such a state cannot be kept.
+/// Called if the optimizer has no state number `state` after step number `step`. Throws if that
+/// step was given the state, because a state that an optimizer drops to start it again cannot be
+/// kept.
 void require_kept(const ErasedForm& form, size_t state, int64_t step, const at::Tensor& kept) {
   TORCH_CHECK(step == 1 || !kept.defined(), "[optim] ", form.name, ": got no state '",
               form.states[state].name, "' after update ", step,
@@ -56,7 +57,8 @@ void run_optimizer_step(const ErasedForm& form, const torch::optim::OptimizerOpt
   }
   optimizer->step();
   const at::Tensor updated = in_memory(values.detach());
-  if (updated.data_ptr() != memory.data_ptr()) memory.copy_(updated);  // set_data()
+  // The optimizer may have called set_data().
+  if (updated.data_ptr() != memory.data_ptr()) memory.copy_(updated);
 
   const auto found = of_parameters.find(key);
   if (found == of_parameters.end()) {
@@ -75,7 +77,7 @@ void run_optimizer_step(const ErasedForm& form, const torch::optim::OptimizerOpt
     if (!made.defined()) continue;
     require_fit(form, i, step, made, kept);
     if (made.data_ptr() == kept.data_ptr() && made.strides() == kept.strides()) continue;
-    // It may also be another state's memory, as when two are swapped.
+    // `made` may also be the memory of another state, as when the optimizer swaps two states.
     const bool is_kept = std::any_of(
         kept_states.begin(), kept_states.end(),
         [&made](const at::Tensor& other) { return other.defined() && made.is_alias_of(other); });

@@ -38,7 +38,7 @@ double initial_state(const ErasedForm& form, const torch::optim::OptimizerOption
     const auto first = made.flatten()[0].item<double>();
     return at::all(made == first).item<bool>() ? first : 0.0;
   } catch (...) {
-    return 0.0;  // the first update will throw it
+    return 0.0;  // the first update will throw this error
   }
 }
 

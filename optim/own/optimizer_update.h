@@ -15,25 +15,26 @@
 
 namespace tessera::internal {
 
-/// Returns the value that the optimizer's constructor fills state number `state` of a parameter
-/// with, as LibTorch's Adagrad does; else 0. It matters only if a parameter is saved that was never
-/// updated.
+/// Returns the value with which the optimizer's constructor fills state number `state` of a
+/// parameter, as LibTorch's Adagrad does; 0 if it does not. The value matters only if a parameter
+/// is saved before its first update.
 double initial_state(const ErasedForm& form, const torch::optim::OptimizerOptions& options,
                      size_t state);
 
 /// Updates elements by a torch::optim::Optimizer.
 ///
 /// Note [A user's optimizer]
-/// An optimizer is made for one step over one piece of a parameter. Its state is put together from
-/// what is kept: the named tensors, which it updates in place or replaces, and the count. So
-/// nothing else can survive a step, and a run that resumes elsewhere, under other slices, has all
-/// that this one has. Before the first update there is no state: the optimizer makes it, in its
-/// constructor or in its step.
+/// An optimizer is made for one step on one piece of a parameter. Its state is put together from
+/// what the engine keeps: the named tensors, which the optimizer updates in place or replaces, and
+/// the step count. So nothing else can survive a step, and a run that resumes elsewhere, with other
+/// slices, has all that this run has. Before the first update there is no state: the optimizer
+/// makes it, in its constructor or in its step.
 ///
 /// Pieces are short enough for the cache, and for LibTorch to give most operators one thread.
 class OptimizerUpdate final : public ElementUpdate {
  public:
-  /// `dtypes`: of the form's states; none: the values'. For a table of `parameters`.
+  /// `dtypes`: the dtypes of the form's states; nullopt means the values' dtype. For a table of
+  /// `parameters` parameters.
   OptimizerUpdate(std::shared_ptr<const ErasedForm> form,
                   std::vector<std::optional<at::ScalarType>> dtypes, size_t parameters)
       : form_(std::move(form)), dtypes_(std::move(dtypes)), next_(parameters) {}

@@ -32,7 +32,8 @@ struct GradientCopy {
   }
 };
 
-/// A new tensor over the same memory, so that the user's code cannot reach the engine's tensor.
+/// Returns a new tensor over the memory of `tensor`, so that the user's code cannot reach the
+/// engine's tensor.
 at::Tensor over_memory_of(const at::Tensor& tensor) {
   return at::from_blob(tensor.mutable_data_ptr(), tensor.sizes(), tensor.strides(),
                        tensor.scalar_type());

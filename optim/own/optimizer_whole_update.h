@@ -18,9 +18,10 @@ class OptimizerWholeUpdate final : public WholeUpdate {
   explicit OptimizerWholeUpdate(std::shared_ptr<const ErasedForm> form) : form_(std::move(form)) {}
 
   Needs needs() const override { return Needs::kValues; }
-  /// The cost of the user's code is unknown. The number of elements balances states, too.
+  /// Returns the number of elements, because the cost of the user's code is unknown. This balances
+  /// the memory of states, too.
   int64_t cost(at::IntArrayRef sizes) const override { return c10::multiply_integers(sizes); }
-  /// For the gathered gradient.
+  /// The scratch memory is for the gathered gradient.
   int64_t scratch_numel(at::IntArrayRef sizes) const override {
     return c10::multiply_integers(sizes);
   }
@@ -35,7 +36,8 @@ class OptimizerWholeUpdate final : public WholeUpdate {
   std::shared_ptr<const ErasedForm> form_;
 };
 
-/// Makes the elementwise part: the direction is the gradient. For a table of `parameters`.
+/// Makes the elementwise part, which copies the gradient as the direction. For a table of
+/// `parameters` parameters.
 std::unique_ptr<ElementUpdate> make_gradient_copy(size_t parameters);
 
 }  // namespace tessera::internal

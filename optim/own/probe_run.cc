@@ -25,7 +25,7 @@ namespace {
 
 using torch::optim::OptimizerOptions;
 
-/// Numbers of both signs over `decades` decades, drawn from no generator.
+/// Returns numbers of both signs over `decades` decades. Uses no random generator.
 at::Tensor spread(at::IntArrayRef sizes, at::ScalarType dtype, double phase, int decades) {
   at::Tensor numbers = at::empty(sizes, at::kDouble);
   double* const element = numbers.mutable_data_ptr<double>();
@@ -60,14 +60,15 @@ ErasedForm::State& own_state(const ErasedForm& form, ErasedForm::State& state) {
                                  ", expected the one that ", form.traits, " say; correct them")};
 }
 
-/// Returns the rate and the form's numbers.
+/// Returns the learning rate and the form's numbers in `options`.
 std::vector<double> numbers_of(const ErasedForm& form, const OptimizerOptions& options) {
   std::vector<double> numbers = {options.get_lr()};
   for (const auto& number : form.numbers) numbers.push_back(number.read(options));
   return numbers;
 }
 
-/// Throws if a step has changed the numbers: an engine gives each step the numbers of its own
+/// Throws FormProblem if a step has changed the optimizer's numbers (`before` the step, `after`
+/// it). An engine would lose the change, because it runs each step with the numbers in its own
 /// options.
 void require_unchanged(const ErasedForm& form, const std::vector<double>& before,
                        const std::vector<double>& after) {
@@ -127,7 +128,7 @@ bool changes_something(const ProbeRun& run, const std::vector<ProbeSample>& samp
   return false;
 }
 
-/// Returns the exception in flight, as what a probe found.
+/// Returns the text of the exception in flight, as a problem that a probe has found.
 std::string thrown_in_probe() {
   return absl::StrCat("got an exception in a run of three steps, expected none: ",
                       present_error_text());

@@ -22,14 +22,14 @@ struct ProbeSample {
   at::Tensor values;
   std::vector<at::Tensor> gradients;  ///< by step
 
-  /// Elements [begin, begin + numel), one-dimensional, in memory of their own.
+  /// Returns elements [begin, begin + numel), one-dimensional, in memory of their own.
   ProbeSample cut(int64_t begin, int64_t numel) const;
   ProbeSample flat() const { return cut(0, values.numel()); }
 };
 
-/// A contiguous sample of `sizes`; drawn from no generator.
+/// Returns a contiguous sample of `sizes`. Uses no random generator.
 ProbeSample probe_sample(at::IntArrayRef sizes, at::ScalarType dtype);
-/// Samples of [16, 12] and [130]; the latter ends within a block of 64.
+/// Returns samples of [16, 12] and [130]; the latter ends within a block of 64.
 std::vector<ProbeSample> probe_samples(at::ScalarType dtype);
 
 /// Thrown if traits do not describe what the optimizer does.
@@ -44,26 +44,28 @@ struct ProbeRun {
 };
 
 bool have_equal_values(const ProbeRun& a, const ProbeRun& b);
-/// Compares the states that both have.
+/// Returns true if the states that both runs have are equal.
 bool have_equal_states(const ProbeRun& a, const ProbeRun& b);
 
-/// Returns the problem that shows if a step gets only what the form names from earlier steps, as in
-/// `run_as_engine`; "" if there is none.
+/// Returns the problem that shows if each step gets from earlier steps only what the form names, as
+/// in `run_as_engine`; "" if there is none.
 std::string problem_of_form_in_use(const ErasedForm& form, const ProbeRun& expected,
                                    const std::function<ProbeRun()>& run_as_engine);
 
-// Runs of one step for each of kProbeRates. They throw FormProblem, and what the optimizer does.
+// Each of these functions runs one step for each of kProbeRates. They throw FormProblem, and
+// whatever the optimizer throws.
 
-/// All samples in one optimizer, as a program without this library has them.
+/// Updates all samples by one optimizer, as a program without this library does.
 ProbeRun run_whole(const ErasedForm& form, const torch::optim::OptimizerOptions& options,
                    const std::vector<ProbeSample>& samples);
-/// Each sample in an optimizer of its own.
+/// Updates each sample by an optimizer of its own.
 ProbeRun run_alone(const ErasedForm& form, const torch::optim::OptimizerOptions& options,
                    const std::vector<ProbeSample>& samples);
-/// Each sample cut wherever slices may end, each piece in an optimizer of its own. Without states.
+/// Cuts each sample wherever slices may end, and updates each piece by an optimizer of its own. The
+/// result has no states.
 ProbeRun run_cut(const ErasedForm& form, const torch::optim::OptimizerOptions& options,
                  const std::vector<ProbeSample>& samples);
-/// The same pieces by OptimizerUpdate, as an engine does.
+/// Updates the same pieces as run_cut() by OptimizerUpdate, as an engine does.
 ProbeRun run_as_engine(const ErasedForm& form, const torch::optim::OptimizerOptions& options,
                        const StatesInUse& in_use, const std::vector<ProbeSample>& samples);
 

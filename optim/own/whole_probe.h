@@ -11,8 +11,8 @@
 
 namespace tessera::internal {
 
-/// Returns the states of a parameter of `sizes`; one without sizes of its own counts if `in_use`
-/// has it. Throws c10::Error for negative sizes, and what the form throws.
+/// Returns the states of a parameter of `sizes`. A state for which the form gives no sizes is
+/// included if `in_use` has it. Throws c10::Error for negative sizes, and what the form throws.
 std::vector<WholeState> whole_states_of(const ErasedForm& form,
                                         const torch::optim::OptimizerOptions& options,
                                         at::IntArrayRef sizes, const StatesInUse& in_use);
@@ -21,8 +21,8 @@ std::vector<WholeState> whole_states_of(const ErasedForm& form,
 StatesInUse find_whole_states(const ErasedForm& form,
                               const torch::optim::OptimizerOptions& options);
 
-/// Tries out whether an update depends on one parameter and on what the form names only, as
-/// whole_tensor() says; "got X, expected Y; do Z" if not, else "". `states` come from
+/// Tests whether an update depends only on one parameter and on what the form names, as
+/// whole_tensor() requires. Returns "got X, expected Y; do Z" if not, else "". `states` come from
 /// find_whole_states(), without a problem. Local; leaves the CPU's default generator as it was.
 std::string probe_whole_tensor(const ErasedForm& form,
                                const torch::optim::OptimizerOptions& options,

@@ -24,7 +24,7 @@ std::string type_of(const AlgorithmOptions& options) {
   return c10::demangle(typeid(own).name());
 }
 
-/// Null if there is none.
+/// Returns the algorithm for `options`; null if there is none.
 const Algorithm* find_algorithm(const AlgorithmOptions& options) {
   if (options.get() == nullptr) return nullptr;
   return options.algorithm() != nullptr ? options.algorithm() : algorithm_of(*options.get());
@@ -178,7 +178,8 @@ absl::StatusOr<std::vector<size_t>> OptimizerPlan::assign(const ParameterTable& 
   for (size_t index = 0; index < table.size(); ++index) {
     for (size_t g = 0; g < groups.size(); ++g) {
       if (!groups[g].selects || !selects(groups[g], table[index])) continue;
-      // A later group may select it, too, and then does not lack parameters; the order decides.
+      // A later group may select this parameter, too, and then does not count as a group without
+      // parameters. The parameter belongs to the first group that selects it.
       ++selected[g];
       if (group_of[index] == 0) group_of[index] = g + 1;
     }

@@ -29,8 +29,9 @@ std::vector<std::vector<at::Tensor>> parameters_by_group(const ParameterTable& t
   return parameters;
 }
 
-/// LibTorch 2.15 merges options that come with a group with the defaults: each number that has its
-/// type's own default, and all numbers of a group of another type. So options are set afterwards.
+/// Adds a group to `owner`, and sets its options only afterwards. If options came with the group,
+/// LibTorch 2.15 would merge them with the defaults: each number that has its type's own default,
+/// and all numbers if the group's options are of another type.
 void add_group(torch::optim::Optimizer& owner, const std::vector<at::Tensor>& parameters,
                std::unique_ptr<torch::optim::OptimizerOptions> options) {
   owner.add_param_group(torch::optim::OptimizerParamGroup(parameters));

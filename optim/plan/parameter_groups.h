@@ -25,17 +25,17 @@ struct HyperParameter {
 /// Returns the names of a plan's groups in states, the defaults first: HyperParameter::group.
 std::vector<std::string> unique_group_names(const std::vector<OptimizerGroup>& groups);
 
-/// Lists trained parameters of other dimensions than their groups' algorithms take, a line for each
-/// group; none if all is well. `group_of`: what OptimizerPlan::assign() returns, which calls this,
-/// too.
+/// Lists trained parameters whose number of dimensions does not suit the algorithm of their group,
+/// one line for each group; none if all is well. `group_of` is the result of
+/// OptimizerPlan::assign(), which calls this, too.
 std::vector<std::string> problems_of_dimensions(const OptimizerPlan& plan,
                                                 const ParameterTable& table,
                                                 const std::vector<size_t>& group_of);
 
 /// Appends `group` to `plan`. It gets the parameters that it selects among those of the defaults (0
-/// in `group_of`). Predicates of other groups are not called again: tensors may have been converted
-/// since, and what the predicates refer to may be gone. Returns what is wrong with the group, one
-/// line each.
+/// in `group_of`). Predicates of other groups are not called again, because tensors may have been
+/// converted since then, and objects to which the predicates refer may be gone. Returns what is
+/// wrong with the group, one line each.
 std::vector<std::string> append_group(OptimizerPlan& plan, OptimizerGroup group,
                                       const ParameterTable& table, std::vector<size_t>& group_of);
 
@@ -45,25 +45,26 @@ std::vector<std::string> problems_of_whole_states(const OptimizerPlan& plan,
                                                   const ParameterTable& table,
                                                   const std::vector<size_t>& group_of);
 
-/// A line for each trained parameter's states that an owner keeps whole, for comparison across
-/// ranks.
+/// Returns a line for each trained parameter that has states kept whole by an owner, for comparison
+/// across ranks.
 std::vector<std::string> lines_of_whole_states(const OptimizerPlan& plan,
                                                const ParameterTable& table,
                                                const std::vector<size_t>& group_of);
 
-/// The parameter groups of an optimizer over flat buffers: what a user may edit in them, what they
-/// hold now and whether that is valid, all by the table of each group's algorithm. The groups
-/// themselves belong to the given torch::optim::Optimizer. Local.
+/// The parameter groups of an optimizer over flat buffers. Reads, checks and sets the numbers that
+/// users may edit, by the table of each group's algorithm. The groups themselves belong to the
+/// given torch::optim::Optimizer. Local.
 class ParameterGroups {
  public:
-  /// Adds the plan's groups to `owner`, which must outlive it and have none. `group_of` is
-  /// OptimizerPlan::assign's answer. Throws c10::Error for one that is not, and with problem().
+  /// Adds the plan's groups to `owner`, which must outlive this and have no groups. `group_of` is
+  /// the result of OptimizerPlan::assign(). Throws c10::Error if it is not, and with problem() if
+  /// there is one.
   ParameterGroups(torch::optim::Optimizer& owner, const ParameterTable& table,
                   const OptimizerPlan& plan, const std::vector<size_t>& group_of);
 
   /// Hands the groups to `owner`, which must outlive this: users see and edit them there from now
-  /// on. `owner` may have the first of them already, from an engine of other parameters: it keeps
-  /// their options, and gets the parameters.
+  /// on. `owner` may have the first groups already, from an engine of other parameters. Those
+  /// groups keep their options and get the parameters.
   void show_in(torch::optim::Optimizer& owner);
 
   /// Returns the number of groups, with the defaults, which are the first.
@@ -77,16 +78,17 @@ class ParameterGroups {
   const torch::optim::OptimizerOptions& options(size_t group) const { return *find(group); }
 
   /// Returns the states that some group's options used when this was made, each with the parameters
-  /// of those groups. States of several algorithms with equal name, dtype and block are one.
+  /// of those groups. States of several algorithms with equal name, dtype and block count as one
+  /// state.
   const std::vector<KeptState>& states() const { return states_; }
-  /// Which of states() is number `state` of the states of group `group`'s algorithm; kNoState where
-  /// the group does not have it.
+  /// kept_state() returns the index in states() of state number `state` of the algorithm of group
+  /// `group`; kNoState if the group does not have that state.
   static constexpr size_t kNoState = static_cast<size_t>(-1);
   size_t kept_state(size_t group, size_t state) const { return kept_states_[group][state]; }
 
-  /// Its name in messages: "defaults" or "group 'decay'".
+  /// Returns the name of group `group` in messages: "defaults" or "group 'decay'".
   const std::string& name(size_t group) const { return group_names_[group]; }
-  /// Its name in states: HyperParameter::group.
+  /// Returns the name of group `group` in states: HyperParameter::group.
   const std::string& state_name(size_t group) const { return state_groups_[group]; }
 
   /// Returns the learning rate of group `group`; replaced_groups() must be empty.
@@ -94,17 +96,18 @@ class ParameterGroups {
   void set_rate(size_t group, double rate) { owner_->param_groups()[group].options().set_lr(rate); }
 
   /// Returns what makes the groups unusable now, "[optim] <what>: got X, expected Y; <remedy>";
-  /// empty if nothing. Asked before the vote, so that all ranks refuse together.
+  /// empty if nothing. Called before the vote, so that all ranks refuse together.
   std::string problem() const;
-  /// problem() without the values' ranges: groups that are not what parallelize made.
+  /// Like problem(), but does not check the ranges of values: reports groups that are not those
+  /// that parallelize() made.
   std::string replaced_groups() const;
   /// Throws c10::Error with problem(), if there is one.
   void require_usable() const;
 
-  /// Bit patterns of all hyper-parameters in force now, for the vote: equal on all ranks or the
-  /// step is refused.
+  /// Appends the bit patterns of all hyper-parameters in force now to `words`, for the vote, which
+  /// refuses the step if they differ between ranks.
   void append_hyper_parameters(std::vector<int64_t>& words) const;
-  /// Names for the entries of append_hyper_parameters ("group 'decay': lr"), for messages.
+  /// Returns names for the entries of append_hyper_parameters ("group 'decay': lr"), for messages.
   std::vector<std::string> hyper_parameter_names() const;
 
   /// Returns the numbers of all groups in force now that a StateDict holds, in a fixed order. Where
@@ -113,19 +116,21 @@ class ParameterGroups {
   /// Returns what forbids set_hyper_parameters(values), one line each; empty if nothing. Present
   /// values may be out of range: loading replaces them.
   std::vector<std::string> problems_of(std::span<const double> values) const;
-  /// `values` in the order of hyper_parameters(), which problems_of() accepts.
+  /// Sets `values`, in the order of hyper_parameters(). problems_of() must accept them.
   void set_hyper_parameters(std::span<const double> values);
 
  private:
   /// Returns the options of group `group` as they are now; null where the user put another type
   /// there.
   const torch::optim::OptimizerOptions* find(size_t group) const;
-  /// Calls visit(group, field, value) for what a StateDict holds, values[i] being the i-th.
+  /// Calls visit(group, field, value) for each number that a StateDict holds; values[i] is the i-th
+  /// number.
   template <typename Visit>
   void for_each_saved(std::span<const double> values, const Visit& visit) const;
 
   void keep_states(size_t parameters);
-  /// Returns the state that options use and that is not kept, as an error; "" if there is none.
+  /// Return an error about a state that the group's options use but that is not kept; "" if there
+  /// is none.
   std::string missing_state(size_t group) const;
   std::string missing_whole_state(size_t group) const;
 

@@ -16,8 +16,8 @@ class RefusingOptimizer : public torch::optim::Optimizer {
   /// Throws c10::Error: "[optim] step: call engine->step()".
   torch::Tensor step(LossClosure closure = nullptr) override;
 
-  /// Throw c10::Error: a rank has only its share of the state, and LibTorch's defaults would write
-  /// and read nothing. Engine::state_dict() has all of it by name.
+  /// Throw c10::Error, because a rank has only its share of the state, and LibTorch's defaults
+  /// would write and read nothing. Engine::state_dict() has all of it by name.
   void save(torch::serialize::OutputArchive& archive) const override;
   void load(torch::serialize::InputArchive& archive) override;
 };

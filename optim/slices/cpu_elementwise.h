@@ -12,7 +12,7 @@
 namespace tessera::internal {
 
 /// The host's optimizer: one pass over values, gradient and states per update, each parameter by
-/// the algorithm of its group. WholeTensors does what some algorithms do after that.
+/// the algorithm of its group. WholeTensors does the rest for algorithms that are not elementwise.
 class CpuElementwise final : public ElementwiseOptimizer<CpuOptimizer> {
  public:
   CpuElementwise(const ParameterTable& table, const OptimizerPlan& plan,

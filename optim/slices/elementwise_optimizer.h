@@ -13,7 +13,7 @@
 namespace tessera::internal {
 
 /// Throws c10::Error unless the shard's values are a contiguous 1-d tensor of Float or Double and
-/// its segments parts of trainable parameters inside it.
+/// its segments are parts of trainable parameters and lie inside the tensor.
 void require_shard(const OptimizerShard& shard, const ParameterTable& table);
 
 /// The shards and states of optimizers that keep states beside the slices. Base is CpuOptimizer or
@@ -57,7 +57,8 @@ class ElementwiseOptimizer : public Base {
   }
 
  protected:
-  /// Returns where a segment's first value is in states_[shard][state]; -1: its parameter has none.
+  /// Returns the index of a segment's first value in states_[shard][state]; -1 if the segment's
+  /// parameter does not have the state.
   int64_t place_of(size_t shard, const Segment& segment, size_t state) const {
     const int64_t at = layouts_.at(shard).at(state).find(segment.buffer_offset);
     const int64_t block = this->states()[state].block_numel;

@@ -26,8 +26,8 @@ class FlatAverage {
   /// Returns true if step number `step`, 1 for the first, is averaged.
   bool is_due(int64_t step) const;
 
-  /// Takes `values`, the present ones of shard number `shard`, into its average. An update is one
-  /// call for each shard, then count_update().
+  /// Updates the average of shard number `shard` with the shard's present `values`. An update is
+  /// one call for each shard, then count_update().
   void update(size_t shard, const at::Tensor& values);
   void count_update() { ++updates_; }
 
@@ -36,7 +36,8 @@ class FlatAverage {
 
   // State that a StateDict holds.
 
-  /// [slice numel], padding zero; its own memory: writing it is loading.
+  /// Returns the average of shard number `shard`: [slice numel], padding zero. The tensor is this
+  /// object's own memory; loading writes to it.
   const at::Tensor& average(size_t shard) const { return averages_[shard]; }
   /// Updates so far.
   int64_t updates() const { return updates_; }

@@ -28,14 +28,14 @@ struct StepOutcome;
 
 /// An optimizer over slices of flat buffers. It is a torch::optim::Optimizer so that learning rate
 /// schedulers and code that prints or edits hyper-parameters work on it; its parameter groups list
-/// the user's own parameters, and may be handed on (ParameterGroups::show_in()). The engine calls
-/// update() of CpuOptimizer or GpuOptimizer; step() throws. Step counts are kept per parameter
-/// of the whole table, so they are equal on all ranks. The bits of an element do not depend on
-/// how buffers are cut or in which order shards are updated.
+/// the user's own parameters, and may be handed to another optimizer (ParameterGroups::show_in()).
+/// The engine calls update() of CpuOptimizer or GpuOptimizer; step() throws. Step counts are kept
+/// per parameter of the whole table, so they are equal on all ranks. The bits of an element do not
+/// depend on how buffers are cut or in which order shards are updated.
 class FlatOptimizer : public RefusingOptimizer {
  public:
-  /// The plan's groups. `group_of` is OptimizerPlan::assign's answer. Throws c10::Error with
-  /// groups().problem(), if there is one.
+  /// Makes the plan's groups. `group_of` is the result of OptimizerPlan::assign(). Throws
+  /// c10::Error with groups().problem(), if there is one.
   FlatOptimizer(const ParameterTable& table, const OptimizerPlan& plan,
                 const std::vector<size_t>& group_of);
 
@@ -50,14 +50,16 @@ class FlatOptimizer : public RefusingOptimizer {
 
   // State that a StateDict holds. All local.
 
-  /// Tensor number `state` of states() for shard `shard`, in the constructor's order: a value for
-  /// each block of what a PartialStateLayout of the shard's segments covers, [slice numel] if all
-  /// parameters have the state with a value per element; padding zero. The optimizer's own memory.
+  /// Returns the tensor of state number `state` of states() for shard `shard`, in the constructor's
+  /// order. It has a value for each block that a PartialStateLayout of the shard's segments covers:
+  /// [slice numel] if all parameters have the state with a value per element. Padding is zero. The
+  /// tensor is the optimizer's own memory.
   virtual const at::Tensor& state(size_t shard, size_t state) const = 0;
-  /// Returns the part of that tensor for one of the shard's segments, whose parameter must have the
-  /// state: [ElementState::values_of(segment numel)], a view. Loading writes to it.
+  /// Returns the part of state(shard, state) for one of the shard's segments, whose parameter must
+  /// have the state: [ElementState::values_of(segment numel)], a view. Loading writes to it.
   virtual at::Tensor state_of(size_t shard, const Segment& segment, size_t state) const = 0;
-  /// Returns the value of its elements before the first update of `parameter`, which has the state.
+  /// Returns the value of the state's elements before the first update of `parameter`, which has
+  /// the state.
   double initial_state(size_t parameter, size_t state) const;
 
   /// Returns the object that has WholeTensors::states(); null: there are none.
@@ -79,40 +81,41 @@ class CpuOptimizer : public FlatOptimizer {
   using FlatOptimizer::FlatOptimizer;
 
   /// Updates shard number `shard`, in the constructor's order. `gradient` is [slice numel], the
-  /// values' dtype, read only. `parameters` are those (of the table) of the unit that the shard is
-  /// a slice of, whether they have elements in it or not. For each that is used (used[parameter] !=
-  /// 0), gradient * gradient_scale is applied to its segments and its step count rises by one.
-  /// Unused ones are left alone entirely, weight decay included, as torch::optim does with
-  /// undefined gradients. Local, allocates nothing.
+  /// values' dtype, read only. `parameters` are the table's indices of all parameters of the
+  /// shard's unit, whether they have elements in the shard or not. For each parameter that is used
+  /// (used[parameter] != 0), gradient * gradient_scale is applied to its segments and its step
+  /// count rises by one. Unused parameters are left alone entirely, weight decay included, as
+  /// torch::optim does with undefined gradients. Local, allocates nothing.
   ///
-  /// For parameters that whole_tensors() has, only the states and directions are updated, unless it
-  /// works alone.
+  /// For parameters that whole_tensors() has, only the states and directions are updated, unless
+  /// whole_tensors() works alone.
   virtual void update(size_t shard, const at::Tensor& gradient, std::span<const size_t> parameters,
                       std::span<const uint8_t> used, double gradient_scale) = 0;
 
-  /// Does the rest for parameters whose algorithm treats them as a whole; null if all algorithms
-  /// are elementwise. Must be told where directions lie before the first update().
+  /// Returns the object that does the rest for parameters whose algorithm treats them as a whole;
+  /// null if all algorithms are elementwise. The object must be told where directions lie before
+  /// the first update().
   virtual WholeTensors* whole_tensors() { return nullptr; }
 };
 
-/// A FlatOptimizer whose shards lie in a device's memory. The decision on a step is there as well
-/// (cuda::StepDecision), so the host queues updates without knowing whether they apply. Calls are
-/// queued on the device's current stream of the calling thread; none waits for the device.
-/// Arguments must stay alive until the queued work has run. Used by one thread at a time.
+/// A FlatOptimizer whose shards lie in a device's memory. The decision on a step is in the device's
+/// memory, too (cuda::StepDecision), so the host queues updates without knowing whether they apply.
+/// Calls are queued on the device's current stream of the calling thread; none waits for the
+/// device. Arguments must stay alive until the queued work has run. Used by one thread at a time.
 class GpuOptimizer : public FlatOptimizer {
  public:
   using FlatOptimizer::FlatOptimizer;
 
-  /// Begins a step: if the result applies, counts the step of every parameter that is used, and
-  /// computes the numbers of its update from the hyper-parameters in force at the call. Unused ones
-  /// are left alone entirely. Once per step, before update(). `used`: [table size] words, above 0
-  /// where any rank used the parameter. Both point into the device's memory. Throws c10::Error with
-  /// groups().problem(), if there is one.
+  /// Begins a step: if `outcome` applies, increments the step count of every used parameter, and
+  /// computes the numbers of its update from the hyper-parameters in force at the call. Unused
+  /// parameters are left alone entirely. Once per step, before update(). `used`: [table size]
+  /// words, above 0 where any rank used the parameter. `outcome` and `used` point into the device's
+  /// memory. Throws c10::Error with groups().problem(), if there is one.
   virtual void advance(const cuda::StepOutcome* outcome, const int64_t* used) = 0;
 
   /// Updates shard number `shard`, in the constructor's order, by what the last advance() computed;
-  /// nothing changes if it does not apply. `gradient`: [slice numel] Float, BFloat16 or Half, read
-  /// only. `target`: [slice numel] Float, BFloat16 or Half, where the new values go as well,
+  /// nothing changes if the step does not apply. `gradient`: [slice numel] Float, BFloat16 or Half,
+  /// read only. `target`: [slice numel] Float, BFloat16 or Half, where the new values go as well,
   /// rounded to the nearest (the shard of 16-bit parameters); undefined for none.
   virtual void update(size_t shard, const at::Tensor& gradient, const at::Tensor& target) = 0;
 };
@@ -130,9 +133,9 @@ std::unique_ptr<CpuOptimizer> make_cpu_optimizer(const ParameterTable& table,
 /// Returns the first algorithm of the plan that has no kernels for devices; "" if all have.
 std::string without_kernels(const OptimizerPlan& plan);
 
-/// The same as make_cpu_optimizer() with values (Float), gradients and states in the memory of
-/// `device`, by the kernels of libtessera_cuda.so. Only if without_kernels() is "". Blocks until
-/// the states' first values are on the device.
+/// Like make_cpu_optimizer(), but values (Float), gradients and states are in the memory of
+/// `device`, and the kernels of libtessera_cuda.so do the work. Requires that without_kernels() is
+/// "". Blocks until the states' first values are on the device.
 ///
 /// Elements get the bits of the CPU with one exception: beta^step of AdamW and Adam comes from
 /// power_of() here and from std::pow there, which may differ in the last bit of a double. Elements

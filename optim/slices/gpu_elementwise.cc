@@ -64,17 +64,17 @@ void wait_for(Device& device) {
 /// The pieces of one shard that one rule updates.
 struct Launch {
   cuda::Rule rule;
-  size_t list;                                       // number in LaunchLists
-  std::array<size_t, cuda::kMaxStates> kept_states;  // numbers in states()
+  size_t list;                                       // index in LaunchLists::pieces
+  std::array<size_t, cuda::kMaxStates> kept_states;  // indices in states()
 };
 
 /// The launches for each shard and their pieces.
 struct LaunchLists {
   std::vector<std::vector<Launch>> launches;     // per shard
   std::vector<std::vector<Piece>> pieces;        // per launch
-  std::vector<std::vector<StatePlaces>> places;  // as pieces
+  std::vector<std::vector<StatePlaces>> places;  // per launch, one for each of its pieces
 
-  /// Returns the shard's launch of `rule`; a new one if there is none.
+  /// Returns the shard's launch of `rule`; adds a launch if there is none.
   Launch& launch_of(size_t shard, cuda::Rule rule) {
     for (Launch& launch : launches[shard]) {
       if (launch.rule == rule) return launch;
@@ -112,7 +112,8 @@ class GpuElementwise final : public ElementwiseOptimizer<GpuOptimizer> {
  private:
   LaunchLists launch_lists() const;
   void begin_states();
-  /// Calls write(memory) on host memory of as many elements as `to`, and queues a copy to `to`.
+  /// Calls write(memory) on host memory with as many elements as `to`, and queues a copy of it to
+  /// `to`.
   template <typename Write>
   void upload(const at::Tensor& to, const Write& write);
 
@@ -184,7 +185,7 @@ LaunchLists GpuElementwise::launch_lists() const {
   return lists;
 }
 
-/// Fills states that do not begin with zeros. Waits for the copies.
+/// Fills the states whose initial values are not zero. Waits for the copies.
 void GpuElementwise::begin_states() {
   std::vector<at::Tensor> on_host;
   for (size_t shard = 0; shard < shards_.size(); ++shard) {

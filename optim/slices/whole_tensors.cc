@@ -108,7 +108,7 @@ int64_t WholeTensors::bytes() const {
   return bytes;
 }
 
-/// Returns the piece of the direction: [segment numel].
+/// Returns the memory for a segment's piece of the direction: [segment numel].
 at::Tensor WholeTensors::piece(size_t shard, size_t segment) const {
   if (!works_alone()) {
     TORCH_INTERNAL_ASSERT(places_[shard][segment].defined(), "no place for a direction");

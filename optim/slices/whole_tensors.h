@@ -18,21 +18,23 @@
 
 namespace tessera::internal {
 
-/// The parameters of an optimizer whose algorithms transform them as a whole, and the pieces of
-/// them that lie in its shards. Note [Whole tensors] in whole_update.h. Either it works alone, on
-/// shards that hold whole parameters; then the optimizer's update() does everything. Or the caller
-/// gives each piece a place for its direction, gathers the directions and puts pieces of the
-/// results in their place, or adds up squares. In both cases the caller gives it the memory of the
-/// states that this rank keeps whole. Local; used by one thread.
+/// The parameters of an optimizer whose algorithms treat parameters as a whole, and the pieces of
+/// them that lie in its shards. Note [Whole tensors] in whole_update.h. This object works in one of
+/// two ways. It may work alone, on shards that hold whole parameters; then the optimizer's update()
+/// does everything. Otherwise the caller gives each piece a place for its direction. Then the
+/// caller gathers the directions and puts pieces of the results in the same places, or it adds up
+/// squares. In both cases the caller provides the memory of the states that this rank keeps whole.
+/// Local; used by one thread.
 class WholeTensors {
  public:
-  /// Null if all algorithms of `groups` that have parameters are elementwise. References must
-  /// outlive it.
+  /// Returns null if all algorithms of `groups` that have parameters are elementwise. References
+  /// must outlive the result.
   static std::unique_ptr<WholeTensors> make(const ParameterTable& table,
                                             const ParameterGroups& groups,
                                             const std::vector<OptimizerShard>& shards);
 
-  /// Indices of these parameters in the table, ascending, without empty ones; equal on all ranks.
+  /// Returns the table's indices of the parameters that are treated as a whole, ascending and
+  /// without empty parameters. Equal on all ranks.
   const std::vector<size_t>& parameters() const { return parameters_; }
   bool has(size_t parameter) const { return update_of_[parameter] != nullptr; }
   /// Returns true if the algorithm takes norms of the parameter, and does not transform it.
@@ -44,7 +46,7 @@ class WholeTensors {
   bool needs_values(size_t parameter) const {
     return update_of_[parameter]->needs() == WholeUpdate::Needs::kValues;
   }
-  /// See the functions of WholeUpdate.
+  /// Return what these functions of the parameter's WholeUpdate return.
   int64_t cost(size_t parameter) const;
   int64_t scratch_numel(size_t parameter) const;
 
@@ -53,19 +55,20 @@ class WholeTensors {
     size_t parameter;
     WholeState form;
     int owner = 0;           ///< among the ranks that share the parameter's slices
-    at::Tensor memory = {};  ///< of form.sizes; undefined: another rank's
+    at::Tensor memory = {};  ///< of form.sizes; undefined if another rank is the owner
   };
-  /// In the order of parameters(), the same on all ranks.
+  /// Returns the states in the order of parameters(). The list is the same on all ranks.
   const std::vector<State>& states() const { return states_; }
-  /// Sets the owner of state `state` and, on that rank, its memory, zeros: [numel] of the dtype.
+  /// Sets the owner of state `state` and, on the owner, the state's memory: zeros, [numel] of the
+  /// state's dtype.
   void keep(size_t state, int owner, const at::Tensor& memory);
 
   /// Sets the place of a piece's direction and of its result: [segment numel], the shard's dtype.
   void place(size_t shard, size_t segment, at::Tensor piece);
   /// Sets the place of a piece's values, for a parameter that needs_values().
   void place_values(size_t shard, size_t segment, at::Tensor piece);
-  /// Allocates `scratch_bytes` of scratch memory for transform(). With `whole_bytes` above 0 also
-  /// allocates that for a whole direction, and works alone.
+  /// Allocates `scratch_bytes` of scratch memory for transform(). If `whole_bytes` is above 0, also
+  /// allocates that many bytes for a whole direction, and from then on works alone.
   void reserve(int64_t scratch_bytes, int64_t whole_bytes);
   bool works_alone() const { return whole_.defined(); }
   /// Returns the first `numel` elements of the scratch memory, to gather a gradient that
@@ -74,12 +77,14 @@ class WholeTensors {
   /// Returns the bytes that reserve() has allocated.
   int64_t bytes() const;
 
-  /// Sets the parameter's count to `step`, including the update that begins.
+  /// Sets the parameter's step count to `step`, which includes the update that begins.
   void set_step(size_t parameter, int64_t step);
-  /// Returns the place for the direction of a piece; it holds the values if norms are needed.
+  /// Returns the place for the direction of a piece. If norms are needed, this first copies the
+  /// piece's values there. If values are needed, and unless this works alone, it copies them to the
+  /// place of place_values().
   void* begin(size_t shard, size_t segment) const;
-  /// If it works alone: transforms the parameter of this segment, or takes its norms, and updates
-  /// it. Its direction has been written.
+  /// If this works alone, transforms the parameter of this segment, or takes its norms, and updates
+  /// the parameter. The parameter's direction must have been written.
   void finish(size_t shard, size_t segment);
 
   /// Sums of squares over the whole parameter, or a part of it.
@@ -89,7 +94,7 @@ class WholeTensors {
   };
   /// Adds the squares of this piece, whose direction has been written.
   void add_squares_of(size_t shard, size_t segment, Squares& sums) const;
-  /// The sums of the whole parameter, for apply().
+  /// Sets the sums of squares of the whole parameter, for apply().
   void set_norms(size_t parameter, const Squares& sums);
 
   /// Replaces `direction`, [numel] in the order of the parameter's memory, by the result.
@@ -97,7 +102,7 @@ class WholeTensors {
   /// For a parameter that needs_values(): writes new `values`. Both tensors are laid out like
   /// transform()'s direction.
   void update(size_t parameter, const at::Tensor& values, const at::Tensor& gradient) const;
-  /// Updates the values of `shard` of used parameters by the results in their places.
+  /// Updates the values of used parameters in `shard` with the results in the pieces' places.
   void apply(size_t shard, std::span<const uint8_t> used);
 
  private:
@@ -117,14 +122,14 @@ class WholeTensors {
   const ParameterGroups& groups_;
   const std::vector<OptimizerShard>& shards_;
   std::map<const Algorithm*, std::unique_ptr<WholeUpdate>> updates_;
-  std::vector<WholeUpdate*> update_of_;  // per entry of the table; null: not one of these
+  std::vector<WholeUpdate*> update_of_;  // per entry of the table; null: not in parameters()
   std::vector<size_t> parameters_;
   std::vector<WholeUpdate::Whole> wholes_;  // per entry of the table, norms of this step
   std::vector<State> states_;
   std::vector<std::vector<at::Tensor>> states_of_;         // per entry of the table, by number
   std::vector<int64_t> steps_;                             // per entry of the table
   std::vector<std::vector<at::Tensor>> places_;            // per shard, per segment
-  std::vector<std::vector<at::Tensor>> places_of_values_;  // the same
+  std::vector<std::vector<at::Tensor>> places_of_values_;  // per shard, per segment
   at::Tensor scratch_;                                     // bytes
   at::Tensor whole_;  // bytes; undefined: the caller gathers pieces
 };
