@@ -117,7 +117,7 @@ std::string JobPage::address() const {
   return absl::StrCat("/proc/", ::getpid(), "/fd/", file_.get(), ":", ranks_, ":", header().nonce);
 }
 
-std::unique_ptr<JobPage> JobPage::open(const std::string& address, int rank) {
+std::unique_ptr<JobPage> JobPage::open(const std::string& address, int rank, int pid) {
   const std::vector<std::string> fields = absl::StrSplit(address, ':');
   int ranks = 0;
   uint64_t nonce = 0;
@@ -136,8 +136,7 @@ std::unique_ptr<JobPage> JobPage::open(const std::string& address, int rank) {
     return nullptr;
   }
   page->forget_failure();
-  page->own_progress().begin();
-  page->record(rank).own_pid.store(::getpid(), std::memory_order_relaxed);
+  if (page->record(rank).own_pid.exchange(pid) != pid) page->own_progress().begin();
   page->record(rank).is_open.store(1, std::memory_order_release);
   return page;
 }

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <unistd.h>
+
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -50,10 +52,11 @@ class JobPage {
   /// Local. Makes the launcher's page for `ranks` ranks, and records the launcher's pid and the
   /// start time. ResourceExhausted if there is not enough memory or no descriptor left.
   static absl::StatusOr<std::unique_ptr<JobPage>> create(int ranks, JobOutline outline = {});
-  /// Local. Opens the page for rank `rank`, and removes an earlier note of that rank. Returns null
+  /// Local. Opens the page for rank `rank`, whose process is `pid`. Removes an earlier failure note
+  /// of that rank, and what another process has noted about its own progress. Returns null
   /// if `address` does not lead to a page for the rank, because the launcher is gone or in another
   /// PID namespace, or /proc is hidden. The job then runs without a page.
-  static std::unique_ptr<JobPage> open(const std::string& address, int rank);
+  static std::unique_ptr<JobPage> open(const std::string& address, int rank, int pid = ::getpid());
   /// Local. Opens, for reading, the page that launcher `pid` has open as descriptor `fd`. Returns
   /// null if it is not a page, has another version, or belongs to another process.
   static std::unique_ptr<JobPage> view(int pid, int fd);

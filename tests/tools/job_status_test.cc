@@ -26,12 +26,12 @@ using State = RankStatus::State;
 constexpr int kFirstPid = 1000000;
 constexpr int64_t kSecond_ns = 1'000'000'000;
 
-/// A job of three ranks that are made up: their pids are 1000000 and so on.
+/// A job of three ranks that are made up: their pids are 1000000 and so on, or all are `pid`.
 class MadeUpJob {
  public:
-  MadeUpJob() {
+  explicit MadeUpJob(int pid = 0) : pid_(pid) {
     for (int rank = 0; rank < 3; ++rank) {
-      page_->note_begin(rank, kFirstPid + rank);
+      page_->note_begin(rank, pid_of(rank));
       processes_[kFirstPid + rank] = 'S';
     }
   }
@@ -39,7 +39,7 @@ class MadeUpJob {
   JobPage& page() { return *page_; }
   RankProgress& open(int rank) {
     auto& opened = ranks_[static_cast<size_t>(rank)];
-    if (opened == nullptr) opened = JobPage::open(page_->address(), rank);
+    if (opened == nullptr) opened = JobPage::open(page_->address(), rank, pid_of(rank));
     return opened->own_progress();
   }
   void set_process(int rank, char state) { processes_[kFirstPid + rank] = state; }
@@ -51,6 +51,9 @@ class MadeUpJob {
   }
 
  private:
+  int pid_of(int rank) const { return pid_ == 0 ? kFirstPid + rank : pid_; }
+
+  const int pid_;
   std::unique_ptr<JobPage> page_ = *JobPage::create(3);
   std::vector<std::unique_ptr<JobPage>> ranks_{3};
   std::map<int, char> processes_;
@@ -262,7 +265,7 @@ class Looks {
 };
 
 TEST(Heartbeats, ARankThatSaysNothingForTheTimeOutIsFrozen) {
-  MadeUpJob job;
+  MadeUpJob job(::getpid());
   Looks looks(job.page(), seconds(20));
   job.open(1).note_life();
   job.open(1).note_step(137);
@@ -277,7 +280,7 @@ TEST(Heartbeats, ARankThatSaysNothingForTheTimeOutIsFrozen) {
 }
 
 TEST(Heartbeats, OneThatGoesOnOrRestsOrHasEndedIsNot) {
-  MadeUpJob job;
+  MadeUpJob job(::getpid());
   Looks looks(job.page(), seconds(10));
   job.open(0).note_life();
   job.open(1).note_life();
@@ -294,8 +297,15 @@ TEST(Heartbeats, OneThatGoesOnOrRestsOrHasEndedIsNot) {
   EXPECT_TRUE(looks.after(seconds(1)).has_value()) << "the control";
 }
 
+TEST(Heartbeats, AScriptThatOutlivesItsProgramIsNot) {
+  MadeUpJob job;  // no such process
+  Looks looks(job.page(), seconds(10));
+  job.open(0).note_life();
+  for (int i = 0; i < 20; ++i) EXPECT_FALSE(looks.after(seconds(1)).has_value()) << i;
+}
+
 TEST(Heartbeats, APauseOfTheLauncherItselfDoesNotCount) {
-  MadeUpJob job;
+  MadeUpJob job(::getpid());
   Looks looks(job.page(), seconds(10));
   job.open(0).note_life();
   EXPECT_FALSE(looks.after(seconds(1)).has_value());
@@ -304,7 +314,7 @@ TEST(Heartbeats, APauseOfTheLauncherItselfDoesNotCount) {
 }
 
 TEST(Heartbeats, TheLongestSilenceIsNamed) {
-  MadeUpJob job;
+  MadeUpJob job(::getpid());
   Looks looks(job.page(), seconds(10));
   job.open(2).note_life();
   for (int i = 0; i < 5; ++i) EXPECT_FALSE(looks.after(seconds(1)).has_value());
