@@ -26,7 +26,8 @@ State state_of(const RankStatus& rank, char process, bool is_open) {
     return State::kGone;
   }
   if (process == 'T' || process == 't') return State::kStopped;
-  if (!is_open || (!rank.silent_s && !rank.step_age_s)) return State::kStarting;
+  const bool has_begun = rank.silent_s.has_value() || rank.wait.has_value() || rank.step > 0;
+  if (!is_open || !has_begun) return State::kStarting;
   if (rank.silent_s.value_or(0.0) >= kSilent_s) return State::kSilent;
   return rank.wait ? State::kWaiting : State::kRunning;
 }
