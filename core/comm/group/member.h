@@ -16,6 +16,7 @@
 #include "tessera/core/comm/group/call.h"
 #include "tessera/core/comm/group/link.h"
 #include "tessera/core/comm/group/mailbox.h"
+#include "tessera/core/comm/group/missing_ranks.h"
 #include "tessera/core/comm/group/yielding_mutex.h"
 #include "tessera/core/process/progress_report.h"
 #include "tessera/core/sched/lane.h"
@@ -73,13 +74,8 @@ class Member : public std::enable_shared_from_this<Member> {
   bool is_closing() const { return closes_because_ != nullptr; }
   /// Returns true if a call or a message is under way.
   bool is_busy() const { return has_incoming_ || !is_idle_; }
-  /// A rank that the oldest call waits for. `has_gone`: the rank left before it did its part.
-  struct Awaited {
-    int rank;
-    bool has_gone;
-  };
   /// Any thread. Returns the ranks that the oldest call waits for, as far as is known.
-  std::vector<Awaited> awaited_ranks();
+  std::vector<AwaitedRank> awaited_ranks();
   /// Called now and then by a thread that waits. Fails the group if a rank has died or left, or has
   /// not come within the time-out; reports a long wait.
   void look_for_trouble(Call::Clock::time_point now, const Patience& patience);
@@ -118,7 +114,7 @@ class Member : public std::enable_shared_from_this<Member> {
   void finish_front();
   void look_for_late(Call::Clock::time_point now, const Patience& patience);
   bool is_part() const { return after_call_ != nullptr; }
-  std::vector<Awaited> find_awaited() const;
+  std::vector<AwaitedRank> find_awaited() const;
   void note_awaited();
   void note_awaited_for_callers(Call::Clock::time_point now);
   void note_wait(Call& call, WaitReport& wait) noexcept;
@@ -154,7 +150,7 @@ class Member : public std::enable_shared_from_this<Member> {
   std::optional<Call::Clock::time_point> failed_at_;
   std::atomic<Call::Clock::time_point> next_look_{};  // when look() looks for trouble again
   std::mutex awaited_mutex_;
-  std::vector<Awaited> awaited_;  // as last noted for other threads
+  std::vector<AwaitedRank> awaited_;  // as last noted for other threads
   std::atomic<bool> is_serving_{false};
   std::atomic<bool> has_left_{false};  // set only if the link has a thread
   std::unique_ptr<Lane> lane_;         // last, because its thread uses the other members

@@ -48,8 +48,8 @@ void HostSubgroups::leave() {
   for (const auto& member : {inside, last}) member->link().leave();
 }
 
-std::vector<Member::Awaited> HostSubgroups::awaited() const {
-  std::vector<Member::Awaited> ranks = flat->awaited_ranks();
+std::vector<AwaitedRank> HostSubgroups::awaited() const {
+  std::vector<AwaitedRank> ranks = flat->awaited_ranks();
   for (const auto& member : {inside, last}) {
     for (const auto& [place, has_gone] : member->awaited_ranks()) {
       ranks.push_back({layout.rank_of(host(), place), has_gone});

@@ -58,7 +58,7 @@ class HostSubgroups {
     return inside->link().allocate(numel, dtype);
   }
   /// Returns the ranks of the group that these calls wait for.
-  std::vector<Member::Awaited> awaited() const;
+  std::vector<AwaitedRank> awaited() const;
 };
 
 /// Starts an all_gather of `own` into `all`, as the next call of `member`.

@@ -290,7 +290,7 @@ bool Link::has_left(int rank) const {
 bool Link::has_gone(int rank) const {
   const bool has_left = is_here(rank) ? inside().has_left(local_of(rank)) : flat().has_left(rank);
   if (!has_left) return false;
-  const std::vector<Member::Awaited> awaited = subgroups_.awaited();
+  const std::vector<AwaitedRank> awaited = subgroups_.awaited();
   return std::any_of(awaited.begin(), awaited.end(),
                      [rank](const auto& one) { return one.rank == rank && one.has_gone; });
 }
