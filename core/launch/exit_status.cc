@@ -1,5 +1,6 @@
 #include "tessera/core/launch/exit_status.h"
 
+#include <signal.h>
 #include <string.h>
 #include <sys/wait.h>
 
@@ -12,6 +13,11 @@ bool ExitStatus::success() const {
 }
 
 int ExitStatus::signal() const { return WIFSIGNALED(wait_status_) ? WTERMSIG(wait_status_) : 0; }
+
+bool ExitStatus::is_by_launcher(int passed_on) const {
+  const int by = signal();
+  return by == SIGKILL || by == SIGTERM || (by != 0 && by == passed_on);
+}
 
 int ExitStatus::exit_code() const {
   return WIFSIGNALED(wait_status_) ? 128 + WTERMSIG(wait_status_) : WEXITSTATUS(wait_status_);

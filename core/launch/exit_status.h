@@ -14,6 +14,9 @@ class ExitStatus {
   bool success() const;
   /// Returns the signal that killed the process, or 0 if it exited.
   int signal() const;
+  /// Returns true if a launcher that is ending its ranks may have killed the process: by SIGTERM,
+  /// SIGKILL, or the signal `passed_on` (0: none) that the launcher got.
+  bool is_by_launcher(int passed_on) const;
   /// Returns the exit code, or 128 + signal.
   int exit_code() const;
   /// Returns "exited with code 3" or "died of signal 9 (SIGKILL)".

@@ -14,6 +14,7 @@
 
 #include "tessera/core/launch/caught_signals.h"
 #include "tessera/core/launch/launched_ranks.h"
+#include "tessera/core/process/job_page.h"
 #include "tessera/core/process/launchers.h"
 #include "tessera/core/process/standard_streams.h"
 #include "tessera/environment.h"
@@ -24,7 +25,6 @@ namespace tessera {
 namespace internal {
 namespace {
 
-constexpr int kMostRanks = 4096;
 /// Set in ranks to the pid of the launcher.
 constexpr const char* kLauncherPid = "TESSERA_LAUNCHER_PID";
 
@@ -45,8 +45,8 @@ bool is_rank() {
 void check_launch(int argc, char** argv, const LaunchOptions& options) {
   TORCH_CHECK(argc >= 1 && argv != nullptr && argv[0] != nullptr, "[launch] argc, argv: got ", argc,
               " arguments, expected main()'s, of which there is one at least; pass them on");
-  TORCH_CHECK(options.nproc >= 1 && options.nproc <= kMostRanks, "[launch] nproc: got ",
-              options.nproc, ", expected 1 to ", kMostRanks, " ranks; correct it");
+  TORCH_CHECK(options.nproc >= 1 && options.nproc <= JobPage::kMostRanks, "[launch] nproc: got ",
+              options.nproc, ", expected 1 to ", JobPage::kMostRanks, " ranks; correct it");
   TORCH_CHECK(options.grace.count() >= 0, "[launch] grace: got ", options.grace.count(),
               " ms, expected 0 or more; leave it out for 20 seconds");
 }

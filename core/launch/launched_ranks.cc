@@ -155,9 +155,7 @@ void LaunchedRanks::reap() {
   std::stable_partition(ended.begin(), ended.end(),
                         [](const RankProcess* rank) { return rank->exit_status()->signal() != 0; });
   for (const RankProcess* rank : ended) {
-    const int by = rank->exit_status()->signal();
-    const bool is_by_us =
-        kill_at_ && (by == SIGKILL || by == SIGTERM || (by != 0 && by == signal_));
+    const bool is_by_us = kill_at_ && rank->exit_status()->is_by_launcher(signal_);
     if (!rank->exit_status()->success() && !is_by_us) failures_->add(*rank);
   }
 }

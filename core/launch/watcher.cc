@@ -51,17 +51,17 @@ bool receive(int fd, int launcher, Record& record) {
   }
 }
 
-/// Runs the watcher, with all signals blocked, until it exits. `pipe` is not a standard descriptor.
-/// `launcher` is a pidfd of the launcher; -1 if the kernel has no pidfds.
-[[noreturn]] void watch(int pipe, int launcher, const std::string& directory) {
+/// Runs the watcher, with all signals blocked, until it exits. `socket` is not a standard
+/// descriptor. `launcher` is a pidfd of the launcher; -1 if the kernel has no pidfds.
+[[noreturn]] void watch(int socket, int launcher, const std::string& directory) {
   setsid();
   prctl(PR_SET_NAME, "tessera-watch");
   // This process must keep neither the launcher's output nor its working directory in use.
   const int null = open("/dev/null", O_RDWR);
   for (const int fd : {0, 1, 2}) dup2(null, fd);
-  pipe = fcntl(pipe, F_DUPFD, 5);  // out of the way of both
+  socket = fcntl(socket, F_DUPFD, 5);  // out of the way of both
   launcher = launcher < 0 ? -1 : fcntl(launcher, F_DUPFD, 5);
-  dup2(pipe, 3);
+  dup2(socket, 3);
   if (launcher >= 0) launcher = dup2(launcher, 4);
   close_range(5, std::numeric_limits<unsigned>::max(), 0);
   if (chdir("/") != 0) _exit(1);
@@ -107,15 +107,15 @@ absl::StatusOr<std::unique_ptr<Watcher>> Watcher::start(const std::string& direc
   return std::unique_ptr<Watcher>(new Watcher(pid, std::move(write_end)));
 }
 
-void Watcher::add(pid_t group) const { tell(pipe_.get(), {group, 1}); }
+void Watcher::add(pid_t group) const { tell(socket_.get(), {group, 1}); }
 
-void Watcher::forget(pid_t group) const { tell(pipe_.get(), {group, 0}); }
+void Watcher::forget(pid_t group) const { tell(socket_.get(), {group, 0}); }
 
 void Watcher::finish() {
   // Kernels before 5.3 have no pidfds; then wait without a limit.
   const FileDescriptor process(static_cast<int>(syscall(SYS_pidfd_open, pid_, 0)));
-  tell(pipe_.get(), {kEnd, 0});
-  pipe_.close();
+  tell(socket_.get(), {kEnd, 0});
+  socket_.close();
   pollfd end{process.get(), POLLIN, 0};
   if (process.is_open() && poll(&end, 1, 5000) != 1) return;
   waitpid(pid_, nullptr, 0);

@@ -11,10 +11,10 @@
 
 namespace tessera::internal {
 
-/// A small process that outlives the launcher, however the launcher dies. It holds one end of a
-/// pipe. When the other end closes, it sends SIGKILL to the registered process groups, removes the
-/// job's directory and exits. It has a session of its own, ignores every signal that can be ignored
-/// and keeps no other descriptor open.
+/// A small process that outlives the launcher, however the launcher dies. When the launcher ends,
+/// it sends SIGKILL to the registered process groups, removes the job's directory and exits. It has
+/// a session of its own, ignores every signal that can be ignored, and keeps no descriptor open but
+/// a socket, from which it reads the groups, and one of the launcher's process.
 class Watcher {
  public:
   /// Forks the watcher. The calling process may have other threads, because the child takes no
@@ -34,10 +34,10 @@ class Watcher {
   void finish();
 
  private:
-  Watcher(pid_t pid, FileDescriptor pipe) : pid_(pid), pipe_(std::move(pipe)) {}
+  Watcher(pid_t pid, FileDescriptor socket) : pid_(pid), socket_(std::move(socket)) {}
 
   pid_t pid_;
-  FileDescriptor pipe_;
+  FileDescriptor socket_;
 };
 
 }  // namespace tessera::internal

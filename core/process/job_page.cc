@@ -27,8 +27,6 @@ namespace {
 constexpr const char* kName = "tessera-job";
 /// Change this with the layout of a page, because processes may use different versions of Tessera.
 constexpr uint64_t kVersion = 0x7465737365726102;
-/// The largest number of ranks that a reader accepts; launchers start fewer.
-constexpr int64_t kMostShown = 4096;
 
 /// Returns true if nobody can shrink the file, which would kill a process that reads its mapping.
 bool is_sealed(int fd) {
@@ -150,7 +148,7 @@ std::unique_ptr<JobPage> JobPage::view(int pid, int fd) {
     return nullptr;
   }
   const int64_t ranks = (status.st_size - bytes(0)) / (bytes(1) - bytes(0));
-  if (ranks > kMostShown) return nullptr;
+  if (ranks > kMostRanks) return nullptr;
   std::unique_ptr<JobPage> page = map(file.get(), static_cast<int>(ranks), -1);
   if (page == nullptr || page->header().version != kVersion || page->header().ranks != ranks ||
       status.st_size != bytes(page->ranks_) || page->header().outline.launcher != pid) {

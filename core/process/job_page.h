@@ -49,6 +49,9 @@ struct RankRecord {
 /// The content may be invalid if a rank misbehaves, so reads are bounded.
 class JobPage {
  public:
+  /// The largest number of ranks that launchers start, and that readers accept.
+  static constexpr int kMostRanks = 4096;
+
   /// Local. Makes the launcher's page for `ranks` ranks, and records the launcher's pid and the
   /// start time. ResourceExhausted if there is not enough memory or no descriptor left.
   static absl::StatusOr<std::unique_ptr<JobPage>> create(int ranks, JobOutline outline = {});

@@ -258,9 +258,7 @@ void Attempt::record_endings(std::vector<Worker*>& ended) {
     }
     const ExitStatus& exit_status = *worker->exit_status();
     const bool is_ending = kill_at_.has_value();
-    const bool ended_by_us =
-        is_ending && (exit_status.signal() == SIGKILL || exit_status.signal() == SIGTERM ||
-                      (exit_status.signal() != 0 && exit_status.signal() == ending_signal_));
+    const bool ended_by_us = is_ending && exit_status.is_by_launcher(ending_signal_);
     if (exit_status.success() || ended_by_us) continue;
     if (const std::string text = failures_->add(*worker); !text.empty()) say(text);
   }

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "tessera/core/process/job_page.h"
 
 namespace tessera::internal {
 
@@ -43,7 +44,7 @@ struct CommandLine {
 };
 
 /// Largest value of `--nproc-per-node`.
-inline constexpr int kMaxWorkers = 4096;
+inline constexpr int kMaxWorkers = JobPage::kMostRanks;
 
 /// Parses the arguments after `argv[0]`. Flags end at the first argument that is not a flag, or
 /// after `--`; everything from there on is the program. A missing flag is read from `inherited`

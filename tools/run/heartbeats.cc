@@ -44,7 +44,7 @@ bool Heartbeats::is_alive(int rank) const {
   const RankRecord record = page_.rank_record(rank);
   if (record.wait_status.has_value()) return false;
   const auto status = process_status(record.own_pid);
-  return status.has_value() && status->state != 'Z' && status->state != 'X';
+  return status.has_value() && !status->has_ended();
 }
 
 std::string Heartbeats::text_of(int rank) const {
