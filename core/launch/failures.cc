@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <string_view>
 #include <utility>
 
 #include <absl/strings/match.h>
@@ -19,6 +20,19 @@ namespace {
 /// blame may take to end.
 constexpr std::chrono::milliseconds kTimeToReport(3000);
 
+/// How shown_message() shows an incomplete character.
+constexpr std::string_view kIncomplete = "\ufffd";
+
+/// Returns true if `text` ends with a beginning of `message`: as a whole, or after a colon.
+bool ends_with_begin_of(std::string_view message, std::string_view text) {
+  constexpr std::string_view kColon = ": ";
+  while (!text.empty() && !message.starts_with(text)) {
+    const size_t colon = text.find(kColon);
+    text.remove_prefix(colon == text.npos ? text.size() : colon + kColon.size());
+  }
+  return !text.empty();
+}
+
 }  // namespace
 
 RankFailure Failures::failure_of(const RankProcess& rank, std::string text) const {
@@ -32,8 +46,8 @@ RankFailure Failures::failure_of(const RankProcess& rank, std::string text) cons
           .has_trained = progress.pace().last_step_ns > 0};
 }
 
-std::string Failures::add(const RankProcess& rank) {
-  const RankFailure failure = failure_of(rank, "");
+std::string Failures::add(const RankProcess& rank, std::string text) {
+  const RankFailure failure = failure_of(rank, std::move(text));
   if (first_) return absl::StrCat("after that, ", describe(failure));
   if (unnamed_.empty()) {
     first_bad_exit_ = failure.exit_status->exit_code();
@@ -64,7 +78,12 @@ std::vector<std::string> Failures::name_first(const Ranks& ranks, bool may_wait)
   } else if (const auto note = page_.first_note(); note && note->culprit < std::ssize(ranks)) {
     const RankProcess& culprit = *ranks[note->culprit];
     if (!culprit.exit_status() && may_wait && Clock::now() < *report_deadline_) return {};
-    first = failure_of(culprit, note->text);
+    first = failure_of(culprit, shown_message(note->text));
+    first.is_cut_off = note->text.size() == JobPage::kLongestNote_bytes;
+    // The cut may be within a character.
+    if (first.is_cut_off && first.text.ends_with(kIncomplete)) {
+      first.text.erase(first.text.size() - kIncomplete.size());
+    }
     first.activity = process_activity(culprit.pid());
   }
   first_ = first;
@@ -101,7 +120,9 @@ std::string Failures::describe(const RankFailure& failure) const {
 std::string Failures::left_in(const std::string& path) const {
   if (!first_) return "";
   const std::string message = read_error_file(path);
-  return absl::StrContains(describe(*first_), message) ? "" : message;
+  const bool is_told = absl::StrContains(describe(*first_), message) ||
+                       (first_->is_cut_off && ends_with_begin_of(message, first_->text));
+  return is_told ? "" : message;
 }
 
 int Failures::exit_code() const {

@@ -21,11 +21,12 @@ struct RankFailure {
   std::string name;  ///< name in messages
   pid_t pid = 0;
   std::optional<ExitStatus> exit_status;  ///< unset: it still runs and blocks the others
-  std::string text;                       ///< the note about its failure; may be empty
+  std::string text;                       ///< printable note about its failure; may be empty
   int64_t step = 0;                       ///< number of steps it had trained; 0: not known
   bool has_trained = false;               ///< it has trained a step since it was started
   std::string silence = {};               ///< why it counts as frozen; "": it does not
   std::string activity = {};              ///< its activity when named, if it still ran
+  bool is_cut_off = false;                ///< `text` is the beginning of a longer one
 };
 
 /// The failures of a job, and which of them came first. That is the first failure that the launcher
@@ -39,9 +40,9 @@ class Failures {
   /// `page`, in which the ranks note why they fail, must outlive this.
   explicit Failures(const JobPage& page) : page_(page) {}
 
-  /// Records that `rank` has ended badly. Returns the message to print; "" until the first failure
-  /// is named.
-  std::string add(const RankProcess& rank);
+  /// Records that `rank` has ended badly; `text` says why, if that is known. Returns the message to
+  /// print; "" until the first failure is named.
+  std::string add(const RankProcess& rank, std::string text = "");
   /// Records that `rank` is frozen, as `silence` describes, and about to be killed. It counts as
   /// the first failure unless one is named already.
   void add_frozen(const RankProcess& rank, std::string silence);
@@ -62,7 +63,7 @@ class Failures {
   /// Returns "rank 2 (pid 4711) exited with code 3: <the rank's note>".
   std::string describe(const RankFailure& failure) const;
   /// Returns the message that the rank that failed first left in its error file at `path`; "" if
-  /// there is none, or describe() already includes it.
+  /// there is none, or describe() already includes it, or as much of it as a note has room for.
   std::string left_in(const std::string& path) const;
   /// Returns the exit code of the rank that failed first or, if that rank did not end badly, of the
   /// first rank that did; 0 without a failure.

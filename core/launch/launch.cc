@@ -15,6 +15,7 @@
 #include "tessera/core/launch/caught_signals.h"
 #include "tessera/core/launch/launched_ranks.h"
 #include "tessera/core/process/job_page.h"
+#include "tessera/core/process/launched_rank.h"
 #include "tessera/core/process/launchers.h"
 #include "tessera/core/process/standard_streams.h"
 #include "tessera/environment.h"
@@ -56,6 +57,7 @@ int run_rank(const char* program, const std::function<int()>& fn) {
   TORCH_CHECK(!has_run.exchange(true), "[launch] rank ", process_environment("RANK").value_or("?"),
               ": got a second call of launch(), expected one, as this process is a rank already; "
               "return from main() what the first one returns");
+  if (process_environment(kLauncherPid)) LaunchedRank::note_arrival();
   const char* const slash = ::strrchr(program, '/');
   ::prctl(PR_SET_NAME, slash == nullptr ? program : slash + 1);  // exec has named it "exe"
   return record_errors(fn);

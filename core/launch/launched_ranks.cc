@@ -156,8 +156,18 @@ void LaunchedRanks::reap() {
                         [](const RankProcess* rank) { return rank->exit_status()->signal() != 0; });
   for (const RankProcess* rank : ended) {
     const bool is_by_us = kill_at_ && rank->exit_status()->is_by_launcher(signal_);
-    if (!rank->exit_status()->success() && !is_by_us) failures_->add(*rank);
+    if (!rank->exit_status()->success()) {
+      if (!is_by_us) failures_->add(*rank);
+    } else if (!kill_at_ && is_missing(*rank)) {
+      failures_->add(*rank, "it ended before it reached launch()");
+    }
   }
+}
+
+/// Returns true if the rank is known to have reached neither launch() nor a process group: it has
+/// not run what it was started for.
+bool LaunchedRanks::is_missing(const RankProcess& rank) const {
+  return page_->rank_record(rank.rank()).own_pid == 0 && page_->is_reachable();
 }
 
 /// Ends the other ranks once the first failure is named, and they have had time to report what they

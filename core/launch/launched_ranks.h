@@ -43,6 +43,7 @@ class LaunchedRanks {
   Deadline next_deadline() const;
   void pass_on(const CaughtSignals& signals);
   void reap();
+  bool is_missing(const RankProcess& rank) const;
   void name_first_failure();
   void check_deadlines();
   void end_by(int signal);

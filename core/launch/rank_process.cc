@@ -59,6 +59,9 @@ void drop_handlers() {
   if (getppid() != launcher) _exit(1);
   watcher.add(getpid());
   drop_handlers();
+  // This group is never the terminal's foreground group. If the user has set `stty tostop`, the
+  // first line of output would stop this process.
+  if (isatty(out) == 1 || isatty(err) == 1) signal(SIGTTOU, SIG_IGN);
   const int null = open("/dev/null", O_RDONLY | O_CLOEXEC);
   // Do not inherit the launcher's signal mask: the rank would ignore requests to stop.
   sigset_t none;

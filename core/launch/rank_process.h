@@ -26,7 +26,8 @@ struct RankProgram {
 };
 
 /// One rank's process: leader of its own process group, with stdin from /dev/null and no signal
-/// blocked. The kernel kills it when the thread that started it ends.
+/// blocked. If its output goes to a terminal, it ignores SIGTTOU, so that `stty tostop` does not
+/// stop it. The kernel kills it when the thread that started it ends.
 class RankProcess {
  public:
   /// Starts rank `rank` with the descriptors `out` and `err` as stdout and stderr, and returns once

@@ -50,7 +50,15 @@ int write_new_file(const std::string& path, const std::string& text) {
   return error;
 }
 
+std::string json_text(const nlohmann::json& json) {
+  return json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
 }  // namespace
+
+std::string shown_message(const std::string& message) {
+  return shown(nlohmann::json::parse(json_text(message)).get<std::string>());
+}
 
 std::string read_error_file(const std::string& path) {
   const FileDescriptor file(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
@@ -76,8 +84,7 @@ std::string write_error_file(const std::string& path, const std::string& message
   const nlohmann::json json = {
       {"message",
        {{"message", message}, {"extraInfo", {{"timestamp", absl::StrCat(time(nullptr))}}}}}};
-  const std::string text =
-      json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+  const std::string text = json_text(json) + "\n";
   struct stat status;
   const bool is_new = lstat(path.c_str(), &status) != 0;
   const int error = is_new ? write_new_file(path, text) : write_file(path, O_TRUNC, text);

@@ -9,6 +9,10 @@ namespace tessera::internal {
 /// "message" and, in "extraInfo", "timestamp" (torchrun takes that for one of PyTorch's workers).
 /// In the second, "message" is the text, and "timestamp" is beside it.
 
+/// Returns `message` as read_error_file() returns it after write_error_file(): valid UTF-8 that a
+/// terminal may show, cut off after some thousand bytes.
+std::string shown_message(const std::string& message);
+
 /// Local. Returns the message in the file, of either form; "" if there is none, or it is not such a
 /// file. A rank may have died while it wrote, so any content is possible.
 std::string read_error_file(const std::string& path);

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -52,7 +53,7 @@ struct alignas(64) JobPage::Record {
   int32_t culprit;
   std::atomic<uint32_t> length;  // of the complete part of `text`; more may be written after it
   int64_t when_ns;
-  char text[2000];
+  char text[kLongestNote_bytes];
   std::atomic<int32_t> pid;
   std::atomic<int32_t> own_pid;
   std::atomic<uint32_t> has_ended;
@@ -116,6 +117,20 @@ std::string JobPage::address() const {
 }
 
 std::unique_ptr<JobPage> JobPage::open(const std::string& address, int rank, int pid) {
+  std::unique_ptr<JobPage> page = find(address, rank);
+  if (page == nullptr) return nullptr;
+  page->forget_failure();
+  page->note_process(pid);
+  page->record(rank).is_open.store(1, std::memory_order_release);
+  return page;
+}
+
+void JobPage::note_arrival(const std::string& address, int rank, int pid) {
+  if (const std::unique_ptr<JobPage> page = find(address, rank)) page->note_process(pid);
+}
+
+/// Maps the page for rank `rank`. Returns null as open() does.
+std::unique_ptr<JobPage> JobPage::find(const std::string& address, int rank) {
   const std::vector<std::string> fields = absl::StrSplit(address, ':');
   int ranks = 0;
   uint64_t nonce = 0;
@@ -133,10 +148,13 @@ std::unique_ptr<JobPage> JobPage::open(const std::string& address, int rank, int
   if (page == nullptr || page->header().nonce != nonce || page->header().version != kVersion) {
     return nullptr;
   }
-  page->forget_failure();
-  if (page->record(rank).own_pid.exchange(pid) != pid) page->own_progress().begin();
-  page->record(rank).is_open.store(1, std::memory_order_release);
   return page;
+}
+
+/// Records that process `pid` runs this rank. Removes what another process has noted about its
+/// progress.
+void JobPage::note_process(int pid) noexcept {
+  if (record(rank_).own_pid.exchange(pid) != pid) own_progress().begin();
 }
 
 std::unique_ptr<JobPage> JobPage::view(int pid, int fd) {
@@ -210,6 +228,10 @@ void JobPage::note_begin(int rank, int pid) noexcept {
 void JobPage::note_end(int rank, int wait_status) noexcept {
   record(rank).wait_status.store(wait_status, std::memory_order_relaxed);
   record(rank).has_ended.store(1, std::memory_order_release);
+}
+
+bool JobPage::is_reachable() const {
+  return ::prctl(PR_GET_DUMPABLE) == 1 && find(address(), 0) != nullptr;
 }
 
 const RankProgress& JobPage::progress(int rank) const { return record(rank).progress; }

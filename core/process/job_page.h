@@ -51,6 +51,8 @@ class JobPage {
  public:
   /// The largest number of ranks that launchers start, and that readers accept.
   static constexpr int kMostRanks = 4096;
+  /// The text of a note is cut off after this size.
+  static constexpr size_t kLongestNote_bytes = 2000;
 
   /// Local. Makes the launcher's page for `ranks` ranks, and records the launcher's pid and the
   /// start time. ResourceExhausted if there is not enough memory or no descriptor left.
@@ -60,6 +62,9 @@ class JobPage {
   /// if `address` does not lead to a page for the rank, because the launcher is gone or in another
   /// PID namespace, or /proc is hidden. The job then runs without a page.
   static std::unique_ptr<JobPage> open(const std::string& address, int rank, int pid = ::getpid());
+  /// Local. Records in the page that process `pid` runs rank `rank`, which has not opened the page
+  /// yet. No effect where open() would return null.
+  static void note_arrival(const std::string& address, int rank, int pid = ::getpid());
   /// Local. Opens, for reading, the page that launcher `pid` has open as descriptor `fd`. Returns
   /// null if it is not a page, has another version, or belongs to another process.
   static std::unique_ptr<JobPage> view(int pid, int fd);
@@ -87,6 +92,9 @@ class JobPage {
   /// Called by the launcher when the process of rank `rank` has begun, or ended.
   void note_begin(int rank, int pid) noexcept;
   void note_end(int rank, int wait_status) noexcept;
+  /// Called by the launcher. Returns true if its ranks, as processes of the same user, can open the
+  /// page. They cannot if /proc does not show the page, or if this process is closed to others.
+  bool is_reachable() const;
 
   /// Called by any process. is_open() returns true if rank `rank` has opened the page; note()
   /// returns the failure that the rank has recorded.
@@ -108,6 +116,8 @@ class JobPage {
   JobPage(FileDescriptor file, char* data, int ranks, int rank);
   static int64_t bytes(int ranks);
   static std::unique_ptr<JobPage> map(int fd, int ranks, int rank);
+  static std::unique_ptr<JobPage> find(const std::string& address, int rank);
+  void note_process(int pid) noexcept;
   Header& header() const;
   Record& record(int rank) const;
 

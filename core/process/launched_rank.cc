@@ -50,4 +50,9 @@ bool LaunchedRank::find() {
   return own.ok() && find(own->rank, own->world_size);
 }
 
+void LaunchedRank::note_arrival() {
+  const std::string address = process_environment("TESSERA_JOB_PAGE").value_or("");
+  if (const auto rank = number_in("RANK")) JobPage::note_arrival(address, *rank);
+}
+
 }  // namespace tessera::internal

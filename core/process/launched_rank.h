@@ -30,6 +30,8 @@ struct LaunchedRank {
   static bool find(int rank, int world_size);
   /// Like find(rank, world_size) before there is a world: takes both from the environment.
   static bool find();
+  /// Tells the launcher, before there is a world, that this process runs its rank. Local.
+  static void note_arrival();
 
  private:
   static inline std::atomic<LaunchedRank*> own_{nullptr};

@@ -170,11 +170,12 @@ class Engine final {
   /// It must not be called inside micro_step() under Options::cuda_graphs.
   ///
   /// Throws c10::Error on every rank, with nothing added on any, naming the rank and every wrong
-  /// gradient: an unknown name, another shape, dtype or device, memory that cannot be read, a
-  /// frozen parameter, two gradients of one parameter. Also throws when called inside backward or
-  /// modify_parameters(), or after a `.grad` was assigned. Inside no_sync() only the rank that
-  /// finds the error throws; if it does not repeat the call, the next backward or step() that
-  /// reduces throws on all ranks. Otherwise it throws what a backward does.
+  /// gradient: an unknown name, another shape, dtype or device, memory that cannot be read, sparse
+  /// elements outside the shape (not checked on a GPU), a frozen parameter, two gradients of one
+  /// parameter. Also throws when called inside backward or modify_parameters(), or after a `.grad`
+  /// was assigned. Inside no_sync() only the rank that finds the error throws; if it does not
+  /// repeat the call, the next backward or step() that reduces throws on all ranks. Otherwise it
+  /// throws what a backward does.
   void accumulate(const std::vector<NamedTensor>& gradients, std::optional<double> weight = {});
 
   /// Local, but all ranks must call it. Drops the gradients of this step, reduced or not.

@@ -315,8 +315,8 @@ class ProcessGroup {
   /// Collective over this group. Makes a new group of the given ranks of this one (strictly
   /// ascending; rank i of the new group is ranks[i]), with its own sequence of collectives. Every
   /// rank of this group calls it with the same arguments; ranks outside the list receive nullptr.
-  /// No earlier subgroup of this group may have this `name`, which has no '/'; the new group is
-  /// called "<name() of this>/<name>".
+  /// No earlier subgroup of this group may have this `name`, which has no '/' and no control
+  /// characters; the new group is called "<name() of this>/<name>".
   virtual std::shared_ptr<ProcessGroup> subgroup(const std::vector<int>& ranks,
                                                  std::string_view name) = 0;
 

@@ -26,17 +26,19 @@ namespace tessera {
 /// Ranks share what belongs to the process: LibTorch's random number generator of the CPU (so build
 /// models before; what a forward draws, as for dropout, depends on how threads take turns), ATen's
 /// settings (at::set_num_threads() is called for each thread, and the old number is restored at the
-/// end), memory, the program's own globals. Modes of a thread, such as at::NoGradGuard, do not go
-/// from the calling thread to the ranks. Processes (launch(), tessera-run) share none of this, and
-/// a process that dies does not end the others.
+/// end; of concurrent calls the last one to end restores the number that it found), memory, the
+/// program's own globals. Modes of a thread, such as at::NoGradGuard, do not go from the calling
+/// thread to the ranks. Processes (launch(), tessera-run) share none of this, and a process that
+/// dies does not end the others.
 ///
 /// A rank that throws leaves its groups, and the others fail when they wait for it. When all have
 /// ended, run_threads() throws RankError with the number, the text and the exception of the rank
-/// that failed first by itself.
+/// that failed first by itself: whose exception, no CommError, was the first to unwind groups.
 ///
-/// `n`: 1 to 4096. `options`: rank, world_size, store and store_url must be unset. Calls may nest
-/// and run concurrently: each has a world of its own. Throws c10::Error in a rank of a job of
-/// several processes and for wrong options, and std::runtime_error if the system refuses a thread.
+/// `n`: 1 to 4096. `options`: rank, world_size, store and store_url must be unset, and the backend
+/// may not be "mpi" or "hosts". Calls may nest and run concurrently: each has a world of its own.
+/// Throws c10::Error in a rank of a job of several processes and for wrong options, and
+/// std::runtime_error if the system refuses a thread.
 void run_threads(int n, const std::function<void(std::shared_ptr<ProcessGroup>)>& body,
                  ProcessGroupOptions options = {});
 

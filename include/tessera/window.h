@@ -73,9 +73,10 @@ void check_window(const at::Tensor& own, std::string_view name);
 void check_read(int rank, int64_t begin, const at::Tensor& to, int size, int64_t numel,
                 at::ScalarType dtype);
 
-/// Throws c10::Error unless word `index` of rank `rank` may be loaded from a window of `size` ranks
-/// and `numel` elements of `dtype`.
-void check_word(int rank, int64_t index, int size, int64_t numel, at::ScalarType dtype);
+/// Throws c10::Error that begins with `op` ("load", "store") unless a window of `size` ranks and
+/// `numel` elements of `dtype` has a word `index` of rank `rank`.
+void check_word(const char* op, int rank, int64_t index, int size, int64_t numel,
+                at::ScalarType dtype);
 
 /// Returns the word at `address`, which other threads and processes may store meanwhile.
 int64_t load_word(const void* address);

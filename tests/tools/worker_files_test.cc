@@ -103,6 +103,25 @@ TEST_F(WorkerFiles, APlaceThatCannotBeWrittenToIsNamed) {
                                HasSubstr("Not a directory; name a directory that can be")));
 }
 
+TEST_F(WorkerFiles, ARestartGoesOnWithoutLogsThatCannotBeMade) {
+  // A file takes the place of the second start's folder.
+  const std::string script = absl::StrCat(
+      "n=$TESSERA_RESTART_COUNT; echo start $n $TORCHELASTIC_ERROR_FILE; [ $n = 1 ] && exit 0; "
+      "[ $RANK = 0 ] && exec sleep 1000; touch '",
+      logs(), "/attempt_1'; exit 3");
+  LaunchedJob job = run({"--log-dir", logs(), "--tee=1"}, script, {{"TMPDIR", folder_.path()}});
+  EXPECT_EQ(job.wait(), 0);
+  EXPECT_EQ(occurrences(job.err(), "cannot make"), 1u) << job.err();
+  EXPECT_THAT(job.err(),
+              AllOf(HasSubstr("--log-dir: cannot make '" + logs() + "/attempt_1/0/': "),
+                    HasSubstr("; going on without the log files that cannot be made\n")));
+  for (const char* rank : {"[0]", "[1]"}) {
+    EXPECT_THAT(job.out(),
+                HasSubstr(absl::StrCat(rank, " start 1 ", folder_.path(), "/tessera-run-")))
+        << "where its error file lies";
+  }
+}
+
 constexpr const char* kLeaves =
     "[ $RANK = 0 ] && exec sleep 1000; "
     "echo '{\"message\": {\"message\": \"bad batch\", \"extraInfo\": {\"timestamp\": \"1\"}}}' > "
@@ -136,6 +155,24 @@ TEST_F(WorkerFiles, WhatARankRecordsIsSaidOnce) {
   EXPECT_THAT(job.err(), Not(HasSubstr("left this in its error file")));
   EXPECT_EQ(read_error_file(logs() + "/attempt_0/0/error.json"), "no \"data\"");
   EXPECT_THAT(read_error_file(outer), EndsWith(") exited with code 1: no \"data\""));
+}
+
+const testing::RankProcessBody kThrowsAText("worker_files_throws_a_text", [] {
+  std::exit(record_errors([]() -> int { throw std::runtime_error(std::getenv("TEST_TEXT")); }));
+});
+
+TEST_F(WorkerFiles, ATextThatIsShownInAnotherWayIsSaidOnce) {
+  const std::string program = std::filesystem::read_symlink("/proc/self/exe").string();
+  for (const std::string& text :
+       {std::string("no \x1b[31mdata"), std::string("no data \xff"), std::string(3000, 'x')}) {
+    LaunchedJob job({"--log-dir", logs(), "--redirects=3", "--", program,
+                     "--rank_body=worker_files_throws_a_text"},
+                    {{"TEST_TEXT", text}});
+    EXPECT_EQ(job.wait(), 1);
+    EXPECT_THAT(job.err(), HasSubstr(absl::StrCat(
+                               "exited with code 1: ", shown_message(text).substr(0, 2000), "\n")));
+    EXPECT_THAT(job.err(), Not(HasSubstr("left this in its error file")));
+  }
 }
 
 TEST_F(WorkerFiles, ErrorFilesLieWithTheLogs) {

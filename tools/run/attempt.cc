@@ -122,19 +122,20 @@ absl::StatusOr<WorkerProgram> Attempt::program_of(WorkerPlace& place,
                                                   const std::string& store_directory) {
   WorkerProgram program;
   program.arguments = job_.line.program;
-  const auto rank = static_cast<size_t>(place.rank);
-  std::string files = absl::StrCat(store_directory, "/rank_", rank, "_");
+  std::string files = absl::StrCat(store_directory, "/rank_", place.rank, "_");
   if (!job_.line.log_dir.empty()) {
-    files = absl::StrCat(job_.line.log_dir, "/attempt_", number_, "/", rank, "/");
-    if (absl::Status made = make_log_folder(files); !made.ok()) return made;
-  }
-  for (const int stream : {0, 1}) {
-    const int bit = 1 << stream;
-    program.is_shown[stream] = (job_.line.redirects[rank] & ~job_.line.tees[rank] & bit) == 0;
-    if (((job_.line.redirects[rank] | job_.line.tees[rank]) & bit) == 0) continue;
-    auto log = LogFile::open(files + (stream == 0 ? "stdout.log" : "stderr.log"));
-    if (!log.ok()) return log.status();
-    program.logs[stream] = *std::move(log);
+    const std::string folder =
+        absl::StrCat(job_.line.log_dir, "/attempt_", number_, "/", place.rank, "/");
+    const absl::Status opened = open_logs(place.rank, folder, program);
+    if (opened.ok()) {
+      files = folder;
+    } else if (number_ == 0) {
+      return absl::UnavailableError(
+          absl::StrCat(opened.message(), "; name a directory that can be written to"));
+    } else if (!std::exchange(lacks_logs_, true)) {
+      // A job that has run so far goes on, as with a disk that becomes full later.
+      say(absl::StrCat(opened.message(), "; going on without the log files that cannot be made"));
+    }
   }
   if (job_.line.supervise) {
     program.name = "the command";
@@ -148,6 +149,24 @@ absl::StatusOr<WorkerProgram> Attempt::program_of(WorkerPlace& place,
   error_files_.push_back(place.error_file);
   program.environment = worker_environment(job_.inherited, place);
   return program;
+}
+
+/// Opens the log files of rank `rank` in `folder`, which it makes, and says which of its output is
+/// shown.
+absl::Status Attempt::open_logs(int rank, const std::string& folder, WorkerProgram& program) {
+  const int redirects = job_.line.redirects[static_cast<size_t>(rank)];
+  const int tees = job_.line.tees[static_cast<size_t>(rank)];
+  for (const int stream : {0, 1}) {
+    program.is_shown[stream] = (redirects & ~tees & (1 << stream)) == 0;
+  }
+  if (absl::Status made = make_log_folder(folder); !made.ok()) return made;
+  for (const int stream : {0, 1}) {
+    if (((redirects | tees) & (1 << stream)) == 0) continue;
+    auto log = LogFile::open(folder + (stream == 0 ? "stdout.log" : "stderr.log"));
+    if (!log.ok()) return log.status();
+    program.logs[stream] = *std::move(log);
+  }
+  return absl::OkStatus();
 }
 
 void Attempt::loop() {

@@ -61,6 +61,7 @@ class Attempt {
 
   absl::Status start_workers(const std::string& store_directory);
   absl::StatusOr<WorkerProgram> program_of(WorkerPlace& place, const std::string& store_directory);
+  absl::Status open_logs(int rank, const std::string& folder, WorkerProgram& program);
   void loop();
   void wait_for_events();
   void take_signals();
@@ -97,6 +98,7 @@ class Attempt {
   std::unique_ptr<Failures> failures_;
   std::optional<Heartbeats> heartbeats_;  // unset without a time-out
 
+  bool lacks_logs_ = false;      // a restart goes on without some of its log files
   int own_failure_exit_ = 0;     // exit code if the launcher could not start the workers
   int ending_signal_ = 0;        // the first signal that told the launcher to end
   Clock::time_point signalled_;  // when ending_signal_ came

@@ -16,8 +16,7 @@ namespace tessera::internal {
 namespace {
 
 absl::Status unavailable(const std::string& path, const std::string& reason) {
-  return absl::UnavailableError(absl::StrCat("--log-dir: cannot make '", path, "': ", reason,
-                                             "; name a directory that can be written to"));
+  return absl::UnavailableError(absl::StrCat("--log-dir: cannot make '", path, "': ", reason));
 }
 
 }  // namespace

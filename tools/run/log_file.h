@@ -28,7 +28,7 @@ class LogFile {
   std::string problem_;
 };
 
-/// Local. Makes folder `path` and its missing parents. Errors: Unavailable, naming it.
+/// Local. Makes folder `path` and its missing parents. Errors: as LogFile::open().
 absl::Status make_log_folder(const std::string& path);
 
 }  // namespace tessera::internal

@@ -3,6 +3,7 @@
 #include <string_view>
 #include <unordered_map>
 
+#include <ATen/ops/aminmax.h>
 #include <absl/strings/str_cat.h>
 #include <absl/strings/str_join.h>
 #include <c10/util/StringUtil.h>
@@ -21,6 +22,21 @@ IndexByName index_by_name(const ParameterTable& table) {
     for (const std::string& name : table[i].other_names) index.emplace(name, i);
   }
   return index;
+}
+
+/// Returns what is wrong with the indices of a sparse gradient in host memory; "" if nothing.
+/// LibTorch adds the elements without a check, to memory of others.
+std::string stray_index(const at::Tensor& gradient) {
+  if (!gradient.is_sparse() || !gradient.is_cpu() || gradient._nnz() == 0) return "";
+  for (int64_t dim = 0; dim < gradient.sparse_dim(); ++dim) {
+    const auto [least, most] = at::aminmax(gradient._indices().select(0, dim));
+    const bool is_below = least.item<int64_t>() < 0;
+    if (!is_below && most.item<int64_t>() < gradient.size(dim)) continue;
+    return absl::StrCat("got a sparse element with index ",
+                        (is_below ? least : most).item<int64_t>(), " in dimension ", dim,
+                        ", expected 0 to ", gradient.size(dim) - 1, "; correct its indices");
+  }
+  return "";
 }
 
 /// Returns why `gradient` cannot be the gradient of `parameter`; "" if it can.
@@ -46,7 +62,7 @@ std::string misfit(const at::Tensor& gradient, const Parameter& parameter) {
     return "got another layout than strided and sparse; call to_dense() first";
   }
   const std::string unreadable = reading_problem(gradient);
-  return unreadable.empty() ? "" : absl::StrCat("cannot be read: ", unreadable);
+  return unreadable.empty() ? stray_index(gradient) : absl::StrCat("cannot be read: ", unreadable);
 }
 
 }  // namespace

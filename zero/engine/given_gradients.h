@@ -24,7 +24,8 @@ struct GivenGradients {
 /// Matches each of `gradients` with the parameter of `table` that has its name as one of its names.
 /// Leaves out undefined tensors, which autograd::grad() returns for unused inputs. Sets `problem`
 /// for unknown names, frozen parameters, a second gradient for the same parameter, a shape, dtype
-/// or device other than the parameter's, and memory that cannot be read. Local.
+/// or device other than the parameter's, memory that cannot be read, and (in host memory) indices
+/// of sparse elements beyond the shape. Local.
 GivenGradients given_gradients(const ParameterTable& table,
                                const std::vector<NamedTensor>& gradients);
 

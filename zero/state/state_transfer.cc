@@ -112,15 +112,25 @@ class RegionSource final : public StateSource {
 /// Indexed by StateScope.
 constexpr std::array<const char*, 3> kScopes = {"every rank", "one rank", "sharded"};
 
+bool is_scope(StateScope scope) { return static_cast<size_t>(scope) < kScopes.size(); }
+
+std::string scope_text(StateScope scope) {
+  const auto index = static_cast<size_t>(scope);
+  return is_scope(scope) ? kScopes[index] : absl::StrCat(index);
+}
+
 }  // namespace
 
 StateDict StateTransfer::save(StateScope scope, int rank, const EngineCounters& counters,
                               std::string problem) {
   const at::NoGradGuard no_grad;
-  const StateContents contents =
-      stream_.agree_to_save("state_dict", counters, std::move(problem),
-                            {absl::StrCat("scope ", kScopes.at(static_cast<size_t>(scope))),
-                             absl::StrCat("rank ", rank)});
+  const StateContents contents = stream_.agree_to_save(
+      "state_dict", counters, std::move(problem),
+      {absl::StrCat("scope ", scope_text(scope)), absl::StrCat("rank ", rank)});
+  if (!is_scope(scope)) {
+    throw ErrorOnAllRanks(absl::StrCat("[state] state_dict: got scope ", scope_text(scope),
+                                       ", expected kEveryRank, kOneRank or kSharded; name one"));
+  }
   if (rank < 0 || rank >= group_.size()) {
     throw ErrorOnAllRanks(absl::StrCat("[state] state_dict: got rank ", rank, ", expected 0 to ",
                                        group_.size() - 1, "; name a rank of the world"));

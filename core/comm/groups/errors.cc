@@ -24,11 +24,18 @@ std::string message(const CommErrorContext& context, const std::string& cause) {
 namespace internal {
 
 static thread_local CommonErrorScope* innermost_scope = nullptr;
+static thread_local std::optional<std::chrono::steady_clock::time_point> unwinding_began;
+
+Unwinding::Unwinding() { unwinding_began.reset(); }
 
 bool Unwinding::is_by_own_error() const {
   const bool is_common = innermost_scope != nullptr && innermost_scope->has_error_;
-  return std::uncaught_exceptions() > uncaught_at_start_ && !is_common;
+  if (is_common || std::uncaught_exceptions() <= uncaught_at_start_) return false;
+  if (!unwinding_began) unwinding_began = std::chrono::steady_clock::now();
+  return true;
 }
+
+std::optional<std::chrono::steady_clock::time_point> Unwinding::began() { return unwinding_began; }
 
 CommonErrorScope::CommonErrorScope() : outer_(innermost_scope) { innermost_scope = this; }
 

@@ -11,6 +11,8 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/zeros.h>
+#include <absl/strings/ascii.h>
+#include <absl/strings/escaping.h>
 #include <absl/strings/str_cat.h>
 #include <absl/strings/str_join.h>
 #include <c10/util/Exception.h>
@@ -177,10 +179,14 @@ void ProcessGroup::refuse(const Collective& collective, std::string_view detail)
 void check_subgroup(const std::vector<int>& ranks, std::string_view name, int size,
                     const std::set<std::string, std::less<>>& names) {
   const bool is_new = names.find(name) == names.end();
-  TORCH_CHECK(is_new && !name.empty() && name.find('/') == std::string_view::npos,
-              "[comm] subgroup: got the name '", name,
-              "', expected one that this group has not given yet, not empty and without '/'; use"
-              " another name");
+  const bool is_printable = std::none_of(name.begin(), name.end(), [](char c) {
+    return absl::ascii_iscntrl(static_cast<uint8_t>(c));
+  });
+  TORCH_CHECK(is_new && is_printable && !name.empty() && name.find('/') == std::string_view::npos,
+              "[comm] subgroup: got the name '",
+              absl::Utf8SafeCHexEscape({name.data(), name.size()}),
+              "', expected one that this group has not given yet, not empty and without '/' and"
+              " control characters; use another name");
   const bool is_ascending =
       std::adjacent_find(ranks.begin(), ranks.end(), std::greater_equal<>()) == ranks.end();
   const bool is_valid = is_ascending && !ranks.empty() && ranks.front() >= 0 && ranks.back() < size;

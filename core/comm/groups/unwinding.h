@@ -1,6 +1,8 @@
 #pragma once
 
+#include <chrono>
 #include <exception>
+#include <optional>
 
 #include "tessera/errors.h"
 
@@ -10,7 +12,13 @@ namespace tessera::internal {
 /// the stack. The destructor must then tell the peers, which do not know the error.
 class Unwinding {
  public:
+  Unwinding();
   bool is_by_own_error() const;
+
+  /// Returns when is_by_own_error() first returned true on the calling thread, before the peers
+  /// could know the error; nullopt if it has not since the thread last made a group. The exception
+  /// may leave the program's code much later, after peers have failed because of it.
+  static std::optional<std::chrono::steady_clock::time_point> began();
 
  private:
   const int uncaught_at_start_ = std::uncaught_exceptions();

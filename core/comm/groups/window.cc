@@ -36,13 +36,13 @@ class RemoteWindow final : public Window {
   }
 
   int64_t load(int rank, int64_t index) const override {
-    check_word(rank, index, place_.size, own_.numel(), own_.scalar_type());
+    check_word("load", rank, index, place_.size, own_.numel(), own_.scalar_type());
     require_own_process("load", "");
     return memory_->load(rank, index * static_cast<int64_t>(sizeof(int64_t)));
   }
 
   void store(int64_t index, int64_t value) override {
-    check_word(place_.rank, index, place_.size, own_.numel(), own_.scalar_type());
+    check_word("store", place_.rank, index, place_.size, own_.numel(), own_.scalar_type());
     require_own_process("store", "");
     store_word(own_.mutable_data_ptr<int64_t>() + index, value);
   }
@@ -94,10 +94,11 @@ void check_read(int rank, int64_t begin, const at::Tensor& to, int size, int64_t
               ", expected a range within 0 to ", numel, "; correct it");
 }
 
-void check_word(int rank, int64_t index, int size, int64_t numel, at::ScalarType dtype) {
-  check_rank("load", rank, size);
-  TORCH_CHECK(dtype == at::kLong && index >= 0 && index < numel, "[comm] load: got word ", index,
-              " of a window of ", numel, " ", c10::toString(dtype),
+void check_word(const char* op, int rank, int64_t index, int size, int64_t numel,
+                at::ScalarType dtype) {
+  check_rank(op, rank, size);
+  TORCH_CHECK(dtype == at::kLong && index >= 0 && index < numel, "[comm] ", op, ": got word ",
+              index, " of a window of ", numel, " ", c10::toString(dtype),
               ", expected a word of a window of int64; correct it");
 }
 

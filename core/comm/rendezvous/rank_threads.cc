@@ -1,10 +1,13 @@
 #include "tessera/core/comm/rendezvous/rank_threads.h"
 
+#include <algorithm>
+#include <optional>
 #include <system_error>
 #include <utility>
 
 #include <absl/strings/str_cat.h>
 
+#include "tessera/core/comm/groups/unwinding.h"
 #include "tessera/core/process/thread_without_signals.h"
 
 namespace tessera::internal {
@@ -34,6 +37,7 @@ bool RankThreads::wait_for(std::chrono::milliseconds limit) {
 std::vector<RankThreads::Failure> RankThreads::wait() {
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [this] { return ended_ == threads_.size(); });
+  std::ranges::stable_sort(failures_, {}, &Failure::when);
   return std::exchange(failures_, {});
 }
 
@@ -43,14 +47,15 @@ void RankThreads::run(int rank) {
     changed_.wait(lock, [this] { return is_open_; });
     if (!may_begin_) return;
   }
-  std::exception_ptr error;
+  std::optional<Failure> failure;
   try {
     body_(rank);
   } catch (...) {
-    error = std::current_exception();
+    const auto when = Unwinding::began().value_or(std::chrono::steady_clock::now());
+    failure = Failure{rank, std::current_exception(), when};
   }
   const std::lock_guard lock(mutex_);
-  if (error != nullptr) failures_.push_back({rank, std::move(error)});
+  if (failure) failures_.push_back(*std::move(failure));
   ++ended_;
   changed_.notify_all();
 }

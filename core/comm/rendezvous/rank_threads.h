@@ -17,6 +17,7 @@ class RankThreads {
   struct Failure {
     int rank;
     std::exception_ptr error;
+    std::chrono::steady_clock::time_point when;
   };
 
   /// Local. Starts `size` threads. Once all threads run, each calls `body` with its rank. Throws
@@ -29,7 +30,8 @@ class RankThreads {
 
   /// Blocks for at most `limit`. Returns true if all bodies have ended.
   bool wait_for(std::chrono::milliseconds limit);
-  /// Blocks until all bodies have ended. Returns the failures in the order in which they happened.
+  /// Blocks until all bodies have ended. Returns the failures in the order in which they happened:
+  /// when the exception began to unwind the rank's groups or, if it unwound none, left the body.
   std::vector<Failure> wait();
 
  private:

@@ -17,6 +17,7 @@
 #include "tessera/core/process/available_cores.h"
 #include "tessera/core/process/error_text.h"
 #include "tessera/core/process/launchers.h"
+#include "tessera/environment.h"
 #include "tessera/errors.h"
 #include "tessera/rendezvous.h"
 
@@ -37,6 +38,14 @@ void check_run_threads(int n, const ProcessGroupOptions& options) {
               "threads have their own; leave them out");
   TORCH_CHECK(!options.device.has_index(), "[run_threads] options: got device '",
               options.device.str(), "', expected no index, as rank r has GPU r; leave it out");
+  // Checked before the world is made, because MPI leaves variables of a rank in the environment.
+  const std::string backend = options.backend != "auto"
+                                  ? options.backend
+                                  : process_environment("TESSERA_BACKEND").value_or("auto");
+  TORCH_CHECK(backend != "mpi" && backend != "hosts", "[run_threads] options: got backend '",
+              backend,
+              "' (ProcessGroupOptions::backend, TESSERA_BACKEND), expected another one, "
+              "as ranks of MPI are processes; leave it out");
   const auto job = read_own_rank();
   TORCH_CHECK(job.ok(), std::string(job.status().message()));
   TORCH_CHECK(

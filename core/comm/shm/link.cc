@@ -172,7 +172,8 @@ char* Link::resolve(const SharedRange& range) {
     try {
       segment = Segment::open(range);
     } catch (const c10::Error&) {
-      world_->await_end_of(range.pid);  // a dead rank's memory is gone
+      // A dead rank's memory is gone. For anything else nobody need wait.
+      if (Segment::is_closed(range)) world_->await_end_of(range.pid);
       world_->check_peers();
       if (has_failed()) throw Fault{failure().cause};
       throw;

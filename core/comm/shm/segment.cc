@@ -222,6 +222,12 @@ std::shared_ptr<Segment> Segment::open(const SharedRange& range) {
   return segment;
 }
 
+bool Segment::is_closed(const SharedRange& range) {
+  struct stat link {};
+  // Where the kernel shows an ending process's files to root only, lstat fails with EACCES.
+  return ::lstat(path_of(range).c_str(), &link) != 0 && access_problem(range.pid).empty();
+}
+
 std::shared_ptr<char> Segment::map_privately(const SharedRange& range) {
   char* const data = map(range, descriptor_of(range), Writes::kPrivate);
   return {data, [bytes = range.segment_bytes](char* begin) { ::munmap(begin, bytes); }};

@@ -61,6 +61,10 @@ class Segment : public std::enable_shared_from_this<Segment> {
   /// on write). Its creator must be alive. Throws as open() does.
   static std::shared_ptr<char> map_privately(const SharedRange& range);
 
+  /// Local. Returns true if the process that created the segment no longer has its descriptor: the
+  /// process ends, or has destroyed the segment. False if open() fails for another reason.
+  static bool is_closed(const SharedRange& range);
+
   ~Segment();
   Segment(const Segment&) = delete;
   Segment& operator=(const Segment&) = delete;

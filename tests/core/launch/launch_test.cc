@@ -1,10 +1,15 @@
 #include "tessera/launch.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <signal.h>
+#include <stdlib.h>
 #include <sys/wait.h>
+#include <termios.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <array>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -24,6 +29,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "tessera/core/process/file_descriptor.h"
 #include "tessera/core/process/process_status.h"
 #include "tessera/environment.h"
 #include "tessera/errors.h"
@@ -37,6 +43,7 @@ namespace tessera::internal::testing {
 namespace {
 
 using ::testing::ContainsRegex;
+using ::testing::EndsWith;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
@@ -117,6 +124,13 @@ TEST(Launch, ARankOfALauncherRunsAtOnce) {
   EXPECT_THAT(half.output, HasSubstr("WORLD_SIZE: not set, although RANK is"));
 }
 
+/// A text that is too long for a rank's note, which ends within a character of it.
+std::string long_text() {
+  std::string text = "data!";
+  while (text.size() < 3000) text += "\u20ac";
+  return text;
+}
+
 /// Ranks of which one does what TEST_MODE says, while the others wait for it.
 const RankProcessBody kFails("launch_fails", [] {
   const std::string mode = env_of("TEST_MODE");
@@ -125,6 +139,9 @@ const RankProcessBody kFails("launch_fails", [] {
     if (is_it && mode == "usage") throw std::invalid_argument("--n: got 0");
     const auto world = join();
     if (is_it && mode == "throw") throw std::runtime_error("no data");
+    if (is_it && mode == "escape") throw std::runtime_error("no \x1b[31mdata");
+    if (is_it && mode == "bytes") throw std::runtime_error("no \xff\xc3 data");
+    if (is_it && mode == "long") throw std::runtime_error("no " + long_text());
     if (is_it && mode == "return") return 7;
     if (is_it && mode == "kill") ::raise(SIGKILL);
     world->barrier();
@@ -154,6 +171,43 @@ TEST(Launch, TheRankThatFailedFirstIsNamed) {
   EXPECT_EQ(refused.exit_code, 64);
   EXPECT_THAT(refused.output, HasSubstr("exited with code 64: --n: got 0"));
   EXPECT_EQ(run("").exit_code, 0) << "the control";
+}
+
+TEST(Launch, TheTextOfAnErrorIsToldOnce) {
+  const auto told_in = [](const char* mode) {
+    const std::string output = run_program("launch_fails", {{"TEST_MODE", mode}}).output;
+    return output.substr(std::min(output.find("failed: rank 1"), output.size()));
+  };
+  EXPECT_THAT(told_in("escape"), EndsWith(" unwound: no ?[31mdata\n"));
+  EXPECT_THAT(told_in("bytes"), EndsWith(" unwound: no \ufffd\ufffd data\n"));
+  const std::string cut = told_in("long");
+  EXPECT_THAT(cut, HasSubstr(" unwound: no data!\u20ac"));
+  EXPECT_THAT(cut, EndsWith("\u20ac\n"));
+  EXPECT_EQ(cut.find("data"), cut.rfind("data"));
+}
+
+/// A program of which rank 1 ends before launch(), or inside it.
+const RankProcessBody kSkips("launch_skips", [] {
+  const std::string mode = env_of("TEST_MODE");
+  const std::string rank = env_of("RANK");
+  const bool is_it = rank == "1" || (rank == "0" && mode == "all");
+  if (is_it && mode != "inside") return_from_main(0);
+  return_from_main(launch_body("launch_skips", {.nproc = 2}, [&] {
+    if (is_it && mode == "inside") return_from_main(0);
+    return 0;
+  }));
+});
+
+TEST(Launch, ARankThatEndsBeforeItIsOneHasFailed) {
+  for (const char* mode : {"one", "all"}) {
+    const RankResult result = run_program("launch_skips", {{"TEST_MODE", mode}});
+    EXPECT_FALSE(result.timed_out);
+    EXPECT_EQ(result.exit_code, 1) << mode;
+    EXPECT_THAT(result.output,
+                ContainsRegex("failed: rank [01], code 1, signal 0: .launch. rank [01] .pid "
+                              "[0-9]+. exited with code 0: it ended before it reached launch.."));
+  }
+  EXPECT_EQ(run_program("launch_skips", {{"TEST_MODE", "inside"}}).exit_code, 0) << "the control";
 }
 
 const RankProcessBody kDeaf("launch_deaf", [] {
@@ -234,6 +288,49 @@ TEST(Launch, NothingOutlivesTheProgramThatLaunches) {
   ASSERT_EQ(pids.size(), 3);
   for (const int pid : pids) EXPECT_TRUE(comes_true([&] { return is_gone(pid); })) << pid;
   EXPECT_TRUE(comes_true([&] { return place.is_empty(); })) << "the watcher clears up";
+}
+
+/// Makes a terminal this process's own, on which a process that is not in the foreground may not
+/// write, and makes it stdout. Returns the other end of it.
+FileDescriptor open_terminal() {
+  ::setsid();
+  FileDescriptor other(::posix_openpt(O_RDWR | O_NOCTTY | O_NONBLOCK | O_CLOEXEC));
+  ::grantpt(other.get());
+  ::unlockpt(other.get());
+  const FileDescriptor terminal(::open(::ptsname(other.get()), O_RDWR | O_CLOEXEC));
+  termios settings = {};
+  bool is_ready = ::tcgetattr(terminal.get(), &settings) == 0;
+  settings.c_lflag |= TOSTOP;
+  is_ready = is_ready && ::tcsetattr(terminal.get(), TCSANOW, &settings) == 0 &&
+             ::tcgetpgrp(terminal.get()) == ::getpgrp() &&
+             ::dup2(terminal.get(), STDOUT_FILENO) == STDOUT_FILENO;
+  if (!is_ready) throw std::runtime_error("got no terminal of its own");
+  return other;
+}
+
+const RankProcessBody kOnTerminal("launch_on_terminal", [] {
+  const auto launch_two = [] {
+    return launch_body("launch_on_terminal", {.nproc = 2}, [] {
+      say(absl::StrCat("rank ", env_of("RANK"), " writes"));
+      return 0;
+    });
+  };
+  if (env_of("RANK") != "none") return_from_main(launch_two());
+  const FileDescriptor other = open_terminal();
+  const int code = launch_two();
+  std::array<char, 4096> shown;
+  for (ssize_t count; (count = ::read(other.get(), shown.data(), shown.size())) > 0;) {
+    std::fwrite(shown.data(), 1, static_cast<size_t>(count), stderr);
+  }
+  return_from_main(code);
+});
+
+TEST(Launch, OutputToATerminalStopsNoRank) {
+  const RankResult result = run_program("launch_on_terminal");
+  EXPECT_FALSE(result.timed_out);
+  EXPECT_EQ(result.exit_code, 0);
+  EXPECT_THAT(result.output, HasSubstr("rank 0 writes"));
+  EXPECT_THAT(result.output, HasSubstr("rank 1 writes"));
 }
 
 const RankProcessBody kNested("launch_nested", [] {

@@ -55,6 +55,17 @@ TEST_F(ErrorFileTest, ATerminalMayShowTheMessage) {
   EXPECT_EQ(message_of("{\"message\": \"" + std::string(50000, 'x') + "\"}").size(), 4000u);
 }
 
+TEST_F(ErrorFileTest, AMessageIsShownAsItIsReadBack) {
+  EXPECT_EQ(shown_message("no data\n"), "no data\n");
+  EXPECT_EQ(shown_message("no \x1b[31mdata \xff"), "no ?[31mdata \ufffd");
+  for (const std::string& message :
+       {std::string("no \x1b[31mdata"), std::string("\xff\xc3(\xe2\x82"), std::string("a\0b", 3),
+        std::string(5000, 'x')}) {
+    EXPECT_EQ(write_error_file(path(), message), "");
+    EXPECT_EQ(shown_message(message), read_error_file(path()));
+  }
+}
+
 TEST_F(ErrorFileTest, WhatIsWrittenTorchrunReads) {
   EXPECT_EQ(write_error_file(path(), "rank 1 \"failed\"\nbadly \xff"), "");
   // torch.distributed.elastic shows json["message"]["message"] where there is no

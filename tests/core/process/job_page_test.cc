@@ -1,6 +1,7 @@
 #include "tessera/core/process/job_page.h"
 
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -71,6 +72,21 @@ TEST(JobPage, ARankThatStartsAgainHasNotFailed) {
   EXPECT_TRUE(launcher->note(0).has_value());
   JobPage::open(launcher->address(), 0);
   EXPECT_FALSE(launcher->note(0).has_value());
+}
+
+TEST(JobPage, ARankThatArrivesIsKnownBeforeItFailsOrTrains) {
+  const auto launcher = page_of(2);
+  EXPECT_TRUE(launcher->is_reachable());
+  EXPECT_EQ(launcher->rank_record(1).own_pid, 0);
+  JobPage::note_arrival(launcher->address(), 1, 4711);
+  EXPECT_EQ(launcher->rank_record(1).own_pid, 4711);
+  EXPECT_EQ(launcher->rank_record(0).own_pid, 0);
+  EXPECT_FALSE(launcher->is_open(1)) << "it waits for nobody yet";
+  JobPage::note_arrival(launcher->address() + "0", 0);
+  EXPECT_EQ(launcher->rank_record(0).own_pid, 0) << "of another job";
+  ASSERT_EQ(::prctl(PR_SET_DUMPABLE, 0), 0);
+  EXPECT_FALSE(launcher->is_reachable());
+  ASSERT_EQ(::prctl(PR_SET_DUMPABLE, 1), 0);
 }
 
 TEST(JobPage, StepsAreThoseOfTheRankAndSavedOnesThoseOfTheJob) {

@@ -142,6 +142,21 @@ std::vector<Mistake> mistakes() {
        "got Float, expected Double"},
       {"device", [](Given& all) { all[0].tensor = all[0].tensor.to(at::kMeta); },
        "got one on meta, expected it on cpu"},
+      {"sparse index",
+       [](Given& all) {
+         const at::Tensor& dense = all[0].tensor;
+         all[0].tensor =
+             at::_sparse_coo_tensor_unsafe(at::full({1, 1}, dense.size(0), at::kLong),
+                                           at::ones_like(dense.narrow(0, 0, 1)), dense.sizes());
+       },
+       "got a sparse element with index "},
+      {"negative sparse index",
+       [](Given& all) {
+         const at::Tensor& dense = all[0].tensor;
+         all[0].tensor = at::_sparse_coo_tensor_unsafe(
+             at::full({1, 1}, -1, at::kLong), at::ones_like(dense.narrow(0, 0, 1)), dense.sizes());
+       },
+       "got a sparse element with index -1 in dimension 0, expected 0 to "},
       {"twice", [](Given& all) { all.push_back(all[0]); }, "got a second one (the first as '"},
       {"two mistakes",
        [](Given& all) {

@@ -336,6 +336,8 @@ TEST_P(StateTransferAt, SavingChecksItsArguments) {
     EXPECT_THAT(text_of(StateScope::kOneRank, group->size()),
                 HasSubstr("[state] state_dict: got rank " + std::to_string(group->size()) +
                           ", expected 0 to " + std::to_string(group->size() - 1)));
+    EXPECT_THAT(text_of(static_cast<StateScope>(9), 0),
+                HasSubstr("[state] state_dict: got scope 9, expected kEveryRank, "));
     if (group->size() > 1) {
       const bool is_last = group->rank() == group->size() - 1;
       EXPECT_THAT(

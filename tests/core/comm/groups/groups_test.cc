@@ -316,6 +316,8 @@ TEST(Groups, MisuseThrowsBeforeAnythingIsSent) {
       // "world/a/b" is the name of subgroup b of a.
       {"subgroup with a path", [](ProcessGroup& g) { g.subgroup({0}, "a/b"); },
        "not empty and without '/'"},
+      {"subgroup with an escape sequence", [](ProcessGroup& g) { g.subgroup({0}, "a\x1b[2J"); },
+       "got the name 'a\\x1b[2J', expected"},
       {"subgroup twice",
        [](ProcessGroup& g) {
          duplicate(g, "same");

@@ -86,7 +86,7 @@ void test_window_misuse(const WindowBackend& backend) {
       {[](ProcessGroup&, Window& w) { w.load(0, 0); },
        "[comm] load: got word 0 of a window of 10 Float, expected a word of a window of int64"},
       {[](ProcessGroup&, Window& w) { w.store(0, 1); },
-       "got word 0 of a window of 10 Float, expected a word of a window of int64"},
+       "[comm] store: got word 0 of a window of 10 Float, expected a word of a window of int64"},
       {[](ProcessGroup& g, Window&) {
          g.make_window(g.allocate(3, at::kLong), "words")->load(g.size() - 1, 3);
        },

@@ -6,9 +6,12 @@
 #include <memory>
 #include <stdexcept>
 #include <string>
+#include <thread>
+#include <utility>
 
 #include <ATen/Parallel.h>
 #include <ATen/ops/full.h>
+#include <c10/util/ScopeExit.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
@@ -70,6 +73,37 @@ TEST(RunThreads, TheRankThatFailedByItselfIsNamed) {
   EXPECT_THROW(std::rethrow_exception(error.ending().exception), std::invalid_argument);
 }
 
+/// Counts a thread in which it is switched on, once that thread has ended.
+std::atomic<int> ended_threads = 0;
+struct CountedEnd {
+  ~CountedEnd() {
+    if (is_on) ++ended_threads;
+  }
+  bool is_on = false;
+};
+thread_local CountedEnd counted_end;
+
+TEST(RunThreads, TheRankThatFailedFirstIsNamedEvenIfItEndsLast) {
+  const int before = ended_threads;
+  const RankError error = error_of_three([&](std::shared_ptr<ProcessGroup> world) {
+    if (world->rank() == 1) {
+      // Destroyed after the group, whose end the others notice.
+      const auto end_last = c10::make_scope_exit([&] {
+        while (ended_threads < before + 2) std::this_thread::yield();
+      });
+      const std::shared_ptr<ProcessGroup> own = std::move(world);
+      throw std::invalid_argument("--n: got 0");
+    }
+    counted_end.is_on = true;
+    try {
+      world->barrier();
+    } catch (const CommError& consequence) {
+      throw std::runtime_error(std::string("training failed: ") + consequence.what());
+    }
+  });
+  EXPECT_STREQ(error.what(), "[run_threads] rank 1 of 3: --n: got 0");
+}
+
 TEST(RunThreads, ARankThatLeavesIsNamedByThoseWhoWait) {
   const RankError error = error_of_three([](std::shared_ptr<ProcessGroup> world) {
     if (world->rank() != 1) world->barrier();
@@ -102,6 +136,12 @@ TEST(RunThreads, WhatCannotBeIsRefused) {
               HasSubstr("leave them out"));
   EXPECT_THAT(refusal(2, {.device = at::Device(at::kCUDA, 1)}), HasSubstr("rank r has GPU r"));
   EXPECT_THAT(refusal(2, {.timeout = {}}), HasSubstr("got a timeout of 0 ms"));
+  for (const char* backend : {"mpi", "hosts"}) {
+    EXPECT_THAT(refusal(1, {.backend = backend}), HasSubstr("as ranks of MPI are processes"));
+  }
+  ::setenv("TESSERA_BACKEND", "mpi", 1);
+  EXPECT_THAT(refusal(2, {}), HasSubstr("[run_threads] options: got backend 'mpi'"));
+  ::unsetenv("TESSERA_BACKEND");
   ::setenv("RANK", "1", 1);
   ::setenv("WORLD_SIZE", "2", 1);
   EXPECT_THAT(refusal(2, {}), HasSubstr("got a call in rank 1 of 2"));
