@@ -64,18 +64,28 @@ def _ms_since(began_ns: int) -> float:
     return (time.perf_counter_ns() - began_ns) / 1e6
 
 
+def save(wrapped: Wrapped, directory: str) -> None:
+    """Saves model and optimizer. Collective."""
+    dcp.save(_state(wrapped), checkpoint_id=directory)
+
+
+def load(wrapped: Wrapped, directory: str) -> None:
+    """Loads what `save` has saved. Collective."""
+    state = _state(wrapped)
+    dcp.load(state, checkpoint_id=directory)
+    set_state_dict(wrapped.model, wrapped.optimizer, model_state_dict=state["model"],
+                   optim_state_dict=state["optimizer"])
+
+
 def _save(wrapped: Wrapped, _batch: object, directory: str) -> float:
     began = time.perf_counter_ns()
-    dcp.save(_state(wrapped), checkpoint_id=directory)
+    save(wrapped, directory)
     return _ms_since(began)
 
 
 def _load(wrapped: Wrapped, _batch: object, directory: str) -> float:
     began = time.perf_counter_ns()
-    state = _state(wrapped)
-    dcp.load(state, checkpoint_id=directory)
-    set_state_dict(wrapped.model, wrapped.optimizer, model_state_dict=state["model"],
-                   optim_state_dict=state["optimizer"])
+    load(wrapped, directory)
     return _ms_since(began)
 
 

@@ -13,7 +13,8 @@ from pathlib import Path
 
 from . import (
     against, breakdown_suite, checkpoint_suite, collectives_suite, gallery, gpu_suite, hosts_suite, machine,
-    memory_suite, optimizers_suite, options, process, report, scaling_suite, startup_suite, train_suite, two_hosts,
+    memory_suite, optimizers_suite, options, process, report, restarts_suite, scaling_suite, startup_suite,
+    train_suite, two_hosts,
 )
 from .bench import Bench
 from .failure import BenchFailure, NotRun, Stopped
@@ -96,6 +97,8 @@ def _run_suites(asked: options.Options, bench: Bench) -> None:
         startup_suite.run(bench)
     if "checkpoint" in asked.suites:
         checkpoint_suite.run(bench)
+    if "restarts" in asked.suites:
+        restarts_suite.run(bench)
     if "scaling" in asked.suites:
         scaling_suite.run(bench)
     if "optimizers" in asked.suites:

@@ -86,6 +86,18 @@ class Saving:
 
 
 @dataclasses.dataclass
+class Restarts:
+    """Seconds of one entry to a first step on all ranks."""
+
+    start: dict[int, Timing] = dataclasses.field(default_factory=dict)  # from the launcher's start
+    restart: dict[int, Timing] = dataclasses.field(default_factory=dict)  # from the death of a rank
+
+    def beyond(self) -> Spread:
+        """What a restart takes longer than a start, round by round."""
+        return Spread.of(self.restart[r].median - self.start[r].median for r in self.restart)
+
+
+@dataclasses.dataclass
 class Muon:
     """Updates by Muon, or one of the entries they are compared with, in ms."""
 
@@ -117,6 +129,7 @@ class Findings:
     collectives: dict[Call, dict[str, dict[int, Timing]]] = dataclasses.field(default_factory=dict)
     startup: dict[str, dict[int, Timing]] = dataclasses.field(default_factory=dict)  # seconds
     checkpoints: dict[str, dict[str, Saving]] = dataclasses.field(default_factory=dict)  # by operation
+    restarts: dict[str, Restarts] = dataclasses.field(default_factory=dict)
     optimizers: dict[str, dict[str, dict[int, Timing]]] = dataclasses.field(default_factory=dict)  # ms
     muon: dict[str, Muon] = dataclasses.field(default_factory=dict)
     scaling: dict[str, dict[int, Scale]] = dataclasses.field(default_factory=dict)

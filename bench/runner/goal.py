@@ -91,6 +91,11 @@ def startup_seconds(name: str) -> Measure:
     return measure
 
 
+def restart_seconds(name: str) -> Measure:
+    """Seconds from the death of a rank to the next step, beyond those of a start."""
+    return lambda f: f.restarts[name].beyond() if name in f.restarts else None
+
+
 def checkpoint_ratio(one: tuple[str, str], other: tuple[str, str]) -> Measure:
     """The time of an operation on checkpoints over that of another; each is an entry and its operation."""
 
@@ -198,4 +203,6 @@ def goals() -> list[Goal]:
     ]
     found.append(Goal(9, "muon: zero2 on two ranks over one rank, a thread each",
                       muon_share(registry.MUON_SPLIT, registry.MUON_ALONE), 0.6))
+    found += [Goal(11, f"{strategy}: from the death of a rank to the next step, beyond a start",
+                   restart_seconds(f"tessera {strategy}"), 2.0, unit=" s") for strategy in ("ddp", "zero3")]
     return found

@@ -12,8 +12,8 @@ from . import against
 from .command_line import Parser
 from .model import MODELS
 
-SUITES = ("train", "breakdown", "collectives", "startup", "memory", "checkpoint", "scaling", "optimizers", "hooks",
-          "hosts", "gpu")
+SUITES = ("train", "breakdown", "collectives", "startup", "memory", "checkpoint", "restarts", "scaling", "optimizers",
+          "hooks", "hosts", "gpu")
 _USUAL = SUITES[:-3]  # without those that need a GPU, root or a separate run
 _BREAKDOWN_MODELS = ["A", "C"]
 GPU_MODELS = ("gpt2-1k", "gpt2-16k", "deep")

@@ -81,6 +81,23 @@ def kill(process: subprocess.Popen[bytes]) -> None:
                 pass
 
 
+def ask_to_end(launcher: subprocess.Popen[bytes]) -> None:
+    """Ends a launcher: asks first, so that it ends its ranks, which may have their own sessions."""
+    if launcher.poll() is None:
+        launcher.terminate()
+        try:
+            launcher.wait(5.0)
+        except subprocess.TimeoutExpired:
+            pass
+    kill(launcher)
+
+
+def tail(log: Path) -> str:
+    """The last lines of a log, each indented on a line of its own."""
+    lines = log.read_text(errors="replace").strip().splitlines()[-6:]
+    return "".join(f"\n  | {line}" for line in lines)
+
+
 def describe_end(code: int) -> str:
     """"died of SIGKILL" or "exited with code 3"."""
     if code >= 0:

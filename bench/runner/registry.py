@@ -33,6 +33,9 @@ _SENDS_LESS = ("bf16", "powersgd")
 _NO_MMAP = ("MALLOC_MMAP_MAX_", "0")
 _LARGE_MMAP = ("MALLOC_MMAP_THRESHOLD_", "1048576")
 
+# Otherwise Gloo in a second attempt may find the first one's addresses in the store, and fail (PyTorch 2.11).
+_NEW_STORE = ("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1")
+
 _SLOW = ("pytorch ddp-default", "pytorch fsdp2, mmap_threshold 1 MiB")
 _QUICK = ("pytorch local", "tessera local", THREADS, "pytorch ddp", "pytorch fsdp2", "tessera ddp",
           "tessera zero3", "tessera zero3-apart")
@@ -66,11 +69,15 @@ class Programs:
     def cpp_muon(self) -> str:
         return str(self.build / "bin" / "macro_muon")
 
+    @property
+    def cpp_gpt(self) -> str:
+        return str(self.build / "bin" / "gpt")
+
     def missing(self) -> list[str]:
         """The missing programs."""
         wanted = [self.launcher, self.cpp_trainer, self.cpp_collectives, self.cpp_optimizers,
-                  self.cpp_muon]
-        wanted += [str(self.peers / "train.py"), str(self.peers / "collectives.py")]
+                  self.cpp_muon, self.cpp_gpt]
+        wanted += [str(self.peers / name) for name in ("train.py", "collectives.py", "resume.py")]
         return [path for path in wanted if not Path(path).is_file()]
 
 
@@ -206,6 +213,19 @@ def checkpoints(programs: Programs, model: str, text: Path, quick: bool) -> list
     """Ours, and torch.distributed.checkpoint over FSDP2."""
     names = ["pytorch fsdp2", "tessera zero3"] + ([] if quick else ["tessera zero1", "tessera ddp"])
     return [c for c in _everyone(programs, model, text) if c.name in names]
+
+
+def restarts(programs: Programs, model: str, text: Path) -> list[Entry]:
+    """Programs that go on from their newest checkpoint: ours, and torch.distributed.checkpoint over FSDP2."""
+    context, batch = {"A": ("128", "4"), "S": ("64", "1")}[model]
+    gpt = (programs.cpp_gpt, "--layers", "8", "--heads", "4", "--width", "256", "--context", context,
+           "--batch", batch, "--clip", "0", "--data", str(text), "--log_every", "1", "--keep", "2", "--strategy")
+    resume = (programs.python, str(programs.peers / "resume.py"), "--model", model, "--text", str(text))
+    return [
+        Entry("pytorch fsdp2", Role.PEER, resume, (_NEW_STORE,), "FSDP2"),
+        Entry("tessera ddp", Role.OURS, (*gpt, "ddp")),
+        Entry("tessera zero3", Role.OURS, (*gpt, "zero3")),
+    ]
 
 
 def collectives(programs: Programs) -> list[Entry]:

@@ -29,6 +29,7 @@ def write(
         ("Collectives", _collectives(findings)),
         ("Start-up", _startup(findings)),
         ("Checkpoints", _checkpoints(findings)),
+        ("Restarts", _restarts(findings)),
         ("Scaling", _scaling(findings)),
         ("Optimizers", optimizers_report.text(findings)),
         ("Two hosts", hosts_report.text(findings)),
@@ -154,6 +155,17 @@ def _checkpoints(findings: Findings) -> str:
         "many bytes into one file per rank, with an fsync; a peer's are compared with those of zero3. " \
         "`memory`: what the resident memory of a rank grows by meanwhile, at most.\n\n" + table(
             ["entry", "operation", "ms [range]", "MiB/s", "over `write`", "memory, MiB [range]"], rows)
+
+
+def _restarts(findings: Findings) -> str:
+    if not findings.restarts:
+        return ""
+    rows = [[name, str(len(found.restart)), medians(found.start).text(), medians(found.restart).text(),
+             found.beyond().text()] for name, found in findings.restarts.items()]
+    return "Seconds to the first step on all ranks, model A: from the start of the launcher; and from SIGKILL for one " \
+        "rank in the middle of a step to the first step of the ranks that were started again. `beyond`: what the " \
+        "second takes longer, round by round.\n\n" + table(
+            ["entry", "faults", "start, s [range]", "restart, s [range]", "beyond, s [range]"], rows)
 
 
 def _scaling(findings: Findings) -> str:

@@ -92,12 +92,12 @@ def _launched(bench: Bench, entry: Entry) -> float:
         except subprocess.TimeoutExpired:
             seconds = None
         finally:
-            _end(child)
+            process.ask_to_end(child)
         if seconds is None or child.returncode != 0:
             raise BenchFailure(
                 f"{entry.name} under its launcher: "
                 + ("no first step" if seconds is None else process.describe_end(child.returncode))
-                + f" within {_TIMEOUT_S:g} s; log: {log}{_tail(log)}"
+                + f" within {_TIMEOUT_S:g} s; log: {log}{process.tail(log)}"
             )
     return seconds
 
@@ -117,19 +117,3 @@ def _until_reported(child: subprocess.Popen[bytes], ranks: int, began: float) ->
             if len(_FIRST_STEP.findall(printed)) >= ranks:
                 return time.monotonic() - began
     return None
-
-
-def _end(child: subprocess.Popen[bytes]) -> None:
-    """A launcher is asked first, so that it ends its ranks, which may have their own sessions."""
-    if child.poll() is None:
-        child.terminate()
-        try:
-            child.wait(5.0)
-        except subprocess.TimeoutExpired:
-            pass
-    process.kill(child)
-
-
-def _tail(log: Path) -> str:
-    lines = log.read_text(errors="replace").strip().splitlines()[-6:]
-    return "".join(f"\n  | {line}" for line in lines)

@@ -32,9 +32,10 @@ def programs(folder: Path, our_mode: str = "") -> Programs:
     _script(binaries / "macro_collectives", f"exec {sys.executable} {FAKE}")
     _script(binaries / "macro_optimizers", f"exec {sys.executable} {FAKE}")
     _script(binaries / "macro_muon", f"exec {sys.executable} {FAKE}")
+    _script(binaries / "gpt", f"exec {sys.executable} {FAKE}")
     _script(binaries / "tessera-run", f"exec {launcher}")
     _script(folder / "python", f'[ "$1" = -m ] && exec {launcher} "$@"; FAKE_MS=2 exec {sys.executable}')
-    for name in ("train.py", "collectives.py"):
+    for name in ("train.py", "collectives.py", "resume.py"):
         (peers / name).write_text(FAKE.read_text())
     return Programs(folder, peers, str(folder / "python"))
 
