@@ -13,7 +13,7 @@ from .findings import Findings
 from .markdown import table
 from .spread import Rounds, ratios
 
-SUITES = ("hosts", "collectives", "startup", "train")
+SUITES = ("hosts", "collectives", "startup", "train", "checkpoint")
 ROUNDS = 9
 BOUND = 1.03
 _SUFFIX = ", against"
@@ -88,6 +88,9 @@ def _measured(findings: Findings) -> Iterator[tuple[str, str, dict[str, Rounds]]
         groups.append(("start", dict(findings.startup)))
     for model, entries in findings.training.items():
         groups.append((f"model {model}", {name: found.rounds for name, found in entries.items()}))
+    for what in dict.fromkeys(what for found in findings.checkpoints.values() for what in found):
+        done = {name: found[what].rounds for name, found in findings.checkpoints.items() if what in found}
+        groups.append((f"checkpoint, {what}", done))
     for group, rounds in groups:
         for name in rounds:
             yield f"{group}: {name}", name, rounds

@@ -35,7 +35,7 @@ absl::StatusOr<Configuration> parse_configuration(const std::string& text) {
       .strategy = *strategy, .degrees = {}, .reshard_after_forward = {}, .is_apart = is_apart};
   size_t next = 1;
   if (configuration.strategy == Strategy::kHybrid) {
-    if (parts.size() < 2) return bad("expected degrees behind it, as in hybrid:2,2,4");
+    if (parts.size() < 2) return bad("expected degrees after it, as in hybrid:2,2,4");
     const absl::StatusOr<Degrees> degrees = tessera::parse_degrees(parts[next++]);
     if (!degrees.ok()) return bad(std::string(degrees.status().message()));
     configuration.degrees = *degrees;

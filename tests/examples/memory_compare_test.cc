@@ -59,7 +59,7 @@ TEST(Configurations, EveryBadOneIsListed) {
   ASSERT_FALSE(configurations.ok());
   const std::string message(configurations.status().message());
   EXPECT_THAT(message, HasSubstr("[memory_compare] --configurations: got 'zero4', "));
-  EXPECT_THAT(message, HasSubstr("got 'hybrid', expected degrees behind it"));
+  EXPECT_THAT(message, HasSubstr("got 'hybrid', expected degrees after it"));
   EXPECT_THAT(message, HasSubstr("got 'hybrid:2,x,2', "));
   EXPECT_THAT(message, HasSubstr("got 'zero3:0', expected a number of ranks from 1"));
   EXPECT_THAT(message, HasSubstr("got 'zero3:1:2', expected strategy[:degrees]"));

@@ -1,16 +1,21 @@
 // The engine trains to the same result on GPUs as on the CPU, under every strategy. With the fakes
 // to the bit, because their operators are the CPU's.
+#include <memory>
 #include <stdexcept>
 #include <string>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <torch/torch.h>
 
+#include "tessera/parallelize.h"
 #include "tessera/tests/gpu/gpu_comparison.h"
 #include "tessera/tests/gpu/gpu_worlds.h"
 #include "tessera/tests/support/breadth.h"
+#include "tessera/tests/support/rank_threads.h"
 #include "tessera/tests/support/training.h"
 
 namespace tessera::internal::testing {
@@ -119,6 +124,25 @@ INSTANTIATE_TEST_SUITE_P(
                        ::testing::Values(Over::kHost, Over::kNccl), ::testing::Values(4),
                        ::testing::Values("UnusedEverywhere"), ::testing::Values("ThriceClipped")),
     name_of);
+
+/// Operators dispatch by the key set, so a gradient with the CPU's key would be read by CPU
+/// kernels.
+TEST(DotGradOnGpu, HasTheKeyOfItsDevice) {
+  run_ranks(1, [](std::shared_ptr<ProcessGroup> world) {
+    world = alone()(std::move(world));
+    torch::nn::Linear net(3, 2);
+    net->to(world->device());
+    const auto engine =
+        parallelize(net.ptr(), torch::optim::SGDOptions(0.1), {.strategy = Strategy::kDdp}, world);
+    net->forward(at::ones({4, 3}, world->device())).sum().backward();
+    const at::Tensor grad = net->weight.grad();
+    EXPECT_EQ(grad.device(), world->device());
+    EXPECT_TRUE(grad.is_cuda());
+    EXPECT_TRUE(grad.key_set().has_backend(c10::BackendComponent::CUDABit));
+    EXPECT_TRUE(at::equal((grad * 2).cpu(), at::full({2, 3}, 8.0F)));
+    engine->step();
+  });
+}
 
 }  // namespace
 }  // namespace tessera::internal::testing

@@ -24,7 +24,8 @@ at::Tensor stand_in(const at::Tensor& parameter, const std::string& text) {
 at::Tensor without_base(const at::Tensor& view) {
   if (!view.defined()) return view;
   at::Tensor tensor = at::detail::make_tensor<c10::TensorImpl>(
-      c10::Storage(view.storage()), c10::DispatchKeySet(c10::DispatchKey::CPU), view.dtype());
+      c10::Storage(view.storage()), c10::DispatchKeySet(view.options().computeDispatchKey()),
+      view.dtype());
   tensor.unsafeGetTensorImpl()->set_sizes_and_strides(view.sizes(), view.strides(),
                                                       view.storage_offset());
   return tensor;

@@ -76,7 +76,7 @@ JoinProtocol::Call JoinProtocol::exchange(const Announcement& mine, bool throws_
   const auto call = static_cast<Call>(word % kWeighted);
   if (call == Call::kOther && !over.empty()) {
     refuse(mine.name, ": called while ", ranks_text(over), over.size() == 1 ? " has" : " have",
-           " no batches left and cannot take part; call it behind the loop over engine->join()");
+           " no batches left and cannot take part; call it after the loop over engine->join()");
   }
   return call;
 }

@@ -39,6 +39,7 @@ void ShardedEngine::require_usable() {
 }
 
 void ShardedEngine::require_loadable() {
+  context.streams.pass();
   take_failed_gather();
   context.failure.require_all_ranks();
 }

@@ -38,7 +38,8 @@ struct ShardedEngine final {
   void require_outside_backward(const char* call) const;
   /// Throws if the engine has failed.
   void require_usable();
-  /// Throws if the engine has failed in a way that loading a state does not mend.
+  /// Throws if the engine has failed in a way that loading a state does not mend. As
+  /// require_between_steps() does, it first orders the caller's stream after earlier work.
   void require_loadable();
   /// Also throws if backward has updated parameters that no step() has committed. For calls that
   /// read or write parameters, or drop gradients.
