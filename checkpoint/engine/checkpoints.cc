@@ -358,7 +358,9 @@ void Checkpoints::Run::report() {
   rewound_to_ = contents_.rewound_to;
   try {
     std::rethrow_exception(std::exchange(error_, nullptr));
-  } catch (const c10::Error& error) {
+  } catch (const CommError&) {
+    throw;
+  } catch (const std::exception& error) {
     if (options_.stop_on_error) throw;
     if (is_first()) std::fprintf(stderr, "%s\n", error_text(error).c_str());
   }

@@ -46,6 +46,20 @@ absl::StatusOr<std::optional<std::vector<std::string>>> names_below(FileSystem& 
   return files.list(path);
 }
 
+/// Returns true if the file can be read to its end.
+bool is_readable(FileSystem& files, const std::string& path) {
+  constexpr int64_t kChunkBytes = 1 << 20;
+  const auto entry = files.entry(path);
+  const auto file = files.open(path);
+  bool is_readable = entry.ok() && file.ok();
+  std::string chunk;
+  for (int64_t at = 0; is_readable && at < entry->bytes; at += kChunkBytes) {
+    chunk.resize(static_cast<size_t>(std::min(kChunkBytes, entry->bytes - at)));
+    is_readable = (*file)->read(at, absl::MakeSpan(chunk)).ok();
+  }
+  return is_readable;
+}
+
 }  // namespace
 
 absl::Status file_error(int error, std::string_view operation, std::string_view path) {
@@ -161,7 +175,8 @@ absl::Status copy_tree(FileSystem& files, const std::string& from, const std::st
   if (!names.ok()) return names.status();
   if (!names->has_value()) {
     absl::Status status = files.copy_file(from, to);
-    if (status.ok() || !is_damage(status)) return status;
+    // The code may also be that of a failed write, after which the file must not be left out.
+    if (status.ok() || !is_damage(status) || is_readable(files, from)) return status;
     std::fprintf(stderr, "%s; it is left out of '%s'\n", std::string(status.message()).c_str(),
                  to.c_str());
     return absl::OkStatus();

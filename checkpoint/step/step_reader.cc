@@ -164,13 +164,13 @@ absl::Status StepReader::read(const std::string& name, int64_t begin, absl::Span
   const ManifestEntry& entry = found->second;
   const int64_t element_bytes = entry.form.element_bytes();
   const auto count = static_cast<int64_t>(to.size()) / element_bytes;
-  const int64_t end = begin + count;
   if (begin < 0 || begin > entry.form.numel() || count > entry.form.numel() - begin ||
       static_cast<int64_t>(to.size()) % element_bytes != 0) {
     return absl::InvalidArgumentError(
         absl::StrCat("[checkpoint] entry '", name, "': got ", to.size(), " bytes from element ",
                      begin, " on to read, expected whole elements of 0 to ", entry.form.numel()));
   }
+  const int64_t end = begin + count;
   auto piece = std::partition_point(entry.pieces.begin(), entry.pieces.end(),
                                     [&](const ManifestPiece& p) { return p.end <= begin; });
   for (; begin < end; ++piece) {

@@ -21,7 +21,7 @@ class MemoryObject final : public WritableFile, public ReadableFile {
   absl::Status close() override {
     return store_.request("put", key_, [&]() -> absl::Status {
       if (!store_.refused_.empty() && key_.ends_with(store_.refused_)) {
-        return absl::InternalError(absl::StrCat("[store] cannot put '", key_, "'"));
+        return {store_.refused_by_, absl::StrCat("[store] cannot put '", key_, "'")};
       }
       if (store_.objects_.try_emplace(key_, bytes_).second) {
         if (key_ == store_.spoiled_) store_.spoiled_.clear();
@@ -133,9 +133,10 @@ void MemoryStore::fault_at(size_t n, Fault fault) {
   has_failed_ = false;
 }
 
-void MemoryStore::refuse_puts(const std::string& ending) {
+void MemoryStore::refuse_puts(const std::string& ending, absl::StatusCode code) {
   const std::lock_guard lock(mutex_);
   refused_ = ending;
+  refused_by_ = code;
 }
 
 void MemoryStore::refuse_removals(const std::string& ending) {

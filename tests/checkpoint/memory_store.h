@@ -34,7 +34,7 @@ class MemoryStore : public FileSystem {
   /// Returns true if fault_at()'s request was reached.
   bool has_failed() const { return has_failed_; }
   /// From now on objects whose keys end with this are not put, or not removed; "": all are.
-  void refuse_puts(const std::string& ending);
+  void refuse_puts(const std::string& ending, absl::StatusCode code = absl::StatusCode::kInternal);
   void refuse_removals(const std::string& ending);
   /// The requests so far: "put a/b".
   const std::vector<std::string>& requests() const { return requests_; }
@@ -63,7 +63,8 @@ class MemoryStore : public FileSystem {
   Fault fault_;
   bool has_failed_ = false;
   bool has_stopped_ = false;
-  std::string refused_;  // ending of keys whose puts fail
+  std::string refused_;  // ending of keys whose puts fail with this code:
+  absl::StatusCode refused_by_ = absl::StatusCode::kInternal;
   std::string kept_;     // ending of keys whose removals fail
   std::string spoiled_;  // until it is put again
 };

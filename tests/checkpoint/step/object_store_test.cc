@@ -146,6 +146,16 @@ TEST(StepInAStore, IsGivenUpWithoutARestWhereARequestFails) {
       });
 }
 
+TEST(StepInAStore, StaysWhereItsCopyIsRefusedByACodeThatMayMeanDamage) {
+  for (const auto code : {absl::StatusCode::kNotFound, absl::StatusCode::kFailedPrecondition}) {
+    const auto store = store_with({10});
+    const auto before = store->objects("/run/step-10/");
+    store->refuse_puts(".safetensors", code);
+    EXPECT_EQ(move_step(*store, "/run/step-10", "/run/step-10.away").code(), code);
+    EXPECT_EQ(store->objects("/run/step-10/"), before);
+  }
+}
+
 TEST(StepInAStore, OfAnotherJobIsLeftAlone) {
   const auto store = store_with({10});
   ASSERT_TRUE(begin_step(*store, "/run", 20, kStored.nonce).ok());
